@@ -1,0 +1,74 @@
+"""Files that appear whole or not at all.
+
+Every output is written under a unique name in its own folder, flushed to the disk and then
+renamed, so that a reader (or a rerun after a crash) never meets half a file.
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lmscaling.errors import UserError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that becomes ``path`` if the block ends well, and vanishes if it does not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename survive a power cut: the folder's entry is data of its own."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def read_json(path: Path, what: str) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        UserError: The file is missing or is not whole JSON; ``what`` names its role.
+    """
+    if not path.is_file():
+        raise UserError(f"{what} {path} does not exist")
+    try:
+        return json.loads(path.read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{what} {path} is not valid JSON: {error}") from error
+
+
+def sha256_of(path: Path, offset: int = 0) -> str:
+    """SHA-256 of a file from ``offset`` to its end, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        file.seek(offset)
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
