@@ -1,0 +1,53 @@
+"""Causal softmax attention, the baseline.
+
+Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2; computed by PyTorch's fused
+``scaled_dot_product_attention``.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass
+class State:
+    """Keys and values of the tokens so far; ``length`` of the places are filled."""
+
+    k_BHTK: Tensor
+    v_BHTK: Tensor
+    length: int
+
+
+class Attention(nn.Module):
+    """Mixes values by ``softmax(q k / sqrt(K))`` over this token and those before it."""
+
+    def __init__(self, d_model: int, n_head: int) -> None:
+        super().__init__()
+        self.d_model, self.n_head = d_model, n_head
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        q, k, v = self.qkv(x_BTD).unflatten(-1, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
+        o_BHTK = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(o_BHTK.transpose(1, 2).flatten(2))
+
+    def init_state(self, batch: int, context: int) -> State:
+        weight, shape = self.qkv.weight, (batch, self.n_head, context, self.d_model // self.n_head)
+        return State(weight.new_zeros(shape), weight.new_zeros(shape), 0)
+
+    def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
+        """Writes into the state's tensors: the state given is used up."""
+        q, k, v = self.qkv(x_BD).unflatten(-1, (3, self.n_head, -1)).unbind(1)  # [B, H, K]
+        state.k_BHTK[:, :, state.length], state.v_BHTK[:, :, state.length] = k, v
+        length = state.length + 1
+        o_BHTK = F.scaled_dot_product_attention(
+            q.unsqueeze(2), state.k_BHTK[:, :, :length], state.v_BHTK[:, :, :length]
+        )
+        return self.out(torch.flatten(o_BHTK, 1)), State(state.k_BHTK, state.v_BHTK, length)
+
+    def flops_per_token(self, context: int) -> float:
+        """Four D x D projections, and two products over half the context on average."""
+        return 2 * 4 * self.d_model**2 + 2 * 2 * self.d_model * context / 2

@@ -1,0 +1,175 @@
+"""From a study to its cells: the product of the axes, less the combinations skipped.
+
+What no single field can know is checked here: that rows exist, that contexts divide, that the
+sequences of an update can be shared among the devices, and that every ``skip`` leaves something
+out. Nothing is trained, opened or imported for it.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lmscaling import registry
+from lmscaling.config import Cell, Data, Model, Skip, Study
+from lmscaling.errors import UserError, choose
+from lmscaling.explain import checked
+
+RESERVED = {"published", "measured"}
+"""Folders of ``results/`` that are no study: they are in git."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A study with its cells by run, and the names of what was left out with the reason."""
+
+    study: Study
+    cells: dict[str, Cell]
+    skipped: dict[str, str]
+
+
+def read_study(paths: list[Path]) -> dict[str, Any]:
+    """Study files laid over each other as Snakemake does: mappings merge, all else is replaced.
+
+    Raises:
+        UserError: A file is missing or no YAML mapping.
+    """
+    merged: dict[str, Any] = {}
+    for path in paths:
+        try:
+            values = yaml.safe_load(path.read_text())
+        except FileNotFoundError:
+            raise UserError(f"study file {path} does not exist") from None
+        except yaml.YAMLError as error:
+            problem = " ".join(str(error).split())
+            raise UserError(f"study file {path} is not valid YAML: {problem}") from None
+        if not isinstance(values, dict):
+            raise UserError(f"study file {path} holds {values!r}; allowed: keys with values")
+        _lay_over(merged, values)
+    return merged
+
+
+def _lay_over(below: dict[str, Any], above: dict[str, Any]) -> None:
+    for key, value in above.items():
+        if isinstance(value, dict) and isinstance(below.get(key), dict):
+            _lay_over(below[key], value)
+        else:
+            below[key] = value
+
+
+def expand(values: dict[str, Any]) -> Grid:
+    """The cells of a study, in the order of its axes.
+
+    Raises:
+        UserError: Something in the study cannot be run; one sentence says what and what would.
+    """
+    study = checked(Study, values, "study file")
+    _check_rows(study)
+    cells, skipped, used = {}, {}, set()
+    for values in product(*(getattr(study.axes, axis) for axis in AXES)):
+        point = dict(zip(AXES, values, strict=True))
+        reasons = [i for i, skip in enumerate(study.skip) if skip.axes.items() <= point.items()]
+        if not reasons:
+            _check_shape(study, point["context"])
+        cell = _cell(study, point)
+        if reasons:
+            used.update(reasons)
+            skipped[cell.name] = study.skip[reasons[0]].reason
+        else:
+            cells[cell.run] = cell
+    for i, skip in enumerate(study.skip):
+        if i not in used:
+            raise UserError(_useless_skip(study, skip))
+    if not cells:
+        raise UserError("study file: skip leaves no cell; remove an entry or add to an axis")
+    return Grid(study, cells, skipped)
+
+
+AXES = ("attention", "size", "context", "seed", "lr_scale")
+
+
+def _cell(study: Study, point: dict[str, Any]) -> Cell:
+    size = study.sizes[point["size"]]
+    dataset, tokenizer = study.datasets[study.dataset], study.tokenizers[study.tokenizer]
+    concerned = ("all", point["attention"])
+    return Cell(
+        **point,
+        lr=size.lr * point["lr_scale"],
+        model=Model(
+            n_layer=size.n_layer,
+            n_head=size.n_head,
+            d_model=size.d_model,
+            vocab_size=tokenizer.vocab_size,
+        ),
+        data=Data(
+            dataset=study.dataset,
+            source=dataset.identity(),
+            tokenizer=study.tokenizer,
+            encoding=tokenizer.encoding,
+        ),
+        optimizer=study.optimizer,
+        update_tokens=study.update_tokens,
+        budget=study.budget,
+        gpus=study.gpus,
+        validation=study.validation,
+        protocol={k: v for k, v in study.protocol.items() if k in concerned and v != 1},
+    )
+
+
+def _check_rows(study: Study) -> None:
+    """Every name used has its row or its file."""
+    if study.study in RESERVED:
+        raise UserError(f"study file: study {study.study!r} is a folder of results/ in git; rename it")
+    uses = [
+        ("dataset", [study.dataset], study.datasets, "row under datasets"),
+        ("tokenizer", [study.tokenizer], study.tokenizers, "row under tokenizers"),
+        ("axes.size", study.axes.size, study.sizes, "row under sizes"),
+        ("axes.attention", study.axes.attention, registry.attentions(), "file in attention/"),
+        ("protocol", study.protocol, ["all", *registry.attentions()], "file in attention/"),
+    ]
+    for place, names, known, what in uses:
+        for name in names:
+            if name not in known:
+                raise UserError(f"study file: {place} {name!r} has no {what}; {choose(name, known)}")
+    every, update = study.validation.every_tokens, study.update_tokens
+    if every % update:
+        nearest = max(1, round(every / update)) * update
+        raise UserError(
+            f"study file: validation.every_tokens {every} is not a multiple of "
+            f"update_tokens {update}; nearest is {nearest}"
+        )
+
+
+def _check_shape(study: Study, context: int) -> None:
+    """A context must cut the update and the validation set evenly, and feed every device."""
+    for place, tokens in (
+        ("update_tokens", study.update_tokens),
+        ("validation.tokens", study.validation.tokens),
+    ):
+        if tokens % context:
+            divisors = [d for d in range(1, tokens + 1) if tokens % d == 0]
+            nearest = min(divisors, key=lambda d: abs(d - context))
+            raise UserError(
+                f"study file: axes.context {context} does not divide {place} {tokens}; "
+                f"nearest is {nearest}"
+            )
+    sequences = study.update_tokens // context
+    if study.gpus and sequences % study.gpus:
+        fewer = max(d for d in range(1, study.gpus + 1) if sequences % d == 0)
+        raise UserError(
+            f"study file: axes.context {context} makes {sequences} sequences an update, which "
+            f"{study.gpus} gpus cannot share evenly; set gpus to {fewer}, or leave the context out "
+            f"with skip: [{{context: {context}, reason: ...}}]"
+        )
+
+
+def _useless_skip(study: Study, skip: Skip) -> str:
+    """Which of the values named is not on its axis."""
+    text = ", ".join(f"{axis}: {value}" for axis, value in skip.axes.items())
+    for axis, value in skip.axes.items():
+        known = getattr(study.axes, axis)
+        if value not in known:
+            return f"study file: skip {{{text}}} matches no cell; {axis} {choose(value, known)}"
+    return f"study file: skip {{{text}}} matches no cell"

@@ -1,0 +1,109 @@
+"""GPT-2 around any attention: it counts its own parameters and FLOPs.
+
+Pre-LN blocks, tanh GELU, biases, learned positions, the head tied to the token embedding. The
+vocabulary is padded to a multiple of 64 with rows that no token uses; as in nanoGPT they take
+part in the softmax, where training drives them to nothing within a few updates.
+
+Legend: B batch, T tokens, D model width, V vocabulary (padded).
+
+Source: Radford et al. 2019 (GPT-2), section 2.3; initial values as in OpenAI's code.
+"""
+
+import hashlib
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lmscaling import attention
+from lmscaling.config import Cell
+
+PAD_VOCABULARY = 64
+INIT_STD = 0.02
+
+
+class Block(nn.Module):
+    """Attention and an MLP four times as wide, each added to the residual stream."""
+
+    def __init__(self, d_model: int, n_head: int, attend: type) -> None:
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(d_model)
+        self.attention = attend(d_model, n_head)
+        self.norm_2 = nn.LayerNorm(d_model)
+        self.up = nn.Linear(d_model, 4 * d_model)
+        self.down = nn.Linear(4 * d_model, d_model)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        x_BTD = x_BTD + self.attention(self.norm_1(x_BTD))
+        return x_BTD + self.down(F.gelu(self.up(self.norm_2(x_BTD)), approximate="tanh"))
+
+    def flops_per_token(self, context: int) -> float:
+        """Forward FLOPs: the attention's own count and the two matrices of the MLP."""
+        return self.attention.flops_per_token(context) + 2 * 8 * self.up.in_features**2
+
+
+class GPT(nn.Module):
+    """The model of a cell, with initial weights drawn on the CPU from the cell's seed.
+
+    Each tensor is drawn from the seed and its own name, so two variants with the same seed begin
+    with the same embeddings, norms and MLPs.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__()
+        shape = cell.model
+        self.context, self.vocab_size = cell.context, shape.vocab_size
+        padded = math.ceil(shape.vocab_size / PAD_VOCABULARY) * PAD_VOCABULARY
+        torch.manual_seed(cell.seed)  # for parameters that a variant draws in its own way
+        attend = attention.load(cell.attention)
+        self.wte = nn.Embedding(padded, shape.d_model)
+        self.wpe = nn.Embedding(cell.context, shape.d_model)
+        self.blocks = nn.ModuleList(
+            Block(shape.d_model, shape.n_head, attend) for _ in range(shape.n_layer)
+        )
+        self.norm = nn.LayerNorm(shape.d_model)
+        self._init(cell.seed, shape.n_layer)
+
+    def _init(self, seed: int, n_layer: int) -> None:
+        """N(0, 0.02), narrower where 2L branches add to the residual stream; biases zero."""
+        into_residual = (".attention.out", ".down")
+        for name, module in self.named_modules():
+            if not isinstance(module, nn.Linear | nn.Embedding):
+                continue
+            std = INIT_STD / math.sqrt(2 * n_layer) if name.endswith(into_residual) else INIT_STD
+            key = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(key[:7], "big"))
+            nn.init.normal_(module.weight, std=std, generator=generator)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, x_BT: Tensor) -> Tensor:
+        """Logits ``[B, T, V]`` of the next token, padding included; ``T`` up to the context."""
+        positions_T = torch.arange(x_BT.shape[1], device=x_BT.device)
+        h_BTD = self.wte(x_BT) + self.wpe(positions_T)
+        for block in self.blocks:
+            h_BTD = block(h_BTD)
+        return F.linear(self.norm(h_BTD), self.wte.weight)
+
+    def loss(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
+        """Mean cross-entropy in nats per token, float32."""
+        logits = self(x_BT)
+        return F.cross_entropy(logits.flatten(0, 1).float(), y_BT.flatten())
+
+    @property
+    def params(self) -> int:
+        """Parameters without embeddings: the N of scaling laws."""
+        embeddings = self.wte.weight.numel() + self.wpe.weight.numel()
+        return sum(p.numel() for p in self.parameters()) - embeddings
+
+    @property
+    def params_total(self) -> int:
+        """All parameters but the rows that pad the vocabulary."""
+        return self.params + (self.vocab_size + self.context) * self.norm.weight.numel()
+
+    def flops_per_token(self) -> float:
+        """Training FLOPs per token at the cell's context: forward, and backward at twice that."""
+        head = 2 * self.wte.weight.numel()
+        blocks = sum(block.flops_per_token(self.context) for block in self.blocks)
+        return 3 * (head + blocks)

@@ -1,0 +1,161 @@
+"""What is written down: the lines of a run's log and the record that closes a run.
+
+Training writes these, the store reads them, and neither imports the other. A column exists
+because it is a field here; its unit is in its name or in its docstring.
+
+A log is JSON lines, one file an attempt: a ``Header``, then ``Update`` and ``Validation`` rows,
+then an ``End``. A run has one attempt unless it was killed; an attempt continues behind update
+``start_update``, and what an earlier attempt wrote beyond that update was lost with it.
+"""
+
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+FORMAT = 1
+"""Version of the log; raised when a reader of old logs would misread new ones."""
+
+STATUSES = {
+    "done": "spent its budget",
+    "diverged": "the loss became infinite or no number",
+    "oom": "a device ran out of memory",
+    "out_of_tokens": "the stream ended before the budget",
+}
+"""How a run can end; each is a result. A run without a record is running, failed or not begun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """First line of an attempt."""
+
+    record: ClassVar[str] = "header"
+    attempt: int
+    """Number of the attempt, from 1."""
+    start_update: int
+    """Updates already done when the attempt began."""
+    run: str
+    """Cell name and hash."""
+    cell: dict[str, Any]
+    """The cell, whole."""
+    started: str
+    """UTC, ISO 8601."""
+    environment: dict[str, Any]
+    """Host, device, versions, git commit."""
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """One optimizer update."""
+
+    record: ClassVar[str] = "update"
+    attempt: int
+    update: int
+    """Updates done, from 1."""
+    tokens: int
+    """Training tokens seen, over all devices."""
+    train_seconds: float
+    """Productive time: wall clock less validation, on the surviving trajectory."""
+    train_loss: float | None
+    """Mean cross-entropy of this update, nats per token; null if no number."""
+    lr: float
+    grad_norm: float | None
+    """Norm of the whole gradient before clipping; null if no number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """One pass over the fixed validation tokens."""
+
+    record: ClassVar[str] = "validation"
+    attempt: int
+    update: int
+    tokens: int
+    train_seconds: float
+    val_loss: float | None
+    """Mean cross-entropy on the validation tokens, nats per token; null if no number."""
+    val_tokens: int
+    """Validation tokens predicted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class End:
+    """Last line of an attempt that was not killed."""
+
+    record: ClassVar[str] = "end"
+    attempt: int
+    update: int
+    status: str
+    """A key of ``STATUSES``, or ``interrupted``: the attempt was asked to stop."""
+    message: str
+    """What happened, in words; empty if all went well."""
+    ended: str
+    """UTC, ISO 8601."""
+
+
+Row = Header | Update | Validation | End
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """``run.json``: written last, so its presence means that the run is over."""
+
+    run: str
+    name: str
+    """Name of the cell, for people."""
+    cell: dict[str, Any]
+    status: str
+    """A key of ``STATUSES``."""
+    message: str
+    attempts: int
+    updates: int
+    """Updates done."""
+    tokens: int
+    """Training tokens seen, over all devices."""
+    train_seconds: float
+    """Productive time."""
+    params: int
+    """Parameters without embeddings."""
+    params_total: int
+    """Parameters with embeddings, without the rows that pad the vocabulary."""
+    flops_per_token: float
+    """Forward and backward FLOPs per training token."""
+    data: dict[str, Any]
+    """Folder of the tokens, and number and chain id of the last shard read."""
+    environment: dict[str, Any]
+    started: str
+    ended: str
+
+
+def line(row: Row) -> bytes:
+    """A row as one line of JSON."""
+    return (json.dumps({"record": row.record, **asdict(row)}, allow_nan=False) + "\n").encode()
+
+
+def finite(value: float) -> float | None:
+    """The value, or None if it is infinite or no number: JSON has neither."""
+    return value if math.isfinite(value) else None
+
+
+SQL_TYPES = {"int": "BIGINT", "float": "DOUBLE", "float | None": "DOUBLE", "str": "VARCHAR"}
+
+
+def log_columns() -> dict[str, str]:
+    """Every column that a line of a log can have, with its SQL type."""
+    columns = {"record": "VARCHAR"}
+    for kind in (Header, Update, Validation, End):
+        for column in fields(kind):
+            text = getattr(column.type, "__name__", str(column.type))
+            if "dict" not in text:
+                columns[column.name] = SQL_TYPES[text if text in SQL_TYPES else str(column.type)]
+    return columns
+
+
+def run_columns() -> dict[str, str]:
+    """Every column of ``run.json``, with its SQL type; nested values stay JSON."""
+    return {c.name: SQL_TYPES.get(getattr(c.type, "__name__", ""), "JSON") for c in fields(Run)}
+
+
+EXPORTS = ("cells", "runs", "attempts", "updates", "validations")
+"""Tables of the store that are exported as Parquet; what figures read."""

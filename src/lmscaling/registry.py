@@ -1,0 +1,25 @@
+"""The folder is the registry: a variant or a figure exists because its file does.
+
+Names are read from file stems without importing anything, so that planning a study never loads
+torch or duckdb.
+"""
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+
+
+def sources(folder: str, helpers: frozenset[str] = frozenset()) -> dict[str, Path]:
+    """Source files of ``lmscaling/<folder>/`` by stem, sorted; ``_*`` and ``helpers`` left out."""
+    paths = sorted((PACKAGE / folder).glob("*.py"))
+    return {p.stem: p for p in paths if not p.stem.startswith("_") and p.stem not in helpers}
+
+
+def attentions() -> list[str]:
+    """Names of the attention variants, which are the legal values of ``axes.attention``."""
+    return list(sources("attention"))
+
+
+def figures() -> dict[str, Path]:
+    """Figure modules by name; the workflow makes each source an input of its figure."""
+    return sources("figures", helpers=frozenset({"style"}))

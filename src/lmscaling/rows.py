@@ -1,0 +1,173 @@
+"""Rows of the study file: sizes, datasets and tokenizers, one class a kind.
+
+A row holds numbers and names; the code that reads a dataset is ``corpus.py``. A dataset's
+``identity`` is what its text depends on: lengthening it changes no run that is finished.
+"""
+
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from lmscaling.fields import STRICT, Distinct, Fraction, Name, Positive, Split, dump, less
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Size:
+    """One rung of the ladder: the shape of a GPT-2 and the learning rate that suits it."""
+
+    n_layer: Positive
+    """Transformer blocks."""
+    n_head: Positive
+    """Attention heads; must divide ``d_model``."""
+    d_model: Positive
+    """Width of the residual stream."""
+    lr: Annotated[float, Field(gt=0)]
+    """Peak learning rate at ``lr_scale`` 1."""
+
+    def __post_init__(self) -> None:
+        if self.d_model % self.n_head:
+            low = self.d_model - self.d_model % self.n_head
+            raise ValueError(
+                f"d_model {self.d_model} is not a multiple of n_head {self.n_head}; "
+                f"nearest widths are {low} and {low + self.n_head}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Hub:
+    """A dataset repository of the Hugging Face hub, or a local folder laid out like one."""
+
+    kind: Literal["hub"]
+    repository: str
+    """``owner/name`` on the hub, or a local folder written ``./...``, ``../...`` or ``/...``."""
+    revision: str = ""
+    """Commit of the repository; needed on the hub, where branches move."""
+    train: str
+    """Path of one training file, ``{shard}`` standing for its number: ``en/{shard:05d}.json.gz``."""
+    validation: str
+    """Path of one validation file, written like ``train``."""
+    text: str = "text"
+    """Column that holds the document."""
+    shards: Positive
+    """Training files to tokenize, from number 0; raising it changes no run that is finished."""
+    validation_shards: Positive = 1
+    """Validation files to tokenize."""
+
+    def __post_init__(self) -> None:
+        for split in ("train", "validation"):
+            template = getattr(self, split)
+            try:
+                numbered = template.format(shard=0) != template.format(shard=1)
+            except (KeyError, IndexError, ValueError):
+                numbered = False
+            if not numbered:
+                raise ValueError(
+                    f"{split} {template!r} does not number its files; "
+                    "write the place of the number as {shard} or {shard:05d}"
+                )
+        if not self.revision and not self.repository.startswith((".", "/")):
+            raise ValueError(
+                f"revision is missing for {self.repository!r} on the hub; "
+                "give the commit, for branches move"
+            )
+
+    def files(self, split: Split) -> list[str]:
+        """What each shard of a split is made from."""
+        template, n = (
+            (self.train, self.shards)
+            if split == "train"
+            else (self.validation, self.validation_shards)
+        )
+        return [template.format(shard=i) for i in range(n)]
+
+    def identity(self) -> dict[str, Any]:
+        """What the text depends on; more shards only lengthen the stream."""
+        return less(dump(self, exclude_defaults=True), "shards")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Jsonl:
+    """Local JSON lines, plain or ``.gz``: one shard a file, one document a line."""
+
+    kind: Literal["jsonl"]
+    train: Distinct[str]
+    """Training files in the order of the stream; append to lengthen it."""
+    validation: list[str] = field(default_factory=list)
+    """Validation files; without any, ``holdout`` of the first training file is held out."""
+    holdout: Fraction = 0.01
+    """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
+    text: str = "text"
+    """Key that holds the document."""
+
+    def files(self, split: Split) -> list[str]:
+        """What each shard of a split is made from."""
+        return self.train if split == "train" else self.validation or self.train[:1]
+
+    def identity(self) -> dict[str, Any]:
+        """What the text depends on; files after the first only lengthen the stream."""
+        return {**dump(self, exclude_defaults=True), "train": self.train[:1]}
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Text:
+    """Local plain-text files, plain or ``.gz``: one document a file, all in one shard."""
+
+    kind: Literal["text"]
+    train: Distinct[str]
+    """Training files in the order of the stream."""
+    validation: list[str] = field(default_factory=list)
+    """Validation files; without any, ``holdout`` of the training files are held out."""
+    holdout: Fraction = 0.01
+    """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
+
+    def files(self, split: Split) -> list[str]:
+        """One shard a split, made from all its files."""
+        return [" ".join(self.train if split == "train" else self.validation or self.train)]
+
+    def identity(self) -> dict[str, Any]:
+        """What the text depends on."""
+        return dump(self, exclude_defaults=True)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Stdlib:
+    """The source files of the running Python's standard library: real text on every machine."""
+
+    kind: Literal["stdlib"]
+    holdout: Fraction = 0.05
+    """Share of files held out for validation, chosen by content hash."""
+
+    def files(self, split: Split) -> list[str]:
+        """One shard a split."""
+        return ["stdlib"]
+
+    def identity(self) -> dict[str, Any]:
+        """What the text depends on, but for the Python version, which the shards record."""
+        return dump(self, exclude_defaults=True)
+
+
+Dataset = Annotated[Hub | Jsonl | Text | Stdlib, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Tokenizer:
+    """A tokenizer, through tiktoken."""
+
+    encoding: Literal["gpt2", "bytes"]
+    """``gpt2`` is OpenAI's byte-pair encoding; ``bytes`` has one token a byte, no download."""
+    vocab_size: Positive
+    """Tokens, end-of-text (the last) included; checked when tokenizing."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Corpus:
+    """A dataset row and a tokenizer row: all that tokenizing needs, the shape of ``corpus.json``."""
+
+    dataset: Name
+    """Row under ``datasets:``."""
+    source: Dataset
+    tokenizer: Name
+    """Row under ``tokenizers:``."""
+    encoding: Tokenizer
