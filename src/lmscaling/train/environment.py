@@ -1,0 +1,50 @@
+"""Where a run was made: host, device, versions, commit. Written into its header and record."""
+
+import os
+import platform
+import socket
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("lmscaling", "torch", "lightning", "numpy")
+
+
+def describe(gpus: int) -> dict[str, Any]:
+    """The environment of this process as JSON values."""
+    device = torch.cuda.get_device_name() if gpus else platform.processor() or platform.machine()
+    return {
+        "host": socket.gethostname(),
+        "device": device,
+        "devices": max(1, gpus),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in PACKAGES},
+        "cuda": torch.version.cuda,
+        "git_commit": git_commit(),
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+    }
+
+
+def git_commit() -> str | None:
+    """Commit of the source tree, with ``+`` if it was changed; None outside a repository."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", here, "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def now() -> str:
+    """UTC, ISO 8601, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,55 @@
+"""The log of a run: JSON lines, one file an attempt, joined when the run is over.
+
+While a run lives its attempts lie in ``scratch/<run>/attempt-001.jsonl`` and so on; each line is
+one write, so a kill can cut the last line only. ``publish`` joins them, byte for byte, into
+``runs/<run>/log.jsonl``, and then writes ``run.json``.
+"""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+
+from lmscaling.files import replacing, write_json
+from lmscaling.records import Row, Run, line
+
+
+class Log:
+    """The log of one attempt; the next free number is taken."""
+
+    def __init__(self, scratch: Path) -> None:
+        scratch.mkdir(parents=True, exist_ok=True)
+        self.attempt = len(attempts(scratch)) + 1
+        self._file = (scratch / f"attempt-{self.attempt:03d}.jsonl").open("xb", buffering=0)
+
+    def write(self, row: Row) -> None:
+        """Add one whole line."""
+        self._file.write(line(row))
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+def attempts(scratch: Path) -> list[Path]:
+    """The attempts of a run, in order."""
+    return sorted(scratch.glob("attempt-*.jsonl"))
+
+
+def publish(scratch: Path, record: Path, run: Run) -> None:
+    """Join the attempts into ``log.jsonl`` beside ``record``, then write the record itself."""
+    with replacing(record.with_name("log.jsonl")) as out:
+        for path in attempts(scratch):
+            data = path.read_bytes()
+            out.write(data if data.endswith(b"\n") else data + b"\n")
+    write_json(record, asdict(run))
+    for path in attempts(scratch):
+        path.unlink()

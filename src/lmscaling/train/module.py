@@ -1,0 +1,119 @@
+"""One update and one validation of a GPT, as a Lightning module.
+
+Optimization is manual: a batch is one rank's share of a whole update, cut here into micro-batches
+whose gradients are summed. Nothing that Lightning counts (steps, epochs, accumulated batches) is
+used, so an update can never end in the middle of its gradients.
+
+Legend: B sequences, T context.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import lightning
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from lmscaling.config import Cell
+from lmscaling.model import GPT
+from lmscaling.stream import Stream
+from lmscaling.train import optimizer
+
+MICRO_BATCH_TOKENS = 2**14
+"""Tokens a device takes at once: at a vocabulary of 50,304 their logits fill 5 GB."""
+
+
+class Updates(Dataset):
+    """One rank's share of each update, as tokens ``[share + 1]``; item 0 is update 1."""
+
+    def __init__(self, stream: Stream, update_tokens: int, rank: int, world: int) -> None:
+        self.stream, self.update_tokens = stream, update_tokens
+        self.rank, self.world = rank, world
+
+    def __len__(self) -> int:
+        return self.stream.updates(self.update_tokens)
+
+    def __getitem__(self, index: int) -> Tensor:
+        slab = self.stream.slab(index + 1, self.update_tokens, self.rank, self.world)
+        return torch.from_numpy(slab.astype("int64"))
+
+
+class Training(lightning.LightningModule):
+    """Trains the model of a cell on a stream."""
+
+    def __init__(self, cell: Cell, train: Stream, validation: Stream) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.cell, self.train_stream, self.validation_stream = cell, train, validation
+        self.model = GPT(cell)
+        self.updates = 0
+        """Updates done."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return optimizer.build(self.model, self.cell)
+
+    def train_dataloader(self) -> DataLoader:
+        updates = Updates(
+            self.train_stream,
+            self.cell.update_tokens,
+            self.trainer.global_rank,
+            self.trainer.world_size,
+        )
+        return DataLoader(updates, batch_size=None)
+
+    def training_step(self, slab: Tensor, index: int) -> dict[str, Tensor]:
+        """One update; returns the mean loss over all ranks and the norm of the gradient."""
+        adamw = self.optimizers(use_pl_optimizer=False)
+        rate = optimizer.learning_rate(self.cell, self.updates + 1)
+        for group in adamw.param_groups:
+            group["lr"] = rate
+        pairs = list(micro_batches(slab, self.cell.context))
+        total = torch.zeros((), device=self.device)
+        for i, (x_BT, y_BT) in enumerate(pairs):
+            with nullcontext() if i == len(pairs) - 1 else self._no_gradient_exchange():
+                loss = self.model.loss(x_BT, y_BT) / len(pairs)
+                self.manual_backward(loss)
+            total += loss.detach()
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.model.parameters(), self.cell.optimizer.clip_norm
+        )
+        adamw.step()
+        adamw.zero_grad(set_to_none=True)
+        self.updates += 1
+        return {"loss": self.trainer.strategy.reduce(total, reduce_op="mean"), "norm": norm}
+
+    def _no_gradient_exchange(self):  # noqa: ANN202
+        """Only the last micro-batch of an update sends its gradients to the other ranks."""
+        return self.trainer.strategy.block_backward_sync()
+
+    @torch.no_grad()
+    def validation_loss(self) -> float:
+        """Mean cross-entropy on the fixed validation tokens, nats per token, over all ranks."""
+        cell, world = self.cell, self.trainer.world_size
+        per_pass = max(1, MICRO_BATCH_TOKENS // cell.context) * cell.context
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.model.eval()
+        starts = range(0, cell.validation.tokens, per_pass)
+        for start in starts[self.trainer.global_rank :: world]:
+            stop = min(start + per_pass, cell.validation.tokens)
+            tokens = torch.from_numpy(self.validation_stream.read(start, stop + 1).astype("int64"))
+            x_BT, y_BT = pair(tokens.to(self.device), cell.context)
+            with self.trainer.precision_plugin.val_step_context():
+                total += self.model.loss(x_BT, y_BT).double() * y_BT.numel()
+        self.model.train()
+        return float(self.trainer.strategy.reduce(total, reduce_op="sum")) / cell.validation.tokens
+
+
+def pair(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets ``[B, T]`` of ``B T + 1`` consecutive tokens."""
+    return tokens[:-1].view(-1, context), tokens[1:].view(-1, context)
+
+
+def micro_batches(slab: Tensor, context: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Equal parts of an update that fit on a device at once, as inputs and targets ``[B, T]``."""
+    x_BT, y_BT = pair(slab, context)
+    sequences = x_BT.shape[0]
+    fit = max(1, MICRO_BATCH_TOKENS // context)
+    micro = max(d for d in range(1, min(fit, sequences) + 1) if sequences % d == 0)
+    return zip(x_BT.split(micro), y_BT.split(micro), strict=True)
