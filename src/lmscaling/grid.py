@@ -23,11 +23,11 @@ RESERVED = {"published", "measured"}
 
 @dataclass(frozen=True)
 class Grid:
-    """A study with its cells by run, and the names of what was left out with the reason."""
+    """A study with its cells by run, and what was left out of it with the reason."""
 
     study: Study
     cells: dict[str, Cell]
-    skipped: dict[str, str]
+    skipped: list[tuple[Cell, str]]
 
 
 def read_study(paths: list[Path]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def expand(values: dict[str, Any]) -> Grid:
     """
     study = checked(Study, values, "study file")
     _check_rows(study)
-    cells, skipped, used = {}, {}, set()
+    cells, skipped, used = {}, [], set()
     for values in product(*(getattr(study.axes, axis) for axis in AXES)):
         point = dict(zip(AXES, values, strict=True))
         reasons = [i for i, skip in enumerate(study.skip) if skip.axes.items() <= point.items()]
@@ -76,7 +76,7 @@ def expand(values: dict[str, Any]) -> Grid:
         cell = _cell(study, point)
         if reasons:
             used.update(reasons)
-            skipped[cell.name] = study.skip[reasons[0]].reason
+            skipped.append((cell, study.skip[reasons[0]].reason))
         else:
             cells[cell.run] = cell
     for i, skip in enumerate(study.skip):

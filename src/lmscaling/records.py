@@ -42,6 +42,12 @@ class Header:
     """UTC, ISO 8601."""
     environment: dict[str, Any]
     """Host, device, versions, git commit."""
+    params: int
+    """Parameters without embeddings."""
+    params_total: int
+    """Parameters with embeddings, without the rows that pad the vocabulary."""
+    flops_per_token: float
+    """Forward and backward FLOPs per training token."""
     format: int = FORMAT
 
 

@@ -56,10 +56,15 @@ def train(cell_path: Path, manifest: Path, scratch: Path, record: Path) -> recor
     _check(cell, *streams, record)
     _quiet()
     if int(os.environ.get("LOCAL_RANK", "0")):
-        _fit(cell, *streams, None)
+        _fit(Training(cell, *streams), None)
         return None
-    started = environment.now()
-    described = environment.describe(cell.gpus)
+    started, described = environment.now(), environment.describe(cell.gpus)
+    module = Training(cell, *streams)
+    counts = {
+        "params": module.model.params,
+        "params_total": module.model.params_total,
+        "flops_per_token": module.model.flops_per_token(),
+    }
     with _alone(scratch), Log(scratch) as log:
         log.write(
             records.Header(
@@ -69,9 +74,10 @@ def train(cell_path: Path, manifest: Path, scratch: Path, record: Path) -> recor
                 cell=dump(cell),
                 started=started,
                 environment=described,
+                **counts,
             )
         )
-        module, ledger = _fit(cell, *streams, log)
+        ledger = _fit(module, log)
         ended = environment.now()
         log.write(
             records.End(
@@ -84,7 +90,8 @@ def train(cell_path: Path, manifest: Path, scratch: Path, record: Path) -> recor
         )
         if ledger.status not in records.STATUSES:
             sys.exit(INTERRUPTED)
-        shard, identity = streams[0].reached(module.updates * cell.update_tokens)
+        tokens = module.updates * cell.update_tokens
+        shard, identity = streams[0].reached(tokens)
         run = records.Run(
             run=cell.run,
             name=cell.name,
@@ -93,24 +100,20 @@ def train(cell_path: Path, manifest: Path, scratch: Path, record: Path) -> recor
             message=ledger.message,
             attempts=log.attempt,
             updates=module.updates,
-            tokens=module.updates * cell.update_tokens,
+            tokens=tokens,
             train_seconds=ledger.clock.seconds,
-            params=module.model.params,
-            params_total=module.model.params_total,
-            flops_per_token=module.model.flops_per_token(),
             data={"folder": cell.data.folder, "shard": shard, "id": identity},
             environment=described,
             started=started,
             ended=ended,
+            **counts,
         )
         publish(scratch, record, run)
     return run
 
 
-def _fit(
-    cell: Cell, train: Stream, validation: Stream, log: Log | None
-) -> tuple[Training, Ledger]:
-    module, ledger = Training(cell, train, validation), Ledger(cell, log)
+def _fit(module: Training, log: Log | None) -> Ledger:
+    cell, ledger = module.cell, Ledger(module.cell, log)
     trainer = lightning.Trainer(
         accelerator="gpu" if cell.gpus else "cpu",
         devices=max(1, cell.gpus),
@@ -132,7 +135,7 @@ def _fit(
         ledger.end("interrupted", "asked to stop by SIGTERM")
     except torch.OutOfMemoryError as error:
         ledger.end("oom", str(error).split("\n")[0])
-    return module, ledger
+    return ledger
 
 
 def _check(cell: Cell, train: Stream, validation: Stream, record: Path) -> None:

@@ -1,0 +1,89 @@
+"""Figures: one module each, found by file name.
+
+A module of this folder has a docstring (the caption; its first sentence is the title), a
+``QUERY`` over the views of the store (its rows are exported beside the figure) and a function
+``draw(rows, db) -> Figure``, which gets those rows as a data frame. Theme, saving, caption and the
+note on missing cells happen here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+
+from lmscaling import registry, store
+from lmscaling.errors import UserError, choose
+from lmscaling.figures import style
+from lmscaling.files import replacing, write_text
+
+FORMATS = ("svg", "png", "csv")
+"""What is written of each figure."""
+
+
+@dataclass(frozen=True)
+class Caption:
+    """What a figure says of itself."""
+
+    title: str
+    text: str
+
+
+def load(name: str) -> Any:
+    """The module of a figure.
+
+    Raises:
+        UserError: There is no such file.
+    """
+    names = list(registry.figures())
+    if name not in names:
+        raise UserError(f"figure {name!r} has no file; {choose(name, names)}")
+    return import_module(f"{__name__}.{name}")
+
+
+def caption(name: str) -> Caption:
+    """The docstring of a figure: its first sentence, and the rest on one line."""
+    title, _, text = " ".join(load(name).__doc__.split()).partition(". ")
+    return Caption(title.rstrip("."), text)
+
+
+def save(name: str, exports: Path, folder: Path) -> None:
+    """Draw a figure from the exports of the store into ``<folder>/<name>.{svg,png,csv}``."""
+    module = load(name)
+    mpl.use("agg")
+    style.use()
+    with store.connect(exports) as db:
+        rows = db.sql(module.QUERY).df()
+        figure = module.draw(rows, db) if len(rows) else style.nothing("No run has a loss yet.")
+        note = missing(db)
+    if note:
+        figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")
+    write_text(folder / f"{name}.csv", rows.to_csv(index=False))
+    for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
+        with replacing(folder / f"{name}.{kind}") as file:
+            figure.savefig(file, format=kind, metadata=metadata, bbox_inches="tight")
+    plt.close("all")
+
+
+def missing(db: duckdb.DuckDBPyConnection) -> str:
+    """What the figures of a study do not show, in words; empty if they show every cell."""
+    counts = dict(db.sql("SELECT status, count(*) FROM status GROUP BY status").fetchall())
+    planned = sum(counts.values()) - counts.get("skipped", 0)
+    if counts.get("done", 0) == planned:
+        return ""
+    parts = [f"{counts[s]} {s.replace('_', ' ')}" for s in ORDER if counts.get(s)]
+    return f"Of {planned} cells: {', '.join(parts)}."
+
+
+ORDER = ("done", "diverged", "oom", "out_of_tokens", "running", "interrupted", "pending")
+
+
+def save_all(exports: Path, folder: Path) -> Iterable[str]:
+    """Draw every figure; yields each name when it is done."""
+    for name in registry.figures():
+        save(name, exports, folder)
+        yield name

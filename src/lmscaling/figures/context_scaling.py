@@ -1,0 +1,51 @@
+"""Loss against training context for every attention. Each point is the validation loss of one run
+at the end of its budget, on the same validation tokens cut to its own context; darker lines are
+larger models. Every run has the same budget and sees the same tokens per update, so a longer
+context means fewer sequences, not more text.
+"""
+
+import seaborn as sns
+from duckdb import DuckDBPyConnection
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from pandas import DataFrame
+
+from lmscaling.figures import style
+
+QUERY = """
+    SELECT attention, size, params, context, seed, lr_scale, status, update, tokens, hours, val_loss
+    FROM final
+    ORDER BY attention DESC, params, context, seed
+"""
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    colours = style.palette(rows.attention.tolist())
+    attentions = [name for name in colours if name in set(rows.attention)]
+    sizes = rows.sort_values("params")["size"].unique().tolist()
+    grid = sns.FacetGrid(
+        rows, col="attention", col_order=attentions, col_wrap=min(3, len(attentions)),
+        height=2.8, aspect=style.PAGE / 2.8 / min(3, max(2, len(attentions))) * 0.98,
+    )  # fmt: skip
+    for attention, axes in grid.axes_dict.items():
+        part = rows[rows.attention == attention]
+        sns.lineplot(
+            part, x="context", y="val_loss", hue="size", hue_order=sizes,
+            palette=style.shades(colours[attention], len(sizes)),
+            marker="o", markersize=5, errorbar=("pi", 100), err_style="bars", ax=axes,
+        )  # fmt: skip
+        style.mark_unusual(axes, part, "context", "val_loss", colours)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted(rows.context.unique()))
+        axes.xaxis.set_major_formatter(FuncFormatter(tokens))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.set_title(f"{attention} attention")
+        axes.legend(title="Size", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    grid.set_axis_labels("Context (tokens)", "Validation loss (nats per token)")
+    grid.figure.tight_layout()
+    return grid.figure
+
+
+def tokens(value: float, position: int | None = None) -> str:
+    """``65536`` as ``64k``: contexts are powers of two."""
+    return f"{value / 1024:g}k" if value >= 1024 else f"{value:g}"

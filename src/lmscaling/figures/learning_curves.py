@@ -1,0 +1,75 @@
+"""Training loss along each run, against updates, tokens and hours. Lines are means over 60
+intervals of equal ratio; dots are validation losses. Rows of panels are contexts, colours
+attentions, and darker lines larger models. Updates and tokens run alike for every cell; hours
+show what an attention costs.
+"""
+
+import seaborn as sns
+from duckdb import DuckDBPyConnection
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pandas import DataFrame
+
+from lmscaling.figures import style
+
+QUERY = """
+    WITH binned AS (
+        SELECT *, floor(60 * ln(update) / ln(max(update) OVER (PARTITION BY run) + 1)) AS bin
+        FROM training
+        WHERE run IN (SELECT run FROM final)
+    )
+    SELECT
+        'train' AS split, context, attention, size, params, seed, run, max(status) AS status,
+        exp(avg(ln(update))) AS updates, exp(avg(ln(tokens))) AS tokens, avg(hours) AS hours,
+        avg(train_loss) AS loss
+    FROM binned
+    GROUP BY context, attention, size, params, seed, run, bin
+    UNION ALL
+    SELECT 'validation', context, attention, size, params, seed, run, status,
+        update, tokens, hours, val_loss
+    FROM validation
+    WHERE run IN (SELECT run FROM final)
+    ORDER BY ALL
+"""
+
+AXES = {"updates": "Updates", "tokens": "Tokens", "hours": "Productive time (hours)"}
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    colours = style.palette(rows.attention.tolist())
+    attentions = [name for name in colours if name in set(rows.attention)]
+    sizes = rows.sort_values("params")["size"].unique().tolist()
+    contexts = sorted(rows.context.unique())
+    shades = {
+        (attention, size): shade
+        for attention in attentions
+        for size, shade in zip(sizes, style.shades(colours[attention], len(sizes)), strict=True)
+    }
+    figure, panels = plt.subplots(
+        len(contexts), len(AXES), figsize=(style.PAGE, 0.9 + 1.7 * len(contexts)),
+        sharex="col", sharey=True, squeeze=False, layout="constrained",
+    )  # fmt: skip
+    for context, row in zip(contexts, panels, strict=True):
+        for column, axes in zip(AXES, row, strict=True):
+            _draw_panel(axes, rows[rows.context == context], column, shades)
+        row[0].set_ylabel("Loss (nats per token)")
+        row[-1].annotate(
+            f"context {context:,}", (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center"
+        )
+    for axes, label in zip(panels[-1], AXES.values(), strict=True):
+        axes.set_xlabel(label)
+    handles = [Line2D([], [], color=c, label=f"{a} {s}") for (a, s), c in shades.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(sizes)))
+    sns.despine(figure)
+    return figure
+
+
+def _draw_panel(axes: Axes, rows: DataFrame, column: str, shades: dict) -> None:
+    for (attention, size, _), run in rows.groupby(["attention", "size", "run"]):
+        colour = shades[attention, size]
+        curve, dots = run[run.split == "train"], run[run.split == "validation"]
+        axes.plot(curve[column], curve.loss, color=colour, linewidth=1.0)
+        axes.scatter(dots[column], dots.loss, color=colour, s=9, zorder=3, linewidth=0)
+    axes.set_xscale("log")

@@ -1,0 +1,60 @@
+"""One look for all figures: a colour per attention, a shade per size, widths in inches."""
+
+import matplotlib as mpl
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+PAGE = 7.4
+"""Width of a figure that fills a page, inches."""
+
+COLOURS = {"softmax": "#0173B2", "linear": "#DE8F05"}
+OTHERS = ["#029E73", "#CC78BC", "#CA9161", "#56B4E9", "#D55E00", "#949494"]
+"""Colours of seaborn's colour-blind palette, in the order in which other variants take them."""
+
+UNFINISHED = ("running", "interrupted")
+
+
+def use() -> None:
+    """Set the theme; the hash salt and the path fonts make equal figures equal bytes."""
+    sns.set_theme(context="paper", style="ticks", font_scale=0.95)
+    mpl.rcParams |= {
+        "svg.hashsalt": "lmscaling",
+        "figure.dpi": 100,
+        "savefig.dpi": 200,
+        "axes.grid": True,
+        "grid.color": "0.92",
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+    }
+
+
+def palette(attentions: list[str]) -> dict[str, str]:
+    """The colour of each variant; softmax and linear keep theirs in every figure."""
+    others = [name for name in sorted(set(attentions)) if name not in COLOURS]
+    return COLOURS | {name: OTHERS[i % len(OTHERS)] for i, name in enumerate(others)}
+
+
+def shades(colour: str, n: int) -> list[tuple[float, float, float]]:
+    """Light to full: the smallest size to the largest."""
+    return [tuple(rgb) for rgb in sns.light_palette(colour, n_colors=n + 2)[2:]]
+
+
+def mark_unusual(axes: Axes, rows, x: str, y: str, colours: dict[str, str]) -> None:
+    """Hollow markers over runs that still go on, crosses over runs that diverged."""
+    for status, marker, face in (
+        *((status, "o", "white") for status in UNFINISHED),
+        ("diverged", "X", "black"),
+    ):
+        for attention, part in rows[rows.status == status].groupby("attention"):
+            axes.scatter(
+                part[x], part[y],
+                marker=marker, facecolor=face, edgecolor=colours[attention], s=28, zorder=4,
+            )  # fmt: skip
+
+
+def nothing(message: str) -> Figure:
+    """A figure that says why it is empty."""
+    figure = mpl.figure.Figure(figsize=(PAGE, 1.2))
+    figure.text(0.5, 0.5, message, ha="center", va="center", color="0.4")
+    return figure

@@ -1,0 +1,148 @@
+"""The store: the logs of a study as tables, rebuilt whole and exported as Parquet.
+
+The logs are the truth and the store a cache: it can be deleted at any time. Figures and the
+report read the exports through an in-memory database; ``store.duckdb`` is for people.
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from lmscaling import grid, records
+from lmscaling.config import Cell
+from lmscaling.errors import UserError
+from lmscaling.files import read_json
+
+CELL_COLUMNS = {
+    "run": "VARCHAR",
+    "name": "VARCHAR",
+    "attention": "VARCHAR",
+    "size": "VARCHAR",
+    "context": "BIGINT",
+    "seed": "BIGINT",
+    "lr_scale": "DOUBLE",
+    "d_model": "BIGINT",
+    "n_layer": "BIGINT",
+    "update_tokens": "BIGINT",
+    "budget": "VARCHAR",
+    "skipped": "VARCHAR",
+    "position": "BIGINT",
+}
+"""Columns of ``cells``; ``skipped`` is the reason, ``position`` the place in the study's order."""
+
+
+def build(study: Path) -> dict[str, int]:
+    """Read every record and log of ``results/<study>/`` into ``results/<study>/store/``.
+
+    Records count when they are there, and logs of runs without one as far as they go.
+
+    Returns:
+        The number of rows of each export.
+
+    Raises:
+        UserError: There is no such study, or a record is not whole.
+    """
+    cells = _cells(study)
+    run_files = sorted(study.glob("runs/*/run.json"))
+    for path in run_files:
+        _check_record(path)
+    over = {path.parent.name for path in run_files}
+    log_files = [path.with_name("log.jsonl") for path in run_files]
+    log_files += [p for p in sorted(study.glob("scratch/*/attempt-*.jsonl")) if p.parent.name not in over]
+
+    out = study / "store"
+    out.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as folder:
+        work = Path(folder)
+        nothing = work / "nothing.jsonl"  # read_json refuses an empty list
+        nothing.touch()
+        with duckdb.connect(work / "store.duckdb") as db:
+            _fill_cells(db, cells)
+            for name, value in {
+                "run_files": [str(p) for p in run_files] or [str(nothing)],
+                "log_files": [str(p) for p in log_files if p.is_file()] or [str(nothing)],
+                "run_columns": records.run_columns(),
+                "log_columns": records.log_columns(),
+            }.items():
+                db.execute(f"SET VARIABLE {name} = ?", [value])
+            db.execute(_sql("store.sql"))
+            db.execute(_sql("views.sql"))
+            counts = {name: _export(db, name, work) for name in records.EXPORTS}
+        for name in [*(f"{name}.parquet" for name in records.EXPORTS), "store.duckdb"]:
+            (work / name).replace(out / name)
+    return counts
+
+
+@contextmanager
+def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """An in-memory database with a view for each export and the views of ``views.sql``.
+
+    Raises:
+        UserError: The exports are not there.
+    """
+    with duckdb.connect() as db:
+        for name in records.EXPORTS:
+            path = store / f"{name}.parquet"
+            if not path.is_file():
+                raise UserError(f"{path} does not exist; run snakemake figures to build it")
+            db.read_parquet(str(path)).create_view(name)
+        db.execute(_sql("views.sql"))
+        yield db
+
+
+def _sql(name: str) -> str:
+    return files("lmscaling").joinpath(name).read_text()
+
+
+def _export(db: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:
+    """One table as Parquet, ordered, so that equal tables make equal bytes."""
+    table = db.table(name)
+    table.order("ALL").write_parquet(str(folder / f"{name}.parquet"), compression="zstd")
+    return len(table)
+
+
+def _cells(study: Path) -> grid.Grid:
+    return grid.expand(read_json(study / "study.json", "study record"))
+
+
+def _fill_cells(db: duckdb.DuckDBPyConnection, cells: grid.Grid) -> None:
+    columns = ", ".join(f"{name} {kind}" for name, kind in CELL_COLUMNS.items())
+    db.execute(f"CREATE TABLE cells ({columns})")
+    rows = [_row(cell, None) for cell in cells.cells.values()]
+    rows += [_row(cell, reason) for cell, reason in cells.skipped]
+    marks = ", ".join("?" for _ in CELL_COLUMNS)
+    numbered = [(*row.values(), i) for i, row in enumerate(rows)]
+    db.executemany(f"INSERT INTO cells VALUES ({marks})", numbered)
+
+
+def _row(cell: Cell, skipped: str | None) -> dict[str, Any]:
+    return {
+        "run": cell.run,
+        "name": cell.name,
+        "attention": cell.attention,
+        "size": cell.size,
+        "context": cell.context,
+        "seed": cell.seed,
+        "lr_scale": cell.lr_scale,
+        "d_model": cell.model.d_model,
+        "n_layer": cell.model.n_layer,
+        "update_tokens": cell.update_tokens,
+        "budget": cell.budget,
+        "skipped": skipped,
+    }
+
+
+def _check_record(path: Path) -> None:
+    record = read_json(path, "run record")
+    missing = [c for c in records.run_columns() if c not in record] if isinstance(record, dict) else []
+    if missing or not isinstance(record, dict):
+        raise UserError(
+            f"run record {path} is not whole: {', '.join(missing) or json.dumps(record)[:40]} "
+            f"missing; to train it again: python -m lmscaling rerun {path.parent.name}"
+        )

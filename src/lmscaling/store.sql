@@ -1,0 +1,94 @@
+-- The tables of the store: the study's cells, and the logs as written. What is computed from them
+-- is a view (views.sql). Variables and the table `cells` come from store.py.
+
+-- One row per line of every log; a line that is no whole record has a NULL somewhere it must not.
+CREATE TEMP TABLE lines AS
+SELECT
+    parse_path(filename)[-2] AS run,
+    * EXCLUDE (run, filename),
+    coalesce(
+        attempt IS NULL
+        OR record IN ('update', 'validation') AND (update IS NULL OR tokens IS NULL)
+        OR record NOT IN ('header', 'update', 'validation', 'end'),
+        true
+    ) AS damaged
+FROM read_json(
+    getvariable('log_files'),
+    format = 'newline_delimited',
+    columns = getvariable('log_columns'),
+    ignore_errors = true,
+    filename = true
+);
+
+CREATE TEMP TABLE headers AS
+SELECT * FROM lines WHERE record = 'header' AND NOT damaged;
+
+-- One row per attempt. `keeps_to` is the last update that survives: a later attempt that began
+-- behind update u has lost whatever this one did beyond u.
+CREATE TABLE attempts AS
+SELECT
+    h.run, h.attempt, h.start_update, h.started,
+    e.status, e.message, e.ended,
+    min(h.start_update) OVER (
+        PARTITION BY h.run ORDER BY h.attempt
+        ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+    ) AS keeps_to
+FROM headers h
+LEFT JOIN (SELECT * FROM lines WHERE record = 'end' AND NOT damaged) e USING (run, attempt);
+
+CREATE TABLE updates AS
+SELECT
+    run, attempt, update, tokens, train_seconds, train_loss, lr, grad_norm,
+    update <= coalesce(keeps_to, update) AS surviving
+FROM lines LEFT JOIN attempts a USING (run, attempt)
+WHERE record = 'update' AND NOT damaged;
+
+CREATE TABLE validations AS
+SELECT
+    run, attempt, update, tokens, train_seconds, val_loss, val_tokens,
+    update <= coalesce(keeps_to, update) AS surviving
+FROM lines LEFT JOIN attempts a USING (run, attempt)
+WHERE record = 'validation' AND NOT damaged;
+
+-- One row per run that has left anything: a record if it is over, else what its log says.
+CREATE TABLE runs AS
+WITH records AS (
+    SELECT * FROM read_json(
+        getvariable('run_files'),
+        format = 'unstructured',
+        columns = getvariable('run_columns')
+    )
+),
+logged AS (
+    SELECT
+        run,
+        count(*) AS lines,
+        count(*) FILTER (damaged) AS damaged_lines,
+        max(update) FILTER (NOT damaged) AS updates,
+        max(tokens) FILTER (NOT damaged) AS tokens,
+        max(train_seconds) FILTER (NOT damaged) AS train_seconds
+    FROM lines GROUP BY run
+),
+first AS (SELECT * FROM headers QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt) = 1),
+last AS (SELECT * FROM attempts QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt DESC) = 1)
+SELECT
+    run,
+    run IN (SELECT run FROM cells) AS in_study,
+    coalesce(r.status, CASE WHEN last.status IS NULL THEN 'running' ELSE last.status END) AS status,
+    coalesce(r.message, last.message, '') AS message,
+    coalesce(r.attempts, last.attempt, 0) AS attempts,
+    coalesce(r.updates, logged.updates, 0) AS updates,
+    coalesce(r.tokens, logged.tokens, 0) AS tokens,
+    coalesce(r.train_seconds, logged.train_seconds, 0) AS train_seconds,
+    coalesce(r.params, first.params) AS params,
+    coalesce(r.params_total, first.params_total) AS params_total,
+    coalesce(r.flops_per_token, first.flops_per_token) AS flops_per_token,
+    coalesce(lines, 0) AS lines,
+    coalesce(damaged_lines, 0) AS damaged_lines,
+    (SELECT count(*) FROM updates u WHERE u.run = logged.run AND NOT surviving) AS superseded_rows,
+    r.environment::VARCHAR AS environment,
+    r.started, r.ended
+FROM logged
+FULL JOIN records r USING (run)
+LEFT JOIN first USING (run)
+LEFT JOIN last USING (run);
