@@ -8,9 +8,6 @@ from pathlib import Path
 from lmscaling.errors import UserError
 
 
-COMMAND = "snakemake --cores all"
-
-
 def tokenize(args: argparse.Namespace) -> str:
     """Tokenize one source shard."""
     from lmscaling.tokenize import tokenize
@@ -40,6 +37,14 @@ def train(args: argparse.Namespace) -> str:
     return f"{run.name}: {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
 
 
+def study(args: argparse.Namespace) -> str:
+    """Write down the study that standard input holds as JSON."""
+    from lmscaling import grid
+
+    grid.write_record(args.out, sys.stdin.read())
+    return ""
+
+
 def collect(args: argparse.Namespace) -> str:
     """Rebuild the store of a study from its records and logs."""
     from lmscaling import store
@@ -52,16 +57,14 @@ def figure(args: argparse.Namespace) -> str:
     """Draw one figure from the store."""
     from lmscaling import figures
 
-    figures.save(args.name, args.store, args.folder)
-    return f"figure: {args.folder / args.name}.svg"
+    return f"figure: {figures.save(args.name, args.store, args.folder)}"
 
 
 def report(args: argparse.Namespace) -> str:
     """Write the report from the store and the figures."""
     from lmscaling import report
 
-    report.write(args.store, args.figures, args.out, args.command)
-    return f"report: {args.out}"
+    return f"report: {report.write(args.study)}"
 
 
 def figures(args: argparse.Namespace) -> str:
@@ -69,20 +72,18 @@ def figures(args: argparse.Namespace) -> str:
     from lmscaling import figures, report, store
 
     store.build(args.study)
-    exports, drawn, page = args.study / "store", args.study / "figures", args.study / "report.html"
-    for name in figures.save_all(exports, drawn):
-        print(f"figure: {drawn / name}.svg", flush=True)
-    report.write(exports, drawn, page, args.command)
-    return f"report: {page}"
+    for path in figures.save_all(args.study / "store", args.study / "figures"):
+        print(f"figure: {path}", flush=True)
+    return f"report: {report.write(args.study)}"
 
 
 def rerun(args: argparse.Namespace) -> str:
     """Move what a cell has left to the attic, so that the next snakemake trains it again."""
     from lmscaling import rerun
 
-    runs = rerun.select(args.study, args.cell, args.status)
-    attic = rerun.move(args.study, runs)
-    return f"moved to {attic}: {', '.join(runs)}; the next snakemake trains them from update 0"
+    study, runs = rerun.select(args.results, args.study, args.cell, args.status)
+    attic = rerun.move(study, runs)
+    return f"moved to {attic}: {', '.join(runs)}; the next snakemake trains from update 0"
 
 
 def main() -> None:
@@ -110,6 +111,9 @@ def main() -> None:
     v.add_argument("--scratch", type=Path, required=True, help="what must outlive an attempt")
     v.add_argument("--record", type=Path, required=True, help="run.json; the log lands beside it")
 
+    v = verb(study)
+    v.add_argument("out", type=Path, help="study.json")
+
     v = verb(collect)
     v.add_argument("study", type=Path, help="results/<study>")
 
@@ -119,20 +123,17 @@ def main() -> None:
     v.add_argument("folder", type=Path, help="where the figure goes")
 
     v = verb(report)
-    v.add_argument("store", type=Path, help="results/<study>/store")
-    v.add_argument("figures", type=Path, help="results/<study>/figures")
-    v.add_argument("out", type=Path, help="report.html")
-    v.add_argument("--command", default=COMMAND, help="what made the study")
+    v.add_argument("study", type=Path, help="results/<study>")
 
     v = verb(figures)
     v.add_argument("study", type=Path, help="results/<study>")
-    v.add_argument("--command", default=COMMAND, help="what made the study")
 
     v = verb(rerun)
     which = v.add_mutually_exclusive_group(required=True)
     which.add_argument("cell", nargs="?", help="name of a cell or a run")
     which.add_argument("--status", help="every run whose record has this status")
-    v.add_argument("--study", type=Path, default=Path("results/c4"), help="results/<study>")
+    v.add_argument("--study", help="name of the study, if several have such a run")
+    v.add_argument("--results", type=Path, default=Path("results"), help="folder of the studies")
 
     args = parser.parse_args()
     try:

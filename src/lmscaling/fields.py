@@ -17,6 +17,9 @@ STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 BUDGET = re.compile(r"([0-9.eE+]+) (hour|minute|second|update|token)s?")
 
+SECONDS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+"""Units of a budget that is a time."""
+
 Split = Literal["train", "validation"]
 
 

@@ -5,6 +5,7 @@ sequences of an update can be shared among the devices, and that every ``skip`` 
 out. Nothing is trained, opened or imported for it.
 """
 
+import json
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -16,6 +17,8 @@ from lmscaling import registry
 from lmscaling.config import Cell, Data, Model, Skip, Study
 from lmscaling.errors import UserError, choose
 from lmscaling.explain import checked
+from lmscaling.files import read_json, write_json
+from lmscaling.rows import Corpus
 
 RESERVED = {"published", "measured"}
 """Folders of ``results/`` that are no study: they are in git."""
@@ -28,6 +31,50 @@ class Grid:
     study: Study
     cells: dict[str, Cell]
     skipped: list[tuple[Cell, str]]
+
+    @property
+    def corpus(self) -> Corpus:
+        """What the cells train on."""
+        return _corpus(self.study)
+
+    @property
+    def tokens(self) -> str:
+        """Folder of the tokens below ``tokens/``."""
+        return next(iter(self.cells.values())).data.folder
+
+
+@dataclass(frozen=True)
+class Record:
+    """``study.json``: a study as it was laid out, and the command that makes it."""
+
+    command: str
+    grid: Grid
+
+
+def write_record(path: Path, text: str) -> None:
+    """Write ``study.json`` from its text if it is whole and not there already.
+
+    A file that would not change keeps its time, so that nothing is made anew for it.
+    """
+    values = json.loads(text)
+    expand(values["study"])
+    if not path.is_file() or read_json(path, "study record") != values:
+        write_json(path, values)
+
+
+def read_record(path: Path) -> Record:
+    """The study that lies in a folder of results.
+
+    Raises:
+        UserError: The file is missing or not whole; nearest says which studies there are.
+    """
+    if not path.is_file():
+        known = sorted(p.parent.name for p in path.parent.parent.glob("*/study.json"))
+        raise UserError(f"{path} does not exist; studies: {choose(path.parent.name, known)}")
+    values = read_json(path, "study record")
+    if not isinstance(values, dict) or not {"command", "study"} <= values.keys():
+        raise UserError(f"study record {path} is not whole; delete it and run snakemake again")
+    return Record(values["command"], expand(values["study"]))
 
 
 def read_study(paths: list[Path]) -> dict[str, Any]:
@@ -92,7 +139,7 @@ AXES = ("attention", "size", "context", "seed", "lr_scale")
 
 def _cell(study: Study, point: dict[str, Any]) -> Cell:
     size = study.sizes[point["size"]]
-    dataset, tokenizer = study.datasets[study.dataset], study.tokenizers[study.tokenizer]
+    corpus = _corpus(study)
     concerned = ("all", point["attention"])
     return Cell(
         **point,
@@ -101,13 +148,13 @@ def _cell(study: Study, point: dict[str, Any]) -> Cell:
             n_layer=size.n_layer,
             n_head=size.n_head,
             d_model=size.d_model,
-            vocab_size=tokenizer.vocab_size,
+            vocab_size=corpus.encoding.vocab_size,
         ),
         data=Data(
-            dataset=study.dataset,
-            source=dataset.identity(),
-            tokenizer=study.tokenizer,
-            encoding=tokenizer.encoding,
+            dataset=corpus.dataset,
+            source=corpus.source.identity(),
+            tokenizer=corpus.tokenizer,
+            encoding=corpus.encoding.encoding,
         ),
         optimizer=study.optimizer,
         update_tokens=study.update_tokens,
@@ -115,6 +162,15 @@ def _cell(study: Study, point: dict[str, Any]) -> Cell:
         gpus=study.gpus,
         validation=study.validation,
         protocol={k: v for k, v in study.protocol.items() if k in concerned and v != 1},
+    )
+
+
+def _corpus(study: Study) -> Corpus:
+    return Corpus(
+        dataset=study.dataset,
+        source=study.datasets[study.dataset],
+        tokenizer=study.tokenizer,
+        encoding=study.tokenizers[study.tokenizer],
     )
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import duckdb
 import jinja2
 
-from lmscaling import figures, registry, store
+from lmscaling import figures, grid, registry, store
+from lmscaling.config import Study
 from lmscaling.errors import UserError
 from lmscaling.files import write_text
 
@@ -31,32 +32,32 @@ CELLS = """
 """
 
 
-def write(exports: Path, drawn: Path, out: Path, command: str) -> None:
-    """Write the page from the exports of the store and the figures drawn from them.
+def write(study: Path) -> Path:
+    """Write ``results/<study>/report.html`` from the study's record, store and figures.
 
-    Args:
-        exports: Folder of the store.
-        drawn: Folder of the figures.
-        out: The page.
-        command: What a reader types to make the study again.
+    Returns:
+        The path of the page.
 
     Raises:
-        UserError: The exports or a figure are not there.
+        UserError: The record, the exports or a figure are not there.
     """
-    with store.connect(exports) as db:
+    record = grid.read_record(study / "study.json")
+    with store.connect(study / "store") as db:
+        val_tokens = _rows(db, "SELECT coalesce(max(val_tokens), 0) AS n FROM validations")[0]["n"]
         text = _template().render(
-            study=out.parent.name,
-            summary=_summary(db),
-            figures=[_figure(name, drawn) for name in registry.figures()],
+            study=record.grid.study.study,
+            summary=_summary(db, record.grid.study),
+            figures=[_figure(name, study / "figures") for name in registry.figures()],
             cells=[_show(cell) for cell in _rows(db, CELLS)],
-            val_tokens=f"{db.sql('SELECT max(val_tokens) FROM validations').fetchall()[0][0] or 0:,}",
+            val_tokens=f"{val_tokens:,}",
             damage=_damage(db),
             environments=_environments(db),
             here=f"lmscaling {version('lmscaling')}, duckdb {version('duckdb')}, "
             f"seaborn {version('seaborn')}, Python {platform.python_version()}",
-            commands=command,
+            commands=record.command,
         )
-    write_text(out, text)
+    write_text(study / "report.html", text)
+    return study / "report.html"
 
 
 def _template() -> jinja2.Template:
@@ -70,11 +71,10 @@ def _rows(db: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
-def _summary(db: duckdb.DuckDBPyConnection) -> str:
-    cells = _rows(db, "SELECT count(*) AS n, max(budget) AS budget FROM cells WHERE skipped IS NULL")
-    tokens = _rows(db, "SELECT max(update_tokens) AS n FROM cells")[0]["n"]
+def _summary(db: duckdb.DuckDBPyConnection, study: Study) -> str:
+    n_cells = _rows(db, "SELECT count(*) AS n FROM cells WHERE skipped IS NULL")[0]["n"]
     return (
-        f"{cells[0]['n']} cells, each with a budget of {cells[0]['budget']} and {tokens:,} tokens "
+        f"{n_cells} cells, each with a budget of {study.budget} and {study.update_tokens:,} tokens "
         f"per update. {figures.missing(db) or 'All are done.'}"
     )
 

@@ -9,39 +9,63 @@ from pathlib import Path
 
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
+from lmscaling.records import STATUSES
+
+PLACES = ("runs", "scratch")
+"""Where a run leaves its record and log, and what outlives an attempt."""
 
 
-def select(study: Path, cell: str | None, status: str | None) -> list[str]:
-    """Runs of a study by cell name or run name, or by the status of their record.
+def select(
+    results: Path, study: str | None, cell: str | None, status: str | None
+) -> tuple[Path, list[str]]:
+    """A study's runs by cell name or run name, or by the status of their record.
+
+    Returns:
+        The folder of the study, and the runs.
 
     Raises:
-        UserError: Nothing matches.
+        UserError: No run matches, or runs of several studies do and ``study`` is None.
     """
-    runs = {p.name for p in study.glob("runs/*/")} | {p.name for p in study.glob("scratch/*/")}
+    runs = {
+        folder: set(_runs(folder))
+        for folder in sorted(results.glob("*/"))
+        if study in (None, folder.name) and _runs(folder)
+    }
     if not runs:
-        raise UserError(f"{study} has no run; allowed: {choose(study.name, _studies(study.parent))}")
-    if status is not None:
-        statuses = {
-            run: read_json(study / "runs" / run / "run.json", "run record")["status"]
-            for run in runs
-            if (study / "runs" / run / "run.json").is_file()
-        }
-        found = sorted(run for run, s in statuses.items() if s == status)
-        if not found:
-            raise UserError(
-                f"no run of {study} has status {status!r}; {choose(status, sorted(set(statuses.values())))}"
-            )
-        return found
-    # The name of a cell has no hash; several runs of it exist if its values were changed.
-    found = sorted(run for run in runs if cell in (run, run.rpartition("-")[0]))
+        known = [folder.name for folder in results.glob("*/") if _runs(folder)]
+        raise UserError(f"{results / (study or '')} has no run; studies: {choose(study, known)}")
+    found = {folder: _matching(folder, names, cell, status) for folder, names in runs.items()}
+    found = {folder: names for folder, names in found.items() if names}
     if not found:
-        names = sorted({run.rpartition("-")[0] for run in runs})
-        raise UserError(f"no run of {study} is called {cell!r}; {choose(cell, names)}")
-    return found
+        what = f"is called {cell!r}" if cell else f"has status {status!r}"
+        names = {_cell(run) for names in runs.values() for run in names}
+        allowed = choose(cell, sorted(names)) if cell else choose(status, STATUSES)
+        raise UserError(f"no run of {', '.join(f.name for f in runs)} {what}; {allowed}")
+    if len(found) > 1:
+        names = [folder.name for folder in found]
+        raise UserError(f"several studies have such a run; add --study; {choose(cell, names)}")
+    return next(iter(found.items()))
 
 
-def _studies(results: Path) -> list[str]:
-    return sorted(p.parent.name for p in results.glob("*/runs"))
+def _runs(study: Path) -> list[str]:
+    return [p.name for place in PLACES for p in study.glob(f"{place}/*/")]
+
+
+def _cell(run: str) -> str:
+    """The cell's name: the run's without its hash."""
+    return run.rpartition("-")[0]
+
+
+def _matching(study: Path, runs: set[str], cell: str | None, status: str | None) -> list[str]:
+    # Several runs have one cell's name if the cell's values were changed: all of them are meant.
+    if status is None:
+        return sorted(run for run in runs if cell in (run, _cell(run)))
+    records = {run: study / "runs" / run / "run.json" for run in runs}
+    return sorted(
+        run
+        for run, path in records.items()
+        if path.is_file() and read_json(path, "run record").get("status") == status
+    )
 
 
 def move(study: Path, runs: list[str]) -> Path:
@@ -49,7 +73,7 @@ def move(study: Path, runs: list[str]) -> Path:
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%f")
     attic = study / "attic" / stamp
     for run in runs:
-        for place in ("runs", "scratch"):
+        for place in PLACES:
             if (study / place / run).exists():
                 (attic / place).mkdir(parents=True, exist_ok=True)
                 (study / place / run).rename(attic / place / run)

@@ -4,6 +4,7 @@ A row holds numbers and names; the code that reads a dataset is ``corpus.py``. A
 ``identity`` is what its text depends on: lengthening it changes no run that is finished.
 """
 
+import json
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
@@ -171,3 +172,7 @@ class Corpus:
     tokenizer: Name
     """Row under ``tokenizers:``."""
     encoding: Tokenizer
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(dump(self))

@@ -48,7 +48,7 @@ def build(study: Path) -> dict[str, int]:
     Raises:
         UserError: There is no such study, or a record is not whole.
     """
-    cells = _cells(study)
+    cells = grid.read_record(study / "study.json").grid
     run_files = sorted(study.glob("runs/*/run.json"))
     for path in run_files:
         _check_record(path)
@@ -105,10 +105,6 @@ def _export(db: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:
     table = db.table(name)
     table.order("ALL").write_parquet(str(folder / f"{name}.parquet"), compression="zstd")
     return len(table)
-
-
-def _cells(study: Path) -> grid.Grid:
-    return grid.expand(read_json(study / "study.json", "study record"))
 
 
 def _fill_cells(db: duckdb.DuckDBPyConnection, cells: grid.Grid) -> None:

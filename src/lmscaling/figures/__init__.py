@@ -51,8 +51,12 @@ def caption(name: str) -> Caption:
     return Caption(title.rstrip("."), text)
 
 
-def save(name: str, exports: Path, folder: Path) -> None:
-    """Draw a figure from the exports of the store into ``<folder>/<name>.{svg,png,csv}``."""
+def save(name: str, exports: Path, folder: Path) -> Path:
+    """Draw a figure from the exports of the store into ``<folder>/<name>.{svg,png,csv}``.
+
+    Returns:
+        The path of the SVG.
+    """
     module = load(name)
     mpl.use("agg")
     style.use()
@@ -67,6 +71,7 @@ def save(name: str, exports: Path, folder: Path) -> None:
         with replacing(folder / f"{name}.{kind}") as file:
             figure.savefig(file, format=kind, metadata=metadata, bbox_inches="tight")
     plt.close("all")
+    return folder / f"{name}.svg"
 
 
 def missing(db: duckdb.DuckDBPyConnection) -> str:
@@ -82,8 +87,7 @@ def missing(db: duckdb.DuckDBPyConnection) -> str:
 ORDER = ("done", "diverged", "oom", "out_of_tokens", "running", "interrupted", "pending")
 
 
-def save_all(exports: Path, folder: Path) -> Iterable[str]:
-    """Draw every figure; yields each name when it is done."""
+def save_all(exports: Path, folder: Path) -> Iterable[Path]:
+    """Draw every figure; yields each path when it is done."""
     for name in registry.figures():
-        save(name, exports, folder)
-        yield name
+        yield save(name, exports, folder)

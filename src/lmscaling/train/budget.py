@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from lmscaling.fields import parse_budget
-
-SECONDS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+from lmscaling.fields import SECONDS, parse_budget
 
 
 class Budget:

@@ -1,0 +1,67 @@
+# From config/study.yaml to results/<study>/: `snakemake -n` prints the plan, `snakemake` does it.
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+from snakemake.utils import min_version
+
+from lmscaling import grid, plan, records, registry
+from lmscaling.errors import UserError
+
+min_version("9.20")
+
+
+configfile: "config/study.yaml"
+
+
+try:
+    GRID = grid.expand(config)
+except UserError as error:
+    raise WorkflowError(str(error)) from None
+
+STUDY = GRID.study
+CELLS = GRID.cells
+FIGURES = registry.figures()
+RESULTS = f"results/{STUDY.study}"
+
+# A cell with a record is a source file: no rule can make it, so nothing can train it again.
+PENDING = [run for run in CELLS if not Path(f"{RESULTS}/runs/{run}/run.json").is_file()]
+
+# What a reader types to make this study again.
+COMMAND = " --configfile ".join(
+    ["snakemake --cores all", *(os.path.relpath(p) for p in workflow.overwrite_configfiles)]
+)
+
+# Jobs find the Python that runs this workflow, whether or not its environment is activated.
+shell.prefix(f'PATH="{Path(sys.executable).parent}:$PATH"; ')
+
+
+def any_of(names):
+    """A wildcard pattern that matches these names and nothing else."""
+    return "|".join(map(re.escape, names)) or "(?!)"
+
+
+pathvars:
+    results=RESULTS,
+
+
+wildcard_constraints:
+    figure=any_of(FIGURES),
+    split="train|validation",
+    shard="[0-9]{5}",
+
+
+include: "workflow/rules/data.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/analysis.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        "<results>/report.html",
+        collect("<results>/runs/{run}/run.json", run=CELLS),

@@ -1,0 +1,78 @@
+# From the records of all runs to figures and the report. Nothing here needs a GPU.
+
+EXPORTS = [f"<results>/store/{table}.parquet" for table in records.EXPORTS]
+
+
+rule study:
+    output:
+        "<results>/study.json",
+    localrule: True
+    log:
+        "<results>/logs/study.log",
+    params:
+        json=json.dumps({"command": COMMAND, "study": config}),
+    shell:
+        "printf '%s\n' {params.json:q} | python -m lmscaling study {output} 2> {log}"
+
+
+rule collect:
+    input:
+        "<results>/study.json",
+        collect("<results>/runs/{run}/run.json", run=CELLS),
+    output:
+        EXPORTS,
+    log:
+        "<results>/logs/collect.log",
+    resources:
+        mem="8GB",
+        runtime="30m",
+    shell:
+        "python -m lmscaling collect {RESULTS} 2> {log}"
+
+
+rule figure:
+    input:
+        EXPORTS,
+        code=lookup("{figure}", within={name: str(path) for name, path in FIGURES.items()}),
+        look=str(registry.PACKAGE / "figures" / "style.py"),
+    output:
+        report(
+            "<results>/figures/{figure}.svg",
+            caption="../report/figure.rst",
+            category="Figures",
+            labels={"figure": "{figure}"},
+        ),
+        "<results>/figures/{figure}.png",
+        "<results>/figures/{figure}.csv",
+    log:
+        "<results>/logs/figure/{figure}.log",
+    resources:
+        mem="4GB",
+        runtime="30m",
+    shell:
+        "python -m lmscaling figure {wildcards.figure} {RESULTS}/store {RESULTS}/figures 2> {log}"
+
+
+rule report:
+    input:
+        "<results>/study.json",
+        EXPORTS,
+        collect("<results>/figures/{figure}.{kind}", figure=FIGURES, kind=["svg", "csv"]),
+    output:
+        "<results>/report.html",
+    localrule: True
+    log:
+        "<results>/logs/report.log",
+    shell:
+        "python -m lmscaling report {RESULTS} 2> {log}"
+
+
+# What the records and logs that exist allow, now. It declares no file, so that nothing is trained
+# for it and it can run beside a workflow that is at work.
+rule figures:
+    localrule: True
+    params:
+        json=json.dumps({"command": COMMAND, "study": config}),
+    shell:
+        "printf '%s\n' {params.json:q} | python -m lmscaling study {RESULTS}/study.json"
+        " && python -m lmscaling figures {RESULTS}"

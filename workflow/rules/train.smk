@@ -1,0 +1,34 @@
+# From the grid to the record of every run.
+
+
+rule cell:
+    output:
+        "<results>/cells/{run}.json",
+    localrule: True
+    params:
+        json=lookup("{run}", within={run: cell.to_json() for run, cell in CELLS.items()}),
+    shell:
+        "printf '%s\n' {params.json:q} > {output}"
+
+
+rule train:
+    input:
+        cell=ancient("<results>/cells/{run}.json"),  # the run's name holds a hash of its values
+        manifest=ancient(f"{TOKENS}/manifest.json"),
+    output:
+        record="<results>/runs/{run}/run.json",  # written last; the log appears beside it
+    wildcard_constraints:
+        run=any_of(PENDING),
+    log:
+        "<results>/logs/train/{run}.log",
+    params:
+        scratch="<results>/scratch/{run}",  # outlives a failed attempt
+    threads: 8 * STUDY.gpus or 1
+    resources:
+        gpu=STUDY.gpus,
+        mem=f"{32 * STUDY.gpus or 4}GB",
+        runtime=plan.job_minutes(STUDY),
+        slurm_extra="--signal=TERM@600",  # ten minutes to end an attempt in order
+    shell:
+        "python -m lmscaling train {input.cell} --manifest {input.manifest}"
+        " --scratch {params.scratch} --record {output.record} 2> {log}"
