@@ -25,7 +25,7 @@ except UserError as error:
 
 STUDY = GRID.study
 CELLS = GRID.cells
-FIGURES = registry.figures()
+FIGURES = {name: os.path.relpath(path) for name, path in registry.figures().items()}
 RESULTS = f"results/{STUDY.study}"
 
 # A cell with a record is a source file: no rule can make it, so nothing can train it again.

@@ -14,7 +14,7 @@ def tokenize(args: argparse.Namespace) -> str:
 
     made = tokenize(args.corpus, args.split, args.shard, args.out)
     return (
-        f"{made['dataset']} {args.split} {args.shard}: {made['tokens']:,} tokens "
+        f"tokenize: {made['dataset']} {args.split} {args.shard}, {made['tokens']:,} tokens "
         f"in {made['documents']:,} documents"
     )
 
@@ -24,7 +24,7 @@ def manifest(args: argparse.Namespace) -> str:
     from lmscaling import shards
 
     shards.write_manifest(args.out, args.sidecars)
-    return f"{args.out.parent.name}: {len(args.sidecars)} shards chained"
+    return f"manifest: {len(args.sidecars)} shards in {args.out.parent}"
 
 
 def train(args: argparse.Namespace) -> str:
@@ -34,15 +34,15 @@ def train(args: argparse.Namespace) -> str:
     run = train(args.cell, args.manifest, args.scratch, args.record)
     if run is None:
         return ""
-    return f"{run.name}: {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
+    return f"train: {run.name} {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
 
 
 def study(args: argparse.Namespace) -> str:
     """Write down the study that standard input holds as JSON."""
     from lmscaling import grid
 
-    grid.write_record(args.out, sys.stdin.read())
-    return ""
+    n_cells = len(grid.write_record(args.out, sys.stdin.read()).cells)
+    return f"study: {args.out}, {n_cells} cells"
 
 
 def collect(args: argparse.Namespace) -> str:
@@ -84,6 +84,14 @@ def rerun(args: argparse.Namespace) -> str:
     study, runs = rerun.select(args.results, args.study, args.cell, args.status)
     attic = rerun.move(study, runs)
     return f"moved to {attic}: {', '.join(runs)}; the next snakemake trains from update 0"
+
+
+def schema(args: argparse.Namespace) -> str:
+    """Write the JSON schema of the study file, for editors."""
+    from lmscaling import config, files
+
+    files.write_json(args.out, config.schema())
+    return f"schema: {args.out}"
 
 
 def main() -> None:
@@ -134,6 +142,9 @@ def main() -> None:
     which.add_argument("--status", help="every run whose record has this status")
     v.add_argument("--study", help="name of the study, if several have such a run")
     v.add_argument("--results", type=Path, default=Path("results"), help="folder of the studies")
+
+    v = verb(schema)
+    v.add_argument("out", type=Path, help="config/study.schema.json")
 
     args = parser.parse_args()
     try:

@@ -8,7 +8,7 @@ import json
 from dataclasses import field
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from lmscaling.fields import STRICT, Budget, Distinct, Fraction, Name, Positive, digest, dump, less
@@ -183,3 +183,8 @@ class Cell:
     def to_json(self) -> str:
         """One line of JSON with every value, defaults too."""
         return json.dumps(dump(self), ensure_ascii=True)
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema of the study file, for editors; ``config/study.schema.json`` is this."""
+    return TypeAdapter(Study).json_schema()

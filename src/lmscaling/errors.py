@@ -17,6 +17,7 @@ def choose(found: object, allowed: Iterable[object]) -> str:
     names = [str(name) for name in allowed]
     if not names:
         return "none is defined"
-    close = get_close_matches(str(found), names, n=1, cutoff=0.5)
-    nearest = f"nearest is {close[0]!r}; " if close else ""
+    folded = {name.lower(): name for name in names}
+    close = get_close_matches(str(found).lower(), folded, n=1, cutoff=0.5)
+    nearest = f"nearest is {folded[close[0]]!r}; " if close else ""
     return f"{nearest}allowed: {', '.join(names)}"

@@ -51,15 +51,19 @@ class Record:
     grid: Grid
 
 
-def write_record(path: Path, text: str) -> None:
+def write_record(path: Path, text: str) -> Grid:
     """Write ``study.json`` from its text if it is whole and not there already.
 
     A file that would not change keeps its time, so that nothing is made anew for it.
+
+    Returns:
+        The study's grid.
     """
     values = json.loads(text)
-    expand(values["study"])
+    grid = expand(values["study"])
     if not path.is_file() or read_json(path, "study record") != values:
         write_json(path, values)
+    return grid
 
 
 def read_record(path: Path) -> Record:

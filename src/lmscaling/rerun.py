@@ -32,7 +32,7 @@ def select(
         if study in (None, folder.name) and _runs(folder)
     }
     if not runs:
-        known = [folder.name for folder in results.glob("*/") if _runs(folder)]
+        known = sorted(folder.name for folder in results.glob("*/") if _runs(folder))
         raise UserError(f"{results / (study or '')} has no run; studies: {choose(study, known)}")
     found = {folder: _matching(folder, names, cell, status) for folder, names in runs.items()}
     found = {folder: names for folder, names in found.items() if names}

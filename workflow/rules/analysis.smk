@@ -33,8 +33,8 @@ rule collect:
 rule figure:
     input:
         EXPORTS,
-        code=lookup("{figure}", within={name: str(path) for name, path in FIGURES.items()}),
-        look=str(registry.PACKAGE / "figures" / "style.py"),
+        code=lookup("{figure}", within=FIGURES),
+        look=os.path.relpath(registry.PACKAGE / "figures" / "style.py"),
     output:
         report(
             "<results>/figures/{figure}.svg",

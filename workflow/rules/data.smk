@@ -18,7 +18,7 @@ rule corpus:
     params:
         json=GRID.corpus.to_json(),
     shell:
-        "printf '%s\n' {params.json:q} > {output}"
+        "printf '%s\n' {params.json:q} > {output} && echo 'corpus: {output}'"
 
 
 # A longer corpus has another corpus.json but the same text in each shard: hence `ancient`.

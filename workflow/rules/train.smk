@@ -8,7 +8,7 @@ rule cell:
     params:
         json=lookup("{run}", within={run: cell.to_json() for run, cell in CELLS.items()}),
     shell:
-        "printf '%s\n' {params.json:q} > {output}"
+        "printf '%s\n' {params.json:q} > {output} && echo 'cell: {wildcards.run}'"
 
 
 rule train:
@@ -22,7 +22,7 @@ rule train:
     log:
         "<results>/logs/train/{run}.log",
     params:
-        scratch="<results>/scratch/{run}",  # outlives a failed attempt
+        scratch=f"{RESULTS}/scratch/{{run}}",  # outlives a failed attempt
     threads: 8 * STUDY.gpus or 1
     resources:
         gpu=STUDY.gpus,

@@ -15,14 +15,14 @@ from lmscaling.figures import style
 QUERY = """
     SELECT attention, size, params, context, seed, lr_scale, status, update, tokens, hours, val_loss
     FROM final
-    ORDER BY attention DESC, params, context, seed
+    ORDER BY attention DESC, params, size, context, seed
 """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
-    sizes = rows.sort_values("params")["size"].unique().tolist()
+    sizes = rows.sort_values(["params", "size"])["size"].unique().tolist()
     grid = sns.FacetGrid(
         rows, col="attention", col_order=attentions, col_wrap=min(3, len(attentions)),
         height=2.8, aspect=style.PAGE / 2.8 / min(3, max(2, len(attentions))) * 0.98,

@@ -40,7 +40,7 @@ AXES = {"updates": "Updates", "tokens": "Tokens", "hours": "Productive time (hou
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
-    sizes = rows.sort_values("params")["size"].unique().tolist()
+    sizes = rows.sort_values(["params", "size"])["size"].unique().tolist()
     contexts = sorted(rows.context.unique())
     shades = {
         (attention, size): shade

@@ -14,7 +14,7 @@ from lmscaling.figures import style
 QUERY = """
     SELECT context, attention, size, params, seed, lr_scale, status, update, tokens, hours, val_loss
     FROM final
-    ORDER BY context, attention DESC, params, seed
+    ORDER BY context, attention DESC, params, size, seed
 """
 
 

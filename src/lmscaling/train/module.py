@@ -8,10 +8,11 @@ Legend: B sequences, T context.
 """
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import lightning
 import torch
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -71,7 +72,7 @@ class Training(lightning.LightningModule):
         pairs = list(micro_batches(slab, self.cell.context))
         total = torch.zeros((), device=self.device)
         for i, (x_BT, y_BT) in enumerate(pairs):
-            with nullcontext() if i == len(pairs) - 1 else self._no_gradient_exchange():
+            with nullcontext() if i == len(pairs) - 1 else self._keep_gradients():
                 loss = self.model.loss(x_BT, y_BT) / len(pairs)
                 self.manual_backward(loss)
             total += loss.detach()
@@ -83,9 +84,10 @@ class Training(lightning.LightningModule):
         self.updates += 1
         return {"loss": self.trainer.strategy.reduce(total, reduce_op="mean"), "norm": norm}
 
-    def _no_gradient_exchange(self):  # noqa: ANN202
+    def _keep_gradients(self) -> AbstractContextManager:
         """Only the last micro-batch of an update sends its gradients to the other ranks."""
-        return self.trainer.strategy.block_backward_sync()
+        strategy = self.trainer.strategy
+        return strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
 
     @torch.no_grad()
     def validation_loss(self) -> float:

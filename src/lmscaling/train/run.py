@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import lightning
 import torch
@@ -113,22 +114,8 @@ def train(cell_path: Path, manifest: Path, scratch: Path, record: Path) -> recor
 
 
 def _fit(module: Training, log: Log | None) -> Ledger:
-    cell, ledger = module.cell, Ledger(module.cell, log)
-    trainer = lightning.Trainer(
-        accelerator="gpu" if cell.gpus else "cpu",
-        devices=max(1, cell.gpus),
-        strategy="ddp" if cell.gpus > 1 else "auto",
-        precision="bf16-mixed" if cell.gpus else "32-true",
-        # Lightning would take a Slurm job of one task for one of its own ranks, and refuse.
-        plugins=[LightningEnvironment()],
-        callbacks=[ledger],
-        max_epochs=1,
-        use_distributed_sampler=False,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    ledger = Ledger(module.cell, log)
+    trainer = lightning.Trainer(callbacks=[ledger], **trainer_options(module.cell))
     try:
         trainer.fit(module)
     except SIGTERMException:
@@ -136,6 +123,24 @@ def _fit(module: Training, log: Log | None) -> Ledger:
     except torch.OutOfMemoryError as error:
         ledger.end("oom", str(error).split("\n")[0])
     return ledger
+
+
+def trainer_options(cell: Cell) -> dict[str, Any]:
+    """What Lightning is left to do: devices, ranks, precision."""
+    return {
+        "accelerator": "gpu" if cell.gpus else "cpu",
+        "devices": max(1, cell.gpus),
+        "strategy": "ddp" if cell.gpus > 1 else "auto",
+        "precision": "bf16-mixed" if cell.gpus else "32-true",
+        # Lightning would take a Slurm job of one task for one of its own ranks, and refuse.
+        "plugins": [LightningEnvironment()],
+        "max_epochs": 1,
+        "use_distributed_sampler": False,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
 
 
 def _check(cell: Cell, train: Stream, validation: Stream, record: Path) -> None:

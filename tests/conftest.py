@@ -1,0 +1,83 @@
+"""What tests share: a tiny study, a tiny stream of tokens, and the real texts where they exist."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmscaling import grid, shards
+from lmscaling.config import Cell
+
+ROOT = Path(__file__).parents[1]
+DATA = ROOT.parent / "shared" / "data"
+
+STUDY: dict[str, Any] = {
+    "study": "tiny",
+    "datasets": {"lines": {"kind": "jsonl", "train": ["a.jsonl"], "validation": ["v.jsonl"]}},
+    "tokenizers": {"bytes": {"encoding": "bytes", "vocab_size": 257}},
+    "sizes": {
+        "s": {"n_layer": 1, "n_head": 1, "d_model": 8, "lr": 1e-2},
+        "m": {"n_layer": 2, "n_head": 2, "d_model": 16, "lr": 5e-3},
+    },
+    "dataset": "lines",
+    "tokenizer": "bytes",
+    "axes": {"attention": ["softmax", "linear"], "size": ["s"], "context": [16]},
+    "skip": [],
+    "update_tokens": 64,
+    "budget": "4 updates",
+    "gpus": 0,
+    "optimizer": {"warmup_updates": 2},
+    "validation": {"tokens": 128, "every_tokens": 128},
+    "protocol": {"all": 1},
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-data", action="store_true", help="fail, not skip, where the real texts are missing"
+    )
+
+
+@pytest.fixture
+def values() -> dict[str, Any]:
+    """The values of a tiny study; a test changes what it is about."""
+    return copy.deepcopy(STUDY)
+
+
+@pytest.fixture
+def cell(values: dict[str, Any]) -> Cell:
+    """A cell that trains in a second: linear attention, context 16, four updates of 64 tokens."""
+    return next(c for c in grid.expand(values).cells.values() if c.attention == "linear")
+
+
+@pytest.fixture(scope="session")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Manifest of a stream of two training shards and one validation shard of random bytes."""
+    return write_tokens(tmp_path_factory.mktemp("tokens"), [700, 3000], [1000])
+
+
+def write_tokens(folder: Path, train: list[int], validation: list[int]) -> Path:
+    """Shards of so many tokens each, from a fixed seed, and their manifest."""
+    rng = np.random.default_rng(0)
+    sidecars = []
+    for split, lengths in (("train", train), ("validation", validation)):
+        for i, n in enumerate(lengths):
+            path = folder / f"{split}-{i:05d}.bin"
+            made, sha256 = shards.write(path, [rng.integers(0, 257, n).astype(np.uint16)])
+            sidecars.append(path.with_suffix(".json"))
+            sidecars[-1].write_text(json.dumps({"split": split, "tokens": made, "sha256": sha256}))
+    shards.write_manifest(folder / "manifest.json", sidecars)
+    return folder / "manifest.json"
+
+
+@pytest.fixture
+def real_data(request: pytest.FixtureRequest) -> Path:
+    """Folder of real C4 documents and GPT-2's vocabulary."""
+    if not DATA.is_dir():
+        if request.config.getoption("--require-data"):
+            pytest.fail(f"{DATA} does not exist")
+        pytest.skip("the real texts are not on this machine")
+    return DATA

@@ -1,0 +1,202 @@
+"""Text to shards: what the tokens are, who made them, and that no split knows the other."""
+
+import gzip
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from lmscaling import corpus as corpora
+from lmscaling import shards
+from lmscaling.errors import UserError
+from lmscaling.explain import checked
+from lmscaling.files import sha256_of
+from lmscaling.rows import Corpus, Tokenizer
+from lmscaling.tokenize import END_OF_TEXT, encoding, tokenize
+
+BYTES = {"encoding": "bytes", "vocab_size": 257}
+GPT2 = {"encoding": "gpt2", "vocab_size": 50257}
+
+
+def spec(folder, source, tokenizer="bytes"):
+    values = {
+        "dataset": "d",
+        "source": source,
+        "tokenizer": tokenizer,
+        "encoding": BYTES if tokenizer == "bytes" else GPT2,
+    }
+    path = folder / "corpus.json"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def lines(path, texts):
+    path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    return str(path)
+
+
+def read(path):
+    return np.fromfile(path, dtype=shards.TOKEN, offset=shards.HEADER_BYTES)
+
+
+@pytest.fixture
+def c4(real_data, tmp_path, monkeypatch):
+    """A local folder laid out like the hub repository allenai/c4."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(real_data / "tiktoken_cache"))
+    (tmp_path / "hub" / "en").mkdir(parents=True)
+    for name, sample in (
+        ("c4-train.00000-of-01024", "c4-train.00000-of-01024.first1000"),
+        ("c4-validation.00000-of-00008", "c4-validation.sample.200"),
+    ):
+        shutil.copy(
+            real_data / "c4" / f"{sample}.json.gz", tmp_path / "hub" / "en" / f"{name}.json.gz"
+        )
+    return {
+        "kind": "hub",
+        "repository": str(tmp_path / "hub"),
+        "train": "en/c4-train.{shard:05d}-of-01024.json.gz",
+        "validation": "en/c4-validation.{shard:05d}-of-00008.json.gz",
+        "shards": 1,
+    }
+
+
+def test_a_thousand_real_documents_are_exactly_their_gpt2_tokens(c4, real_data, tmp_path):
+    path = spec(tmp_path, c4, "gpt2")
+    made = tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+    assert made["tokens"] == 485_006 + 1_000
+    tokens = read(tmp_path / "train-00000.bin")
+    starts = np.flatnonzero(tokens == 50256)
+    assert len(starts) == 1_000
+    with gzip.open(real_data / "c4" / "c4-train.00000-of-01024.first1000.json.gz") as file:
+        texts = [json.loads(line)["text"] for line in file]
+    encoder = encoding(Tokenizer(encoding="gpt2", vocab_size=50257))
+    pieces = np.split(tokens, starts[1:])
+    assert all(encoder.decode(p[1:].tolist()) == t for p, t in zip(pieces, texts, strict=True))
+
+
+def test_no_validation_document_is_trained_on(c4, real_data, tmp_path):
+    validation = tokenize(spec(tmp_path, c4, "gpt2"), "validation", 0, tmp_path / "validation-00000.bin")
+    assert validation["documents"] == 200
+    # The validation file now also holds ten of the training documents.
+    train = tmp_path / "hub" / "en" / "c4-train.00000-of-01024.json.gz"
+    with gzip.open(train, "rt") as file:
+        ten = [next(file) for _ in range(10)]
+    with gzip.open(tmp_path / "hub" / "en" / "c4-validation.00000-of-00008.json.gz", "at") as file:
+        file.writelines(ten)
+    path = spec(tmp_path, c4, "gpt2")
+    tokenize(path, "validation", 0, tmp_path / "validation-00000.bin")
+    made = tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+    assert (made["documents"], made["documents_dropped"]) == (990, 10)
+
+
+def test_the_header_is_that_of_llm_c(tmp_path):
+    source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", ["ab", "c"])], "holdout": 1e-9}
+    made = tokenize(spec(tmp_path, source), "train", 0, tmp_path / "train-00000.bin")
+    header = np.fromfile(tmp_path / "train-00000.bin", dtype="<i4", count=256)
+    assert header[:3].tolist() == [20240520, 1, 5]
+    assert not header[3:].any()
+    assert read(tmp_path / "train-00000.bin").tolist() == [256, 97, 98, 256, 99]
+    assert made["sha256"] == sha256_of(tmp_path / "train-00000.bin", 1024)
+
+
+def test_the_words_of_the_end_of_text_token_forge_no_boundary(tmp_path):
+    source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", [f"x{END_OF_TEXT}y"])]}
+    path = spec(tmp_path, source | {"holdout": 1e-9})
+    tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+    assert np.flatnonzero(read(tmp_path / "train-00000.bin") == 256).tolist() == [0]
+
+
+def test_any_text_survives_the_bytes_encoding():
+    encoder = encoding(Tokenizer(**BYTES))
+    text = "a\n" * 100 + "\0\tß→🙂" + END_OF_TEXT
+    assert encoder.decode(encoder.encode_ordinary(text)) == text
+    assert len(encoder.encode_ordinary(text)) == len(text.encode())
+
+
+def test_the_standard_library_splits_by_content_and_says_which_python(tmp_path):
+    path = spec(tmp_path, {"kind": "stdlib"})
+    validation = tokenize(path, "validation", 0, tmp_path / "validation-00000.bin")
+    train = tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+    assert validation["documents"] > 5
+    assert train["tokens"] > 1_000_000
+    assert train["documents_dropped"] == 0
+    assert train["source"]["python"] == train["versions"]["python"]
+    assert len(train["documents_sha256"]) == 64
+    corpus = checked(Corpus, json.loads(path.read_text()), "corpus")
+    sides = [{*corpora.documents(corpus, s, 0)} for s in ("train", "validation")]
+    assert not sides[0] & sides[1]
+
+
+def test_text_files_are_documents_and_a_shared_one_is_validation(tmp_path):
+    for name, text in {"a": "one", "b": "two", "v": "two"}.items():
+        (tmp_path / name).write_text(text)
+    names = {n: str(tmp_path / n) for n in "abv"}
+    source = {"kind": "text", "train": [names["a"], names["b"]], "validation": [names["v"]]}
+    path = spec(tmp_path, source)
+    tokenize(path, "validation", 0, tmp_path / "validation-00000.bin")
+    made = tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+    assert (made["documents"], made["documents_dropped"]) == (1, 1)
+
+
+def test_held_out_documents_stay_held_out_when_files_are_added(tmp_path):
+    texts = [f"document {i}" for i in range(400)]
+    first, second = (lines(tmp_path / n, texts) for n in ("a.jsonl", "b.jsonl"))
+    source = {"kind": "jsonl", "train": [first, second], "holdout": 0.1}
+    corpus = checked(Corpus, json.loads(spec(tmp_path, source).read_text()), "corpus")
+    held = {*corpora.documents(corpus, "validation", 0)}
+    assert 10 < len(held) < 100
+    assert all(not held & {*corpora.documents(corpus, "train", i)} for i in (0, 1))
+
+
+BROKEN = [
+    ("a.jsonl", '{"text": "x"}\n{"text": "y', "line 2: not valid JSON"),
+    ("a.jsonl", '{"txt": "x"}\n', "line 1: no text under 'text'; nearest is 'txt'"),
+    ("a.jsonl", "[1]\n", "line 1: no text under 'text'"),
+    ("a.json.gz", "no gzip", "is not whole gzip"),
+    ("b.jsonl", "", "a.jsonl does not exist; nearest is 'b.jsonl'"),
+    ("a.jsonl", "", "the train split has no document"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "sentence"), BROKEN)
+def test_a_broken_source_is_one_sentence_and_leaves_nothing(tmp_path, name, text, sentence):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / name).write_text(text)
+    wanted = "a.jsonl" if name == "b.jsonl" else name
+    path = spec(tmp_path, {"kind": "jsonl", "train": [str(data / wanted)], "holdout": 1e-9})
+    with pytest.raises(UserError, match=sentence):
+        tokenize(path, "train", 0, tmp_path / "out" / "train-00000.bin")
+    assert not list((tmp_path / "out").glob("*"))
+    assert not list((tmp_path / "out").glob(".*"))
+
+
+def test_a_file_missing_from_a_hub_folder_names_the_nearest(c4, tmp_path):
+    path = spec(tmp_path, c4 | {"train": "en/c4-train.{shard:05d}-of-01025.json.gz"}, "gpt2")
+    with pytest.raises(UserError, match=r"does not exist; nearest is 'c4-train.00000-of-01024"):
+        tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+
+
+def test_a_gzip_cut_short_on_a_hub_folder_is_refused(c4, tmp_path):
+    file = tmp_path / "hub" / "en" / "c4-train.00000-of-01024.json.gz"
+    file.write_bytes(file.read_bytes()[:-1000])
+    with pytest.raises(UserError, match="cannot be read"):
+        tokenize(spec(tmp_path, c4, "gpt2"), "train", 0, tmp_path / "train-00000.bin")
+    assert not (tmp_path / "train-00000.bin").exists()
+
+
+def test_a_row_with_the_wrong_vocabulary_is_told_the_right_one():
+    with pytest.raises(UserError, match="bytes has 257 tokens, its row says vocab_size 256"):
+        encoding(Tokenizer(encoding="bytes", vocab_size=256))
+
+
+def test_a_missing_vocabulary_says_where_to_put_it(monkeypatch, tmp_path):
+    import tiktoken
+
+    def unreachable(name):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
+    with pytest.raises(UserError, match="set TIKTOKEN_CACHE_DIR"):
+        encoding(Tokenizer(encoding="gpt2", vocab_size=50257))

@@ -1,0 +1,140 @@
+"""Every figure draws what there is, labels its axes with units, and is the same every time."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib as mpl
+import pytest
+from test_store import end, header, live, log, record, update, validation
+
+from lmscaling import figures, grid, registry, report, store
+from lmscaling.errors import UserError
+
+NAMES = list(registry.figures())
+
+
+@pytest.fixture
+def study(tmp_path, values):
+    values["axes"] |= {"size": ["s", "m"], "context": [16, 32], "seed": [0, 1]}
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    text = json.dumps({"command": "snakemake --cores <all>", "study": values})
+    (folder / "study.json").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def cells(study):
+    return list(grid.read_record(study / "study.json").grid.cells.values())
+
+
+def finish(study, cells):
+    for i, cell in enumerate(cells):
+        rows = [update(n, loss=4 - n / 40 - i / 50) for n in range(1, 40)]
+        made = [header(cell.run), *rows, validation(20), validation(39, loss=3 - i / 50), end(39)]
+        record(study, cell.run, log(*made), updates=39)
+
+
+def draw(study, name):
+    store.build(study)
+    return figures.save(name, study / "store", study / "figures")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_draws_a_whole_study_with_units_on_every_axis(study, cells, name, monkeypatch):
+    finish(study, cells)
+    module, drawn = figures.load(name), []
+    plain = module.draw
+    monkeypatch.setattr(module, "draw", lambda *a: drawn.append(plain(*a)) or drawn[-1])
+    path = draw(study, name)
+    labels = [a.get_xlabel() for a in drawn[0].axes] + [a.get_ylabel() for a in drawn[0].axes]
+    assert {label for label in labels if label} >= set()
+    for label in filter(None, labels):
+        assert re.search(r"\(.+\)", label) or label in {"Updates", "Tokens"}, label
+    assert any(a.get_xlabel() for a in drawn[0].axes)
+    assert any("nats per token" in a.get_ylabel() for a in drawn[0].axes)
+    assert ElementTree.parse(path).getroot().tag.endswith("svg")
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert len(path.with_suffix(".csv").read_text().splitlines()) > len(cells)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_draws_one_run_and_says_what_is_missing(study, cells, name, monkeypatch):
+    finish(study, cells[:1])
+    live(study, cells[1].run, log(header(cells[1].run), update(1), validation(1)))
+    texts = []
+    plain = mpl.figure.Figure.text
+    monkeypatch.setattr(
+        mpl.figure.Figure, "text", lambda self, x, y, s, **k: texts.append(s) or plain(self, x, y, s, **k)
+    )
+    draw(study, name)
+    assert "Of 16 cells: 1 done, 1 running, 14 pending." in texts
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_draws_nothing_without_an_error(study, name):
+    assert draw(study, name).is_file()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_data_make_equal_files(study, cells, name):
+    finish(study, cells[:8])
+    path = draw(study, name)
+    before = [path.with_suffix(f".{kind}").read_bytes() for kind in figures.FORMATS]
+    draw(study, name)
+    assert [path.with_suffix(f".{kind}").read_bytes() for kind in figures.FORMATS] == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_docstring_is_a_caption(name):
+    caption = figures.caption(name)
+    assert 3 < len(caption.title.split()) < 16
+    assert caption.text.endswith(".")
+
+
+def test_an_unknown_figure_names_the_nearest(study):
+    with pytest.raises(UserError, match="nearest is 'context_scaling'"):
+        figures.save("context_scalling", study / "store", study / "figures")
+
+
+def test_a_variant_keeps_its_colour_whatever_else_is_drawn():
+    from lmscaling.figures import style
+
+    assert style.palette(["linear"])["linear"] == style.palette(["a", "linear"])["linear"]
+    assert style.palette(["a", "b"])["a"] != style.palette(["a", "b"])["b"]
+
+
+@pytest.fixture
+def page(study, cells):
+    finish(study, cells[:14])
+    record(study, cells[14].run, log(header(cells[14].run), update(1)), "diverged")
+    for name in NAMES:
+        draw(study, name)
+    return report.write(study).read_text()
+
+
+def test_the_report_holds_all_it_shows(page):
+    assert page.count("data:image/svg+xml;base64,") == len(NAMES)
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
+
+
+def test_the_report_shows_every_cell_with_its_status(page, cells):
+    for cell in cells:
+        assert f">{cell.name}<" in page
+    assert page.count('<tr class="done">') == 14
+    assert page.count('<tr class="diverged">') == 1
+    assert page.count('<tr class="pending">') == 1
+
+
+def test_the_report_says_what_made_it(page):
+    assert "snakemake --cores &lt;all&gt;" in page
+    assert "lmscaling 0.1.0" in page
+    assert "abc" in page
+    assert "Of 16 cells: 14 done, 1 diverged, 1 pending." in page
+
+
+def test_the_report_without_its_figures_says_how_to_draw_them(study):
+    store.build(study)
+    with pytest.raises(UserError, match="run snakemake figures to draw it"):
+        report.write(study)

@@ -1,0 +1,123 @@
+"""The command line as people type it: one sentence and exit code 1, and no heavy imports."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lmscaling import registry
+
+FOREIGN = {
+    "grid": {"torch", "lightning", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
+    "store": {"torch", "lightning", "tiktoken"},
+    "report": {"torch", "lightning", "tiktoken"},
+    "figures.learning_curves": {"torch", "lightning", "tiktoken"},
+    "train.run": {"duckdb", "seaborn", "jinja2"},
+}
+
+
+def lmscaling(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "lmscaling", *arguments], capture_output=True, text=True, **options
+    )
+
+
+@pytest.mark.parametrize("module", FOREIGN)
+def test_a_wing_never_loads_what_the_other_needs(module):
+    code = f"import sys, lmscaling.{module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not FOREIGN[module] & set(loaded.stdout.split())
+
+
+MISTAKES = [
+    (["train", "no.json", "--manifest", "m", "--scratch", "s", "--record", "r"], "no.json does not exist"),
+    (["figures", "results/nothing"], "study.json does not exist; studies: none is defined"),
+    (["figure", "parameter_scalin", "s", "f"], "nearest is 'parameter_scaling'"),
+    (["rerun", "softmax-124M-ctx256-s0"], "results has no run; studies: none is defined"),
+    (["manifest", "m.json", "a.json"], "sidecar a.json does not exist"),
+    (["tokenize", "c.json", "train", "0", "o.bin"], "corpus file c.json does not exist"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES)
+def test_a_mistake_is_one_sentence_and_exit_code_1(tmp_path, arguments, sentence):
+    done = lmscaling(*arguments, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cell_with_an_unknown_key_is_refused(tmp_path, cell):
+    values = json.loads(cell.to_json()) | {"contxt": 5}
+    (tmp_path / "cell.json").write_text(json.dumps(values))
+    done = lmscaling(
+        "train", "cell.json", "--manifest", "m", "--scratch", "s", "--record", "r", cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert "cell.json: unknown key 'contxt'; nearest is 'context'" in done.stderr
+
+
+def test_every_verb_explains_itself():
+    listed = lmscaling("--help", check=True).stdout
+    for verb in ("tokenize", "manifest", "train", "study", "collect", "figure", "report", "rerun"):
+        assert verb in listed
+        assert "show this help" in lmscaling(verb, "--help", check=True).stdout
+
+
+def test_helpers_and_private_files_are_neither_variants_nor_figures():
+    assert registry.attentions() == ["linear", "softmax"]
+    assert "style" not in registry.figures()
+    assert "__init__" not in registry.figures()
+
+
+@pytest.fixture
+def results(tmp_path):
+    for study, run, status in (
+        ("a", "linear-s-ctx16-s0-11111111", "oom"),
+        ("a", "softmax-s-ctx16-s0-22222222", "done"),
+        ("b", "linear-s-ctx16-s0-33333333", "done"),
+    ):
+        folder = tmp_path / "results" / study / "runs" / run
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps({"status": status}))
+        (folder / "log.jsonl").write_text(run)
+        scratch = tmp_path / "results" / study / "scratch" / run
+        scratch.mkdir(parents=True)
+        (scratch / "checkpoint").write_text(run)
+    return tmp_path
+
+
+def test_rerun_moves_record_log_and_scratch_to_the_attic(results):
+    done = lmscaling("rerun", "softmax-s-ctx16-s0", cwd=results)
+    assert done.returncode == 0, done.stderr
+    kept = {p.name: p for p in (results / "results/a/attic").glob("*/*/*/*")}
+    assert set(kept) == {"run.json", "log.jsonl", "checkpoint"}
+    assert kept["log.jsonl"].read_text() == "softmax-s-ctx16-s0-22222222"
+    left = [p.name for p in (results / "results/a/runs").iterdir()]
+    assert left == ["linear-s-ctx16-s0-11111111"]
+
+
+def test_rerun_by_status_takes_every_such_run(results):
+    assert lmscaling("rerun", "--status", "oom", cwd=results).returncode == 0
+    assert not (results / "results/a/runs/linear-s-ctx16-s0-11111111").exists()
+    assert len(list((results / "results").glob("*/runs/*"))) == 2
+
+
+RERUN_MISTAKES = [
+    (["linear-s-ctx16-s0"], "several studies have such a run; add --study;"),
+    (["linear-s-ctx16-s1", "--study", "a"], "no run of a is called 'linear-s-ctx16-s1'; nearest is"),
+    (["x", "--study", "c"], "has no run; studies: allowed: a, b"),
+    (["--status", "diverged"], "no run of a, b has status 'diverged'"),
+    (["--status", "oon"], "has status 'oon'; nearest is 'oom'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), RERUN_MISTAKES)
+def test_rerun_of_nothing_moves_nothing(results, arguments, sentence):
+    done = lmscaling("rerun", *arguments, cwd=results)
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert not list(results.glob("results/*/attic"))

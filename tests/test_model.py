@@ -1,0 +1,97 @@
+"""The model is GPT-2: its shapes, first values, counts, and loss."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from lmscaling import grid
+from lmscaling.config import Model
+from lmscaling.model import GPT
+
+
+@pytest.fixture
+def gpt(cell):
+    shape = Model(n_layer=3, n_head=2, d_model=64, vocab_size=257)
+    return GPT(replace(cell, model=shape, context=32, attention="softmax"))
+
+
+def test_its_vocabulary_is_padded_to_a_multiple_of_64_and_the_head_is_tied(gpt):
+    assert gpt.wte.weight.shape == (320, 64)
+    assert gpt(torch.zeros(2, 5, dtype=torch.long)).shape == (2, 5, 320)
+    assert not any("head" in name for name, _ in gpt.named_parameters())
+
+
+def test_it_counts_its_parameters(gpt):
+    d, L = 64, 3
+    blocks = L * (12 * d**2 + 13 * d) + 2 * d
+    assert gpt.params == blocks
+    assert gpt.params_total == blocks + (257 + 32) * d
+
+
+@pytest.mark.parametrize(
+    ("shape", "total"), [((12, 12, 768), 124_439_808), ((24, 16, 1024), 354_823_168)]
+)
+def test_its_count_is_that_of_the_published_gpt2(cell, shape, total):
+    n_layer, n_head, d_model = shape
+    model = Model(n_layer=n_layer, n_head=n_head, d_model=d_model, vocab_size=50257)
+    with torch.device("meta"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GPT, "_init", lambda *_: None)
+        assert GPT(replace(cell, model=model, context=1024)).params_total == total
+
+
+def test_its_first_weights_have_the_spread_of_gpt2(gpt):
+    for name, p in gpt.named_parameters():
+        if name.endswith("bias"):
+            assert not p.any()
+        elif p.dim() == 1:
+            assert (p == 1).all()
+        else:
+            narrow = name.endswith(("attention.out.weight", "down.weight"))
+            std = 0.02 / math.sqrt(6) if narrow else 0.02
+            assert p.std().item() == pytest.approx(std, rel=0.05), name
+
+
+def test_its_first_loss_is_that_of_knowing_nothing(gpt):
+    torch.manual_seed(0)
+    x, y = torch.randint(0, 257, (2, 8, 32))
+    assert gpt.loss(x, y).item() == pytest.approx(math.log(320), abs=0.1)
+
+
+def test_it_is_the_forward_pass_of_gpt2(gpt):
+    """Against a second writing of Radford et al. 2019 with PyTorch's own modules, float64."""
+    gpt = gpt.double()
+    x = torch.randint(0, 257, (2, 32))
+    h = gpt.wte.weight[x] + gpt.wpe.weight[None, :32]
+    for block in gpt.blocks:
+        own = nn.MultiheadAttention(64, 2, batch_first=True, dtype=torch.float64)
+        own.in_proj_weight, own.in_proj_bias = block.attention.qkv.weight, block.attention.qkv.bias
+        own.out_proj.weight, own.out_proj.bias = block.attention.out.weight, block.attention.out.bias
+        z = nn.functional.layer_norm(h, (64,), block.norm_1.weight, block.norm_1.bias, 1e-5)
+        mask = torch.ones(32, 32, dtype=torch.bool).triu(1)
+        h = h + own(z, z, z, attn_mask=mask, need_weights=False)[0]
+        z = nn.functional.layer_norm(h, (64,), block.norm_2.weight, block.norm_2.bias, 1e-5)
+        up = z @ block.up.weight.T + block.up.bias
+        tanh = torch.tanh(math.sqrt(2 / math.pi) * (up + 0.044715 * up**3))
+        h = h + (0.5 * up * (1 + tanh)) @ block.down.weight.T + block.down.bias
+    z = nn.functional.layer_norm(h, (64,), gpt.norm.weight, gpt.norm.bias, 1e-5)
+    torch.testing.assert_close(gpt(x), z @ gpt.wte.weight.T, rtol=1e-10, atol=1e-12)
+
+
+def test_variants_with_one_seed_begin_alike_and_seeds_differ(values):
+    values["axes"]["seed"] = [0, 1]
+    made = {c.name: GPT(c) for c in grid.expand(values).cells.values()}
+    softmax, linear, other = (
+        made[f"{n}-ctx16-s{s}"] for n, s in (("softmax-s", 0), ("linear-s", 0), ("linear-s", 1))
+    )
+    for name in ("wte.weight", "blocks.0.up.weight"):
+        assert torch.equal(softmax.get_parameter(name), linear.get_parameter(name))
+        assert not torch.equal(other.get_parameter(name), linear.get_parameter(name))
+
+
+def test_its_flops_are_six_per_parameter_and_the_attention(gpt):
+    d, L, context = 64, 3, 32
+    matrices = 12 * L * d**2 + 320 * d
+    assert gpt.flops_per_token() == 6 * matrices + 3 * L * 2 * d * context

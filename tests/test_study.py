@@ -1,0 +1,49 @@
+"""The two studies that come with the product."""
+
+import json
+from collections import Counter
+
+import pytest
+from conftest import ROOT
+
+from lmscaling import grid
+from lmscaling.config import schema
+
+REAL, DEMO = ROOT / "config" / "study.yaml", ROOT / "config" / "demo.yaml"
+
+
+def test_the_real_study_runs_72_cells_and_skips_8():
+    made = grid.expand(grid.read_study([REAL]))
+    assert (len(made.cells), len(made.skipped)) == (72, 8)
+    assert {cell.context for cell, _ in made.skipped} == {131072}
+    cells = made.cells.values()
+    assert {(c.update_tokens, c.budget, c.gpus) for c in cells} == {(2**19, "24 hours", 8)}
+    assert Counter(c.size for c in cells) == {"124M": 18, "355M": 18, "774M": 18, "1558M": 18}
+
+
+@pytest.mark.parametrize(
+    ("size", "shape", "lr"),
+    [
+        ("124M", (12, 12, 768), 6e-4),
+        ("355M", (24, 16, 1024), 3e-4),
+        ("774M", (36, 20, 1280), 2.5e-4),
+        ("1558M", (48, 25, 1600), 2e-4),
+    ],
+)
+def test_the_sizes_are_those_of_gpt2(size, shape, lr):
+    cells = grid.expand(grid.read_study([REAL])).cells.values()
+    models = {(c.model.n_layer, c.model.n_head, c.model.d_model) for c in cells if c.size == size}
+    assert models == {shape}
+    assert {c.lr for c in cells if c.size == size} == {lr}
+
+
+def test_the_demo_is_a_small_grid_of_both_attentions():
+    made = grid.expand(grid.read_study([REAL, DEMO]))
+    assert (len(made.cells), made.skipped) == (24, [])
+    assert {cell.gpus for cell in made.cells.values()} == {0}
+    assert made.study.study == "demo"
+
+
+def test_the_schema_for_editors_is_up_to_date():
+    """If this fails: python -m lmscaling schema config/study.schema.json."""
+    assert json.loads((ROOT / "config" / "study.schema.json").read_text()) == schema()

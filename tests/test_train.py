@@ -1,0 +1,265 @@
+"""Training: what an update is, what is written down, and every way a run can end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import ROOT
+
+from lmscaling import records
+from lmscaling.errors import UserError
+from lmscaling.model import GPT
+from lmscaling.stream import Stream
+from lmscaling.train import module, optimizer
+from lmscaling.train.budget import Budget, Clock
+from lmscaling.train.run import train
+
+
+@pytest.fixture
+def places(tmp_path):
+    return tmp_path / "cell.json", tmp_path / "scratch" / "run", tmp_path / "runs" / "run" / "run.json"
+
+
+@pytest.fixture
+def run(tokens, places):
+    def trained(cell, manifest=tokens):
+        places[0].write_text(cell.to_json())
+        made = train(places[0], manifest, places[1], places[2])
+        rows = [json.loads(line) for line in places[2].with_name("log.jsonl").open()]
+        return made, rows
+
+    return trained
+
+
+def rows_of(rows, record):
+    return [row for row in rows if row["record"] == record]
+
+
+def test_a_run_leaves_a_log_and_a_record(run, cell, places):
+    made, rows = run(cell)
+    assert [r["record"] for r in rows] == [
+        "header", "update", "update", "validation", "update", "update", "validation", "end",
+    ]  # fmt: skip
+    assert (made.status, made.updates, made.tokens, made.attempts) == ("done", 4, 256, 1)
+    assert rows[0]["cell"] == made.cell == json.loads(cell.to_json())
+    assert rows[0]["run"] == made.run == cell.run
+    assert rows[-1]["status"] == "done"
+    assert json.loads(places[2].read_text())["params"] == GPT(cell).params
+    assert not list(places[1].glob("attempt-*"))
+
+
+def test_rows_say_updates_tokens_time_rate_and_validation_tokens(run, cell):
+    _, rows = run(cell)
+    updates = rows_of(rows, "update")
+    assert [r["update"] for r in updates] == [1, 2, 3, 4]
+    assert [r["tokens"] for r in updates] == [64, 128, 192, 256]
+    assert [r["lr"] for r in updates] == [5e-3, 1e-2, 1e-2, 1e-2]
+    seconds = [r["train_seconds"] for r in updates]
+    assert seconds == sorted(seconds)
+    assert seconds[0] > 0
+    assert [(r["tokens"], r["val_tokens"]) for r in rows_of(rows, "validation")] == [
+        (128, 128), (256, 128),
+    ]  # fmt: skip
+
+
+def test_the_losses_are_those_of_a_plain_loop(run, cell, tokens):
+    _, rows = run(cell)
+    stream, gpt = Stream(tokens, "train"), GPT(cell)
+    adamw, losses = optimizer.build(gpt, cell), []
+    for update in range(1, 5):
+        for group in adamw.param_groups:
+            group["lr"] = optimizer.learning_rate(cell, update)
+        slab = torch.from_numpy(stream.slab(update, 64).astype("int64"))
+        loss = gpt.loss(slab[:-1].view(4, 16), slab[1:].view(4, 16))
+        adamw.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(gpt.parameters(), 1.0)
+        adamw.step()
+        losses.append(loss.item())
+    assert [r["train_loss"] for r in rows_of(rows, "update")] == pytest.approx(losses, rel=1e-6)
+    tail = torch.from_numpy(Stream(tokens, "validation").read(0, 129).astype("int64"))
+    with torch.no_grad():
+        final = gpt.loss(tail[:-1].view(8, 16), tail[1:].view(8, 16)).item()
+    assert rows_of(rows, "validation")[-1]["val_loss"] == pytest.approx(final, rel=1e-6)
+
+
+def test_micro_batches_change_nothing_but_rounding(run, cell, monkeypatch, places):
+    whole, _ = run(cell), places[2].unlink()
+    monkeypatch.setattr(module, "MICRO_BATCH_TOKENS", 16)
+    cut = run(cell)
+    one, other = ([r["train_loss"] for r in rows_of(rows, "update")] for _, rows in (whole, cut))
+    assert one == pytest.approx(other, rel=1e-5)
+
+
+def test_two_ranks_train_as_one(run, cell, tokens, tmp_path, monkeypatch):
+    _, rows = run(cell)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    (tmp_path / "two.json").write_text(cell.to_json())
+    subprocess.run(
+        [sys.executable, ROOT / "tests" / "two_ranks.py", tmp_path / "two.json", tokens, tmp_path],
+        check=True,
+        timeout=120,
+    )
+    both = [json.loads(line) for line in (tmp_path / "two" / "log.jsonl").open()]
+    for record, column in (("update", "train_loss"), ("update", "grad_norm"), ("validation", "val_loss")):
+        alone, shared = ([r[column] for r in rows_of(made, record)] for made in (rows, both))
+        assert alone == pytest.approx(shared, rel=1e-5), column
+
+
+def test_a_budget_in_tokens_or_time_ends_the_run(run, cell, places):
+    made, _ = run(replace(cell, budget="200 tokens"))
+    assert (made.status, made.updates) == ("done", 4)
+    places[2].unlink()
+    made, _ = run(replace(cell, budget="0.001 seconds"))
+    assert (made.status, made.updates) == ("done", 1)
+
+
+def test_a_stream_that_ends_is_a_result(run, cell):
+    made, rows = run(replace(cell, budget="1000 updates"))
+    assert (made.status, made.updates) == ("out_of_tokens", 3699 // 64)
+    assert rows_of(rows, "validation")[-1]["update"] == made.updates
+
+
+def test_a_loss_that_is_no_number_is_a_result_and_valid_json(run, cell, monkeypatch):
+    plain = GPT.loss
+
+    def explode(self, x, y):
+        return plain(self, x, y) * (float("nan") if self.training else 1)
+
+    monkeypatch.setattr(GPT, "loss", explode)
+    made, rows = run(cell)
+    assert (made.status, made.updates) == ("diverged", 1)
+    assert "update 1 is nan" in made.message
+    assert rows_of(rows, "update")[0]["train_loss"] is None
+
+
+def test_a_full_device_is_a_result(run, cell, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB\nmore")
+
+    monkeypatch.setattr(GPT, "loss", full)
+    made, _ = run(cell)
+    assert (made.status, made.updates, made.message) == (
+        "oom", 0, "CUDA out of memory. Tried to allocate 20 GiB",
+    )  # fmt: skip
+
+
+def test_a_bug_leaves_no_record(run, cell, monkeypatch, places):
+    def bug(*_):
+        raise RuntimeError("bug")
+
+    monkeypatch.setattr(GPT, "loss", bug)
+    with pytest.raises(RuntimeError, match="bug"):
+        run(cell)
+    assert not places[2].exists()
+    assert len(list(places[1].glob("attempt-*.jsonl"))) == 1
+
+
+REFUSED = [
+    ({"gpus": 64}, "wants 64 gpus and this machine has"),
+    ({"update_tokens": 2**20}, "update_tokens 1048576 is more than the training stream's 3700"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), REFUSED)
+def test_what_cannot_run_is_refused_before_anything_is_written(run, cell, change, sentence, places):
+    with pytest.raises(UserError, match=sentence):
+        run(replace(cell, **change))
+    assert not places[1].exists()
+    assert not places[2].parent.exists()
+
+
+def test_too_little_validation_text_says_how_much_there_is(run, cell):
+    much = replace(cell.validation, tokens=4096)
+    with pytest.raises(UserError, match="more than the validation stream's 1000; lower it to at most 992"):
+        run(replace(cell, validation=much))
+
+
+def test_a_finished_run_is_never_trained_over(run, cell, places):
+    run(cell)
+    before = places[2].read_bytes()
+    with pytest.raises(UserError, match=f"python -m lmscaling rerun {cell.run}"):
+        run(cell)
+    assert places[2].read_bytes() == before
+
+
+def test_two_processes_never_train_one_run(run, cell, places):
+    import fcntl
+
+    places[1].mkdir(parents=True)
+    with (places[1] / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="is being trained by another process"):
+            run(cell)
+
+
+def test_a_killed_run_keeps_its_rows_and_the_next_attempt_is_numbered(cell, tokens, places):
+    long = replace(cell, budget="1 hours", update_tokens=16, validation=replace(cell.validation, every_tokens=2**20))
+    places[0].write_text(long.to_json())
+    # A stream long enough to be killed in.
+    from conftest import write_tokens
+
+    manifest = write_tokens(places[0].parent, [4_000_000], [1000])
+    command = [
+        sys.executable, "-m", "lmscaling", "train", places[0], "--manifest", manifest,
+        "--scratch", places[1], "--record", places[2],
+    ]  # fmt: skip
+    for number, (sent, code) in enumerate([(signal.SIGTERM, 75), (signal.SIGKILL, -9)], start=1):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        attempt = places[1] / f"attempt-{number:03d}.jsonl"
+        deadline = time.monotonic() + 60
+        while not (attempt.exists() and attempt.read_bytes().count(b"\n") > 5):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(process.pid, sent)
+        assert process.wait(60) == code
+        assert not places[2].exists()
+    first = [json.loads(line) for line in (places[1] / "attempt-001.jsonl").open()]
+    assert first[-1]["record"] == "end"
+    assert first[-1]["status"] == "interrupted"
+
+
+def test_productive_time_leaves_out_what_is_bracketed():
+    times = iter([0.0, 100.0, 103.0, 104.0, 109.0, 110.0])
+    clock = Clock(lambda: next(times))
+    clock.start()  # 100
+    assert clock.tick() == 3.0  # 103
+    with clock.excluded():  # 104 to 109
+        pass
+    assert clock.tick() == 5.0  # 110: seven seconds less five
+
+
+@pytest.mark.parametrize(
+    ("text", "spent", "left"),
+    [
+        ("2 hours", {"seconds": 7200}, {"seconds": 7199}),
+        ("3 updates", {"updates": 3}, {"updates": 2}),
+        ("1e3 tokens", {"tokens": 1000}, {"tokens": 999}),
+    ],
+)
+def test_a_budget_counts_its_own_unit(text, spent, left):
+    nothing = {"updates": 0, "tokens": 0, "seconds": 0.0}
+    assert Budget(text).spent(**(nothing | spent))
+    assert not Budget(text).spent(**(nothing | left))
+
+
+def test_only_matrices_decay(cell):
+    gpt = GPT(cell)
+    decayed, plain = optimizer.build(gpt, cell).param_groups
+    names = {id(p): name for name, p in gpt.named_parameters()}
+    assert all(names[id(p)].endswith("weight") and p.dim() == 2 for p in decayed["params"])
+    assert all("norm" in names[id(p)] or names[id(p)].endswith("bias") for p in plain["params"])
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
+    assert len(names) == len(decayed["params"]) + len(plain["params"])
+
+
+def test_a_row_is_one_line_of_strict_json():
+    end = records.End(attempt=1, update=2, status="done", message="a\nb", ended="")
+    assert records.line(end).count(b"\n") == 1
+    assert records.finite(float("inf")) is None
