@@ -6,7 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 from lmscaling import grid, plan, records, registry
@@ -21,7 +20,7 @@ configfile: "config/study.yaml"
 try:
     GRID = grid.expand(config)
 except UserError as error:
-    raise WorkflowError(str(error)) from None
+    sys.exit(f"error: {error}")
 
 STUDY = GRID.study
 CELLS = GRID.cells

@@ -19,16 +19,14 @@ BYTES = {"encoding": "bytes", "vocab_size": 257}
 GPT2 = {"encoding": "gpt2", "vocab_size": 50257}
 
 
-def spec(folder, source, tokenizer="bytes"):
+def corpus(source, tokenizer="bytes"):
     values = {
         "dataset": "d",
         "source": source,
         "tokenizer": tokenizer,
         "encoding": BYTES if tokenizer == "bytes" else GPT2,
     }
-    path = folder / "corpus.json"
-    path.write_text(json.dumps(values))
-    return path
+    return checked(Corpus, values, "corpus")
 
 
 def lines(path, texts):
@@ -62,8 +60,8 @@ def c4(real_data, tmp_path, monkeypatch):
 
 
 def test_a_thousand_real_documents_are_exactly_their_gpt2_tokens(c4, real_data, tmp_path):
-    path = spec(tmp_path, c4, "gpt2")
-    made = tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+    given = corpus(c4, "gpt2")
+    made = tokenize(given, "train", 0, tmp_path / "train-00000.bin")
     assert made["tokens"] == 485_006 + 1_000
     tokens = read(tmp_path / "train-00000.bin")
     starts = np.flatnonzero(tokens == 50256)
@@ -76,7 +74,7 @@ def test_a_thousand_real_documents_are_exactly_their_gpt2_tokens(c4, real_data, 
 
 
 def test_no_validation_document_is_trained_on(c4, real_data, tmp_path):
-    validation = tokenize(spec(tmp_path, c4, "gpt2"), "validation", 0, tmp_path / "validation-00000.bin")
+    validation = tokenize(corpus(c4, "gpt2"), "validation", 0, tmp_path / "validation-00000.bin")
     assert validation["documents"] == 200
     # The validation file now also holds ten of the training documents.
     train = tmp_path / "hub" / "en" / "c4-train.00000-of-01024.json.gz"
@@ -84,15 +82,15 @@ def test_no_validation_document_is_trained_on(c4, real_data, tmp_path):
         ten = [next(file) for _ in range(10)]
     with gzip.open(tmp_path / "hub" / "en" / "c4-validation.00000-of-00008.json.gz", "at") as file:
         file.writelines(ten)
-    path = spec(tmp_path, c4, "gpt2")
-    tokenize(path, "validation", 0, tmp_path / "validation-00000.bin")
-    made = tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+    given = corpus(c4, "gpt2")
+    tokenize(given, "validation", 0, tmp_path / "validation-00000.bin")
+    made = tokenize(given, "train", 0, tmp_path / "train-00000.bin")
     assert (made["documents"], made["documents_dropped"]) == (990, 10)
 
 
 def test_the_header_is_that_of_llm_c(tmp_path):
     source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", ["ab", "c"])], "holdout": 1e-9}
-    made = tokenize(spec(tmp_path, source), "train", 0, tmp_path / "train-00000.bin")
+    made = tokenize(corpus(source), "train", 0, tmp_path / "train-00000.bin")
     header = np.fromfile(tmp_path / "train-00000.bin", dtype="<i4", count=256)
     assert header[:3].tolist() == [20240520, 1, 5]
     assert not header[3:].any()
@@ -102,8 +100,8 @@ def test_the_header_is_that_of_llm_c(tmp_path):
 
 def test_the_words_of_the_end_of_text_token_forge_no_boundary(tmp_path):
     source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", [f"x{END_OF_TEXT}y"])]}
-    path = spec(tmp_path, source | {"holdout": 1e-9})
-    tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+    given = corpus(source | {"holdout": 1e-9})
+    tokenize(given, "train", 0, tmp_path / "train-00000.bin")
     assert np.flatnonzero(read(tmp_path / "train-00000.bin") == 256).tolist() == [0]
 
 
@@ -115,16 +113,15 @@ def test_any_text_survives_the_bytes_encoding():
 
 
 def test_the_standard_library_splits_by_content_and_says_which_python(tmp_path):
-    path = spec(tmp_path, {"kind": "stdlib"})
-    validation = tokenize(path, "validation", 0, tmp_path / "validation-00000.bin")
-    train = tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+    given = corpus({"kind": "stdlib"})
+    validation = tokenize(given, "validation", 0, tmp_path / "validation-00000.bin")
+    train = tokenize(given, "train", 0, tmp_path / "train-00000.bin")
     assert validation["documents"] > 5
     assert train["tokens"] > 1_000_000
     assert train["documents_dropped"] == 0
     assert train["source"]["python"] == train["versions"]["python"]
     assert len(train["documents_sha256"]) == 64
-    corpus = checked(Corpus, json.loads(path.read_text()), "corpus")
-    sides = [{*corpora.documents(corpus, s, 0)} for s in ("train", "validation")]
+    sides = [{*corpora.documents(given, s, 0)} for s in ("train", "validation")]
     assert not sides[0] & sides[1]
 
 
@@ -133,9 +130,9 @@ def test_text_files_are_documents_and_a_shared_one_is_validation(tmp_path):
         (tmp_path / name).write_text(text)
     names = {n: str(tmp_path / n) for n in "abv"}
     source = {"kind": "text", "train": [names["a"], names["b"]], "validation": [names["v"]]}
-    path = spec(tmp_path, source)
-    tokenize(path, "validation", 0, tmp_path / "validation-00000.bin")
-    made = tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+    given = corpus(source)
+    tokenize(given, "validation", 0, tmp_path / "validation-00000.bin")
+    made = tokenize(given, "train", 0, tmp_path / "train-00000.bin")
     assert (made["documents"], made["documents_dropped"]) == (1, 1)
 
 
@@ -143,10 +140,10 @@ def test_held_out_documents_stay_held_out_when_files_are_added(tmp_path):
     texts = [f"document {i}" for i in range(400)]
     first, second = (lines(tmp_path / n, texts) for n in ("a.jsonl", "b.jsonl"))
     source = {"kind": "jsonl", "train": [first, second], "holdout": 0.1}
-    corpus = checked(Corpus, json.loads(spec(tmp_path, source).read_text()), "corpus")
-    held = {*corpora.documents(corpus, "validation", 0)}
+    made = corpus(source)
+    held = {*corpora.documents(made, "validation", 0)}
     assert 10 < len(held) < 100
-    assert all(not held & {*corpora.documents(corpus, "train", i)} for i in (0, 1))
+    assert all(not held & {*corpora.documents(made, "train", i)} for i in (0, 1))
 
 
 BROKEN = [
@@ -165,24 +162,24 @@ def test_a_broken_source_is_one_sentence_and_leaves_nothing(tmp_path, name, text
     data.mkdir()
     (data / name).write_text(text)
     wanted = "a.jsonl" if name == "b.jsonl" else name
-    path = spec(tmp_path, {"kind": "jsonl", "train": [str(data / wanted)], "holdout": 1e-9})
+    given = corpus({"kind": "jsonl", "train": [str(data / wanted)], "holdout": 1e-9})
     with pytest.raises(UserError, match=sentence):
-        tokenize(path, "train", 0, tmp_path / "out" / "train-00000.bin")
+        tokenize(given, "train", 0, tmp_path / "out" / "train-00000.bin")
     assert not list((tmp_path / "out").glob("*"))
     assert not list((tmp_path / "out").glob(".*"))
 
 
 def test_a_file_missing_from_a_hub_folder_names_the_nearest(c4, tmp_path):
-    path = spec(tmp_path, c4 | {"train": "en/c4-train.{shard:05d}-of-01025.json.gz"}, "gpt2")
+    given = corpus(c4 | {"train": "en/c4-train.{shard:05d}-of-01025.json.gz"}, "gpt2")
     with pytest.raises(UserError, match=r"does not exist; nearest is 'c4-train.00000-of-01024"):
-        tokenize(path, "train", 0, tmp_path / "train-00000.bin")
+        tokenize(given, "train", 0, tmp_path / "train-00000.bin")
 
 
 def test_a_gzip_cut_short_on_a_hub_folder_is_refused(c4, tmp_path):
     file = tmp_path / "hub" / "en" / "c4-train.00000-of-01024.json.gz"
     file.write_bytes(file.read_bytes()[:-1000])
     with pytest.raises(UserError, match="cannot be read"):
-        tokenize(spec(tmp_path, c4, "gpt2"), "train", 0, tmp_path / "train-00000.bin")
+        tokenize(corpus(c4, "gpt2"), "train", 0, tmp_path / "train-00000.bin")
     assert not (tmp_path / "train-00000.bin").exists()
 
 

@@ -36,13 +36,14 @@ MISTAKES = [
     (["figure", "parameter_scalin", "s", "f"], "nearest is 'parameter_scaling'"),
     (["rerun", "softmax-124M-ctx256-s0"], "results has no run; studies: none is defined"),
     (["manifest", "m.json", "a.json"], "sidecar a.json does not exist"),
-    (["tokenize", "c.json", "train", "0", "o.bin"], "corpus file c.json does not exist"),
+    (["tokenize", "train", "0", "o.bin"], "corpus is not valid JSON"),
+    (["study", "study.json"], "study is not valid JSON"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), MISTAKES)
 def test_a_mistake_is_one_sentence_and_exit_code_1(tmp_path, arguments, sentence):
-    done = lmscaling(*arguments, cwd=tmp_path)
+    done = lmscaling(*arguments, cwd=tmp_path, input="")
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert sentence in done.stderr

@@ -5,14 +5,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from lmscaling import files
 from lmscaling.errors import UserError
 
 
 def tokenize(args: argparse.Namespace) -> str:
-    """Tokenize one source shard."""
+    """Tokenize one source shard of the corpus that standard input holds as JSON."""
+    from lmscaling.explain import checked
+    from lmscaling.rows import Corpus
     from lmscaling.tokenize import tokenize
 
-    made = tokenize(args.corpus, args.split, args.shard, args.out)
+    corpus = checked(Corpus, files.parse_json(sys.stdin.read(), "corpus"), "corpus")
+    made = tokenize(corpus, args.split, args.shard, args.out)
     return (
         f"tokenize: {made['dataset']} {args.split} {args.shard}, {made['tokens']:,} tokens "
         f"in {made['documents']:,} documents"
@@ -41,7 +45,7 @@ def study(args: argparse.Namespace) -> str:
     """Write down the study that standard input holds as JSON."""
     from lmscaling import grid
 
-    n_cells = len(grid.write_record(args.out, sys.stdin.read()).cells)
+    n_cells = len(grid.write_record(args.out, files.parse_json(sys.stdin.read(), "study")).cells)
     return f"study: {args.out}, {n_cells} cells"
 
 
@@ -88,7 +92,7 @@ def rerun(args: argparse.Namespace) -> str:
 
 def schema(args: argparse.Namespace) -> str:
     """Write the JSON schema of the study file, for editors."""
-    from lmscaling import config, files
+    from lmscaling import config
 
     files.write_json(args.out, config.schema())
     return f"schema: {args.out}"
@@ -104,7 +108,6 @@ def main() -> None:
         return sub
 
     v = verb(tokenize)
-    v.add_argument("corpus", type=Path, help="corpus.json")
     v.add_argument("split", choices=["train", "validation"])
     v.add_argument("shard", type=int, help="number of the source shard, from 0")
     v.add_argument("out", type=Path, help="the .bin; its sidecar is written beside it")

@@ -22,7 +22,9 @@ def checked(kind: type[T], values: Any, where: str) -> T:
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
-        sentence = _sentence(error.errors()[0], TypeAdapter(kind).json_schema())
+        # A misspelt key is the cause of a missing one, so it is told first.
+        errors = sorted(error.errors(), key=lambda e: e["type"] != "unexpected_keyword_argument")
+        sentence = _sentence(errors[0], TypeAdapter(kind).json_schema())
         raise UserError(f"{where}: {sentence}") from None
 
 

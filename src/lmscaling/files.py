@@ -58,10 +58,19 @@ def read_json(path: Path, what: str) -> Any:
     """
     if not path.is_file():
         raise UserError(f"{what} {path} does not exist")
+    return parse_json(path.read_bytes(), f"{what} {path}")
+
+
+def parse_json(text: str | bytes, what: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        UserError: It is not whole JSON.
+    """
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{what} {path} is not valid JSON: {error}") from error
+        raise UserError(f"{what} is not valid JSON: {error}") from error
 
 
 def sha256_of(path: Path, offset: int = 0) -> str:

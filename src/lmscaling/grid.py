@@ -5,11 +5,10 @@ sequences of an update can be shared among the devices, and that every ``skip`` 
 out. Nothing is trained, opened or imported for it.
 """
 
-import json
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
@@ -17,6 +16,7 @@ from lmscaling import registry
 from lmscaling.config import Cell, Data, Model, Skip, Study
 from lmscaling.errors import UserError, choose
 from lmscaling.explain import checked
+from lmscaling.fields import Split
 from lmscaling.files import read_json, write_json
 from lmscaling.rows import Corpus
 
@@ -38,6 +38,11 @@ class Grid:
         return _corpus(self.study)
 
     @property
+    def sources(self) -> dict[Split, list[str]]:
+        """What each shard of a split is made from."""
+        return {split: self.corpus.source.files(split) for split in get_args(Split)}
+
+    @property
     def tokens(self) -> str:
         """Folder of the tokens below ``tokens/``."""
         return next(iter(self.cells.values())).data.folder
@@ -51,15 +56,14 @@ class Record:
     grid: Grid
 
 
-def write_record(path: Path, text: str) -> Grid:
-    """Write ``study.json`` from its text if it is whole and not there already.
+def write_record(path: Path, values: dict[str, Any]) -> Grid:
+    """Write ``study.json`` if its values are whole and not there already.
 
     A file that would not change keeps its time, so that nothing is made anew for it.
 
     Returns:
         The study's grid.
     """
-    values = json.loads(text)
     grid = expand(values["study"])
     if not path.is_file() or read_json(path, "study record") != values:
         write_json(path, values)

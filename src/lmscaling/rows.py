@@ -5,7 +5,7 @@ A row holds numbers and names; the code that reads a dataset is ``corpus.py``. A
 """
 
 import json
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -83,6 +83,10 @@ class Hub:
         )
         return [template.format(shard=i) for i in range(n)]
 
+    def first(self, n: int) -> "Hub":
+        """The row with its first n training shards only."""
+        return replace(self, shards=n)
+
     def identity(self) -> dict[str, Any]:
         """What the text depends on; more shards only lengthen the stream."""
         return less(dump(self, exclude_defaults=True), "shards")
@@ -106,9 +110,13 @@ class Jsonl:
         """What each shard of a split is made from."""
         return self.train if split == "train" else self.validation or self.train[:1]
 
+    def first(self, n: int) -> "Jsonl":
+        """The row with its first n training shards only."""
+        return replace(self, train=self.train[:n])
+
     def identity(self) -> dict[str, Any]:
         """What the text depends on; files after the first only lengthen the stream."""
-        return {**dump(self, exclude_defaults=True), "train": self.train[:1]}
+        return dump(self.first(1), exclude_defaults=True)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -127,6 +135,10 @@ class Text:
         """One shard a split, made from all its files."""
         return [" ".join(self.train if split == "train" else self.validation or self.train)]
 
+    def first(self, n: int) -> "Text":
+        """The row itself: it has one training shard."""
+        return self
+
     def identity(self) -> dict[str, Any]:
         """What the text depends on."""
         return dump(self, exclude_defaults=True)
@@ -143,6 +155,10 @@ class Stdlib:
     def files(self, split: Split) -> list[str]:
         """One shard a split."""
         return ["stdlib"]
+
+    def first(self, n: int) -> "Stdlib":
+        """The row itself: it has one training shard."""
+        return self
 
     def identity(self) -> dict[str, Any]:
         """What the text depends on, but for the Python version, which the shards record."""
@@ -164,7 +180,7 @@ class Tokenizer:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Corpus:
-    """A dataset row and a tokenizer row: all that tokenizing needs, the shape of ``corpus.json``."""
+    """A dataset row and a tokenizer row: all that tokenizing needs to know."""
 
     dataset: Name
     """Row under ``datasets:``."""
@@ -173,6 +189,7 @@ class Corpus:
     """Row under ``tokenizers:``."""
     encoding: Tokenizer
 
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(dump(self))
+    def to_json(self, shards: int) -> str:
+        """One line of JSON, with the first ``shards`` training shards: a longer corpus does not
+        change what made the shards that it already has."""
+        return json.dumps(dump(replace(self, source=self.source.first(shards))))

@@ -18,9 +18,8 @@ import tiktoken
 from lmscaling import corpus as corpora
 from lmscaling import shards
 from lmscaling.errors import UserError
-from lmscaling.explain import checked
 from lmscaling.fields import Split
-from lmscaling.files import read_json, replacing, write_json
+from lmscaling.files import replacing, write_json
 from lmscaling.rows import Corpus, Tokenizer
 
 END_OF_TEXT = "<|endoftext|>"
@@ -60,7 +59,7 @@ def _cache() -> str:
     return os.environ.get("TIKTOKEN_CACHE_DIR") or "not set"
 
 
-def tokenize(spec: Path, split: Split, shard: int, out: Path) -> dict[str, Any]:
+def tokenize(corpus: Corpus, split: Split, shard: int, out: Path) -> dict[str, Any]:
     """Tokenize one source shard into ``out`` (``.bin``); the sidecar (``.json``) comes last.
 
     A validation shard also leaves the digests of its documents (``.digests``); a training shard
@@ -72,7 +71,6 @@ def tokenize(spec: Path, split: Split, shard: int, out: Path) -> dict[str, Any]:
     Raises:
         UserError: The source or the tokenizer cannot be read, or no document is left.
     """
-    corpus = checked(Corpus, read_json(spec, "corpus file"), str(spec))
     encoder = encoding(corpus.encoding)
     known = _known_digests(out.parent) if split == "train" else set()
     seen: list[bytes] = []

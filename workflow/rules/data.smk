@@ -1,30 +1,18 @@
 # From dataset rows to shards of tokens and their manifest.
 
 TOKENS = f"<results>/tokens/{GRID.tokens}"
-SOURCES = {
-    split: {f"{i:05d}": name for i, name in enumerate(GRID.corpus.source.files(split))}
-    for split in ("validation", "train")
+CORPUS = {
+    split: {f"{i:05d}": GRID.corpus.to_json(i + 1) for i in range(len(files))}
+    for split, files in GRID.sources.items()
 }
 
 
 def sidecars(split):
-    return [f"{TOKENS}/{split}-{shard}.json" for shard in SOURCES[split]]
+    return [f"{TOKENS}/{split}-{shard}.json" for shard in CORPUS[split]]
 
 
-rule corpus:
-    output:
-        f"{TOKENS}/corpus.json",
-    localrule: True
-    params:
-        json=GRID.corpus.to_json(),
-    shell:
-        "printf '%s\n' {params.json:q} > {output} && echo 'corpus: {output}'"
-
-
-# A longer corpus has another corpus.json but the same text in each shard: hence `ancient`.
 rule tokenize:
     input:
-        corpus=ancient(f"{TOKENS}/corpus.json"),
         validation=ancient(sidecars("validation")),  # their documents are dropped from training
     output:
         bin=f"{TOKENS}/train-{{shard}}.bin",
@@ -33,18 +21,18 @@ rule tokenize:
         "<results>/logs/tokenize/train-{shard}.log",
     params:
         split="train",
-        source=lookup("train/{shard}", within=SOURCES),  # another file makes another shard
+        json=lookup("train/{shard}", within=CORPUS),
     resources:
         mem="4GB",
         runtime="2h",
     shell:
-        "python -m lmscaling tokenize {input.corpus} {params.split} {wildcards.shard} {output.bin}"
-        " 2> {log}"
+        "printf '%s\n' {params.json:q}"
+        " | python -m lmscaling tokenize {params.split} {wildcards.shard} {output.bin} 2> {log}"
 
 
 use rule tokenize as tokenize_validation with:
     input:
-        corpus=ancient(f"{TOKENS}/corpus.json"),
+        [],
     output:
         bin=f"{TOKENS}/validation-{{shard}}.bin",
         sidecar=f"{TOKENS}/validation-{{shard}}.json",
@@ -52,7 +40,7 @@ use rule tokenize as tokenize_validation with:
         "<results>/logs/tokenize/validation-{shard}.log",
     params:
         split="validation",
-        source=lookup("validation/{shard}", within=SOURCES),
+        json=lookup("validation/{shard}", within=CORPUS),
 
 
 rule manifest:

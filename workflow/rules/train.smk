@@ -14,7 +14,7 @@ rule cell:
 rule train:
     input:
         cell=ancient("<results>/cells/{run}.json"),  # the run's name holds a hash of its values
-        manifest=ancient(f"{TOKENS}/manifest.json"),
+        manifest=f"{TOKENS}/manifest.json",
     output:
         record="<results>/runs/{run}/run.json",  # written last; the log appears beside it
     wildcard_constraints:

@@ -1,0 +1,323 @@
+"""The real workflow: one small study is trained for real, then each change is a real dry run."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT, STUDY
+
+PARTS = ("Snakefile", "workflow", "config", "profiles", "slurm", "src")
+TABLE = re.compile(r"^(?:local)?rule (\w+):$")
+
+OVERLAY = STUDY | {
+    "axes": {**STUDY["axes"], "seed": [0], "lr_scale": [1.0]},
+    "protocol": {"all": 1, "linear": 1},
+}
+
+
+class Place:
+    """A copy of the product with a study of two cells in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results" / "tiny"
+
+    def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml", *arguments]
+        # The copy's own source, not the installed one, so that a test can edit it.
+        environment = os.environ | {"PYTHONPATH": str(self.root / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            command, cwd=self.root, env=environment, capture_output=True, text=True, check=False
+        )
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def lmscaling(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "lmscaling", *arguments]
+        environment = os.environ | {"PYTHONPATH": str(self.root / "src")}
+        return subprocess.run(
+            command, cwd=self.root, env=environment, capture_output=True, text=True, check=True
+        )
+
+    def plan(self, *arguments: str) -> list[tuple[str, str]]:
+        """What a dry run would do: rule and first output, sorted."""
+        text = self.snakemake("-n", *arguments)
+        jobs, rule = [], ""
+        for line in (text.stdout + text.stderr).splitlines():
+            if match := TABLE.match(line):
+                rule = match[1]
+            elif rule and line.startswith("    output: "):
+                jobs.append((rule, line.removeprefix("    output: ").split(", ")[0]))
+                rule = ""
+        return sorted(jobs)
+
+    def trained(self, *arguments: str) -> list[str]:
+        """Cells that a dry run would train, by name."""
+        runs = [Path(out).parent.name for rule, out in self.plan(*arguments) if rule == "train"]
+        return [run.rpartition("-")[0] for run in runs]
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        text = (self.root / path).read_text()
+        assert old in text
+        (self.root / path).write_text(text.replace(old, new, 1))
+
+    def study(self, **changes) -> None:
+        values = yaml.safe_load((self.root / "tiny.yaml").read_text())
+        for key, value in changes.items():
+            inner = isinstance(value, dict) and key in values
+            values[key] = {**values[key], **value} if inner else value
+        (self.root / "tiny.yaml").write_text(yaml.safe_dump(values))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """The product with both cells of the study trained and all figures drawn."""
+    root = tmp_path_factory.mktemp("product")
+    for part in PARTS:
+        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        if (ROOT / part).is_dir() and not (ROOT / part).is_symlink():
+            shutil.copytree(ROOT / part, root / part, symlinks=True, ignore=ignore)
+        else:
+            shutil.copy2(ROOT / part, root / part, follow_symlinks=False)
+    for name, n in (("a", 400), ("b", 100), ("v", 60)):
+        rows = (json.dumps({"text": f"{name} document {i}"}) + "\n" for i in range(n))
+        (root / f"{name}.jsonl").write_text("".join(rows))
+    (root / "tiny.yaml").write_text(yaml.safe_dump(OVERLAY))
+    place = Place(root)
+    place.snakemake("--cores", "2")
+    return place
+
+
+@pytest.fixture
+def place(trained: Place, tmp_path: Path) -> Iterator[Place]:
+    """A copy of the trained product that a test may change; times are kept."""
+    shutil.copytree(trained.root, tmp_path / "copy", symlinks=True)
+    yield Place(tmp_path / "copy")
+
+
+def test_one_command_leaves_everything_that_is_promised(trained):
+    expected = ["study.json", "report.html", "store/store.duckdb", "store/updates.parquet"]
+    expected += [f"figures/{f}.{k}" for f in ("learning_curves", "context_scaling") for k in ("svg", "png", "csv")]
+    for name in expected:
+        assert (trained.results / name).stat().st_size > 0, name
+    records = [json.loads(p.read_text()) for p in trained.results.glob("runs/*/run.json")]
+    assert {r["name"]: r["status"] for r in records} == {
+        "softmax-s-ctx16-s0": "done",
+        "linear-s-ctx16-s0": "done",
+    }
+    assert [p.name for p in (trained.root / "results").iterdir()] == ["tiny"]
+
+
+def test_a_finished_study_plans_nothing(place):
+    assert place.plan() == []
+
+
+def test_a_new_size_plans_only_its_own_cells(place):
+    place.study(axes={"size": ["s", "m"]})
+    assert place.trained() == ["linear-m-ctx16-s0", "softmax-m-ctx16-s0"]
+
+
+def test_a_comment_in_the_study_plans_nothing(place):
+    with (place.root / "tiny.yaml").open("a") as file:
+        file.write("# a comment\n")
+    place.edit("config/study.yaml", "# The whole study", "# All of the study")
+    assert place.plan() == []
+
+
+def test_a_comment_or_a_blank_in_a_rule_plans_nothing(place):
+    place.edit("workflow/rules/train.smk", "rule train:", "# a comment\nrule train:")
+    place.edit("workflow/rules/train.smk", '" --scratch', '"  --scratch')
+    assert place.plan() == []
+
+
+def test_editing_a_figure_plans_that_figure_and_the_report(place):
+    with (place.root / "src/lmscaling/figures/context_scaling.py").open("a") as file:
+        file.write("# edited\n")
+    assert place.plan() == [
+        ("figure", "results/tiny/figures/context_scaling.svg"),
+        ("report", "results/tiny/report.html"),
+    ]
+
+
+def test_deleted_tokens_and_a_new_cell_train_only_the_new_cell(place):
+    shutil.rmtree(place.results / "tokens")
+    place.study(axes={"size": ["s", "m"], "attention": ["linear"]})
+    plan = place.plan()
+    assert place.trained() == ["linear-m-ctx16-s0"]
+    assert "tokenize" in dict(plan)
+
+
+def test_one_more_shard_trains_nothing(place):
+    place.study(datasets={"lines": {**STUDY["datasets"]["lines"], "train": ["a.jsonl", "b.jsonl"]}})
+    assert place.trained() == []
+    place.study(axes={"context": [16, 32]})
+    made = [out for rule, out in place.plan() if rule == "tokenize"]
+    assert [Path(out).name for out in made] == ["train-00001.bin"]
+    assert place.trained() == ["linear-s-ctx32-s0", "softmax-s-ctx32-s0"]
+
+
+def test_scrambled_times_train_nothing(place):
+    for i, path in enumerate(sorted(place.root.rglob("*"))):
+        if path.is_file() and not path.is_symlink():
+            moment = 1_500_000_000 + (i * 7919) % 100_000
+            os.utime(path, (moment, moment))
+    assert place.trained() == []
+
+
+def test_a_lost_snakemake_folder_trains_nothing(place):
+    shutil.rmtree(place.root / ".snakemake")
+    assert place.trained() == []
+    place.study(axes={"size": ["s", "m"]})
+    assert place.trained() == ["linear-m-ctx16-s0", "softmax-m-ctx16-s0"]
+
+
+def test_results_copied_elsewhere_without_their_times_train_nothing(place, tmp_path):
+    fresh = tmp_path / "fresh"
+    shutil.copytree(place.root, fresh, symlinks=True, copy_function=shutil.copyfile)
+    shutil.rmtree(fresh / ".snakemake")
+    assert Place(fresh).trained() == []
+
+
+def test_a_new_field_with_a_default_trains_nothing(place):
+    field = '    novelty: float = 0.5\n    """A field that cells did not have before."""\n'
+    old = '    protocol: dict[str, Positive] = field(default_factory=dict)\n'
+    place.edit("src/lmscaling/config.py", old, field + old)
+    assert place.trained() == []
+    old = '    text: str = "text"\n    """Key that holds'
+    place.edit("src/lmscaling/rows.py", old, field.replace("float", "str").replace("0.5", '"a"') + old)
+    assert place.trained() == []
+
+
+def test_a_raised_protocol_trains_what_it_names(place):
+    place.study(protocol={"linear": 2})
+    assert place.trained() == ["linear-s-ctx16-s0"]
+    place.study(protocol={"all": 2, "linear": 1})
+    assert place.trained() == ["linear-s-ctx16-s0", "softmax-s-ctx16-s0"]
+
+
+def test_rerun_plans_exactly_its_cell_and_keeps_the_old_record(place):
+    (old,) = place.results.glob("runs/linear-*/run.json")
+    before = old.read_bytes()
+    place.lmscaling("rerun", "linear-s-ctx16-s0")
+    assert place.trained() == ["linear-s-ctx16-s0"]
+    (kept,) = place.results.glob("attic/*/runs/linear-*/run.json")
+    assert kept.read_bytes() == before
+    place.snakemake("--cores", "2")
+    assert old.exists()
+    assert place.plan() == []
+    assert kept.read_bytes() == before
+
+
+def test_forcing_a_finished_cell_cannot_delete_it(place):
+    (path,) = place.results.glob("runs/linear-*/run.json")
+    place.snakemake("--cores", "1", "-f", "--", str(path.relative_to(place.root)), check=False)
+    place.snakemake("--cores", "1", "-R", "train", "--", str(path.relative_to(place.root)), check=False)
+    assert path.is_file()
+
+
+def test_one_cell_is_trained_by_the_name_of_its_record(place):
+    place.study(axes={"size": ["s", "m"]})
+    (out,) = [o for r, o in place.plan() if r == "train" and "linear-m" in o]
+    place.snakemake("--cores", "1", "--", out)
+    assert (place.root / out).is_file()
+    assert place.trained() == ["softmax-m-ctx16-s0"]
+
+
+def test_figures_draw_what_exists_and_train_nothing(place):
+    place.study(axes={"size": ["s", "m"]})
+    shutil.rmtree(place.results / "figures")
+    shutil.rmtree(place.results / "store")
+    assert place.plan("figures") == []  # it declares no output
+    place.snakemake("--cores", "1", "--", "figures")
+    assert (place.results / "figures" / "context_scaling.svg").is_file()
+    assert "Of 4 cells: 2 done, 2 pending." in (place.results / "report.html").read_text()
+    assert len(list(place.results.glob("runs/*/run.json"))) == 2
+
+
+def test_figures_can_be_drawn_beside_a_running_workflow(place):
+    place.study(axes={"size": ["m"]}, budget="60 minutes")
+    environment = os.environ | {"PYTHONPATH": str(place.root / "src")}
+    a_lot = "".join(json.dumps({"text": "x" * 1000}) + "\n" for _ in range(20_000))
+    (place.root / "a.jsonl").write_text(a_lot)
+    shutil.rmtree(place.results / "tokens")
+    command = [sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml", "--cores", "1"]
+    log = (place.root / "log").open("w")
+    process = subprocess.Popen(
+        command, cwd=place.root, env=environment, stdout=log, stderr=log, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 90
+        while not any(p.stat().st_size > 2000 for p in place.results.glob("scratch/*-m-*/attempt-*")):
+            assert time.monotonic() < deadline, (place.root / "log").read_text()
+            time.sleep(0.1)
+        place.snakemake("--cores", "1", "--", "figures")
+        assert "Of 2 cells: 1 running, 1 pending." in (place.results / "report.html").read_text()
+        assert process.poll() is None
+    finally:
+        os.killpg(process.pid, 15)
+        process.wait(60)
+    # Killed in the middle: nothing is finished, and what was finished before still is.
+    assert len(list(place.results.glob("runs/*/run.json"))) == 2
+
+
+def test_a_job_that_fails_leaves_no_record_and_the_rest_goes_on(place):
+    place.study(axes={"size": ["m"]})
+    (shard,) = place.results.glob("tokens/*/train-00000.bin")
+    shard.write_bytes(shard.read_bytes()[:-2])
+    done = place.snakemake("--cores", "1", "--keep-going", check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "its header says" in said
+    assert "Traceback" not in said
+    assert len(list(place.results.glob("runs/*/run.json"))) == 2
+
+
+MISTAKES = [
+    ({"budgt": "1 hours"}, "unknown key 'budgt'; nearest is 'budget'"),
+    ({"axes": {"size": ["x"]}}, "axes.size 'x' has no row under sizes"),
+    ({"axes": {"context": [24]}}, "axes.context 24 does not divide update_tokens 64; nearest is 16"),
+    ({"skip": [{"context": 99, "reason": "x"}]}, "skip {context: 99} matches no cell"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), MISTAKES)
+def test_a_mistake_in_the_study_is_one_sentence_before_anything_is_done(place, change, sentence):
+    place.study(**change)
+    before = sorted(place.results.rglob("*"))
+    done = place.snakemake("-n", check=False)
+    assert done.returncode == 1
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert sentence in said
+    assert "Traceback" not in done.stdout + done.stderr
+    assert sorted(place.results.rglob("*")) == before
+
+
+def test_the_real_study_is_planned_in_seconds_and_without_torch(place):
+    code = (
+        "import sys, time; start = time.monotonic(); from snakemake.cli import main\n"
+        "try: main(['-n', '--quiet', 'all'])\n"
+        "except SystemExit as done: assert not done.code\n"
+        "print(time.monotonic() - start, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=place.root, capture_output=True, text=True, check=True
+    )
+    seconds, loaded = done.stdout.split()[-2:]
+    assert loaded == "False"
+    assert float(seconds) < 5
+
+
+def test_the_slurm_profile_is_found_by_its_name_and_understood(place):
+    done = place.snakemake("-n", "--profile", "slurm", "--quiet", "all")
+    assert done.returncode == 0
