@@ -37,7 +37,9 @@ STUDY: dict[str, Any] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--require-data", action="store_true", help="fail, not skip, where the real texts are missing"
+        "--require-data",
+        action="store_true",
+        help="fail, not skip, where the real texts are missing",
     )
 
 
@@ -62,14 +64,13 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_tokens(folder: Path, train: list[int], validation: list[int]) -> Path:
     """Shards of so many tokens each, from a fixed seed, and their manifest."""
     rng = np.random.default_rng(0)
-    sidecars = []
     for split, lengths in (("train", train), ("validation", validation)):
         for i, n in enumerate(lengths):
             path = folder / f"{split}-{i:05d}.bin"
             made, sha256 = shards.write(path, [rng.integers(0, 257, n).astype(np.uint16)])
-            sidecars.append(path.with_suffix(".json"))
-            sidecars[-1].write_text(json.dumps({"split": split, "tokens": made, "sha256": sha256}))
-    shards.write_manifest(folder / "manifest.json", sidecars)
+            path.with_suffix(".json").write_text(json.dumps({"tokens": made, "sha256": sha256}))
+    counts = {"train": len(train), "validation": len(validation)}
+    shards.write_manifest(folder / "manifest.json", counts)
     return folder / "manifest.json"
 
 

@@ -21,7 +21,11 @@ def put(values: dict[str, Any], path: str, value: Any) -> None:
 MISTAKES = [
     ("budgt", 1, "unknown key 'budgt'; nearest is 'budget'; allowed: study, datasets"),
     ("sizes/s/n_layers", 1, "unknown key 'n_layers' in sizes.s; nearest is 'n_layer'"),
-    ("sizes/m/n_head", 3, "sizes.m: d_model 16 is not a multiple of n_head 3; nearest widths are 15"),
+    (
+        "sizes/m/n_head",
+        3,
+        "sizes.m: d_model 16 is not a multiple of n_head 3; nearest widths are 15",
+    ),
     ("sizes/s/lr", "fast", "sizes.s.lr is 'fast'"),
     ("sizes/s", {"n_layer": 1, "n_head": 1, "d_model": 8}, "sizes.s.lr is missing"),
     ("sizes", 3, "sizes is 3; allowed: keys with values"),

@@ -4,8 +4,8 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 
-import matplotlib as mpl
 import pytest
+from matplotlib.figure import Figure
 from test_store import end, header, live, log, record, update, validation
 
 from lmscaling import figures, grid, registry, report, store
@@ -64,9 +64,11 @@ def test_it_draws_one_run_and_says_what_is_missing(study, cells, name, monkeypat
     finish(study, cells[:1])
     live(study, cells[1].run, log(header(cells[1].run), update(1), validation(1)))
     texts = []
-    plain = mpl.figure.Figure.text
+    plain = Figure.text
     monkeypatch.setattr(
-        mpl.figure.Figure, "text", lambda self, x, y, s, **k: texts.append(s) or plain(self, x, y, s, **k)
+        Figure,
+        "text",
+        lambda self, x, y, s, **k: texts.append(s) or plain(self, x, y, s, **k),
     )
     draw(study, name)
     assert "Of 16 cells: 1 done, 1 running, 14 pending." in texts

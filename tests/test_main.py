@@ -26,16 +26,21 @@ def lmscaling(*arguments, **options):
 @pytest.mark.parametrize("module", FOREIGN)
 def test_a_wing_never_loads_what_the_other_needs(module):
     code = f"import sys, lmscaling.{module}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert not FOREIGN[module] & set(loaded.stdout.split())
 
 
 MISTAKES = [
-    (["train", "no.json", "--manifest", "m", "--scratch", "s", "--record", "r"], "no.json does not exist"),
+    (
+        ["train", "no.json", "--manifest", "m", "--scratch", "s", "--record", "r"],
+        "no.json does not exist",
+    ),
     (["figures", "results/nothing"], "study.json does not exist; studies: none is defined"),
     (["figure", "parameter_scalin", "s", "f"], "nearest is 'parameter_scaling'"),
     (["rerun", "softmax-124M-ctx256-s0"], "results has no run; studies: none is defined"),
-    (["manifest", "m.json", "a.json"], "sidecar a.json does not exist"),
+    (["manifest", "m.json", "1", "1"], "sidecar train-00000.json does not exist"),
     (["tokenize", "train", "0", "o.bin"], "corpus is not valid JSON"),
     (["study", "study.json"], "study is not valid JSON"),
 ]
@@ -109,7 +114,10 @@ def test_rerun_by_status_takes_every_such_run(results):
 
 RERUN_MISTAKES = [
     (["linear-s-ctx16-s0"], "several studies have such a run; add --study;"),
-    (["linear-s-ctx16-s1", "--study", "a"], "no run of a is called 'linear-s-ctx16-s1'; nearest is"),
+    (
+        ["linear-s-ctx16-s1", "--study", "a"],
+        "no run of a is called 'linear-s-ctx16-s1'; nearest is",
+    ),
     (["x", "--study", "c"], "has no run; studies: allowed: a, b"),
     (["--status", "diverged"], "no run of a, b has status 'diverged'"),
     (["--status", "oon"], "has status 'oon'; nearest is 'oom'"),

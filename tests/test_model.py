@@ -68,7 +68,10 @@ def test_it_is_the_forward_pass_of_gpt2(gpt):
     for block in gpt.blocks:
         own = nn.MultiheadAttention(64, 2, batch_first=True, dtype=torch.float64)
         own.in_proj_weight, own.in_proj_bias = block.attention.qkv.weight, block.attention.qkv.bias
-        own.out_proj.weight, own.out_proj.bias = block.attention.out.weight, block.attention.out.bias
+        own.out_proj.weight, own.out_proj.bias = (
+            block.attention.out.weight,
+            block.attention.out.bias,
+        )
         z = nn.functional.layer_norm(h, (64,), block.norm_1.weight, block.norm_1.bias, 1e-5)
         mask = torch.ones(32, 32, dtype=torch.bool).triu(1)
         h = h + own(z, z, z, attn_mask=mask, need_weights=False)[0]

@@ -30,7 +30,12 @@ def update(n, attempt=1, loss=3.0):
 
 def validation(n, attempt=1, loss=3.0):
     return records.Validation(
-        attempt=attempt, update=n, tokens=64 * n, train_seconds=float(n), val_loss=loss, val_tokens=9
+        attempt=attempt,
+        update=n,
+        tokens=64 * n,
+        train_seconds=float(n),
+        val_loss=loss,
+        val_tokens=9,
     )
 
 
@@ -83,7 +88,9 @@ def ask(study, query):
 
 
 def test_a_whole_log_is_its_rows(study, runs):
-    record(study, runs[0], log(header(runs[0]), update(1), update(2, loss=2.5), validation(2), end(2)))
+    record(
+        study, runs[0], log(header(runs[0]), update(1), update(2, loss=2.5), validation(2), end(2))
+    )
     assert store.build(study) == {
         "cells": 4, "runs": 1, "attempts": 1, "updates": 2, "validations": 1,
     }  # fmt: skip
@@ -166,7 +173,9 @@ def test_the_final_loss_is_the_last_validation_at_the_best_rate(study, values):
     values["axes"] |= {"lr_scale": [0.5, 1.0], "attention": ["linear"], "context": [16]}
     text = json.dumps({"command": "", "study": values | {"skip": []}})
     (study / "study.json").write_text(text)
-    for cell, loss in zip(grid.read_record(study / "study.json").grid.cells.values(), (2.0, 3.0), strict=True):
+    for cell, loss in zip(
+        grid.read_record(study / "study.json").grid.cells.values(), (2.0, 3.0), strict=True
+    ):
         rows = [header(cell.run), validation(1, loss=1.0), validation(2, loss=loss), end(2)]
         record(study, cell.run, log(*rows))
     assert ask(study, "SELECT lr_scale, update, val_loss FROM final") == [(0.5, 2, 2.0)]

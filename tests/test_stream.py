@@ -90,6 +90,14 @@ def test_a_damaged_shard_is_refused_before_its_first_token_is_used(manifest, dam
     assert "run snakemake again" in str(caught.value)
 
 
-def test_a_manifest_without_a_split_is_refused(manifest):
-    with pytest.raises(UserError, match="no validation shard was given"):
-        shards.write_manifest(manifest, [manifest.parent / "train-00000.json"])
+def test_a_manifest_of_a_missing_shard_is_refused(manifest):
+    before = manifest.read_bytes()
+    with pytest.raises(UserError, match=r"sidecar .*train-00003.json does not exist"):
+        shards.write_manifest(manifest, {"train": 4, "validation": 1})
+    assert manifest.read_bytes() == before
+
+
+def test_a_manifest_that_is_not_whole_is_refused(manifest):
+    manifest.write_text('{"train": [{"file": "x"}]}')
+    with pytest.raises(UserError, match="has no whole list of train shards"):
+        Stream(manifest, "train")

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,10 @@ class Place:
     def snakemake(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml", *arguments]
         # The copy's own source, not the installed one, so that a test can edit it.
-        environment = os.environ | {"PYTHONPATH": str(self.root / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = os.environ | {
+            "PYTHONPATH": str(self.root / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         done = subprocess.run(
             command, cwd=self.root, env=environment, capture_output=True, text=True, check=False
         )
@@ -100,15 +102,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 @pytest.fixture
-def place(trained: Place, tmp_path: Path) -> Iterator[Place]:
+def place(trained: Place, tmp_path: Path) -> Place:
     """A copy of the trained product that a test may change; times are kept."""
     shutil.copytree(trained.root, tmp_path / "copy", symlinks=True)
-    yield Place(tmp_path / "copy")
+    return Place(tmp_path / "copy")
 
 
 def test_one_command_leaves_everything_that_is_promised(trained):
     expected = ["study.json", "report.html", "store/store.duckdb", "store/updates.parquet"]
-    expected += [f"figures/{f}.{k}" for f in ("learning_curves", "context_scaling") for k in ("svg", "png", "csv")]
+    expected += [
+        f"figures/{f}.{k}"
+        for f in ("learning_curves", "context_scaling")
+        for k in ("svg", "png", "csv")
+    ]
     for name in expected:
         assert (trained.results / name).stat().st_size > 0, name
     records = [json.loads(p.read_text()) for p in trained.results.glob("runs/*/run.json")]
@@ -191,11 +197,13 @@ def test_results_copied_elsewhere_without_their_times_train_nothing(place, tmp_p
 
 def test_a_new_field_with_a_default_trains_nothing(place):
     field = '    novelty: float = 0.5\n    """A field that cells did not have before."""\n'
-    old = '    protocol: dict[str, Positive] = field(default_factory=dict)\n'
+    old = "    protocol: dict[str, Positive] = field(default_factory=dict)\n"
     place.edit("src/lmscaling/config.py", old, field + old)
     assert place.trained() == []
     old = '    text: str = "text"\n    """Key that holds'
-    place.edit("src/lmscaling/rows.py", old, field.replace("float", "str").replace("0.5", '"a"') + old)
+    place.edit(
+        "src/lmscaling/rows.py", old, field.replace("float", "str").replace("0.5", '"a"') + old
+    )
     assert place.trained() == []
 
 
@@ -222,7 +230,9 @@ def test_rerun_plans_exactly_its_cell_and_keeps_the_old_record(place):
 def test_forcing_a_finished_cell_cannot_delete_it(place):
     (path,) = place.results.glob("runs/linear-*/run.json")
     place.snakemake("--cores", "1", "-f", "--", str(path.relative_to(place.root)), check=False)
-    place.snakemake("--cores", "1", "-R", "train", "--", str(path.relative_to(place.root)), check=False)
+    place.snakemake(
+        "--cores", "1", "-R", "train", "--", str(path.relative_to(place.root)), check=False
+    )
     assert path.is_file()
 
 
@@ -258,7 +268,9 @@ def test_figures_can_be_drawn_beside_a_running_workflow(place):
     )
     try:
         deadline = time.monotonic() + 90
-        while not any(p.stat().st_size > 2000 for p in place.results.glob("scratch/*-m-*/attempt-*")):
+        while not any(
+            p.stat().st_size > 2000 for p in place.results.glob("scratch/*-m-*/attempt-*")
+        ):
             assert time.monotonic() < deadline, (place.root / "log").read_text()
             time.sleep(0.1)
         place.snakemake("--cores", "1", "--", "figures")
@@ -286,7 +298,10 @@ def test_a_job_that_fails_leaves_no_record_and_the_rest_goes_on(place):
 MISTAKES = [
     ({"budgt": "1 hours"}, "unknown key 'budgt'; nearest is 'budget'"),
     ({"axes": {"size": ["x"]}}, "axes.size 'x' has no row under sizes"),
-    ({"axes": {"context": [24]}}, "axes.context 24 does not divide update_tokens 64; nearest is 16"),
+    (
+        {"axes": {"context": [24]}},
+        "axes.context 24 does not divide update_tokens 64; nearest is 16",
+    ),
     ({"skip": [{"context": 99, "reason": "x"}]}, "skip {context: 99} matches no cell"),
 ]
 

@@ -27,8 +27,8 @@ def manifest(args: argparse.Namespace) -> str:
     """Chain shards into streams."""
     from lmscaling import shards
 
-    shards.write_manifest(args.out, args.sidecars)
-    return f"manifest: {len(args.sidecars)} shards in {args.out.parent}"
+    shards.write_manifest(args.out, {"train": args.train, "validation": args.validation})
+    return f"manifest: {args.train} + {args.validation} shards in {args.out.parent}"
 
 
 def train(args: argparse.Namespace) -> str:
@@ -114,7 +114,8 @@ def main() -> None:
 
     v = verb(manifest)
     v.add_argument("out", type=Path, help="manifest.json")
-    v.add_argument("sidecars", type=Path, nargs="+", help="in the order of the stream")
+    v.add_argument("train", type=int, help="training shards beside it")
+    v.add_argument("validation", type=int, help="validation shards beside it")
 
     v = verb(train)
     v.add_argument("cell", type=Path, help="cell.json")

@@ -131,7 +131,7 @@ class Study:
     update_tokens: Positive
     """Tokens per optimizer update over all devices, the same for every cell."""
     budget: Budget
-    """What every cell may spend: ``24 hours`` of productive time, ``200 updates``, ``1e9 tokens``."""
+    """What a cell may spend: ``24 hours`` of productive time, ``200 updates`` or ``1e9 tokens``."""
     gpus: Annotated[int, Field(ge=0)]
     """Devices per cell, on one node; 0 trains on the CPU."""
     optimizer: Optimizer

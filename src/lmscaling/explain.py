@@ -34,7 +34,9 @@ def _sentence(error: Any, schema: dict[str, Any]) -> str:
     found, context = error["input"], error.get("ctx", {})
     match error["type"]:
         case "unexpected_keyword_argument":
-            outer = f"unknown key {key!r} in {_join(parents)}" if parents else f"unknown key {key!r}"
+            outer = (
+                f"unknown key {key!r} in {_join(parents)}" if parents else f"unknown key {key!r}"
+            )
             return f"{outer}; {choose(key, _keys(schema, parents))}"
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
             return f"{place} is missing"

@@ -75,7 +75,9 @@ def dump(value: Any, exclude_defaults: bool = False) -> dict[str, Any]:
 
     ``exclude_defaults`` leaves out, at every depth, the fields that are at their default.
     """
-    return TypeAdapter(type(value)).dump_python(value, mode="json", exclude_defaults=exclude_defaults)
+    return TypeAdapter(type(value)).dump_python(
+        value, mode="json", exclude_defaults=exclude_defaults
+    )
 
 
 def less(values: dict[str, Any], *keys: str) -> dict[str, Any]:

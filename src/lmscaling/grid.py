@@ -20,6 +20,9 @@ from lmscaling.fields import Split
 from lmscaling.files import read_json, write_json
 from lmscaling.rows import Corpus
 
+AXES = ("attention", "size", "context", "seed", "lr_scale")
+"""Axes of a grid, in the order in which cells are numbered."""
+
 RESERVED = {"published", "measured"}
 """Folders of ``results/`` that are no study: they are in git."""
 
@@ -123,8 +126,8 @@ def expand(values: dict[str, Any]) -> Grid:
     study = checked(Study, values, "study file")
     _check_rows(study)
     cells, skipped, used = {}, [], set()
-    for values in product(*(getattr(study.axes, axis) for axis in AXES)):
-        point = dict(zip(AXES, values, strict=True))
+    for chosen in product(*(getattr(study.axes, axis) for axis in AXES)):
+        point: dict[str, Any] = dict(zip(AXES, chosen, strict=True))
         reasons = [i for i, skip in enumerate(study.skip) if skip.axes.items() <= point.items()]
         if not reasons:
             _check_shape(study, point["context"])
@@ -140,9 +143,6 @@ def expand(values: dict[str, Any]) -> Grid:
     if not cells:
         raise UserError("study file: skip leaves no cell; remove an entry or add to an axis")
     return Grid(study, cells, skipped)
-
-
-AXES = ("attention", "size", "context", "seed", "lr_scale")
 
 
 def _cell(study: Study, point: dict[str, Any]) -> Cell:
@@ -185,7 +185,9 @@ def _corpus(study: Study) -> Corpus:
 def _check_rows(study: Study) -> None:
     """Every name used has its row or its file."""
     if study.study in RESERVED:
-        raise UserError(f"study file: study {study.study!r} is a folder of results/ in git; rename it")
+        raise UserError(
+            f"study file: study {study.study!r} is a folder of results/ in git; rename it"
+        )
     uses = [
         ("dataset", [study.dataset], study.datasets, "row under datasets"),
         ("tokenizer", [study.tokenizer], study.tokenizers, "row under tokenizers"),
@@ -196,7 +198,9 @@ def _check_rows(study: Study) -> None:
     for place, names, known, what in uses:
         for name in names:
             if name not in known:
-                raise UserError(f"study file: {place} {name!r} has no {what}; {choose(name, known)}")
+                raise UserError(
+                    f"study file: {place} {name!r} has no {what}; {choose(name, known)}"
+                )
     every, update = study.validation.every_tokens, study.update_tokens
     if every % update:
         nearest = max(1, round(every / update)) * update

@@ -105,5 +105,5 @@ class GPT(nn.Module):
     def flops_per_token(self) -> float:
         """Training FLOPs per token at the cell's context: forward, and backward at twice that."""
         head = 2 * self.wte.weight.numel()
-        blocks = sum(block.flops_per_token(self.context) for block in self.blocks)
-        return 3 * (head + blocks)
+        blocks = (block for block in self.modules() if isinstance(block, Block))
+        return 3 * (head + sum(block.flops_per_token(self.context) for block in blocks))

@@ -46,7 +46,7 @@ class Hub:
     revision: str = ""
     """Commit of the repository; needed on the hub, where branches move."""
     train: str
-    """Path of one training file, ``{shard}`` standing for its number: ``en/{shard:05d}.json.gz``."""
+    """Path of a training file with ``{shard}`` for its number, as in ``en/{shard:05d}.json.gz``."""
     validation: str
     """Path of one validation file, written like ``train``."""
     text: str = "text"

@@ -21,7 +21,6 @@ from lmscaling.files import read_json, replacing, write_json
 MAGIC, VERSION = 20240520, 1
 HEADER_BYTES = 1024
 TOKEN = np.dtype("<u2")
-SPLITS = ("train", "validation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,28 +83,26 @@ def check(path: Path) -> int:
 REMEDY = "delete the folder it lies in and run snakemake again to tokenize anew"
 
 
-def write_manifest(path: Path, sidecars: list[Path]) -> None:
-    """Chain the shards of both splits, in the order of the paths.
+def write_manifest(path: Path, counts: dict[str, int]) -> None:
+    """Chain the shards of each split, as many as ``counts`` says, whose sidecars lie beside it.
 
     Raises:
-        UserError: A sidecar is missing or broken, or a split has none.
+        UserError: A sidecar is missing or not whole.
     """
-    splits: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
-    for sidecar in sidecars:
-        record = read_json(sidecar, "sidecar")
-        chained = splits[record["split"]]
-        previous = chained[-1]["id"] if chained else ""
-        identity = hashlib.sha256((previous + record["sha256"]).encode()).hexdigest()
-        shard = Shard(
-            file=sidecar.with_suffix(".bin").name,
-            tokens=record["tokens"],
-            sha256=record["sha256"],
-            id=identity,
-        )
-        chained.append(asdict(shard))
-    for split, shards in splits.items():
-        if not shards:
-            raise UserError(f"manifest {path}: no {split} shard was given")
+    splits: dict[str, list[dict[str, Any]]] = {}
+    for split, count in counts.items():
+        chained = splits[split] = []
+        for i in range(count):
+            sidecar = path.with_name(f"{split}-{i:05d}.json")
+            record = read_json(sidecar, "sidecar")
+            previous = chained[-1]["id"] if chained else ""
+            shard = Shard(
+                file=sidecar.with_suffix(".bin").name,
+                tokens=record["tokens"],
+                sha256=record["sha256"],
+                id=hashlib.sha256((previous + record["sha256"]).encode()).hexdigest(),
+            )
+            chained.append(asdict(shard))
     write_json(path, splits)
 
 

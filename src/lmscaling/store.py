@@ -54,7 +54,9 @@ def build(study: Path) -> dict[str, int]:
         _check_record(path)
     over = {path.parent.name for path in run_files}
     log_files = [path.with_name("log.jsonl") for path in run_files]
-    log_files += [p for p in sorted(study.glob("scratch/*/attempt-*.jsonl")) if p.parent.name not in over]
+    log_files += [
+        p for p in sorted(study.glob("scratch/*/attempt-*.jsonl")) if p.parent.name not in over
+    ]
 
     out = study / "store"
     out.mkdir(exist_ok=True)
@@ -136,7 +138,9 @@ def _row(cell: Cell, skipped: str | None) -> dict[str, Any]:
 
 def _check_record(path: Path) -> None:
     record = read_json(path, "run record")
-    missing = [c for c in records.run_columns() if c not in record] if isinstance(record, dict) else []
+    missing = (
+        [c for c in records.run_columns() if c not in record] if isinstance(record, dict) else []
+    )
     if missing or not isinstance(record, dict):
         raise UserError(
             f"run record {path} is not whole: {', '.join(missing) or json.dumps(record)[:40]} "

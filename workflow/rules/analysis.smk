@@ -6,9 +6,9 @@ EXPORTS = [f"<results>/store/{table}.parquet" for table in records.EXPORTS]
 rule study:
     output:
         "<results>/study.json",
-    localrule: True
     log:
         "<results>/logs/study.log",
+    localrule: True
     params:
         json=json.dumps({"command": COMMAND, "study": config}),
     shell:
@@ -60,9 +60,9 @@ rule report:
         collect("<results>/figures/{figure}.{kind}", figure=FIGURES, kind=["svg", "csv"]),
     output:
         "<results>/report.html",
-    localrule: True
     log:
         "<results>/logs/report.log",
+    localrule: True
     shell:
         "python -m lmscaling report {RESULTS} 2> {log}"
 

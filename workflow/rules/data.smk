@@ -19,12 +19,12 @@ rule tokenize:
         sidecar=f"{TOKENS}/train-{{shard}}.json",
     log:
         "<results>/logs/tokenize/train-{shard}.log",
-    params:
-        split="train",
-        json=lookup("train/{shard}", within=CORPUS),
     resources:
         mem="4GB",
         runtime="2h",
+    params:
+        split="train",
+        json=lookup("train/{shard}", within=CORPUS),
     shell:
         "printf '%s\n' {params.json:q}"
         " | python -m lmscaling tokenize {params.split} {wildcards.shard} {output.bin} 2> {log}"
@@ -49,8 +49,11 @@ rule manifest:
         sidecars("train"),
     output:
         f"{TOKENS}/manifest.json",
-    localrule: True
     log:
         "<results>/logs/manifest.log",
+    localrule: True
+    params:
+        train=len(CORPUS["train"]),
+        validation=len(CORPUS["validation"]),
     shell:
-        "python -m lmscaling manifest {output} {input} 2> {log}"
+        "python -m lmscaling manifest {output} {params.train} {params.validation} 2> {log}"

@@ -17,18 +17,18 @@ rule train:
         manifest=f"{TOKENS}/manifest.json",
     output:
         record="<results>/runs/{run}/run.json",  # written last; the log appears beside it
-    wildcard_constraints:
-        run=any_of(PENDING),
     log:
         "<results>/logs/train/{run}.log",
-    params:
-        scratch=f"{RESULTS}/scratch/{{run}}",  # outlives a failed attempt
+    wildcard_constraints:
+        run=any_of(PENDING),
     threads: 8 * STUDY.gpus or 1
     resources:
         gpu=STUDY.gpus,
         mem=f"{32 * STUDY.gpus or 4}GB",
         runtime=plan.job_minutes(STUDY),
         slurm_extra="--signal=TERM@600",  # ten minutes to end an attempt in order
+    params:
+        scratch=f"{RESULTS}/scratch/{{run}}",  # outlives a failed attempt
     shell:
         "python -m lmscaling train {input.cell} --manifest {input.manifest}"
         " --scratch {params.scratch} --record {output.record} 2> {log}"

@@ -50,5 +50,7 @@ def load(name: str) -> type:
         raise UserError(f"attention {name!r} has no file; {choose(name, registry.attentions())}")
     module = import_module(f"{__name__}.{name}")
     if not hasattr(module, "Attention"):
-        raise UserError(f"attention/{name}.py defines no class Attention; see attention/__init__.py")
+        raise UserError(
+            f"attention/{name}.py defines no class Attention; see attention/__init__.py"
+        )
     return module.Attention

@@ -28,7 +28,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         height=2.8, aspect=style.PAGE / 2.8 / min(3, max(2, len(attentions))) * 0.98,
     )  # fmt: skip
     for attention, axes in grid.axes_dict.items():
-        part = rows[rows.attention == attention]
+        part = rows.loc[rows.attention == attention]
         sns.lineplot(
             part, x="context", y="val_loss", hue="size", hue_order=sizes,
             palette=style.shades(colours[attention], len(sizes)),

@@ -53,7 +53,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     )  # fmt: skip
     for context, row in zip(contexts, panels, strict=True):
         for column, axes in zip(AXES, row, strict=True):
-            _draw_panel(axes, rows[rows.context == context], column, shades)
+            _draw_panel(axes, rows.loc[rows.context == context], column, shades)
         row[0].set_ylabel("Loss (nats per token)")
         row[-1].annotate(
             f"context {context:,}", (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center"
@@ -67,8 +67,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 
 
 def _draw_panel(axes: Axes, rows: DataFrame, column: str, shades: dict) -> None:
-    for (attention, size, _), run in rows.groupby(["attention", "size", "run"]):
-        colour = shades[attention, size]
+    for _, run in rows.groupby("run"):
+        colour = shades[run.attention.iloc[0], run["size"].iloc[0]]
         curve, dots = run[run.split == "train"], run[run.split == "validation"]
         axes.plot(curve[column], curve.loss, color=colour, linewidth=1.0)
         axes.scatter(dots[column], dots.loss, color=colour, s=9, zorder=3, linewidth=0)

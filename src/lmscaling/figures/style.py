@@ -3,6 +3,7 @@
 import matplotlib as mpl
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 PAGE = 7.4
@@ -35,9 +36,9 @@ def palette(attentions: list[str]) -> dict[str, str]:
     return COLOURS | {name: OTHERS[i % len(OTHERS)] for i, name in enumerate(others)}
 
 
-def shades(colour: str, n: int) -> list[tuple[float, float, float]]:
+def shades(colour: str, n: int) -> list[str]:
     """Light to full: the smallest size to the largest."""
-    return [tuple(rgb) for rgb in sns.light_palette(colour, n_colors=n + 2)[2:]]
+    return [to_hex(rgb) for rgb in sns.light_palette(colour, n_colors=n + 2)[2:]]
 
 
 def mark_unusual(axes: Axes, rows, x: str, y: str, colours: dict[str, str]) -> None:
@@ -55,6 +56,6 @@ def mark_unusual(axes: Axes, rows, x: str, y: str, colours: dict[str, str]) -> N
 
 def nothing(message: str) -> Figure:
     """A figure that says why it is empty."""
-    figure = mpl.figure.Figure(figsize=(PAGE, 1.2))
+    figure = Figure(figsize=(PAGE, 1.2))
     figure.text(0.5, 0.5, message, ha="center", va="center", color="0.4")
     return figure

@@ -29,12 +29,13 @@ class Ledger(lightning.Callback):
     def attempt(self) -> int:
         return self._log.attempt if self._log else 0
 
-    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         self.clock.start()
 
     def on_train_batch_end(
-        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+        self, trainer: lightning.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        module: Training = pl_module
         loss, norm = float(outputs["loss"]), float(outputs["norm"])
         seconds = self.clock.tick()
         update, tokens = module.updates, module.updates * self.cell.update_tokens

@@ -65,7 +65,7 @@ class Training(lightning.LightningModule):
 
     def training_step(self, slab: Tensor, index: int) -> dict[str, Tensor]:
         """One update; returns the mean loss over all ranks and the norm of the gradient."""
-        adamw = self.optimizers(use_pl_optimizer=False)
+        (adamw,) = self.trainer.optimizers
         rate = optimizer.learning_rate(self.cell, self.updates + 1)
         for group in adamw.param_groups:
             group["lr"] = rate
@@ -87,7 +87,9 @@ class Training(lightning.LightningModule):
     def _keep_gradients(self) -> AbstractContextManager:
         """Only the last micro-batch of an update sends its gradients to the other ranks."""
         strategy = self.trainer.strategy
-        return strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
+        return (
+            strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
+        )
 
     @torch.no_grad()
     def validation_loss(self) -> float:

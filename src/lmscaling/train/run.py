@@ -12,13 +12,12 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lmscaling import records
@@ -154,7 +153,8 @@ def _check(cell: Cell, train: Stream, validation: Stream, record: Path) -> None:
         raise UserError(
             f"validation.tokens {cell.validation.tokens} is more than the validation stream's "
             f"{validation.tokens}; lower it to at most "
-            f"{(validation.tokens - 1) // cell.context * cell.context}, or give more validation text"
+            f"{(validation.tokens - 1) // cell.context * cell.context} "
+            "or give more validation text"
         )
     if not train.updates(cell.update_tokens):
         raise UserError(

@@ -1,0 +1,35 @@
+# `make demo` and `make test` set up what they need: a bare clone, Python 3.11 or 3.12 and make.
+
+PYTHON ?= python3
+PIP_FLAGS ?=# e.g. --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple
+BIN := .venv/bin
+INSTALLED := .venv/installed
+STUDY ?= c4
+
+.PHONY: demo test lint figures clean
+.DELETE_ON_ERROR:
+
+demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
+	$(BIN)/snakemake --cores all --configfile config/demo.yaml --quiet all
+	@echo "report: $(CURDIR)/results/demo/report.html"
+
+test: $(INSTALLED) ## run the tests
+	$(BIN)/python -m pytest -n auto $(PYTEST_FLAGS)
+
+lint: $(INSTALLED) ## check style, types, floors and rules
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/snakefmt --check Snakefile workflow
+
+figures: $(INSTALLED) ## draw what the records of STUDY allow: make figures STUDY=demo
+	$(BIN)/python -m lmscaling figures results/$(STUDY)
+
+clean: ## remove the environment; results are kept
+	rm -rf .venv
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e ".[train,analysis,test]"
+	@touch $@
