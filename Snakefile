@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from snakemake.utils import min_version
+from snakemake.utils import available_cpu_count, min_version
 
 from lmscaling import grid, plan, records, registry
 from lmscaling.errors import UserError
@@ -34,6 +34,12 @@ PENDING = [run for run in CELLS if not Path(f"{RESULTS}/runs/{run}/run.json").is
 COMMAND = " --configfile ".join(
     ["snakemake --cores all", *(os.path.relpath(p) for p in workflow.overwrite_configfiles)]
 )
+
+# `snakemake figures` without --cores takes all cores. A profile cannot say so: what the default
+# profile says also cuts the threads of Slurm jobs down to the cores of the login node.
+if workflow.resource_settings.cores is None and workflow.resource_settings.nodes is None:
+    workflow.resource_settings.cores = available_cpu_count()
+    workflow.global_resources["_cores"] = workflow.resource_settings.cores
 
 # Jobs find the Python that runs this workflow, whether or not its environment is activated.
 shell.prefix(f'PATH="{Path(sys.executable).parent}:$PATH"; ')

@@ -239,7 +239,7 @@ def test_forcing_a_finished_cell_cannot_delete_it(place):
 def test_one_cell_is_trained_by_the_name_of_its_record(place):
     place.study(axes={"size": ["s", "m"]})
     (out,) = [o for r, o in place.plan() if r == "train" and "linear-m" in o]
-    place.snakemake("--cores", "1", "--", out)
+    place.snakemake("--", out)
     assert (place.root / out).is_file()
     assert place.trained() == ["softmax-m-ctx16-s0"]
 
@@ -249,7 +249,7 @@ def test_figures_draw_what_exists_and_train_nothing(place):
     shutil.rmtree(place.results / "figures")
     shutil.rmtree(place.results / "store")
     assert place.plan("figures") == []  # it declares no output
-    place.snakemake("--cores", "1", "--", "figures")
+    place.snakemake("--", "figures")
     assert (place.results / "figures" / "context_scaling.svg").is_file()
     assert "Of 4 cells: 2 done, 2 pending." in (place.results / "report.html").read_text()
     assert len(list(place.results.glob("runs/*/run.json"))) == 2
@@ -273,7 +273,7 @@ def test_figures_can_be_drawn_beside_a_running_workflow(place):
         ):
             assert time.monotonic() < deadline, (place.root / "log").read_text()
             time.sleep(0.1)
-        place.snakemake("--cores", "1", "--", "figures")
+        place.snakemake("--", "figures")
         assert "Of 2 cells: 1 running, 1 pending." in (place.results / "report.html").read_text()
         assert process.poll() is None
     finally:
@@ -334,5 +334,7 @@ def test_the_real_study_is_planned_in_seconds_and_without_torch(place):
 
 
 def test_the_slurm_profile_is_found_by_its_name_and_understood(place):
-    done = place.snakemake("-n", "--profile", "slurm", "--quiet", "all")
-    assert done.returncode == 0
+    place.study(gpus=4, sizes={"m": STUDY["sizes"]["m"]}, axes={"size": ["m"]})
+    done = place.snakemake("-n", "--profile", "slurm")
+    assert done.stdout.count("gpu=4,") == 2
+    assert done.stdout.count("slurm_extra=--signal=TERM@600") == 2

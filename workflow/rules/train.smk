@@ -21,7 +21,7 @@ rule train:
         "<results>/logs/train/{run}.log",
     wildcard_constraints:
         run=any_of(PENDING),
-    threads: 8 * STUDY.gpus or 1
+    threads: 4 * STUDY.gpus or 1
     resources:
         gpu=STUDY.gpus,
         mem=f"{32 * STUDY.gpus or 4}GB",

@@ -1,7 +1,7 @@
 """Training loss along each run, against updates, tokens and hours. Lines are means over 60
 intervals of equal ratio; dots are validation losses. Rows of panels are contexts, colours
-attentions, and darker lines larger models. Updates and tokens run alike for every cell; hours
-show what an attention costs.
+attentions (all but the first dashed), and darker lines larger models. Updates and tokens run alike
+for every cell; hours show what an attention costs.
 """
 
 import seaborn as sns
@@ -53,23 +53,36 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     )  # fmt: skip
     for context, row in zip(contexts, panels, strict=True):
         for column, axes in zip(AXES, row, strict=True):
-            _draw_panel(axes, rows.loc[rows.context == context], column, shades)
+            _draw_panel(axes, rows.loc[rows.context == context], column, shades, attentions)
         row[0].set_ylabel("Loss (nats per token)")
         row[-1].annotate(
             f"context {context:,}", (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center"
         )
     for axes, label in zip(panels[-1], AXES.values(), strict=True):
         axes.set_xlabel(label)
-    handles = [Line2D([], [], color=c, label=f"{a} {s}") for (a, s), c in shades.items()]
+    handles = [
+        Line2D(
+            [], [], color=colour, linestyle=style.dashes(name, attentions), label=f"{name} {size}"
+        )
+        for (name, size), colour in shades.items()
+    ]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(sizes)))
     sns.despine(figure)
     return figure
 
 
-def _draw_panel(axes: Axes, rows: DataFrame, column: str, shades: dict) -> None:
-    for _, run in rows.groupby("run"):
-        colour = shades[run.attention.iloc[0], run["size"].iloc[0]]
-        curve, dots = run[run.split == "train"], run[run.split == "validation"]
-        axes.plot(curve[column], curve.loss, color=colour, linewidth=1.0)
-        axes.scatter(dots[column], dots.loss, color=colour, s=9, zorder=3, linewidth=0)
+def _draw_panel(
+    axes: Axes,
+    rows: DataFrame,
+    column: str,
+    shades: dict[tuple[str, str], str],
+    attentions: list[str],
+) -> None:
+    for (attention, size), colour in shades.items():  # the dashed ones last, so that all are seen
+        dashes = style.dashes(attention, attentions)
+        cell = rows.loc[(rows.attention == attention) & (rows["size"] == size)]
+        for _, run in cell.groupby("run"):
+            curve, dots = run[run.split == "train"], run[run.split == "validation"]
+            axes.plot(curve[column], curve.loss, dashes, color=colour, linewidth=1.0)
+            axes.scatter(dots[column], dots.loss, color=colour, s=9, zorder=3, linewidth=0)
     axes.set_xscale("log")

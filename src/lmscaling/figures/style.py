@@ -1,5 +1,7 @@
 """One look for all figures: a colour per attention, a shade per size, widths in inches."""
 
+from typing import Literal
+
 import matplotlib as mpl
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -39,6 +41,11 @@ def palette(attentions: list[str]) -> dict[str, str]:
 def shades(colour: str, n: int) -> list[str]:
     """Light to full: the smallest size to the largest."""
     return [to_hex(rgb) for rgb in sns.light_palette(colour, n_colors=n + 2)[2:]]
+
+
+def dashes(attention: str, attentions: list[str]) -> Literal["-", "--"]:
+    """Solid for the first variant, dashes for the others: where curves meet, both are seen."""
+    return "-" if attention == attentions[0] else "--"
 
 
 def mark_unusual(axes: Axes, rows, x: str, y: str, colours: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ PACKAGES = ("lmscaling", "torch", "lightning", "numpy")
 
 def describe(gpus: int) -> dict[str, Any]:
     """The environment of this process as JSON values."""
-    device = torch.cuda.get_device_name() if gpus else platform.processor() or platform.machine()
+    device = torch.cuda.get_device_name() if gpus else processor()
     return {
         "host": socket.gethostname(),
         "device": device,
@@ -28,6 +28,16 @@ def describe(gpus: int) -> dict[str, Any]:
         "git_commit": git_commit(),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
+
+
+def processor() -> str:
+    """The name of the CPU; Linux keeps it where ``platform`` does not look."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
 
 
 def git_commit() -> str | None:
