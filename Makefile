@@ -10,7 +10,8 @@ STUDY ?= c4
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
-	$(BIN)/snakemake --cores all --configfile config/demo.yaml --quiet all
+	@$(BIN)/snakemake --cores all --configfile config/demo.yaml --quiet all \
+		|| { echo "demo: failed; what the jobs said is in results/demo/logs/" >&2; exit 1; }
 	@echo "report: $(CURDIR)/results/demo/report.html"
 
 test: $(INSTALLED) ## run the tests

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from lmscaling import registry
+from lmscaling.files import locked
 
 FOREIGN = {
     "grid": {"torch", "lightning", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
@@ -53,6 +54,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_1(tmp_path, arguments, sentence
     assert done.stderr.startswith("error: ")
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
+    assert done.stdout == f"{arguments[0]}: {done.stderr}"  # seen where stderr goes to a log
     assert not list(tmp_path.iterdir())
 
 
@@ -110,6 +112,14 @@ def test_rerun_by_status_takes_every_such_run(results):
     assert lmscaling("rerun", "--status", "oom", cwd=results).returncode == 0
     assert not (results / "results/a/runs/linear-s-ctx16-s0-11111111").exists()
     assert len(list((results / "results").glob("*/runs/*"))) == 2
+
+
+def test_rerun_leaves_a_run_that_is_being_trained(results):
+    with locked(results / "results/b/scratch/linear-s-ctx16-s0-33333333/lock"):
+        done = lmscaling("rerun", "linear-s-ctx16-s0-33333333", cwd=results)
+    assert done.returncode == 1
+    assert "is being trained; stop its job first" in done.stderr
+    assert (results / "results/b/runs/linear-s-ctx16-s0-33333333/run.json").exists()
 
 
 RERUN_MISTAKES = [

@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, write_tokens
 
 from lmscaling import records
 from lmscaling.errors import UserError
+from lmscaling.files import locked
 from lmscaling.model import GPT
 from lmscaling.stream import Stream
 from lmscaling.train import module, optimizer
@@ -200,13 +201,12 @@ def test_a_finished_run_is_never_trained_over(run, cell, places):
 
 
 def test_two_processes_never_train_one_run(run, cell, places):
-    import fcntl
-
-    places[1].mkdir(parents=True)
-    with (places[1] / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="is being trained by another process"):
-            run(cell)
+    with (
+        locked(places[1] / records.LOCK),
+        pytest.raises(UserError, match="is being trained by another process"),
+    ):
+        run(cell)
+    assert not list(places[1].glob("attempt-*"))
 
 
 def test_a_killed_run_keeps_its_rows_and_the_next_attempt_is_numbered(cell, tokens, places):
@@ -217,10 +217,7 @@ def test_a_killed_run_keeps_its_rows_and_the_next_attempt_is_numbered(cell, toke
         validation=replace(cell.validation, every_tokens=2**20),
     )
     places[0].write_text(long.to_json())
-    # A stream long enough to be killed in.
-    from conftest import write_tokens
-
-    manifest = write_tokens(places[0].parent, [4_000_000], [1000])
+    manifest = write_tokens(places[0].parent, [4_000_000], [1000])  # long enough to be killed in
     command = [
         sys.executable, "-m", "lmscaling", "train", places[0], "--manifest", manifest,
         "--scratch", places[1], "--record", places[2],

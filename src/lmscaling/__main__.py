@@ -1,6 +1,7 @@
 """Command line: one verb per workflow rule. Paths are arguments; numbers live in the cell."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +155,9 @@ def main() -> None:
     try:
         said = args.do(args)
     except UserError as error:
+        if not os.path.samestat(os.fstat(1), os.fstat(2)):
+            # Rules send standard error to a log; whoever watches the workflow sees this line.
+            print(f"{args.do.__name__}: error: {error}", flush=True)
         sys.exit(f"error: {error}")
     if said:
         print(said, flush=True)

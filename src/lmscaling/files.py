@@ -1,9 +1,10 @@
-"""Files that appear whole or not at all.
+"""Files that appear whole or not at all, and locks.
 
 Every output is written under a unique name in its own folder, flushed to the disk and then
 renamed, so that a reader (or a rerun after a crash) never meets half a file.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -14,6 +15,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lmscaling.errors import UserError
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that ends with this process, however it ends.
+
+    Raises:
+        BlockingIOError: Another process holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
 
 
 @contextmanager

@@ -163,5 +163,8 @@ def run_columns() -> dict[str, str]:
     return {c.name: SQL_TYPES.get(getattr(c.type, "__name__", ""), "JSON") for c in fields(Run)}
 
 
+LOCK = "lock"
+"""File in the scratch folder of a run that its trainer keeps locked."""
+
 EXPORTS = ("cells", "runs", "attempts", "updates", "validations")
 """Tables of the store that are exported as Parquet; what figures read."""

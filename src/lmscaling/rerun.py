@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lmscaling.errors import UserError, choose
-from lmscaling.files import read_json
-from lmscaling.records import STATUSES
+from lmscaling.files import locked, read_json
+from lmscaling.records import LOCK, STATUSES
 
 PLACES = ("runs", "scratch")
 """Where a run leaves its record and log, and what outlives an attempt."""
@@ -69,7 +69,13 @@ def _matching(study: Path, runs: set[str], cell: str | None, status: str | None)
 
 
 def move(study: Path, runs: list[str]) -> Path:
-    """Move what these runs have left into ``attic/<time>/``; returns that folder."""
+    """Move what these runs have left into ``attic/<time>/``; returns that folder.
+
+    Raises:
+        UserError: One of them is being trained; nothing is moved.
+    """
+    for run in runs:
+        _check_idle(study / "scratch" / run)
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%f")
     attic = study / "attic" / stamp
     for run in runs:
@@ -78,3 +84,13 @@ def move(study: Path, runs: list[str]) -> Path:
                 (attic / place).mkdir(parents=True, exist_ok=True)
                 (study / place / run).rename(attic / place / run)
     return attic
+
+
+def _check_idle(scratch: Path) -> None:
+    if not (scratch / LOCK).exists():
+        return
+    try:
+        with locked(scratch / LOCK):
+            pass
+    except BlockingIOError:
+        raise UserError(f"run {scratch.name} is being trained; stop its job first") from None

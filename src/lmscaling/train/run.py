@@ -5,7 +5,6 @@ is too short each leave a record. A bug, a broken file or a kill leaves none, an
 to be done.
 """
 
-import fcntl
 import logging
 import os
 import sys
@@ -25,7 +24,7 @@ from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.explain import checked
 from lmscaling.fields import dump
-from lmscaling.files import read_json
+from lmscaling.files import locked, read_json
 from lmscaling.stream import Stream
 from lmscaling.train import environment
 from lmscaling.train.ledger import Ledger
@@ -172,13 +171,11 @@ def _check(cell: Cell, train: Stream, validation: Stream, record: Path) -> None:
 @contextmanager
 def _alone(scratch: Path) -> Iterator[None]:
     """Hold the run's lock: a workflow started twice submits the same run twice."""
-    scratch.mkdir(parents=True, exist_ok=True)
-    with (scratch / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"run {scratch.name} is being trained by another process") from None
-        yield
+    try:
+        with locked(scratch / records.LOCK):
+            yield
+    except BlockingIOError:
+        raise UserError(f"run {scratch.name} is being trained by another process") from None
 
 
 def _quiet() -> None:
