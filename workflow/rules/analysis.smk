@@ -30,10 +30,14 @@ rule collect:
         "python -m lmscaling collect {RESULTS} 2> {log}"
 
 
+def figure_source(wildcards):
+    return FIGURES[wildcards.figure]
+
+
 rule figure:
     input:
         EXPORTS,
-        code=lookup("{figure}", within=FIGURES),
+        code=figure_source,
         look=os.path.relpath(registry.PACKAGE / "figures" / "style.py"),
     output:
         report(

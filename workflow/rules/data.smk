@@ -1,14 +1,15 @@
 # From dataset rows to shards of tokens and their manifest.
 
 TOKENS = f"<results>/tokens/{GRID.tokens}"
-CORPUS = {
-    split: {f"{i:05d}": GRID.corpus.to_json(i + 1) for i in range(len(files))}
-    for split, files in GRID.sources.items()
-}
+N_SHARDS = {split: len(files) for split, files in GRID.sources.items()}
 
 
 def sidecars(split):
-    return [f"{TOKENS}/{split}-{shard}.json" for shard in CORPUS[split]]
+    return [f"{TOKENS}/{split}-{i:05d}.json" for i in range(N_SHARDS[split])]
+
+
+def corpus_json(wildcards):
+    return GRID.corpus.to_json(int(wildcards.shard) + 1)
 
 
 rule tokenize:
@@ -24,7 +25,7 @@ rule tokenize:
         runtime="2h",
     params:
         split="train",
-        json=lookup("train/{shard}", within=CORPUS),
+        json=corpus_json,
     shell:
         "printf '%s\n' {params.json:q}"
         " | python -m lmscaling tokenize {params.split} {wildcards.shard} {output.bin} 2> {log}"
@@ -40,7 +41,7 @@ use rule tokenize as tokenize_validation with:
         "<results>/logs/tokenize/validation-{shard}.log",
     params:
         split="validation",
-        json=lookup("validation/{shard}", within=CORPUS),
+        json=GRID.corpus.to_json(1),
 
 
 rule manifest:
@@ -53,7 +54,7 @@ rule manifest:
         "<results>/logs/manifest.log",
     localrule: True
     params:
-        train=len(CORPUS["train"]),
-        validation=len(CORPUS["validation"]),
+        train=N_SHARDS["train"],
+        validation=N_SHARDS["validation"],
     shell:
         "python -m lmscaling manifest {output} {params.train} {params.validation} 2> {log}"

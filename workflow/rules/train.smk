@@ -1,12 +1,16 @@
 # From the grid to the record of every run.
 
 
+def cell_json(wildcards):
+    return CELLS[wildcards.run].to_json()
+
+
 rule cell:
     output:
         "<results>/cells/{run}.json",
     localrule: True
     params:
-        json=lookup("{run}", within={run: cell.to_json() for run, cell in CELLS.items()}),
+        json=cell_json,
     shell:
         "printf '%s\n' {params.json:q} > {output} && echo 'cell: {wildcards.run}'"
 
