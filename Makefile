@@ -4,6 +4,8 @@ PYTHON ?= python3
 PIP_FLAGS ?=# e.g. --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple
 BIN := .venv/bin
 INSTALLED := .venv/installed
+TESTABLE := .venv/installed-for-tests
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 STUDY ?= c4
 
 .PHONY: demo test lint figures clean
@@ -14,10 +16,10 @@ demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
 		|| { echo "demo: failed; what the jobs said is in results/demo/logs/" >&2; exit 1; }
 	@echo "report: $(CURDIR)/results/demo/report.html"
 
-test: $(INSTALLED) ## run the tests
+test: $(TESTABLE) ## run the tests
 	$(BIN)/python -m pytest -n auto $(PYTEST_FLAGS)
 
-lint: $(INSTALLED) ## check style, types, floors and rules
+lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/ruff check src tests
 	$(BIN)/ruff format --check src tests
 	$(BIN)/pyright
@@ -32,5 +34,9 @@ clean: ## remove the environment; results are kept
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e ".[train,analysis,test]"
+	$(INSTALL) -e ".[train,analysis]"
+	@touch $@
+
+$(TESTABLE): $(INSTALLED)
+	$(INSTALL) -e ".[train,analysis,test]"
 	@touch $@

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,10 @@ import pytest
 
 from lmscaling import grid, shards
 from lmscaling.config import Cell
+
+# Tests run side by side; threads of several processes on the same cores wait for each other. The
+# variable is read when torch is loaded, here and in every process that a test starts.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"

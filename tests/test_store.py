@@ -24,7 +24,7 @@ def header(run, attempt=1, start=0):
 def update(n, attempt=1, loss=3.0):
     return records.Update(
         attempt=attempt, update=n, tokens=64 * n, train_seconds=float(n), train_loss=loss,
-        lr=0.1, grad_norm=1.0,
+        lr=0.1, budget_fraction=0.5, grad_norm=1.0, tokens_per_second=64.0, peak_memory_bytes=None,
     )  # fmt: skip
 
 
@@ -34,6 +34,8 @@ def validation(n, attempt=1, loss=3.0):
         update=n,
         tokens=64 * n,
         train_seconds=float(n),
+        lr=0.1,
+        budget_fraction=0.5,
         val_loss=loss,
         val_tokens=9,
     )
@@ -69,6 +71,7 @@ def record(study, run, data, status="done", updates=2):
     made = {
         "run": run, "name": run.rpartition("-")[0], "cell": {}, "status": status, "message": "",
         "attempts": 1, "updates": updates, "tokens": 64 * updates, "train_seconds": 2.0,
+        "attempt_seconds": 2.5, "lost_seconds": 0.0, "gpu_hours": 0.0,
         "params": 100, "params_total": 200, "flops_per_token": 600.0, "data": {},
         "environment": ENVIRONMENT, "started": "a", "ended": "b",
     }  # fmt: skip

@@ -31,19 +31,25 @@ def locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that becomes ``path`` if the block ends well, and vanishes if it does not."""
+def new_file(path: Path) -> Iterator[Path]:
+    """A path that becomes ``path`` if the block ends well, and vanishes if it does not."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
+        yield temporary
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
         _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A binary file that becomes ``path`` if the block ends well, and vanishes if it does not."""
+    with new_file(path) as temporary, temporary.open("wb") as file:
+        yield file
 
 
 def _sync_folder(folder: Path) -> None:

@@ -21,6 +21,7 @@ STATUSES = {
     "diverged": "the loss became infinite or no number",
     "oom": "a device ran out of memory",
     "out_of_tokens": "the stream ended before the budget",
+    "crashed": "two attempts in a row ended without a checkpoint",
 }
 """How a run can end; each is a result. A run without a record is running, failed or not begun."""
 
@@ -66,8 +67,14 @@ class Update:
     train_loss: float | None
     """Mean cross-entropy of this update, nats per token; null if no number."""
     lr: float
+    budget_fraction: float
+    """Share of the budget that is spent, 0 to 1."""
     grad_norm: float | None
     """Norm of the whole gradient before clipping; null if no number."""
+    tokens_per_second: float
+    """Over all devices, in productive time."""
+    peak_memory_bytes: int | None
+    """The most allocated on rank 0's device so far; null on the CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +86,8 @@ class Validation:
     update: int
     tokens: int
     train_seconds: float
+    lr: float
+    budget_fraction: float
     val_loss: float | None
     """Mean cross-entropy on the validation tokens, nats per token; null if no number."""
     val_tokens: int
@@ -121,6 +130,12 @@ class Run:
     """Training tokens seen, over all devices."""
     train_seconds: float
     """Productive time."""
+    attempt_seconds: float
+    """Wall clock of all attempts from their first update on."""
+    lost_seconds: float
+    """Productive time that had to be trained again."""
+    gpu_hours: float
+    """Hours of all devices in all attempts."""
     params: int
     """Parameters without embeddings."""
     params_total: int
@@ -144,7 +159,13 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-SQL_TYPES = {"int": "BIGINT", "float": "DOUBLE", "float | None": "DOUBLE", "str": "VARCHAR"}
+SQL_TYPES = {
+    "int": "BIGINT",
+    "float": "DOUBLE",
+    "float | None": "DOUBLE",
+    "int | None": "BIGINT",
+    "str": "VARCHAR",
+}
 
 
 def log_columns() -> dict[str, str]:

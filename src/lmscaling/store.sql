@@ -38,14 +38,15 @@ LEFT JOIN (SELECT * FROM lines WHERE record = 'end' AND NOT damaged) e USING (ru
 
 CREATE TABLE updates AS
 SELECT
-    run, attempt, update, tokens, train_seconds, train_loss, lr, grad_norm,
+    run, attempt, update, tokens, train_seconds, train_loss, lr, budget_fraction, grad_norm,
+    tokens_per_second, peak_memory_bytes,
     update <= coalesce(keeps_to, update) AS surviving
 FROM lines LEFT JOIN attempts a USING (run, attempt)
 WHERE record = 'update' AND NOT damaged;
 
 CREATE TABLE validations AS
 SELECT
-    run, attempt, update, tokens, train_seconds, val_loss, val_tokens,
+    run, attempt, update, tokens, train_seconds, lr, budget_fraction, val_loss, val_tokens,
     update <= coalesce(keeps_to, update) AS surviving
 FROM lines LEFT JOIN attempts a USING (run, attempt)
 WHERE record = 'validation' AND NOT damaged;
@@ -83,6 +84,7 @@ SELECT
     coalesce(r.params, first.params) AS params,
     coalesce(r.params_total, first.params_total) AS params_total,
     coalesce(r.flops_per_token, first.flops_per_token) AS flops_per_token,
+    r.attempt_seconds, r.lost_seconds, r.gpu_hours,
     coalesce(lines, 0) AS lines,
     coalesce(damaged_lines, 0) AS damaged_lines,
     (SELECT count(*) FROM updates u WHERE u.run = logged.run AND NOT surviving) AS superseded_rows,

@@ -84,7 +84,7 @@ def missing(db: duckdb.DuckDBPyConnection) -> str:
     return f"Of {planned} cells: {', '.join(parts)}."
 
 
-ORDER = ("done", "diverged", "oom", "out_of_tokens", "running", "interrupted", "pending")
+ORDER = ("done", "diverged", "oom", "out_of_tokens", "crashed", "running", "interrupted", "pending")
 
 
 def save_all(exports: Path, folder: Path) -> Iterable[Path]:

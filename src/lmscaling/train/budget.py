@@ -1,7 +1,8 @@
 """What a run may spend, and the clock that counts it.
 
 Productive seconds run from the end of one update to the end of the next, less the brackets of
-work that is not training (validation). Waiting for data and writing the log count.
+work that is not training (validation, checkpoints). Compilation and warm-up come before the first.
+Waiting for data and writing the log count.
 """
 
 import time
@@ -17,21 +18,25 @@ class Budget:
     def __init__(self, text: str) -> None:
         self.amount, self.unit = parse_budget(text)
 
+    def fraction(self, *, updates: int, tokens: int, seconds: float) -> float:
+        """The share that is spent, 0 to 1; a last update may pass 1."""
+        if self.unit in SECONDS:
+            return seconds / (self.amount * SECONDS[self.unit])
+        return {"updates": updates, "tokens": tokens}[self.unit] / self.amount
+
     def spent(self, *, updates: int, tokens: int, seconds: float) -> bool:
         """Whether nothing is left."""
-        if self.unit in SECONDS:
-            return seconds >= self.amount * SECONDS[self.unit]
-        return {"updates": updates, "tokens": tokens}[self.unit] >= self.amount
+        return self.fraction(updates=updates, tokens=tokens, seconds=seconds) >= 1
 
 
 class Clock:
-    """Productive seconds; ``now`` is a monotonic time in seconds."""
+    """Productive seconds, from those of a checkpoint on; ``now`` is a monotonic time in seconds."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float = 0.0, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._mark = now()
         self._excluded = 0.0
-        self.seconds = 0.0
+        self.seconds = seconds
 
     def start(self) -> None:
         """Begin to count; everything before was preparation."""

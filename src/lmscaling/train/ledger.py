@@ -1,86 +1,130 @@
-"""What happens after each update: count, log, validate, and decide whether the run is over.
+"""The ledger: what a run has spent, whatever became of its attempts.
 
-Rank 0 writes and its clock decides; the other ranks only take part in the sums.
+A checkpoint cannot know what was lost after it was written, so time is kept beside it: one line of
+JSON, appended and fsynced, when an attempt begins, every few seconds, at every checkpoint and at
+the end. A cut last line costs a few seconds of the account, never the account.
 """
 
-import math
-from typing import Any
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
 
-import lightning
-
-from lmscaling import records
-from lmscaling.config import Cell
-from lmscaling.records import finite
-from lmscaling.train import optimizer
-from lmscaling.train.budget import Budget, Clock
-from lmscaling.train.log import Log
-from lmscaling.train.module import Training
+BEAT_SECONDS = 10.0
+"""Seconds between two entries of a running attempt: the most that a kill can hide."""
 
 
-class Ledger(lightning.Callback):
-    """Counts, logs and validates after each update, and ends the run."""
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of the ledger."""
 
-    def __init__(self, cell: Cell, log: Log | None) -> None:
-        self.cell, self._log = cell, log  # Lightning puts its own `log` on every callback
-        self.budget, self.clock = Budget(cell.budget), Clock()
-        self.status, self.message = "", ""
+    kind: Literal["begin", "beat", "checkpoint"]
+    attempt: int
+    update: int
+    train_seconds: float
+    """Productive time of the trajectory that this attempt is on."""
+    attempt_seconds: float
+    """Wall clock since the attempt began its first update, all work included."""
 
-    @property
-    def attempt(self) -> int:
-        return self._log.attempt if self._log else 0
 
-    def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
-        self.clock.start()
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """What all attempts of a run have spent."""
 
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    attempt_seconds: float
+    """Wall clock of all attempts."""
+    lost_seconds: float
+    """Productive time that was trained again, because its attempt ended after a checkpoint."""
+
+
+class Ledger:
+    """The ledger of a run, opened to append; ``attempt`` is the number of the new attempt."""
+
+    def __init__(self, scratch: Path, attempt: int) -> None:
+        self.path = scratch / "ledger.jsonl"
+        self.attempt = attempt
+        self._began = self._beat = time.monotonic()
+        torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
+        self._file = self.path.open("ab", buffering=0)
+        if torn:
+            self._file.write(b"\n")
+
+    def write(
+        self, kind: Literal["begin", "beat", "checkpoint"], update: int, train: float
     ) -> None:
-        module: Training = pl_module
-        loss, norm = float(outputs["loss"]), float(outputs["norm"])
-        seconds = self.clock.tick()
-        update, tokens = module.updates, module.updates * self.cell.update_tokens
-        self._write(
-            records.Update(
-                attempt=self.attempt,
-                update=update,
-                tokens=tokens,
-                train_seconds=seconds,
-                train_loss=finite(loss),
-                lr=optimizer.learning_rate(self.cell, update),
-                grad_norm=finite(norm),
-            )
+        """Append an entry; it is on the disk when this returns."""
+        self._beat = time.monotonic()
+        entry = Entry(
+            kind=kind,
+            attempt=self.attempt,
+            update=update,
+            train_seconds=train,
+            attempt_seconds=self._beat - self._began,
         )
-        # The clock of rank 0 decides for all: ranks that stop apart wait for each other forever.
-        spent = self.budget.spent(updates=update, tokens=tokens, seconds=seconds)
-        spent = trainer.strategy.reduce_boolean_decision(
-            spent and trainer.is_global_zero, all=False
-        )
-        if not math.isfinite(loss):
-            self.end("diverged", f"the training loss of update {update} is {loss}")
-        elif spent:
-            self.end("done", "")
-        elif update == module.train_stream.updates(self.cell.update_tokens):
-            self.end("out_of_tokens", f"the stream has {module.train_stream.tokens} tokens")
-        if self.status or tokens % self.cell.validation.every_tokens == 0:
-            with self.clock.excluded():
-                self._validate(module, update, tokens, seconds)
-        trainer.should_stop = bool(self.status)
+        self._file.write((json.dumps(asdict(entry)) + "\n").encode())
+        os.fsync(self._file.fileno())
 
-    def _validate(self, module: Training, update: int, tokens: int, seconds: float) -> None:
-        self._write(
-            records.Validation(
-                attempt=self.attempt,
-                update=update,
-                tokens=tokens,
-                train_seconds=seconds,
-                val_loss=finite(module.validation_loss()),
-                val_tokens=self.cell.validation.tokens,
-            )
-        )
+    def beat(self, update: int, train: float) -> None:
+        """Append an entry if the last one is old."""
+        if time.monotonic() - self._beat >= BEAT_SECONDS:
+            self.write("beat", update, train)
 
-    def end(self, status: str, message: str) -> None:
-        self.status, self.message = status, message
+    def account(self) -> Account:
+        """What has been spent up to the last entry."""
+        return account(entries(self.path))
 
-    def _write(self, row: records.Row) -> None:
-        if self._log:
-            self._log.write(row)
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+def entries(path: Path) -> list[Entry]:
+    """The whole lines of a ledger, in order."""
+    found: list[Entry] = []
+    for line in path.read_bytes().split(b"\n") if path.is_file() else []:
+        values = _parsed(line)
+        if values is not None:
+            found.append(Entry(**values))
+    return found
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def account(written: list[Entry]) -> Account:
+    """Add up the entries of all attempts."""
+    spent: dict[int, float] = {}
+    lost, last = 0.0, 0.0
+    for entry in written:
+        if entry.kind == "begin":
+            lost += max(0.0, last - entry.train_seconds)
+        last = entry.train_seconds
+        spent[entry.attempt] = entry.attempt_seconds
+    return Account(attempt_seconds=sum(spent.values()), lost_seconds=lost)
+
+
+def fruitless(written: list[Entry]) -> int:
+    """How many of the last attempts in a row have left no checkpoint."""
+    fruitful = {entry.attempt for entry in written if entry.kind == "checkpoint"}
+    attempts = sorted({entry.attempt for entry in written})
+    count = 0
+    for attempt in reversed(attempts):
+        if attempt in fruitful:
+            break
+        count += 1
+    return count

@@ -19,12 +19,17 @@ class Log:
 
     def __init__(self, scratch: Path) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
+        self.scratch = scratch
         self.attempt = len(attempts(scratch)) + 1
         self._file = (scratch / f"attempt-{self.attempt:03d}.jsonl").open("xb", buffering=0)
 
     def write(self, row: Row) -> None:
         """Add one whole line."""
         self._file.write(line(row))
+
+    def sync(self) -> None:
+        """Let what was written survive a power cut."""
+        os.fsync(self._file.fileno())
 
     def __enter__(self) -> "Log":
         return self
@@ -35,7 +40,7 @@ class Log:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        os.fsync(self._file.fileno())
+        self.sync()
         self._file.close()
 
 
@@ -51,5 +56,5 @@ def publish(scratch: Path, record: Path, run: Run) -> None:
             data = path.read_bytes()
             out.write(data if data.endswith(b"\n") else data + b"\n")
     write_json(record, asdict(run))
-    for path in attempts(scratch):
-        path.unlink()
+    for path in (*attempts(scratch), *scratch.glob("checkpoint-*"), scratch / "ledger.jsonl"):
+        path.unlink(missing_ok=True)

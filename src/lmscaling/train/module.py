@@ -26,17 +26,20 @@ MICRO_BATCH_TOKENS = 2**14
 
 
 class Updates(Dataset):
-    """One rank's share of each update, as tokens ``[share + 1]``; item 0 is update 1."""
+    """One rank's share of each update behind ``done``, as tokens ``[share + 1]``."""
 
-    def __init__(self, stream: Stream, update_tokens: int, rank: int, world: int) -> None:
-        self.stream, self.update_tokens = stream, update_tokens
+    def __init__(
+        self, stream: Stream, update_tokens: int, done: int, rank: int, world: int
+    ) -> None:
+        self.stream, self.update_tokens, self.done = stream, update_tokens, done
         self.rank, self.world = rank, world
 
     def __len__(self) -> int:
-        return self.stream.updates(self.update_tokens)
+        return self.stream.updates(self.update_tokens) - self.done
 
     def __getitem__(self, index: int) -> Tensor:
-        slab = self.stream.slab(index + 1, self.update_tokens, self.rank, self.world)
+        update = self.done + index + 1
+        slab = self.stream.slab(update, self.update_tokens, self.rank, self.world)
         return torch.from_numpy(slab.astype("int64"))
 
 
@@ -58,6 +61,7 @@ class Training(lightning.LightningModule):
         updates = Updates(
             self.train_stream,
             self.cell.update_tokens,
+            self.updates,
             self.trainer.global_rank,
             self.trainer.world_size,
         )
@@ -65,6 +69,7 @@ class Training(lightning.LightningModule):
 
     def training_step(self, slab: Tensor, index: int) -> dict[str, Tensor]:
         """One update; returns the mean loss over all ranks and the norm of the gradient."""
+        self._seed()
         (adamw,) = self.trainer.optimizers
         rate = optimizer.learning_rate(self.cell, self.updates + 1)
         for group in adamw.param_groups:
@@ -83,6 +88,32 @@ class Training(lightning.LightningModule):
         adamw.zero_grad(set_to_none=True)
         self.updates += 1
         return {"loss": self.trainer.strategy.reduce(total, reduce_op="mean"), "norm": norm}
+
+    def _seed(self) -> None:
+        """Random numbers, if a variant draws any, follow from the update: nothing to be saved."""
+        seed = hash((self.cell.seed, self.updates, self.trainer.global_rank))
+        # Not torch.manual_seed: without a GPU it keeps a stack trace of every call.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def warm_up(self) -> None:
+        """One micro-batch of zeros forward and backward, so that the first update pays for no
+        compilation and no first use of a library; weights and gradients stay as they are."""
+        share = self.cell.update_tokens // self.trainer.world_size
+        slab = torch.zeros(share + 1, dtype=torch.int64, device=self.device)
+        x_BT, y_BT = next(iter(micro_batches(slab, self.cell.context)))
+        with self.trainer.precision_plugin.train_step_context():
+            self.model.loss(x_BT, y_BT).backward()
+        self.model.zero_grad(set_to_none=True)
+
+    def reached(self) -> tuple[int, str]:
+        """Number and chain id of the last training shard read."""
+        return self.train_stream.reached(self.updates * self.cell.update_tokens)
+
+    def peak_memory_bytes(self) -> int | None:
+        """The most that was allocated on this rank's device; None on the CPU."""
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
 
     def _keep_gradients(self) -> AbstractContextManager:
         """Only the last micro-batch of an update sends its gradients to the other ranks."""

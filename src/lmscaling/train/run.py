@@ -17,7 +17,6 @@ from typing import Any
 import lightning
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lmscaling import records
 from lmscaling.config import Cell
@@ -26,10 +25,14 @@ from lmscaling.explain import checked
 from lmscaling.fields import dump
 from lmscaling.files import locked, read_json
 from lmscaling.stream import Stream
-from lmscaling.train import environment
-from lmscaling.train.ledger import Ledger
+from lmscaling.train import checkpoint, environment
+from lmscaling.train.boundary import Boundary, Writer
+from lmscaling.train.ledger import Ledger, entries, fruitless
 from lmscaling.train.log import Log, publish
 from lmscaling.train.module import Training
+
+FRUITLESS = 2
+"""Attempts in a row without a new checkpoint after which a run counts as crashed."""
 
 INTERRUPTED = 75
 """Exit code of an attempt that was asked to stop (EX_TEMPFAIL): try again."""
@@ -54,21 +57,30 @@ def train(cell_path: Path, manifest: Path, scratch: Path, record: Path) -> recor
     streams = Stream(manifest, "train"), Stream(manifest, "validation")
     _check(cell, *streams, record)
     _quiet()
-    if int(os.environ.get("LOCAL_RANK", "0")):
-        _fit(Training(cell, *streams), None)
-        return None
-    started, described = environment.now(), environment.describe(cell.gpus)
+    scratch.mkdir(parents=True, exist_ok=True)
     module = Training(cell, *streams)
+    if int(os.environ.get("LOCAL_RANK", "0")):
+        _fit(Boundary(cell, None, _resume(module, scratch)), module)
+        return None
+    with _alone(scratch):
+        return _attempt(module, scratch, record)
+
+
+def _attempt(module: Training, scratch: Path, record: Path) -> records.Run:
+    """One attempt of rank 0: go on from the newest checkpoint, and close the run if it ends."""
+    cell, started = module.cell, environment.now()
+    described = environment.describe(cell.gpus)
+    start = _resume(module, scratch)
     counts = {
         "params": module.model.params,
         "params_total": module.model.params_total,
         "flops_per_token": module.model.flops_per_token(),
     }
-    with _alone(scratch), Log(scratch) as log:
+    with Log(scratch) as log, Ledger(scratch, log.attempt) as ledger:
         log.write(
             records.Header(
                 attempt=log.attempt,
-                start_update=0,
+                start_update=module.updates,
                 run=cell.run,
                 cell=dump(cell),
                 started=started,
@@ -76,51 +88,71 @@ def train(cell_path: Path, manifest: Path, scratch: Path, record: Path) -> recor
                 **counts,
             )
         )
-        ledger = _fit(module, log)
+        boundary = Boundary(cell, Writer(log, ledger), start)
+        if fruitless(entries(ledger.path)) >= FRUITLESS:
+            boundary.end("crashed", f"{FRUITLESS} attempts in a row ended without a checkpoint")
+        elif module.updates and boundary.spent(module.updates):
+            boundary.end("done", "")
+        else:
+            _fit(boundary, module)
         ended = environment.now()
         log.write(
             records.End(
                 attempt=log.attempt,
                 update=module.updates,
-                status=ledger.status,
-                message=ledger.message,
+                status=boundary.status,
+                message=boundary.message,
                 ended=ended,
             )
         )
-        if ledger.status not in records.STATUSES:
+        if boundary.status not in records.STATUSES:
             sys.exit(INTERRUPTED)
-        tokens = module.updates * cell.update_tokens
-        shard, identity = streams[0].reached(tokens)
+        account = ledger.account()
+        shard, identity = module.reached()
         run = records.Run(
             run=cell.run,
             name=cell.name,
             cell=dump(cell),
-            status=ledger.status,
-            message=ledger.message,
+            status=boundary.status,
+            message=boundary.message,
             attempts=log.attempt,
             updates=module.updates,
-            tokens=tokens,
-            train_seconds=ledger.clock.seconds,
+            tokens=module.updates * cell.update_tokens,
+            train_seconds=boundary.clock.seconds,
+            attempt_seconds=account.attempt_seconds,
+            lost_seconds=account.lost_seconds,
+            gpu_hours=account.attempt_seconds * cell.gpus / 3600,
             data={"folder": cell.data.folder, "shard": shard, "id": identity},
             environment=described,
             started=started,
             ended=ended,
             **counts,
         )
+        if module.updates:
+            checkpoint.save_weights(record.with_name("model.safetensors"), module.model)
         publish(scratch, record, run)
     return run
 
 
-def _fit(module: Training, log: Log | None) -> Ledger:
-    ledger = Ledger(module.cell, log)
-    trainer = lightning.Trainer(callbacks=[ledger], **trainer_options(module.cell))
+def _resume(
+    module: Training, scratch: Path
+) -> tuple[checkpoint.Progress, dict[str, torch.Tensor]] | None:
+    """Put the newest usable checkpoint's weights into the model, and its update number."""
+    cell = module.cell
+    expected = checkpoint.Expected(cell.run, cell.update_tokens, module.train_stream.reached)
+    start = checkpoint.newest(scratch, expected)
+    if start:
+        checkpoint.restore_weights(start[1], module.model)
+        module.updates = start[0].update
+    return start
+
+
+def _fit(boundary: Boundary, module: Training) -> None:
+    trainer = lightning.Trainer(callbacks=[boundary], **trainer_options(module.cell))
     try:
         trainer.fit(module)
-    except SIGTERMException:
-        ledger.end("interrupted", "asked to stop by SIGTERM")
     except torch.OutOfMemoryError as error:
-        ledger.end("oom", str(error).split("\n")[0])
-    return ledger
+        boundary.end("oom", str(error).split("\n")[0])
 
 
 def trainer_options(cell: Cell) -> dict[str, Any]:

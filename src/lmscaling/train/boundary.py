@@ -1,0 +1,180 @@
+"""What happens at the border between two updates: count, log, validate, save, and stop or go on.
+
+Rank 0 writes, and its clock and signals decide for all; the other ranks take part in the sums.
+The order (log, validate, save) means that whatever a checkpoint holds has been logged before it.
+"""
+
+import math
+import os
+import signal
+import time
+from typing import Any
+
+import lightning
+from torch import Tensor
+
+from lmscaling import records
+from lmscaling.config import Cell
+from lmscaling.records import finite
+from lmscaling.train import checkpoint, optimizer
+from lmscaling.train.budget import Budget, Clock
+from lmscaling.train.ledger import Ledger
+from lmscaling.train.log import Log
+from lmscaling.train.module import Training
+from lmscaling.train.ranks import Agreement
+
+CHECKPOINT_SECONDS = 900.0
+"""Time between two checkpoints: what a kill can cost; writing one is not productive time."""
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+"""Requests to stop: the run saves at the next border and is trained further another time."""
+
+BEFORE_LIMIT_SECONDS = 300.0
+"""An attempt stops itself so long before its job's time limit."""
+
+
+class Writer:
+    """Where rank 0 writes: the attempt's log, the ledger, the folder of the checkpoints."""
+
+    def __init__(self, log: Log, ledger: Ledger) -> None:
+        self.log, self.ledger = log, ledger
+        self.scratch, self.attempt = log.scratch, log.attempt
+
+
+class Boundary(lightning.Callback):
+    """Runs a cell from a checkpoint or from the start until it ends or is asked to stop.
+
+    Args:
+        cell: The cell.
+        writer: Where to write; None on ranks other than 0.
+        start: Checkpoint to go on from, or None.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        writer: Writer | None,
+        start: tuple[checkpoint.Progress, dict[str, Tensor]] | None,
+    ) -> None:
+        self.cell, self.writer, self.start = cell, writer, start
+        self.budget = Budget(cell.budget)
+        self.clock = Clock(start[0].train_seconds if start else 0.0)
+        self.status, self.message = "", ""
+        self._asked = ""
+        self._saved = time.monotonic()
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
+        self._agreement = Agreement()
+        # Lightning has its own handlers by now; they would end the run without saving.
+        self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        if self.start:
+            checkpoint.restore_moments(*self.start, pl_module.model, trainer.optimizers[0])
+        pl_module.warm_up()
+        if self.writer:
+            self.writer.ledger.write("begin", pl_module.updates, self.clock.seconds)
+        self._saved = time.monotonic()
+        self.clock.start()
+
+    def teardown(self, trainer: lightning.Trainer, pl_module: Any, stage: str) -> None:
+        for number, handler in getattr(self, "_before", {}).items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        self._asked = f"asked to stop by {signal.Signals(number).name}"
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        module: Training = pl_module
+        loss, norm = float(outputs["loss"]), float(outputs["norm"])
+        before = self.clock.seconds
+        seconds = self.clock.tick()
+        at = self._at(module.updates, seconds)
+        self._write(
+            records.Update(
+                **at,
+                train_loss=finite(loss),
+                grad_norm=finite(norm),
+                tokens_per_second=self.cell.update_tokens / (seconds - before),
+                peak_memory_bytes=module.peak_memory_bytes(),
+            )
+        )
+        spent, asked, due = self._agreement.on(
+            self.spent(module.updates), self._limit_is_near(), self._checkpoint_is_due()
+        )
+        self._decide(module, loss, spent, asked)
+        ended = self.status in records.STATUSES
+        with self.clock.excluded():
+            if ended or at["tokens"] % self.cell.validation.every_tokens == 0:
+                self._validate(module, at)
+            if self.writer and not ended:
+                self._save(trainer, module, due or asked)
+        trainer.should_stop = bool(self.status)
+
+    def spent(self, updates: int) -> bool:
+        """Whether nothing of the budget is left."""
+        tokens = updates * self.cell.update_tokens
+        return self.budget.spent(updates=updates, tokens=tokens, seconds=self.clock.seconds)
+
+    def _at(self, update: int, seconds: float) -> dict[str, Any]:
+        """The columns that say where in the run a row stands."""
+        tokens = update * self.cell.update_tokens
+        return {
+            "attempt": self.writer.attempt if self.writer else 0,
+            "update": update,
+            "tokens": tokens,
+            "train_seconds": seconds,
+            "lr": optimizer.learning_rate(self.cell, update),
+            "budget_fraction": self.budget.fraction(updates=update, tokens=tokens, seconds=seconds),
+        }
+
+    def _limit_is_near(self) -> bool:
+        """Whether a signal came, or the job that this runs in is about to be ended."""
+        end = os.environ.get("SLURM_JOB_END_TIME", "")
+        if end.isdigit() and time.time() > int(end) - BEFORE_LIMIT_SECONDS:
+            self._asked = self._asked or "the time limit of the job is near"
+        return bool(self._asked)
+
+    def _checkpoint_is_due(self) -> bool:
+        return time.monotonic() - self._saved >= CHECKPOINT_SECONDS
+
+    def _decide(self, module: Training, loss: float, spent: bool, asked: bool) -> None:
+        if not math.isfinite(loss):
+            self.end("diverged", f"the training loss of update {module.updates} is {loss}")
+        elif spent:
+            self.end("done", "")
+        elif module.updates == module.train_stream.updates(self.cell.update_tokens):
+            self.end("out_of_tokens", f"the stream has {module.train_stream.tokens} tokens")
+        elif asked:
+            self.end("interrupted", self._asked)
+
+    def _validate(self, module: Training, at: dict[str, Any]) -> None:
+        loss = module.validation_loss()
+        self._write(
+            records.Validation(**at, val_loss=finite(loss), val_tokens=self.cell.validation.tokens)
+        )
+
+    def _save(self, trainer: lightning.Trainer, module: Training, now: bool) -> None:
+        assert self.writer
+        if not now:
+            self.writer.ledger.beat(module.updates, self.clock.seconds)
+            return
+        shard, tokens_id = module.reached()
+        progress = checkpoint.Progress(
+            run=self.cell.run,
+            update=module.updates,
+            train_seconds=self.clock.seconds,
+            shard=shard,
+            tokens_id=tokens_id,
+        )
+        self.writer.log.sync()
+        checkpoint.save(self.writer.scratch, progress, module.model, trainer.optimizers[0])
+        self.writer.ledger.write("checkpoint", module.updates, self.clock.seconds)
+        self._saved = time.monotonic()
+
+    def end(self, status: str, message: str) -> None:
+        self.status, self.message = status, message
+
+    def _write(self, row: records.Row) -> None:
+        if self.writer:
+            self.writer.log.write(row)

@@ -1,0 +1,27 @@
+"""What the ranks of a run agree on after each update: rank 0 decides, one broadcast tells.
+
+Ranks that stop at different updates would wait for each other for ever, and clocks differ. The
+message is a few integers, sent between CPUs, so it does not wait for a device.
+"""
+
+from typing import Any
+
+import torch
+from torch import distributed
+
+
+class Agreement:
+    """A channel from rank 0 to the others; with one rank it does nothing."""
+
+    def __init__(self) -> None:
+        self._group: Any = None
+        if distributed.is_initialized() and distributed.get_world_size() > 1:
+            self._group = distributed.new_group(backend="gloo")
+
+    def on(self, *decisions: bool) -> list[bool]:
+        """The decisions of rank 0, on every rank."""
+        if self._group is None:
+            return list(decisions)
+        message = torch.tensor(decisions, dtype=torch.int64)
+        distributed.broadcast(message, src=0, group=self._group)
+        return [bool(decision) for decision in message.tolist()]
