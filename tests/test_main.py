@@ -14,7 +14,7 @@ FOREIGN = {
     "store": {"torch", "lightning", "tiktoken"},
     "report": {"torch", "lightning", "tiktoken"},
     "figures.learning_curves": {"torch", "lightning", "tiktoken"},
-    "train.run": {"duckdb", "seaborn", "matplotlib"},
+    "train.run": {"duckdb", "seaborn"},
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmscaling import grid
+from lmscaling import grid, model
 from lmscaling.config import Model
 from lmscaling.model import GPT
 
@@ -32,14 +32,20 @@ def test_it_counts_its_parameters(gpt):
 
 
 @pytest.mark.parametrize(
-    ("shape", "total"), [((12, 12, 768), 124_439_808), ((24, 16, 1024), 354_823_168)]
+    ("dims", "total"),
+    [
+        ((12, 12, 768), 124_439_808),
+        ((24, 16, 1024), 354_823_168),
+        ((36, 20, 1280), 774_030_080),
+        ((48, 25, 1600), 1_557_611_200),
+    ],
 )
-def test_its_count_is_that_of_the_published_gpt2(cell, shape, total):
-    n_layer, n_head, d_model = shape
-    model = Model(n_layer=n_layer, n_head=n_head, d_model=d_model, vocab_size=50257)
-    with torch.device("meta"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GPT, "_init", lambda *_: None)
-        assert GPT(replace(cell, model=model, context=1024)).params_total == total
+def test_its_count_is_that_of_the_published_gpt2(cell, dims, total, monkeypatch):
+    n_layer, n_head, d_model = dims
+    shape = Model(n_layer=n_layer, n_head=n_head, d_model=d_model, vocab_size=50257)
+    monkeypatch.setattr(GPT, "_init", lambda *_: None)
+    with torch.device("meta"):
+        assert GPT(replace(cell, model=shape, context=1024)).params_total == total
 
 
 def test_its_first_weights_have_the_spread_of_gpt2(gpt):
@@ -58,6 +64,32 @@ def test_its_first_loss_is_that_of_knowing_nothing(gpt):
     torch.manual_seed(0)
     x, y = torch.randint(0, 257, (2, 8, 32))
     assert gpt.loss(x, y).item() == pytest.approx(math.log(320), abs=0.1)
+
+
+def test_the_first_loss_at_the_width_of_gpt2_is_that_of_gpt2(cell):
+    """Between ln 50304 and that plus half the variance of the logits; llm.c logs 11.009."""
+    shape = Model(n_layer=2, n_head=12, d_model=768, vocab_size=50257)
+    gpt = GPT(replace(cell, model=shape, context=64, attention="softmax"))
+    torch.manual_seed(0)
+    x, y = torch.randint(0, 50257, (2, 4, 64))
+    with torch.no_grad():
+        assert 10.85 < gpt.loss(x, y).item() < 11.15
+
+
+@pytest.mark.parametrize("rows", [1, 7, 63, 64])
+def test_a_loss_made_in_parts_has_the_value_and_gradient_of_the_whole(gpt, rows, monkeypatch):
+    gpt = gpt.double()
+    x, y = torch.randint(0, 257, (2, 2, 32))
+    whole = gpt.loss(x, y)
+    whole.backward()
+    expected = [p.grad.clone() for p in gpt.parameters()]
+    gpt.zero_grad()
+    monkeypatch.setattr(model, "LOGITS_AT_ONCE", rows * 320)
+    parts = gpt.loss(x, y)
+    parts.backward()
+    torch.testing.assert_close(parts, whole, rtol=1e-6, atol=0)  # cross-entropy is float32
+    for p, gradient in zip(gpt.parameters(), expected, strict=True):
+        torch.testing.assert_close(p.grad, gradient, rtol=1e-5, atol=1e-9)
 
 
 def test_it_is_the_forward_pass_of_gpt2(gpt):

@@ -21,10 +21,11 @@ def header(run, attempt=1, start=0):
     )  # fmt: skip
 
 
-def update(n, attempt=1, loss=3.0):
+def update(n: int, attempt: int = 1, loss: float | None = 3.0) -> records.Update:
     return records.Update(
         attempt=attempt, update=n, tokens=64 * n, train_seconds=float(n), train_loss=loss,
-        lr=0.1, budget_fraction=0.5, grad_norm=1.0, tokens_per_second=64.0, peak_memory_bytes=None,
+        lr=0.1, budget_fraction=0.5, grad_norm=1.0, tokens_per_second=64.0, mfu=None,
+        peak_memory_bytes=None,
     )  # fmt: skip
 
 

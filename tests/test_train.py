@@ -16,6 +16,7 @@ from lmscaling.model import GPT
 from lmscaling.stream import Stream
 from lmscaling.train import module, optimizer
 from lmscaling.train.budget import Budget, Clock
+from lmscaling.train.peaks import peak_flops
 from lmscaling.train.run import train
 
 
@@ -102,6 +103,9 @@ def test_micro_batches_change_nothing_but_rounding(run, cell, monkeypatch, place
 def test_two_ranks_train_as_one(run, cell, tokens, tmp_path, monkeypatch):
     _, rows = run(cell)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    # Inside a Slurm job of one task Lightning would refuse to start ranks of its own.
+    for name, value in {"JOB_ID": "7", "NTASKS": "1", "PROCID": "0", "LOCALID": "0"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
     (tmp_path / "two.json").write_text(cell.to_json())
     subprocess.run(
         [sys.executable, ROOT / "tests" / "two_ranks.py", tmp_path / "two.json", tokens, tmp_path],
@@ -234,10 +238,26 @@ def test_only_matrices_decay(cell):
     gpt = GPT(cell)
     decayed, plain = optimizer.build(gpt, cell).param_groups
     names = {id(p): name for name, p in gpt.named_parameters()}
-    assert all(names[id(p)].endswith("weight") and p.dim() == 2 for p in decayed["params"])
-    assert all("norm" in names[id(p)] or names[id(p)].endswith("bias") for p in plain["params"])
+    block = "blocks.0"
+    linears = [f"{block}.{x}" for x in ("attention.qkv", "attention.out", "up", "down")]
+    norms = [f"{block}.norm_1", f"{block}.norm_2", "norm"]
+    assert {names[id(p)] for p in decayed["params"]} == {
+        "wte.weight", "wpe.weight", *(f"{x}.weight" for x in linears),
+    }  # fmt: skip
+    assert {names[id(p)] for p in plain["params"]} == {
+        *(f"{x}.bias" for x in (*linears, *norms)), *(f"{x}.weight" for x in norms),
+    }  # fmt: skip
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     assert len(names) == len(decayed["params"]) + len(plain["params"])
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [("NVIDIA H200", 989e12), ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 NVL", 835e12),
+     ("NVIDIA A100-SXM4-80GB", 312e12), ("Some CPU", None)],
+)  # fmt: skip
+def test_the_peak_of_a_device_is_the_dense_one(device, peak):
+    assert peak_flops(device) == peak
 
 
 def test_a_row_is_one_line_of_strict_json():

@@ -82,6 +82,13 @@ def figures(args: argparse.Namespace) -> str:
     return f"report: {report.write(args.study)}"
 
 
+def status(args: argparse.Namespace) -> str:
+    """Say of every cell of a study how far it is."""
+    from lmscaling import status
+
+    return status.table(args.study)
+
+
 def rerun(args: argparse.Namespace) -> str:
     """Move what a cell has left to the attic, so that the next snakemake trains it again."""
     from lmscaling import rerun
@@ -89,6 +96,14 @@ def rerun(args: argparse.Namespace) -> str:
     study, runs = rerun.select(args.results, args.study, args.cell, args.status)
     attic = rerun.move(study, runs)
     return f"moved to {attic}: {', '.join(runs)}; the next snakemake trains from update 0"
+
+
+def export(args: argparse.Namespace) -> str:
+    """Write a finished run in the layout of Hugging Face's GPT-2."""
+    from lmscaling import exchange
+
+    exchange.export(args.run, args.folder)
+    return f"export: {args.folder}"
 
 
 def schema(args: argparse.Namespace) -> str:
@@ -141,12 +156,19 @@ def main() -> None:
     v = verb(figures)
     v.add_argument("study", type=Path, help="results/<study>")
 
+    v = verb(status)
+    v.add_argument("study", type=Path, help="results/<study>")
+
     v = verb(rerun)
     which = v.add_mutually_exclusive_group(required=True)
     which.add_argument("cell", nargs="?", help="name of a cell or a run")
     which.add_argument("--status", help="every run whose record has this status")
     v.add_argument("--study", help="name of the study, if several have such a run")
     v.add_argument("--results", type=Path, default=Path("results"), help="folder of the studies")
+
+    v = verb(export)
+    v.add_argument("run", type=Path, help="results/<study>/runs/<run>")
+    v.add_argument("folder", type=Path, help="gets model.safetensors and config.json")
 
     v = verb(schema)
     v.add_argument("out", type=Path, help="config/study.schema.json")

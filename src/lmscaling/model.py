@@ -4,7 +4,7 @@ Pre-LN blocks, tanh GELU, biases, learned positions, the head tied to the token 
 vocabulary is padded to a multiple of 64 with rows that no token uses; as in nanoGPT they take
 part in the softmax, where training drives them to nothing within a few updates.
 
-Legend: B batch, T tokens, D model width, V vocabulary (padded).
+Legend: B batch, T tokens, N = B T, D model width, V vocabulary (padded).
 
 Source: Radford et al. 2019 (GPT-2), section 2.3; initial values as in OpenAI's code.
 """
@@ -15,12 +15,15 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from lmscaling import attention
 from lmscaling.config import Cell
 
 PAD_VOCABULARY = 64
 INIT_STD = 0.02
+LOGITS_AT_ONCE = 2**27
+"""Logits that exist at one time: half a GiB in float32, and as much for their gradient."""
 
 
 class Block(nn.Module):
@@ -80,16 +83,35 @@ class GPT(nn.Module):
 
     def forward(self, x_BT: Tensor) -> Tensor:
         """Logits ``[B, T, V]`` of the next token, padding included; ``T`` up to the context."""
+        return F.linear(self.hidden(x_BT), self.wte.weight)
+
+    def hidden(self, x_BT: Tensor) -> Tensor:
+        """What the head reads, ``[B, T, D]``."""
         positions_T = torch.arange(x_BT.shape[1], device=x_BT.device)
         h_BTD = self.wte(x_BT) + self.wpe(positions_T)
         for block in self.blocks:
             h_BTD = block(h_BTD)
-        return F.linear(self.norm(h_BTD), self.wte.weight)
+        return self.norm(h_BTD)
 
     def loss(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
-        """Mean cross-entropy in nats per token, float32."""
-        logits = self(x_BT)
-        return F.cross_entropy(logits.flatten(0, 1).float(), y_BT.flatten())
+        """Mean cross-entropy in nats per token, float32.
+
+        The logits of a long batch would be the largest tensor of all, so they are made part by
+        part, forgotten, and made again for the backward pass.
+        """
+        h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
+        rows = max(1, LOGITS_AT_ONCE // self.wte.num_embeddings)
+        if len(y_N) <= rows:
+            return self._summed_loss(h_ND, y_N) / len(y_N)
+        parts = (
+            checkpoint(self._summed_loss, h, y, use_reentrant=False)
+            for h, y in zip(h_ND.split(rows), y_N.split(rows), strict=True)
+        )
+        return torch.stack(list(parts)).sum() / len(y_N)
+
+    def _summed_loss(self, h_ND: Tensor, y_N: Tensor) -> Tensor:
+        logits_NV = F.linear(h_ND, self.wte.weight)
+        return F.cross_entropy(logits_NV.float(), y_N, reduction="sum")
 
     @property
     def params(self) -> int:

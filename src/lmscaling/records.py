@@ -73,6 +73,8 @@ class Update:
     """Norm of the whole gradient before clipping; null if no number."""
     tokens_per_second: float
     """Over all devices, in productive time."""
+    mfu: float | None
+    """Model FLOP utilization, 0 to 1, of ``peak_flops`` in the environment; null without one."""
     peak_memory_bytes: int | None
     """The most allocated on rank 0's device so far; null on the CPU."""
 

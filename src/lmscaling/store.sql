@@ -39,7 +39,7 @@ LEFT JOIN (SELECT * FROM lines WHERE record = 'end' AND NOT damaged) e USING (ru
 CREATE TABLE updates AS
 SELECT
     run, attempt, update, tokens, train_seconds, train_loss, lr, budget_fraction, grad_norm,
-    tokens_per_second, peak_memory_bytes,
+    tokens_per_second, mfu, peak_memory_bytes,
     update <= coalesce(keeps_to, update) AS surviving
 FROM lines LEFT JOIN attempts a USING (run, attempt)
 WHERE record = 'update' AND NOT damaged;

@@ -7,10 +7,12 @@ The order (log, validate, save) means that whatever a checkpoint holds has been 
 import math
 import os
 import signal
+import sys
 import time
 from typing import Any
 
 import lightning
+import torch
 from torch import Tensor
 
 from lmscaling import records
@@ -21,10 +23,14 @@ from lmscaling.train.budget import Budget, Clock
 from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import Log
 from lmscaling.train.module import Training
+from lmscaling.train.peaks import peak_flops
 from lmscaling.train.ranks import Agreement
 
 CHECKPOINT_SECONDS = 900.0
 """Time between two checkpoints: what a kill can cost; writing one is not productive time."""
+
+SAY_SECONDS = 30.0
+"""Time between two lines in the log of the job."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 """Requests to stop: the run saves at the next border and is trained further another time."""
@@ -62,6 +68,7 @@ class Boundary(lightning.Callback):
         self.status, self.message = "", ""
         self._asked = ""
         self._saved = time.monotonic()
+        self._said = 0.0
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         self._agreement = Agreement()
@@ -69,6 +76,9 @@ class Boundary(lightning.Callback):
         self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
         if self.start:
             checkpoint.restore_moments(*self.start, pl_module.model, trainer.optimizers[0])
+        device = torch.cuda.get_device_name() if self.cell.gpus else ""
+        self._peak = max(1, self.cell.gpus) * (peak_flops(device) or 0.0)
+        self._flops_per_token = pl_module.model.flops_per_token()
         pl_module.warm_up()
         if self.writer:
             self.writer.ledger.write("begin", pl_module.updates, self.clock.seconds)
@@ -90,15 +100,19 @@ class Boundary(lightning.Callback):
         before = self.clock.seconds
         seconds = self.clock.tick()
         at = self._at(module.updates, seconds)
+        pace = self.cell.update_tokens / (seconds - before)
+        flops = pace * self._flops_per_token
         self._write(
             records.Update(
                 **at,
                 train_loss=finite(loss),
                 grad_norm=finite(norm),
-                tokens_per_second=self.cell.update_tokens / (seconds - before),
+                tokens_per_second=pace,
+                mfu=flops / self._peak if self._peak else None,
                 peak_memory_bytes=module.peak_memory_bytes(),
             )
         )
+        self._say(at, loss, pace)
         spent, asked, due = self._agreement.on(
             self.spent(module.updates), self._limit_is_near(), self._checkpoint_is_due()
         )
@@ -127,6 +141,19 @@ class Boundary(lightning.Callback):
             "lr": optimizer.learning_rate(self.cell, update),
             "budget_fraction": self.budget.fraction(updates=update, tokens=tokens, seconds=seconds),
         }
+
+    def _say(self, at: dict[str, Any], loss: float, pace: float) -> None:
+        """Now and then a line for whoever follows the log of the job."""
+        if not self.writer or time.monotonic() - self._said < SAY_SECONDS:
+            return
+        self._said = time.monotonic()
+        left = at["train_seconds"] * (1 / at["budget_fraction"] - 1) / 3600
+        print(
+            f"update {at['update']:,}: loss {loss:.4f}, {pace:,.0f} tokens/s, "
+            f"{at['budget_fraction']:.1%} of the budget, about {left:.2f} h left",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _limit_is_near(self) -> bool:
         """Whether a signal came, or the job that this runs in is about to be ended."""

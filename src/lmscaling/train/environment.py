@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from lmscaling.train.peaks import CONVENTION, peak_flops
+
 PACKAGES = ("lmscaling", "torch", "lightning", "numpy")
 
 
@@ -21,6 +23,8 @@ def describe(gpus: int) -> dict[str, Any]:
         "host": socket.gethostname(),
         "device": device,
         "devices": max(1, gpus),
+        "peak_flops": peak_flops(device),
+        "peak_flops_convention": CONVENTION,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},

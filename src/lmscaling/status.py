@@ -1,0 +1,112 @@
+"""How far every cell of a study is, read from records and the tails of logs in a moment.
+
+It needs neither the store nor a database, so it can be asked on a login node while jobs run.
+"""
+
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmscaling import grid
+from lmscaling.files import read_json
+
+TAIL_BYTES = 65536
+"""Read from the end of a log: some hundred rows."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    cell: str
+    status: str
+    updates: str = ""
+    budget: str = ""
+    loss: str = ""
+    note: str = ""
+
+
+def table(study: Path) -> str:
+    """The cells of ``results/<study>/`` as a table with a last line that counts them.
+
+    Raises:
+        UserError: There is no such study.
+    """
+    laid_out = grid.read_record(study / "study.json").grid
+    rows = [_row(study, cell.run, cell.name) for cell in laid_out.cells.values()]
+    rows += [Row(cell.name, "skipped", note=reason) for cell, reason in laid_out.skipped]
+    head = Row("cell", "status", "updates", "budget", "loss", "")
+    lines = [vars(row).values() for row in (head, *rows)]
+    widths = [max(len(text) for text in column) for column in zip(*lines, strict=True)]
+    left = {0, 1, 5}  # names and notes; numbers stand to the right
+    shown = [
+        "  ".join(
+            text.ljust(width) if i in left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+    counts = Counter(row.status for row in rows)
+    total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
+    return "\n".join(line.rstrip() for line in (*shown, total))
+
+
+def _row(study: Path, run: str, name: str) -> Row:
+    record = study / "runs" / run / "run.json"
+    if record.is_file():
+        made = read_json(record, "run record")
+        hours = f"{made['train_seconds'] / 3600:.3g} h"
+        note = "; ".join(filter(None, (hours, made["message"])))
+        return Row(name, made["status"], f"{made['updates']:,}", "", "", note)
+    attempts = sorted((study / "scratch" / run).glob("attempt-*.jsonl"))
+    if not attempts:
+        return Row(name, "waiting")
+    rows = _tail(attempts[-1])
+    updates = [row for row in rows if row.get("record") == "update"]
+    end = rows[-1] if rows and rows[-1].get("record") == "end" else None
+    age = f"last row {_age(time.time() - attempts[-1].stat().st_mtime)} ago"
+    status = end["status"] if end else "running"
+    if not updates:
+        return Row(name, status, note=age)
+    last = updates[-1]
+    return Row(
+        name,
+        status,
+        f"{last['update']:,}",
+        f"{last['budget_fraction']:.1%}",
+        "" if last["train_loss"] is None else f"{last['train_loss']:.4f}",
+        "; ".join(filter(None, (_left(last), age))),
+    )
+
+
+def _tail(path: Path) -> list[dict[str, Any]]:
+    """The last whole rows of a log."""
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - TAIL_BYTES))
+        lines = file.read().split(b"\n")
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # the first may be cut by the seek, the last is being written
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def _left(row: dict[str, Any]) -> str:
+    """Productive time to the end of the budget, at the pace so far."""
+    spent = row["budget_fraction"]
+    return f"{_age(row['train_seconds'] * (1 - spent) / spent)} left" if 0 < spent < 1 else ""
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"

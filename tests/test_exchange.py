@@ -1,0 +1,107 @@
+"""The model is GPT-2, bit of wiring by bit of wiring: against ``transformers``, both ways."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lmscaling import exchange
+from lmscaling.config import Model
+from lmscaling.errors import UserError
+from lmscaling.model import GPT
+
+
+@pytest.fixture
+def softmax(cell):
+    shape = Model(n_layer=3, n_head=4, d_model=64, vocab_size=256)
+    return replace(cell, attention="softmax", model=shape, context=48)
+
+
+def theirs(cell):
+    """GPT-2 of the same shape with random weights, biases too."""
+    shape = cell.model
+    config = GPT2Config(
+        vocab_size=shape.vocab_size, n_positions=cell.context, n_embd=shape.d_model,
+        n_layer=shape.n_layer, n_head=shape.n_head,
+        attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.02 * torch.randn_like(p))
+    return model
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_logits_and_gradients_are_those_of_transformers(softmax, dtype, bound):
+    other, gpt = theirs(softmax).to(dtype), GPT(softmax).to(dtype)
+    exchange.from_huggingface(other.state_dict(), gpt)
+    x, y = torch.randint(0, 256, (2, 3, 48))
+    logits, expected = gpt(x), other(x).logits
+    assert expected is not None
+    assert (logits - expected).abs().max() < bound
+    for made in (logits, expected):
+        torch.nn.functional.cross_entropy(made.flatten(0, 1), y.flatten()).backward()
+    gradients = {n: p.grad for n, p in other.named_parameters()}
+    for name, p in gpt.named_parameters():
+        assert p.grad is not None
+        expected = gradients[exchange._theirs(name)]
+        ours = p.grad.T if exchange._is_transposed(name, p) else p.grad
+        assert (ours - expected).abs().max() < bound, name
+
+
+def test_weights_come_back_as_they_went(softmax):
+    padded = replace(softmax, model=replace(softmax.model, vocab_size=257))
+    gpt, again = GPT(padded), GPT(replace(padded, seed=1))
+    exchange.from_huggingface(exchange.to_huggingface(gpt), again)
+    for name, p in gpt.named_parameters():
+        rows = 257 if name == "wte.weight" else None
+        assert torch.equal(p[:rows], again.get_parameter(name)[:rows])
+    assert not again.wte.weight[257:].any()
+
+
+@pytest.fixture
+def run(softmax, tmp_path):
+    folder = tmp_path / "runs" / softmax.run
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"cell": json.loads(softmax.to_json())}))
+    gpt = GPT(softmax)
+    save_file({n: p.detach() for n, p in gpt.named_parameters()}, folder / "model.safetensors")
+    return folder, gpt
+
+
+def test_transformers_reads_an_exported_run(run, tmp_path):
+    folder, gpt = run
+    exchange.export(folder, tmp_path / "out")
+    model = GPT2LMHeadModel.from_pretrained(tmp_path / "out")
+    x = torch.randint(0, 256, (2, 48))
+    with torch.no_grad():
+        torch.testing.assert_close(model(x).logits, gpt(x), rtol=1e-5, atol=1e-6)
+    assert len(load_file(tmp_path / "out" / "model.safetensors")) == 3 * 12 + 4
+
+
+def test_what_cannot_be_exported_is_refused(run, softmax, tmp_path):
+    folder, _ = run
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="ended before its first update"):
+        exchange.export(folder, tmp_path / "out")
+    linear = json.loads(replace(softmax, attention="linear").to_json())
+    (folder / "run.json").write_text(json.dumps({"cell": linear}))
+    with pytest.raises(UserError, match="has linear attention; allowed: softmax"):
+        exchange.export(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_weights_of_another_shape_are_named(softmax):
+    smaller = replace(softmax, model=replace(softmax.model, n_layer=2))
+    with pytest.raises(UserError, match=r"transformer.h.2.ln_1.weight is missing"):
+        exchange.from_huggingface(exchange.to_huggingface(GPT(smaller)), GPT(softmax))
+    longer = replace(softmax, context=64)
+    with pytest.raises(
+        UserError, match=r"transformer.wpe.weight has shape \(64, 64\); allowed: \(48"
+    ):
+        exchange.from_huggingface(exchange.to_huggingface(GPT(longer)), GPT(softmax))

@@ -1,0 +1,43 @@
+"""What `status` says of cells that are done, under way, stopped, waiting and skipped."""
+
+import json
+import os
+import time
+
+import pytest
+from test_store import end, header, live, log, record, update
+
+from lmscaling import grid, status
+
+
+@pytest.fixture
+def study(tmp_path, values):
+    values["axes"] |= {"context": [16, 32], "seed": [0, 1]}
+    values["skip"] = [{"context": 32, "attention": "linear", "reason": "not wanted"}]
+    (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    return tmp_path
+
+
+def test_every_cell_has_its_line(study):
+    runs = list(grid.read_record(study / "study.json").grid.cells)
+    record(study, runs[0], log(header(runs[0]), update(2), end(2)))
+    live(study, runs[1], log(header(runs[1]), update(1), update(2, loss=2.5))[:-1] + b'\n{"rec')
+    os.utime(study / "scratch" / runs[1] / "attempt-001.jsonl", (0, time.time() - 600))
+    live(study, runs[2], log(header(runs[2]), update(7), end(7, status="interrupted")))
+    live(study, runs[3], log(header(runs[3])))
+    lines = {line.split()[0]: line for line in status.table(study).splitlines()}
+    names = [run.rpartition("-")[0] for run in runs]
+    assert "done" in lines[names[0]]
+    assert "running" in lines[names[1]]
+    assert "50.0%  2.5000  2 s left; last row 10 min ago" in lines[names[1]]
+    assert "interrupted" in lines[names[2]]
+    assert "running" in lines[names[3]]
+    assert lines[names[4]].endswith("waiting")
+    assert lines["linear-s-ctx32-s0"].endswith("not wanted")
+    assert lines["8"] == ("8 cells: 2 running, 2 waiting, 2 skipped, 1 done, 1 interrupted")
+
+
+def test_a_loss_that_is_no_number_leaves_its_place_empty(study):
+    (run, *_) = grid.read_record(study / "study.json").grid.cells
+    live(study, run, log(header(run), update(1, loss=None)))
+    assert "running" in status.table(study)
