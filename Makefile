@@ -20,8 +20,8 @@ test: $(TESTABLE) ## run the tests
 	$(BIN)/python -m pytest -n auto $(PYTEST_FLAGS)
 
 lint: $(TESTABLE) ## check style, types, floors and rules
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/snakefmt --check Snakefile workflow

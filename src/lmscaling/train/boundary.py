@@ -68,7 +68,6 @@ class Boundary(lightning.Callback):
         self.status, self.message = "", ""
         self._asked = ""
         self._saved = time.monotonic()
-        self._said = 0.0
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         self._agreement = Agreement()
@@ -82,7 +81,7 @@ class Boundary(lightning.Callback):
         pl_module.warm_up()
         if self.writer:
             self.writer.ledger.write("begin", pl_module.updates, self.clock.seconds)
-        self._saved = time.monotonic()
+        self._saved = self._said = time.monotonic()
         self.clock.start()
 
     def teardown(self, trainer: lightning.Trainer, pl_module: Any, stage: str) -> None:
@@ -147,7 +146,7 @@ class Boundary(lightning.Callback):
         if not self.writer or time.monotonic() - self._said < SAY_SECONDS:
             return
         self._said = time.monotonic()
-        left = at["train_seconds"] * (1 / at["budget_fraction"] - 1) / 3600
+        left = at["train_seconds"] * max(0.0, 1 / at["budget_fraction"] - 1) / 3600
         print(
             f"update {at['update']:,}: loss {loss:.4f}, {pace:,.0f} tokens/s, "
             f"{at['budget_fraction']:.1%} of the budget, about {left:.2f} h left",
