@@ -38,7 +38,11 @@ MISTAKES = [
     ("axes/context", [24], "axes.context 24 does not divide update_tokens 64; nearest is 16"),
     ("axes/context", [16, 16], "axes.context: 16 stands there twice"),
     ("axes/seeds", [1], "unknown key 'seeds' in axes; nearest is 'seed'"),
-    ("gpus", 3, "16 makes 4 sequences an update, which 3 gpus cannot share evenly; set gpus to 2"),
+    (
+        "gpus",
+        3,
+        "4 sequences an update of 64 tokens, which 3 gpus cannot share evenly; give it gpus: 2",
+    ),
     ("skip", [{"context": 17, "reason": "x"}], "skip {context: 17} matches no cell; context"),
     ("skip", [{"reason": "x"}], "skip.0: no axis is named"),
     ("skip", [{"context": 16, "reason": "x"}], "skip leaves no cell"),

@@ -1,17 +1,29 @@
-"""A study and a cell: axes, optimizer, budget and validation, each a frozen checked dataclass.
+"""A study and a cell: data, model, optimizer and budget, each a frozen checked dataclass.
 
 Numbers enter the program here and nowhere else. ``Study`` is the shape of ``config/study.yaml``
 and ``Cell`` the shape of one ``cell.json``; ``grid.py`` makes the second from the first.
 """
 
 import json
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from lmscaling.fields import STRICT, Budget, Distinct, Fraction, Name, Positive, digest, dump, less
+from lmscaling.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
+from lmscaling.fields import (
+    STRICT,
+    Budget,
+    Fraction,
+    Name,
+    Position,
+    Positive,
+    Share,
+    digest,
+    dump,
+    less,
+)
 from lmscaling.rows import Dataset, Size, Tokenizer
 
 
@@ -72,44 +84,6 @@ class Validation:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Axes:
-    """The grid: every combination is one cell."""
-
-    attention: Distinct[Name]
-    """File stems in ``src/lmscaling/attention/``."""
-    size: Distinct[Name]
-    """Row names under ``sizes:``."""
-    context: Distinct[Positive]
-    """Sequence lengths in tokens."""
-    seed: Distinct[Annotated[int, Field(ge=0)]] = field(default_factory=lambda: [0])
-    """Seeds of the initial weights; the data order has none."""
-    lr_scale: Distinct[Annotated[float, Field(gt=0)]] = field(default_factory=lambda: [1.0])
-    """Factors on the learning rate of the size."""
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class Skip:
-    """Combinations left out of the grid: those that agree with every axis named here."""
-
-    reason: Annotated[str, Field(min_length=1)]
-    """Why, in words; shown in the report."""
-    attention: Name | None = None
-    size: Name | None = None
-    context: Positive | None = None
-    seed: int | None = None
-    lr_scale: float | None = None
-
-    @property
-    def axes(self) -> dict[str, Any]:
-        """The axes it names, with their values."""
-        return less({k: v for k, v in dump(self).items() if v is not None}, "reason")
-
-    def __post_init__(self) -> None:
-        if not self.axes:
-            raise ValueError("no axis is named, so every cell would be left out; name one")
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Study:
     """The whole of ``config/study.yaml``."""
 
@@ -128,14 +102,26 @@ class Study:
     axes: Axes
     skip: list[Skip]
     """Combinations left out, with the reason."""
+    exceptions: list[Exempt] = field(default_factory=list)
+    """Cells with other devices, update or epochs than the rest, with the reason."""
+    position: Position = "learned"
+    """What tells a model where a token stands: a table, rotated queries and keys, or nothing."""
     update_tokens: Positive
     """Tokens per optimizer update over all devices, the same for every cell."""
     budget: Budget
     """What a cell may spend: ``24 hours`` of productive time, ``200 updates`` or ``1e9 tokens``."""
     gpus: Annotated[int, Field(ge=0)]
     """Devices per cell, on one node; 0 trains on the CPU."""
+    epochs: Positive = 1
+    """Times that the data may be read before a run ends as ``out_of_tokens``."""
     optimizer: Optimizer
     validation: Validation
+    calibrate: Where | None = field(default_factory=Where)
+    """Cells whose micro-batch and the like are measured first; the plan's guess for the others."""
+    branches: Branches | None = None
+    """Decayed branches, or none."""
+    evaluate: Evaluate | None = None
+    """Evaluations by position, or none."""
     protocol: dict[str, Positive]
     """Raised by hand when the science of training changes: ``all``, or one attention's name."""
 
@@ -157,7 +143,11 @@ class Cell:
     lr: Annotated[float, Field(gt=0)]
     """Learning rate after the warm-up."""
     model: Model
+    position: Position = "learned"
+    """See ``Study.position``."""
     data: Data
+    epochs: Positive = 1
+    """Times that the data may be read."""
     optimizer: Optimizer
     update_tokens: Positive
     """Tokens per optimizer update over all devices."""
@@ -168,17 +158,37 @@ class Cell:
     validation: Validation
     protocol: dict[str, Positive] = field(default_factory=dict)
     """Protocol numbers that concern this cell and are not 1."""
+    branch: Share | None = None
+    """Share of the budget at which this decayed branch ends; none is a trunk."""
+    keep: tuple[Share, ...] = ()
+    """Shares of the budget for whose branches a trunk keeps a checkpoint. It changes nothing in
+    the run, so the run's name does not depend on it."""
 
     @property
     def name(self) -> str:
         """For people; code reads the fields and never parses the name."""
         scale = f"-lr{self.lr_scale:g}" if self.lr_scale != 1 else ""
-        return f"{self.attention}-{self.size}-ctx{self.context}-s{self.seed}{scale}"
+        branch = f"-b{self.branch:g}" if self.branch else ""
+        return f"{self.attention}-{self.size}-ctx{self.context}-s{self.seed}{scale}{branch}"
 
     @property
     def run(self) -> str:
         """Folder of the run: the name and a hash of all values that are not at their default."""
-        return f"{self.name}-{digest(dump(self, exclude_defaults=True))}"
+        return f"{self.name}-{digest(less(dump(self, exclude_defaults=True), 'keep'))}"
+
+    @property
+    def trunk(self) -> str:
+        """Run that this one branches off; its own if it is no branch."""
+        return replace(self, branch=None).run if self.branch else self.run
+
+    @property
+    def calibration(self) -> str:
+        """Name of the calibration: what its speed and memory depend on, and a hash of it."""
+        values = {
+            key: dump(self)[key]
+            for key in ("attention", "model", "position", "context", "update_tokens", "gpus")
+        }
+        return f"{self.attention}-{self.size}-ctx{self.context}-{digest(values)}"
 
     def to_json(self) -> str:
         """One line of JSON with every value, defaults too."""

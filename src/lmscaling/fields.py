@@ -10,7 +10,7 @@ import json
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
@@ -64,10 +64,19 @@ Name = Annotated[str, AfterValidator(_check_name)]
 Budget = Annotated[str, AfterValidator(_check_budget)]
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Position = Literal["learned", "rope", "none"]
 
 T = TypeVar("T")
 Distinct = Annotated[list[T], Field(min_length=1), AfterValidator(_distinct)]
 """A list with at least one value and none twice."""
+OneOrMore = Annotated[
+    Distinct[T],
+    BeforeValidator(
+        lambda v: v if isinstance(v, list) else [v], json_schema_input_type=T | list[T]
+    ),
+]
+"""The same; a single value may stand without brackets."""
 
 
 def dump(value: Any, exclude_defaults: bool = False) -> dict[str, Any]:

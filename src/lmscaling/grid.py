@@ -5,7 +5,8 @@ sequences of an update can be shared among the devices, and that every ``skip`` 
 out. Nothing is trained, opened or imported for it.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
@@ -13,7 +14,8 @@ from typing import Any, get_args
 import yaml
 
 from lmscaling import registry
-from lmscaling.config import Cell, Data, Model, Skip, Study
+from lmscaling.axes import Where
+from lmscaling.config import Cell, Data, Model, Study
 from lmscaling.errors import UserError, choose
 from lmscaling.explain import checked
 from lmscaling.fields import Split
@@ -22,6 +24,9 @@ from lmscaling.rows import Corpus
 
 AXES = ("attention", "size", "context", "seed", "lr_scale")
 """Axes of a grid, in the order in which cells are numbered."""
+
+NODE_GPUS = 8
+"""Devices of the largest usual node."""
 
 RESERVED = {"published", "measured"}
 """Folders of ``results/`` that are no study: they are in git."""
@@ -33,22 +38,42 @@ class Grid:
 
     study: Study
     cells: dict[str, Cell]
+    """Trunks: runs that begin at update 0."""
+    branches: dict[str, Cell]
+    """Decayed branches of them."""
     skipped: list[tuple[Cell, str]]
 
     @property
-    def corpus(self) -> Corpus:
-        """What the cells train on."""
-        return _corpus(self.study)
-
-    @property
-    def sources(self) -> dict[Split, list[str]]:
-        """What each shard of a split is made from."""
-        return {split: self.corpus.source.files(split) for split in get_args(Split)}
+    def corpora(self) -> dict[str, Corpus]:
+        """What is tokenized, by its folder below ``tokens/``: to train on and to evaluate on."""
+        evaluate = self.study.evaluate
+        names = [self.study.dataset, *(evaluate.datasets if evaluate else [])]
+        corpora = [_corpus(self.study, name) for name in names]
+        return {_data(corpus).folder: corpus for corpus in corpora}
 
     @property
     def tokens(self) -> str:
-        """Folder of the tokens below ``tokens/``."""
-        return next(iter(self.cells.values())).data.folder
+        """Folder below ``tokens/`` of what the cells train on."""
+        return _data(_corpus(self.study, self.study.dataset)).folder
+
+    def n_shards(self, folder: str, split: Split) -> int:
+        """Shards of a split to tokenize; training text is for training only."""
+        if split == "train" and folder != self.tokens:
+            return 0
+        return len(self.corpora[folder].source.files(split))
+
+    @property
+    def evaluated(self) -> list[str]:
+        """Runs whose final weights are evaluated by position."""
+        part = self.study.evaluate
+        return [run for run, cell in self.cells.items() if part and part.covers(vars(cell))]
+
+    @property
+    def calibrated(self) -> dict[str, Cell]:
+        """Calibrations that are measured, each with a cell that it serves."""
+        part = self.study.calibrate
+        found = [cell for cell in self.cells.values() if part and part.covers(vars(cell))]
+        return {cell.calibration: cell for cell in reversed(found)}
 
 
 @dataclass(frozen=True)
@@ -125,32 +150,46 @@ def expand(values: dict[str, Any]) -> Grid:
     """
     study = checked(Study, values, "study file")
     _check_rows(study)
-    cells, skipped, used = {}, [], set()
+    cells, branches, skipped = {}, {}, []
     for chosen in product(*(getattr(study.axes, axis) for axis in AXES)):
         point: dict[str, Any] = dict(zip(AXES, chosen, strict=True))
-        reasons = [i for i, skip in enumerate(study.skip) if skip.axes.items() <= point.items()]
-        if not reasons:
-            _check_shape(study, point["context"])
         cell = _cell(study, point)
+        reasons = [skip.reason for skip in study.skip if skip.covers(point)]
         if reasons:
-            used.update(reasons)
-            skipped.append((cell, study.skip[reasons[0]].reason))
-        else:
-            cells[cell.run] = cell
-    for i, skip in enumerate(study.skip):
-        if i not in used:
-            raise UserError(_useless_skip(study, skip))
+            skipped.append((cell, reasons[0]))
+            continue
+        _check_shape(cell)
+        cells[cell.run] = cell
+        for share in cell.keep:
+            branch = replace(cell, branch=share, keep=())
+            branches[branch.run] = branch
+    for place, parts in (
+        ("skip", study.skip),
+        ("exceptions", study.exceptions),
+        ("calibrate", [study.calibrate]),
+        ("branches", [study.branches]),
+        ("evaluate", [study.evaluate]),
+    ):
+        for part in parts:
+            if part is not None:
+                _check_part(study, place, part)
     if not cells:
         raise UserError("study file: skip leaves no cell; remove an entry or add to an axis")
-    return Grid(study, cells, skipped)
+    return Grid(study, cells, branches, skipped)
 
 
 def _cell(study: Study, point: dict[str, Any]) -> Cell:
     size = study.sizes[point["size"]]
-    corpus = _corpus(study)
+    corpus = _corpus(study, study.dataset)
     concerned = ("all", point["attention"])
+    branches = study.branches
+    common = {name: getattr(study, name) for name in ("gpus", "update_tokens", "epochs")}
+    for exempt in study.exceptions:
+        if exempt.covers(point):
+            common |= exempt.instead
     return Cell(
         **point,
+        **common,
         lr=size.lr * point["lr_scale"],
         model=Model(
             n_layer=size.n_layer,
@@ -158,27 +197,31 @@ def _cell(study: Study, point: dict[str, Any]) -> Cell:
             d_model=size.d_model,
             vocab_size=corpus.encoding.vocab_size,
         ),
-        data=Data(
-            dataset=corpus.dataset,
-            source=corpus.source.identity(),
-            tokenizer=corpus.tokenizer,
-            encoding=corpus.encoding.encoding,
-        ),
+        position=study.position,
+        data=_data(corpus),
         optimizer=study.optimizer,
-        update_tokens=study.update_tokens,
         budget=study.budget,
-        gpus=study.gpus,
         validation=study.validation,
         protocol={k: v for k, v in study.protocol.items() if k in concerned and v != 1},
+        keep=tuple(sorted(branches.shares)) if branches and branches.covers(point) else (),
     )
 
 
-def _corpus(study: Study) -> Corpus:
+def _corpus(study: Study, dataset: str) -> Corpus:
     return Corpus(
-        dataset=study.dataset,
-        source=study.datasets[study.dataset],
+        dataset=dataset,
+        source=study.datasets[dataset],
         tokenizer=study.tokenizer,
         encoding=study.tokenizers[study.tokenizer],
+    )
+
+
+def _data(corpus: Corpus) -> Data:
+    return Data(
+        dataset=corpus.dataset,
+        source=corpus.source.identity(),
+        tokenizer=corpus.tokenizer,
+        encoding=corpus.encoding.encoding,
     )
 
 
@@ -190,6 +233,12 @@ def _check_rows(study: Study) -> None:
         )
     uses = [
         ("dataset", [study.dataset], study.datasets, "row under datasets"),
+        (
+            "evaluate.datasets",
+            study.evaluate.datasets if study.evaluate else [],
+            study.datasets,
+            "row under datasets",
+        ),
         ("tokenizer", [study.tokenizer], study.tokenizers, "row under tokenizers"),
         ("axes.size", study.axes.size, study.sizes, "row under sizes"),
         ("axes.attention", study.axes.attention, registry.attentions(), "file in attention/"),
@@ -201,21 +250,18 @@ def _check_rows(study: Study) -> None:
                 raise UserError(
                     f"study file: {place} {name!r} has no {what}; {choose(name, known)}"
                 )
-    every, update = study.validation.every_tokens, study.update_tokens
+
+
+def _check_shape(cell: Cell) -> None:
+    """A context must cut the update and the validation set evenly, and feed every device."""
+    every, update, context = cell.validation.every_tokens, cell.update_tokens, cell.context
     if every % update:
         nearest = max(1, round(every / update)) * update
         raise UserError(
             f"study file: validation.every_tokens {every} is not a multiple of "
             f"update_tokens {update}; nearest is {nearest}"
         )
-
-
-def _check_shape(study: Study, context: int) -> None:
-    """A context must cut the update and the validation set evenly, and feed every device."""
-    for place, tokens in (
-        ("update_tokens", study.update_tokens),
-        ("validation.tokens", study.validation.tokens),
-    ):
+    for place, tokens in (("update_tokens", update), ("validation.tokens", cell.validation.tokens)):
         if tokens % context:
             divisors = [d for d in range(1, tokens + 1) if tokens % d == 0]
             nearest = min(divisors, key=lambda d: abs(d - context))
@@ -223,21 +269,38 @@ def _check_shape(study: Study, context: int) -> None:
                 f"study file: axes.context {context} does not divide {place} {tokens}; "
                 f"nearest is {nearest}"
             )
-    sequences = study.update_tokens // context
-    if study.gpus and sequences % study.gpus:
-        fewer = max(d for d in range(1, study.gpus + 1) if sequences % d == 0)
+    if cell.gpus > NODE_GPUS:
         raise UserError(
-            f"study file: axes.context {context} makes {sequences} sequences an update, which "
-            f"{study.gpus} gpus cannot share evenly; set gpus to {fewer}, or leave the context out "
-            f"with skip: [{{context: {context}, reason: ...}}]"
+            f"study file: gpus {cell.gpus} is more than one node has; the ranks of a cell share "
+            f"one node, for train starts them itself under one clock; allowed: up to {NODE_GPUS}"
+        )
+    sequences = update // context
+    if cell.gpus and sequences % cell.gpus:
+        fewer = max(d for d in range(1, cell.gpus + 1) if sequences % d == 0)
+        larger = math.lcm(sequences, cell.gpus) * context
+        raise UserError(
+            f"study file: axes.context {context} makes {sequences} sequences an update of {update} "
+            f"tokens, which {cell.gpus} gpus cannot share evenly; give it gpus: {fewer} or "
+            f"update_tokens: {larger} under exceptions, or leave it out with "
+            f"skip: [{{context: {context}, reason: ...}}]"
+        )
+    width = cell.model.d_model // cell.model.n_head
+    if cell.position == "rope" and width % 2:
+        raise UserError(
+            f"study file: position rope turns pairs, and heads of size {cell.size} are {width} "
+            "wide; allowed: an even width"
         )
 
 
-def _useless_skip(study: Study, skip: Skip) -> str:
-    """Which of the values named is not on its axis."""
-    text = ", ".join(f"{axis}: {value}" for axis, value in skip.axes.items())
-    for axis, value in skip.axes.items():
+def _check_part(study: Study, place: str, part: Where) -> None:
+    """A part that names a value which is not on its axis is a slip, and so is an empty one."""
+    text = ", ".join(
+        f"{axis}: {values[0] if len(values) == 1 else values}" for axis, values in part.axes.items()
+    )
+    for axis, values in part.axes.items():
         known = getattr(study.axes, axis)
-        if value not in known:
-            return f"study file: skip {{{text}}} matches no cell; {axis} {choose(value, known)}"
-    return f"study file: skip {{{text}}} matches no cell"
+        for value in values:
+            if value not in known:
+                raise UserError(
+                    f"study file: {place} {{{text}}} matches no cell; {axis} {choose(value, known)}"
+                )

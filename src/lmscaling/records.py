@@ -22,6 +22,7 @@ STATUSES = {
     "oom": "a device ran out of memory",
     "out_of_tokens": "the stream ended before the budget",
     "crashed": "two attempts in a row ended without a checkpoint",
+    "no_trunk": "the trunk ended before this branch could leave it",
 }
 """How a run can end; each is a result. A run without a record is running, failed or not begun."""
 
@@ -43,6 +44,8 @@ class Header:
     """UTC, ISO 8601."""
     environment: dict[str, Any]
     """Host, device, versions, git commit."""
+    calibration: dict[str, Any]
+    """Micro-batch and the like of this attempt, with the device they were measured on."""
     params: int
     """Parameters without embeddings."""
     params_total: int
@@ -60,6 +63,8 @@ class Update:
     attempt: int
     update: int
     """Updates done, from 1."""
+    epoch: int
+    """Pass over the data that the update belongs to, from 1."""
     tokens: int
     """Training tokens seen, over all devices."""
     train_seconds: float
@@ -86,6 +91,7 @@ class Validation:
     record: ClassVar[str] = "validation"
     attempt: int
     update: int
+    epoch: int
     tokens: int
     train_seconds: float
     lr: float
@@ -146,6 +152,8 @@ class Run:
     """Forward and backward FLOPs per training token."""
     data: dict[str, Any]
     """Folder of the tokens, and number and chain id of the last shard read."""
+    calibration: dict[str, Any]
+    """See ``Header``; that of the last attempt."""
     environment: dict[str, Any]
     started: str
     ended: str

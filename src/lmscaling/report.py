@@ -28,7 +28,7 @@ CELLS = """
         SELECT run, val_loss FROM validation
         QUALIFY row_number() OVER (PARTITION BY run ORDER BY update DESC) = 1
     ) v USING (run)
-    ORDER BY position
+    ORDER BY place
 """
 
 

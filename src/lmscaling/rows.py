@@ -55,6 +55,8 @@ class Hub:
     """Training files to tokenize, from number 0; raising it changes no run that is finished."""
     validation_shards: Positive = 1
     """Validation files to tokenize."""
+    expected_tokens: Annotated[float, Field(gt=0)] | None = None
+    """Training tokens of all shards as far as is known; plans count with it before tokenizing."""
 
     def __post_init__(self) -> None:
         for split in ("train", "validation"):
@@ -85,11 +87,11 @@ class Hub:
 
     def first(self, n: int) -> "Hub":
         """The row with its first n training shards only."""
-        return replace(self, shards=n)
+        return replace(self, shards=n, expected_tokens=None)
 
     def identity(self) -> dict[str, Any]:
         """What the text depends on; more shards only lengthen the stream."""
-        return less(dump(self, exclude_defaults=True), "shards")
+        return less(dump(self, exclude_defaults=True), "shards", "expected_tokens")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

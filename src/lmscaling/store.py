@@ -27,14 +27,17 @@ CELL_COLUMNS = {
     "context": "BIGINT",
     "seed": "BIGINT",
     "lr_scale": "DOUBLE",
+    "branch": "DOUBLE",
+    "trunk": "VARCHAR",
     "d_model": "BIGINT",
     "n_layer": "BIGINT",
     "update_tokens": "BIGINT",
     "budget": "VARCHAR",
     "skipped": "VARCHAR",
-    "position": "BIGINT",
+    "place": "BIGINT",
 }
-"""Columns of ``cells``; ``skipped`` is the reason, ``position`` the place in the study's order."""
+"""Columns of ``cells``; ``skipped`` is the reason, ``place`` stands in the study's order; a branch
+is a cell of its own, and a trunk's ``trunk`` is its own run."""
 
 
 def build(study: Path) -> dict[str, int]:
@@ -113,6 +116,7 @@ def _fill_cells(db: duckdb.DuckDBPyConnection, cells: grid.Grid) -> None:
     columns = ", ".join(f"{name} {kind}" for name, kind in CELL_COLUMNS.items())
     db.execute(f"CREATE TABLE cells ({columns})")
     rows = [_row(cell, None) for cell in cells.cells.values()]
+    rows += [_row(cell, None) for cell in cells.branches.values()]
     rows += [_row(cell, reason) for cell, reason in cells.skipped]
     marks = ", ".join("?" for _ in CELL_COLUMNS)
     numbered = [(*row.values(), i) for i, row in enumerate(rows)]
@@ -128,6 +132,8 @@ def _row(cell: Cell, skipped: str | None) -> dict[str, Any]:
         "context": cell.context,
         "seed": cell.seed,
         "lr_scale": cell.lr_scale,
+        "branch": cell.branch,
+        "trunk": cell.trunk,
         "d_model": cell.model.d_model,
         "n_layer": cell.model.n_layer,
         "update_tokens": cell.update_tokens,

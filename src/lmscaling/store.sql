@@ -38,7 +38,7 @@ LEFT JOIN (SELECT * FROM lines WHERE record = 'end' AND NOT damaged) e USING (ru
 
 CREATE TABLE updates AS
 SELECT
-    run, attempt, update, tokens, train_seconds, train_loss, lr, budget_fraction, grad_norm,
+    run, attempt, update, epoch, tokens, train_seconds, train_loss, lr, budget_fraction, grad_norm,
     tokens_per_second, mfu, peak_memory_bytes,
     update <= coalesce(keeps_to, update) AS surviving
 FROM lines LEFT JOIN attempts a USING (run, attempt)
@@ -46,7 +46,7 @@ WHERE record = 'update' AND NOT damaged;
 
 CREATE TABLE validations AS
 SELECT
-    run, attempt, update, tokens, train_seconds, lr, budget_fraction, val_loss, val_tokens,
+    run, attempt, update, epoch, tokens, train_seconds, lr, budget_fraction, val_loss, val_tokens,
     update <= coalesce(keeps_to, update) AS surviving
 FROM lines LEFT JOIN attempts a USING (run, attempt)
 WHERE record = 'validation' AND NOT damaged;
