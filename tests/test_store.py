@@ -17,14 +17,14 @@ ENVIRONMENT = {
 def header(run, attempt=1, start=0):
     return records.Header(
         attempt=attempt, start_update=start, run=run, cell={}, started="2026-01-01T00:00:00",
-        environment=ENVIRONMENT, params=100, params_total=200, flops_per_token=600.0,
+        environment=ENVIRONMENT, calibration={}, params=100, params_total=200, flops_per_token=600.0,
     )  # fmt: skip
 
 
 def update(n: int, attempt: int = 1, loss: float | None = 3.0) -> records.Update:
     return records.Update(
-        attempt=attempt, update=n, tokens=64 * n, train_seconds=float(n), train_loss=loss,
-        lr=0.1, budget_fraction=0.5, grad_norm=1.0, tokens_per_second=64.0, mfu=None,
+        attempt=attempt, update=n, epoch=1, tokens=64 * n, train_seconds=float(n),
+        train_loss=loss, lr=0.1, budget_fraction=0.5, grad_norm=1.0, tokens_per_second=64.0, mfu=None,
         peak_memory_bytes=None,
     )  # fmt: skip
 
@@ -33,6 +33,7 @@ def validation(n, attempt=1, loss=3.0):
     return records.Validation(
         attempt=attempt,
         update=n,
+        epoch=1,
         tokens=64 * n,
         train_seconds=float(n),
         lr=0.1,
@@ -73,7 +74,7 @@ def record(study, run, data, status="done", updates=2):
         "run": run, "name": run.rpartition("-")[0], "cell": {}, "status": status, "message": "",
         "attempts": 1, "updates": updates, "tokens": 64 * updates, "train_seconds": 2.0,
         "attempt_seconds": 2.5, "lost_seconds": 0.0, "gpu_hours": 0.0,
-        "params": 100, "params_total": 200, "flops_per_token": 600.0, "data": {},
+        "params": 100, "params_total": 200, "flops_per_token": 600.0, "data": {}, "calibration": {},
         "environment": ENVIRONMENT, "started": "a", "ended": "b",
     }  # fmt: skip
     (folder / "run.json").write_text(json.dumps(made))

@@ -60,6 +60,10 @@ def _distinct(values: list[Any]) -> list[Any]:
     return values
 
 
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
 Name = Annotated[str, AfterValidator(_check_name)]
 Budget = Annotated[str, AfterValidator(_check_budget)]
 Positive = Annotated[int, Field(gt=0)]

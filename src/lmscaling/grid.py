@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 
