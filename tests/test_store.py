@@ -17,15 +17,16 @@ ENVIRONMENT = {
 def header(run, attempt=1, start=0):
     return records.Header(
         attempt=attempt, start_update=start, run=run, cell={}, started="2026-01-01T00:00:00",
-        environment=ENVIRONMENT, calibration={}, params=100, params_total=200, flops_per_token=600.0,
+        environment=ENVIRONMENT, calibration={},
+        params=100, params_total=200, flops_per_token=600.0,
     )  # fmt: skip
 
 
 def update(n: int, attempt: int = 1, loss: float | None = 3.0) -> records.Update:
     return records.Update(
         attempt=attempt, update=n, epoch=1, tokens=64 * n, train_seconds=float(n),
-        train_loss=loss, lr=0.1, budget_fraction=0.5, grad_norm=1.0, tokens_per_second=64.0, mfu=None,
-        peak_memory_bytes=None,
+        train_loss=loss, lr=0.1, budget_fraction=0.5, grad_norm=1.0,
+        tokens_per_second=64.0, mfu=None, peak_memory_bytes=None,
     )  # fmt: skip
 
 
@@ -163,7 +164,7 @@ def test_every_cell_has_a_status(study, runs):
     record(study, runs[0], log(header(runs[0]), update(1), end(1, status="diverged")), "diverged")
     live(study, runs[1], log(header(runs[1]), update(1)))
     live(study, runs[2], log(header(runs[2]), update(1), end(1, status="interrupted")))
-    assert ask(study, "SELECT status, skipped FROM status ORDER BY position") == [
+    assert ask(study, "SELECT status, skipped FROM status ORDER BY place") == [
         ("diverged", None), ("running", None), ("interrupted", None), ("skipped", "not wanted"),
     ]  # fmt: skip
 
