@@ -6,8 +6,12 @@ import torch
 from lmscaling import attention, registry
 from lmscaling.errors import UserError
 from lmscaling.kernels.chunked import linear_attention
+from lmscaling.position import Rotary, unrotated
 
 NAMES = registry.attentions()
+with_any_position = pytest.mark.parametrize(
+    "rotate", [unrotated, Rotary(16)], ids=["unrotated", "rope"]
+)
 
 
 def quadratic(q, k, v):
@@ -35,11 +39,12 @@ def test_chunks_refuse_shapes_that_do_not_fit():
         linear_attention(q, torch.ones(1, 1, 4, 7), q)
 
 
+@with_any_position
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("T", [1, 63, 100])
-def test_it_keeps_the_shape_and_never_looks_ahead(name, T):
+def test_it_keeps_the_shape_and_never_looks_ahead(name, T, rotate):
     torch.manual_seed(0)
-    attend = attention.load(name)(32, 2).double()
+    attend = attention.load(name)(32, 2, rotate).double()
     x = torch.randn(2, T, 32, dtype=torch.float64)
     cut = T // 2
     later = x.clone()
@@ -49,10 +54,11 @@ def test_it_keeps_the_shape_and_never_looks_ahead(name, T):
     torch.testing.assert_close(out[:, :cut], attend(later)[:, :cut])
 
 
+@with_any_position
 @pytest.mark.parametrize("name", NAMES)
-def test_steps_give_what_the_whole_sequence_gives(name):
+def test_steps_give_what_the_whole_sequence_gives(name, rotate):
     torch.manual_seed(0)
-    attend = attention.load(name)(32, 2)
+    attend = attention.load(name)(32, 2, rotate)
     x = torch.randn(3, 70, 32)
     state, outs = attend.init_state(3, 70), []
     with torch.no_grad():
@@ -62,9 +68,10 @@ def test_steps_give_what_the_whole_sequence_gives(name):
         torch.testing.assert_close(torch.stack(outs, 1), attend(x), rtol=1e-4, atol=1e-5)
 
 
+@with_any_position
 @pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_gets_a_gradient_and_out_writes_to_the_residual(name):
-    attend = attention.load(name)(32, 2)
+def test_every_parameter_gets_a_gradient_and_out_writes_to_the_residual(name, rotate):
+    attend = attention.load(name)(32, 2, rotate)
     attend(torch.randn(2, 20, 32)).square().sum().backward()
     # A bias on keys moves all scores of a softmax alike, so no gradient is asked of biases.
     weights = [p for p in attend.parameters() if p.dim() > 1]
@@ -74,14 +81,65 @@ def test_every_parameter_gets_a_gradient_and_out_writes_to_the_residual(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_flops_cover_the_projections_and_never_fall_with_the_context(name):
-    attend = attention.load(name)(64, 4)
+    attend = attention.load(name)(64, 4, unrotated)
     flops = [attend.flops_per_token(context) for context in (1, 64, 1024, 65536)]
     assert flops[0] >= 2 * 4 * 64**2
     assert flops == sorted(flops)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_rotated_positions_make_the_order_of_earlier_tokens_matter(name):
+    torch.manual_seed(0)
+    attend = attention.load(name)(32, 2, Rotary(16)).double()
+    x = torch.randn(1, 40, 32, dtype=torch.float64)
+    swapped = x[:, [1, 0, *range(2, 40)]]
+    assert (attend(x)[:, -1] - attend(swapped)[:, -1]).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_tuned_changes_nothing_but_rounding(name):
+    torch.manual_seed(0)
+    attend = attention.load(name)(32, 2, unrotated).double()
+    x = torch.randn(2, 300, 32, dtype=torch.float64)
+    expected, flops = attend(x), attend.flops_per_token(300)
+    for attribute, values in attend.tunable.items():
+        assert getattr(attend, attribute) == values[0]
+        for value in values:
+            setattr(attend, attribute, value)
+            torch.testing.assert_close(attend(x), expected)
+            assert attend.flops_per_token(300) == flops
+        setattr(attend, attribute, values[0])
+
+
+def test_a_turned_query_and_key_know_only_their_distance():
+    rotate, q, k = Rotary(8), *torch.randn(2, 1, 8, dtype=torch.float64)
+    near = rotate(q, 3) @ rotate(k, 1).T
+    torch.testing.assert_close(rotate(q, 70_003) @ rotate(k, 70_001).T, near)
+    torch.testing.assert_close(rotate(q, 0), q)
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    torch.testing.assert_close(rotate(x, 0)[:, 3:4], rotate(x[:, 3:4], 3))
+
+
+def test_rotated_linear_attention_divides_by_what_is_not_rotated():
+    """Su et al. 2021, eq. 19, by its definition."""
+    torch.manual_seed(0)
+    rotate = Rotary(16)
+    attend = attention.load("linear")(32, 2, rotate).double()
+    x = torch.randn(1, 70, 32, dtype=torch.float64)
+    q, k, v = attend.qkv(x).view(1, 70, 3, 2, 16).permute(2, 0, 3, 1, 4)
+    q, k = torch.nn.functional.softplus(q), torch.nn.functional.softplus(k)
+    weights = (rotate(q, 0) @ rotate(k, 0).transpose(-1, -2)).tril()
+    out = weights @ v / (q @ k.transpose(-1, -2)).tril().sum(-1, keepdim=True)
+    torch.testing.assert_close(attend(x), attend.out(out.transpose(1, 2).flatten(2)))
+
+
+def test_heads_of_odd_width_cannot_be_turned():
+    with pytest.raises(ValueError, match="d_head is 5; allowed: even"):
+        Rotary(5)
+
+
 def test_the_flops_of_softmax_grow_with_the_context_and_those_of_linear_do_not():
-    softmax, linear = (attention.load(n)(64, 4) for n in ("softmax", "linear"))
+    softmax, linear = (attention.load(n)(64, 4, unrotated) for n in ("softmax", "linear"))
     assert softmax.flops_per_token(2048) - softmax.flops_per_token(1024) == 2 * 64 * 1024
     assert linear.flops_per_token(2048) == linear.flops_per_token(1024)
 

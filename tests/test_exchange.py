@@ -90,7 +90,7 @@ def test_what_cannot_be_exported_is_refused(run, softmax, tmp_path):
         exchange.export(folder, tmp_path / "out")
     linear = json.loads(replace(softmax, attention="linear").to_json())
     (folder / "run.json").write_text(json.dumps({"cell": linear}))
-    with pytest.raises(UserError, match="has linear attention; allowed: softmax"):
+    with pytest.raises(UserError, match="has attention linear; allowed: softmax"):
         exchange.export(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -5,17 +5,21 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch import nn
 
-from lmscaling import grid, model
+from lmscaling import grid, model, registry
 from lmscaling.config import Model
 from lmscaling.model import GPT
 
 
+def gpt_shape():
+    return Model(n_layer=3, n_head=2, d_model=64, vocab_size=257)
+
+
 @pytest.fixture
 def gpt(cell):
-    shape = Model(n_layer=3, n_head=2, d_model=64, vocab_size=257)
-    return GPT(replace(cell, model=shape, context=32, attention="softmax"))
+    return GPT(replace(cell, model=gpt_shape(), context=32, attention="softmax"))
 
 
 def test_its_vocabulary_is_padded_to_a_multiple_of_64_and_the_head_is_tied(gpt):
@@ -90,6 +94,62 @@ def test_a_loss_made_in_parts_has_the_value_and_gradient_of_the_whole(gpt, rows,
     torch.testing.assert_close(parts, whole, rtol=1e-6, atol=0)  # cross-entropy is float32
     for p, gradient in zip(gpt.parameters(), expected, strict=True):
         torch.testing.assert_close(p.grad, gradient, rtol=1e-5, atol=1e-9)
+
+
+def test_a_loss_in_parts_is_that_of_pytorchs_own_fused_one(gpt, monkeypatch):
+    x, y = torch.randint(0, 257, (2, 2, 32))
+    fused = getattr(nn.functional, "linear_cross_entropy", None)
+    if fused is None:
+        pytest.skip("this PyTorch has no linear_cross_entropy")
+    monkeypatch.setattr(model, "LOGITS_AT_ONCE", 7 * 320)
+    theirs = fused(gpt.hidden(x).flatten(0, 1), gpt.wte.weight, y.flatten())
+    ours = gpt.loss(x, y)
+    torch.testing.assert_close(ours, theirs)
+    weights = list(gpt.parameters())
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, weights), torch.autograd.grad(theirs, weights)
+    )
+
+
+def test_blocks_computed_again_give_the_same_bits(gpt):
+    x, y = torch.randint(0, 257, (2, 2, 32))
+    gradients = []
+    for gpt.recompute in (False, True):
+        gpt.zero_grad()
+        gpt.loss(x, y).backward()
+        gradients.append([p.grad.clone() for p in gpt.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("attention", registry.attentions())
+@pytest.mark.parametrize("recompute", [False, True])
+def test_compiled_blocks_are_one_graph_and_give_the_same_numbers(
+    gpt, cell, attention, recompute, monkeypatch
+):
+    """Captured and differentiated by the compiler, then run without its generated code."""
+    gpt = GPT(replace(cell, model=gpt_shape(), context=32, attention=attention))
+    gpt.recompute = recompute
+    x, y = torch.randint(0, 257, (2, 2, 32))
+    plain = gpt.loss(x, y)
+    expected = torch.autograd.grad(plain, list(gpt.parameters()))
+    compiler = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    for block in gpt.blocks:
+        block.compile(dynamic=False, backend=compiler, fullgraph=True)
+    loss = gpt.loss(x, y)
+    torch.testing.assert_close(loss, plain)
+    torch.testing.assert_close(torch.autograd.grad(loss, list(gpt.parameters())), expected)
+    assert compiler.frame_count == 1
+
+
+@pytest.mark.parametrize("position", ["rope", "none"])
+def test_only_learned_positions_have_parameters_and_none_counts_in_n(gpt, cell, position):
+    other = GPT(
+        replace(cell, model=gpt_shape(), context=32, attention="softmax", position=position)
+    )
+    assert other.params == gpt.params
+    assert other.params_total == gpt.params_total - 32 * 64
+    assert "wpe.weight" not in dict(other.named_parameters())
+    assert other(torch.zeros(1, 5, dtype=torch.long)).shape == (1, 5, 320)
 
 
 def test_it_is_the_forward_pass_of_gpt2(gpt):

@@ -84,14 +84,18 @@ def export(run: Path, folder: Path) -> None:
         folder: Gets ``model.safetensors`` and ``config.json``.
 
     Raises:
-        UserError: The run is not finished, left no weights, or has no softmax attention.
+        UserError: The run is not finished, left no weights, or is no softmax with learned positions.
     """
     cell = checked(Cell, read_json(run / "run.json", "run record")["cell"], "run record")
-    if cell.attention != "softmax":
-        raise UserError(
-            f"run {run.name} has {cell.attention} attention; allowed: softmax, "
-            "for GPT-2's layout has no place for another"
-        )
+    for kind, found, allowed in (
+        ("attention", cell.attention, "softmax"),
+        ("position", cell.position, "learned"),
+    ):
+        if found != allowed:
+            raise UserError(
+                f"run {run.name} has {kind} {found}; allowed: {allowed}, "
+                "for GPT-2's layout has no place for another"
+            )
     weights = run / "model.safetensors"
     if not weights.is_file():
         raise UserError(f"{weights} does not exist; the run ended before its first update")

@@ -1,8 +1,9 @@
 """GPT-2 around any attention: it counts its own parameters and FLOPs.
 
-Pre-LN blocks, tanh GELU, biases, learned positions, the head tied to the token embedding. The
-vocabulary is padded to a multiple of 64 with rows that no token uses; as in nanoGPT they take
-part in the softmax, where training drives them to nothing within a few updates.
+Pre-LN blocks, tanh GELU, biases, the head tied to the token embedding; positions are learned unless
+the study says otherwise. The vocabulary is padded to a multiple of 64 with rows that no token uses;
+as in nanoGPT they take part in the softmax, where training drives them to nothing within a few
+updates.
 
 Legend: B batch, T tokens, N = B T, D model width, V vocabulary (padded).
 
@@ -19,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lmscaling import attention
 from lmscaling.config import Cell
+from lmscaling.position import Rotary, Rotate, unrotated
 
 PAD_VOCABULARY = 64
 INIT_STD = 0.02
@@ -29,10 +31,10 @@ LOGITS_AT_ONCE = 2**27
 class Block(nn.Module):
     """Attention and an MLP four times as wide, each added to the residual stream."""
 
-    def __init__(self, d_model: int, n_head: int, attend: type) -> None:
+    def __init__(self, d_model: int, n_head: int, attend: type, rotate: Rotate) -> None:
         super().__init__()
         self.norm_1 = nn.LayerNorm(d_model)
-        self.attention = attend(d_model, n_head)
+        self.attention = attend(d_model, n_head, rotate)
         self.norm_2 = nn.LayerNorm(d_model)
         self.up = nn.Linear(d_model, 4 * d_model)
         self.down = nn.Linear(4 * d_model, d_model)
@@ -60,12 +62,17 @@ class GPT(nn.Module):
         padded = math.ceil(shape.vocab_size / PAD_VOCABULARY) * PAD_VOCABULARY
         torch.manual_seed(cell.seed)  # for parameters that a variant draws in its own way
         attend = attention.load(cell.attention)
+        rope = cell.position == "rope"
+        rotate = Rotary(shape.d_model // shape.n_head) if rope else unrotated
         self.wte = nn.Embedding(padded, shape.d_model)
-        self.wpe = nn.Embedding(cell.context, shape.d_model)
+        learned = cell.position == "learned"
+        self.wpe = nn.Embedding(cell.context, shape.d_model) if learned else None
         self.blocks = nn.ModuleList(
-            Block(shape.d_model, shape.n_head, attend) for _ in range(shape.n_layer)
+            Block(shape.d_model, shape.n_head, attend, rotate) for _ in range(shape.n_layer)
         )
         self.norm = nn.LayerNorm(shape.d_model)
+        self.recompute = False
+        """Whether blocks are computed again in the backward pass instead of remembered."""
         self._init(cell.seed, shape.n_layer)
 
     def _init(self, seed: int, n_layer: int) -> None:
@@ -87,17 +94,34 @@ class GPT(nn.Module):
 
     def hidden(self, x_BT: Tensor) -> Tensor:
         """What the head reads, ``[B, T, D]``."""
-        positions_T = torch.arange(x_BT.shape[1], device=x_BT.device)
-        h_BTD = self.wte(x_BT) + self.wpe(positions_T)
+        h_BTD = self.wte(x_BT)
+        if self.wpe is not None:
+            h_BTD = h_BTD + self.wpe(torch.arange(x_BT.shape[1], device=x_BT.device))
         for block in self.blocks:
-            h_BTD = block(h_BTD)
+            if self.recompute and torch.is_grad_enabled():
+                h_BTD = checkpoint(block, h_BTD, use_reentrant=False)
+            else:
+                h_BTD = block(h_BTD)
         return self.norm(h_BTD)
+
+    def tune(self, choice: dict[str, int]) -> None:
+        """Set what an attention leaves open to the device: see ``Attention.tunable``."""
+        for block in self.blocks:
+            for name, value in choice.items():
+                setattr(block.attention, name, value)
+
+    def compile_blocks(self) -> None:
+        """Compile each block in place: all of one shape, they share one graph."""
+        for block in self.blocks:
+            block.compile(dynamic=False)
 
     def loss(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, float32.
 
         The logits of a long batch would be the largest tensor of all, so they are made part by
-        part, forgotten, and made again for the backward pass.
+        part, forgotten, and made again for the backward pass. PyTorch 2.13's own
+        ``linear_cross_entropy`` is not used: under autocast it multiplies in float32, and given
+        bf16 it returns a bf16 loss, which has three digits.
         """
         h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
         rows = max(1, LOGITS_AT_ONCE // self.wte.num_embeddings)
@@ -116,13 +140,14 @@ class GPT(nn.Module):
     @property
     def params(self) -> int:
         """Parameters without embeddings: the N of scaling laws."""
-        embeddings = self.wte.weight.numel() + self.wpe.weight.numel()
-        return sum(p.numel() for p in self.parameters()) - embeddings
+        table = self.wpe.weight.numel() if self.wpe is not None else 0
+        return sum(p.numel() for p in self.parameters()) - self.wte.weight.numel() - table
 
     @property
     def params_total(self) -> int:
         """All parameters but the rows that pad the vocabulary."""
-        return self.params + (self.vocab_size + self.context) * self.norm.weight.numel()
+        rows = self.vocab_size + (self.context if self.wpe is not None else 0)
+        return self.params + rows * self.norm.weight.numel()
 
     def flops_per_token(self) -> float:
         """Training FLOPs per token at the cell's context: forward, and backward at twice that."""

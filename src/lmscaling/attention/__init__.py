@@ -8,20 +8,27 @@ Legend: B batch, T tokens, D model width, H heads, K head width.
 """
 
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
 from lmscaling import registry
 from lmscaling.errors import UserError, choose
+from lmscaling.position import Rotate
 
 
 class Attention(Protocol):
-    """What every variant offers; ``out`` names the projection that writes to the residual."""
+    """What every variant offers."""
 
     out: Any
+    """The projection that writes to the residual stream."""
+    tunable: ClassVar[dict[str, tuple[int, ...]]]
+    """Attributes that change the speed and, but for rounding, nothing else: values to try, the
+    default first. Empty if there is nothing to choose."""
 
-    def __init__(self, d_model: int, n_head: int) -> None: ...
+    def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
+        """``rotate`` is to be applied to queries and keys; it may turn nothing."""
+        ...
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Mix each token with those before it; ``[B, T, D]`` to ``[B, T, D]``."""

@@ -5,10 +5,13 @@ Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2; computed by PyTorch
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from lmscaling.position import Rotate
 
 
 @dataclass
@@ -23,15 +26,19 @@ class State:
 class Attention(nn.Module):
     """Mixes values by ``softmax(q k / sqrt(K))`` over this token and those before it."""
 
-    def __init__(self, d_model: int, n_head: int) -> None:
+    tunable: ClassVar[dict[str, tuple[int, ...]]] = {}
+
+    def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
         super().__init__()
-        self.d_model, self.n_head = d_model, n_head
+        self.d_model, self.n_head, self.rotate = d_model, n_head, rotate
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         q, k, v = self.qkv(x_BTD).unflatten(-1, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
-        o_BHTK = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        o_BHTK = F.scaled_dot_product_attention(
+            self.rotate(q, 0), self.rotate(k, 0), v, is_causal=True
+        )
         return self.out(o_BHTK.transpose(1, 2).flatten(2))
 
     def init_state(self, batch: int, context: int) -> State:
@@ -40,11 +47,11 @@ class Attention(nn.Module):
 
     def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
         """Writes into the state's tensors: the state given is used up."""
-        q, k, v = self.qkv(x_BD).unflatten(-1, (3, self.n_head, -1)).unbind(1)  # [B, H, K]
-        state.k_BHTK[:, :, state.length], state.v_BHTK[:, :, state.length] = k, v
-        length = state.length + 1
+        q, k, v = self.qkv(x_BD).unflatten(-1, (3, self.n_head, 1, -1)).unbind(1)  # [B, H, 1, K]
+        here, length = slice(state.length, state.length + 1), state.length + 1
+        state.k_BHTK[:, :, here], state.v_BHTK[:, :, here] = self.rotate(k, state.length), v
         o_BHTK = F.scaled_dot_product_attention(
-            q.unsqueeze(2), state.k_BHTK[:, :, :length], state.v_BHTK[:, :, :length]
+            self.rotate(q, state.length), state.k_BHTK[:, :, :length], state.v_BHTK[:, :, :length]
         )
         return self.out(torch.flatten(o_BHTK, 1)), State(state.k_BHTK, state.v_BHTK, length)
 

@@ -35,23 +35,30 @@ def linear_attention(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTV: Tensor, chunk: int 
         ``2 B H T (C (K + V) / 2 + 2 K V)`` FLOPs forward, causal half counted; the states take
         ``B H (T / C) K (V + 1)`` elements.
     """
+    dtype = torch.promote_types(v_BHTV.dtype, torch.float32)
+    v_and_one = F.pad(v_BHTV.to(dtype), (0, 1), value=1.0)
+    sums = weighted_sum(q_BHTK.to(dtype), k_BHTK.to(dtype), v_and_one, chunk)
+    return (sums[..., :-1] / sums[..., -1:]).to(v_BHTV.dtype)
+
+
+def weighted_sum(q_BHTK: Tensor, k_BHTK: Tensor, v_BHTV: Tensor, chunk: int = CHUNK) -> Tensor:
+    """``sum_{s<=t} (q_t . k_s) v_s``, in the dtype of the arguments, which is one.
+
+    Raises:
+        ValueError: The shapes do not fit.
+    """
     if q_BHTK.shape != k_BHTK.shape or v_BHTV.shape[:3] != k_BHTK.shape[:3]:
         raise ValueError(
             f"q, k, v have shapes {tuple(q_BHTK.shape)}, {tuple(k_BHTK.shape)}, "
             f"{tuple(v_BHTV.shape)}; allowed: q like k, v like k up to the last axis"
         )
-    dtype = torch.promote_types(v_BHTV.dtype, torch.float32)
     T = q_BHTK.shape[2]
     chunk = min(chunk, T)
-    v_and_one = F.pad(v_BHTV.to(dtype), (0, 1), value=1.0)
-    q, k, v = (_cut(x.to(dtype), chunk) for x in (q_BHTK, k_BHTK, v_and_one))  # [B, H, N, C, .]
-
+    q, k, v = (_cut(x, chunk) for x in (q_BHTK, k_BHTK, v_BHTV))  # [B, H, N, C, .]
     added_BHNKV = k.transpose(-1, -2) @ v
     state_BHNKV = added_BHNKV.cumsum(2) - added_BHNKV  # what the chunks before have left
     sums = (q @ k.transpose(-1, -2)).tril() @ v + q @ state_BHNKV
-
-    sums = sums.flatten(2, 3)[:, :, :T]
-    return (sums[..., :-1] / sums[..., -1:]).to(v_BHTV.dtype)
+    return sums.flatten(2, 3)[:, :, :T]
 
 
 def _cut(x_BHTX: Tensor, chunk: int) -> Tensor:
