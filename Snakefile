@@ -24,11 +24,12 @@ except UserError as error:
 
 STUDY = GRID.study
 CELLS = GRID.cells
+RUNS = GRID.cells | GRID.branches
 FIGURES = {name: os.path.relpath(path) for name, path in registry.figures().items()}
 RESULTS = f"results/{STUDY.study}"
 
 # A cell with a record is a source file: no rule can make it, so nothing can train it again.
-PENDING = [run for run in CELLS if not Path(f"{RESULTS}/runs/{run}/run.json").is_file()]
+PENDING = [run for run in RUNS if not Path(f"{RESULTS}/runs/{run}/run.json").is_file()]
 
 # What a reader types to make this study again.
 COMMAND = " --configfile ".join(
@@ -69,4 +70,4 @@ rule all:
     default_target: True
     input:
         "<results>/report.html",
-        collect("<results>/runs/{run}/run.json", run=CELLS),
+        collect("<results>/runs/{run}/run.json", run=RUNS),

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmscaling import grid, shards
+from lmscaling import grid, plan, shards
 from lmscaling.config import Cell
+from lmscaling.train.environment import processor
 
 # Tests run side by side; threads of several processes on the same cores wait for each other. The
 # variable is read when torch is loaded, here and in every process that a test starts.
@@ -77,6 +78,20 @@ def write_tokens(folder: Path, train: list[int], validation: list[int]) -> Path:
     counts = {"train": len(train), "validation": len(validation)}
     shards.write_manifest(folder / "manifest.json", counts)
     return folder / "manifest.json"
+
+
+def calibration(folder: Path, cell: Cell, **way: Any) -> Path:
+    """A calibration of this machine for a cell: all sequences at once unless ``way`` says else."""
+    made = {
+        "of": cell.calibration,
+        "device": processor(),
+        "versions": {},
+        "measured": False,
+        "micro_batch": plan.sequences(cell),
+    }
+    path = folder / "calibration.json"
+    path.write_text(json.dumps(made | way))
+    return path
 
 
 @pytest.fixture

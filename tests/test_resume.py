@@ -160,7 +160,7 @@ def cut(path):
 
 def of_another(field, value):
     def change(path):
-        progress, tensors = checkpoint._read(path)
+        progress, tensors = checkpoint.load(path)
         changed = {**vars(progress), field: value}
         save_file(tensors, path, {"progress": json.dumps(changed)})
 

@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, calibration
 
 from lmscaling import records
 from lmscaling.errors import UserError
 from lmscaling.files import locked
 from lmscaling.model import GPT
 from lmscaling.stream import Stream
-from lmscaling.train import module, optimizer
+from lmscaling.train import optimizer
 from lmscaling.train.budget import Budget, Clock
-from lmscaling.train.peaks import peak_flops
 from lmscaling.train.run import train
 
 
@@ -30,14 +29,24 @@ def places(tmp_path):
 
 
 @pytest.fixture
-def run(tokens, places):
-    def trained(cell, manifest=tokens):
+def run(tokens, places, tmp_path):
+    def trained(cell, manifest=tokens, **way):
         places[0].write_text(cell.to_json())
-        made = train(places[0], manifest, places[1], places[2])
+        made = train(places[0], manifest, places[1], places[2], calibration(tmp_path, cell, **way))
         rows = [json.loads(line) for line in places[2].with_name("log.jsonl").open()]
         return made, rows
 
     return trained
+
+
+def on_two_ranks(cell, manifest, tmp_path):
+    """Rows of the log of a run on two ranks, each with two micro-batches."""
+    (tmp_path / "two.json").write_text(cell.to_json())
+    way = calibration(tmp_path, cell, micro_batch=1)
+    command = [sys.executable, ROOT / "tests" / "two_ranks.py", tmp_path / "two.json", way]
+    subprocess.run([*command, manifest, tmp_path / "results"], check=True, timeout=120)
+    log = tmp_path / "results" / "runs" / cell.run / "log.jsonl"
+    return [json.loads(line) for line in log.open()]
 
 
 def rows_of(rows, record):
@@ -92,10 +101,9 @@ def test_the_losses_are_those_of_a_plain_loop(run, cell, tokens):
     assert rows_of(rows, "validation")[-1]["val_loss"] == pytest.approx(final, rel=1e-6)
 
 
-def test_micro_batches_change_nothing_but_rounding(run, cell, monkeypatch, places):
+def test_micro_batches_and_recomputing_change_nothing_but_rounding(run, cell, places):
     whole, _ = run(cell), places[2].unlink()
-    monkeypatch.setattr(module, "MICRO_BATCH_TOKENS", 16)
-    cut = run(cell)
+    cut = run(cell, micro_batch=1, recompute=True, choice={"chunk": 3})
     one, other = ([r["train_loss"] for r in rows_of(rows, "update")] for _, rows in (whole, cut))
     assert one == pytest.approx(other, rel=1e-5)
 
@@ -106,13 +114,7 @@ def test_two_ranks_train_as_one(run, cell, tokens, tmp_path, monkeypatch):
     # Inside a Slurm job of one task Lightning would refuse to start ranks of its own.
     for name, value in {"JOB_ID": "7", "NTASKS": "1", "PROCID": "0", "LOCALID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    (tmp_path / "two.json").write_text(cell.to_json())
-    subprocess.run(
-        [sys.executable, ROOT / "tests" / "two_ranks.py", tmp_path / "two.json", tokens, tmp_path],
-        check=True,
-        timeout=120,
-    )
-    both = [json.loads(line) for line in (tmp_path / "two" / "log.jsonl").open()]
+    both = on_two_ranks(cell, tokens, tmp_path)
     for record, column in (
         ("update", "train_loss"),
         ("update", "grad_norm"),
@@ -130,10 +132,52 @@ def test_a_budget_in_tokens_or_time_ends_the_run(run, cell, places):
     assert (made.status, made.updates) == ("done", 1)
 
 
-def test_a_stream_that_ends_is_a_result(run, cell):
+def test_a_stream_that_ends_is_a_result(run, cell, capfd):
     made, rows = run(replace(cell, budget="1000 updates"))
     assert (made.status, made.updates) == ("out_of_tokens", 3699 // 64)
     assert rows_of(rows, "validation")[-1]["update"] == made.updates
+    assert {r["epoch"] for r in rows_of(rows, "update")} == {1}
+    told = capfd.readouterr().err
+    assert "end at 6% of the budget as out_of_tokens; epochs: 18 would go on" in told
+
+
+def test_only_a_study_that_says_so_reads_its_data_again(run, cell):
+    made, rows = run(replace(cell, budget="1000 updates", epochs=2))
+    per_epoch = 3699 // 64
+    assert (made.status, made.updates) == ("out_of_tokens", 2 * per_epoch)
+    assert made.message == "the stream has 3700 tokens, read 2 times"
+    epochs = [r["epoch"] for r in rows_of(rows, "update")]
+    assert epochs == [1] * per_epoch + [2] * per_epoch
+
+
+def test_the_second_epoch_is_the_first_again(tokens):
+    stream = Stream(tokens, "train")
+    per_epoch = stream.updates(64)
+    assert (stream.slab(per_epoch + 3, 64) == stream.slab(3, 64)).all()
+    assert [stream.epoch(u, 64) for u in (1, per_epoch, per_epoch + 1)] == [1, 1, 2]
+
+
+def test_a_calibration_of_another_device_or_cell_is_refused(run, cell, tmp_path):
+    with pytest.raises(UserError, match=r"was measured on Abacus and this machine has .* delete"):
+        run(cell, device="Abacus")
+    with pytest.raises(UserError, match="is of other, the cell's is linear-s-ctx16"):
+        run(cell, of="other")
+    with pytest.raises(UserError, match="micro-batch of 3, which does not divide the 4 sequences"):
+        run(cell, micro_batch=3)
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_the_calibration_is_copied_whole_into_log_and_record(run, cell, places):
+    made, rows = run(cell, choice={"chunk": 8})
+    assert made.calibration == rows[0]["calibration"]
+    assert made.calibration["choice"] == {"chunk": 8}
+    assert json.loads(places[2].read_text())["calibration"] == made.calibration
+
+
+def test_a_world_of_another_size_is_refused(run, cell, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with pytest.raises(UserError, match="by 1 ranks, which train starts itself, and WORLD_SIZE"):
+        run(cell)
 
 
 def test_a_loss_that_is_no_number_is_a_result_and_valid_json(run, cell, monkeypatch):
@@ -172,7 +216,7 @@ def test_a_bug_leaves_no_record(run, cell, monkeypatch, places):
 
 
 REFUSED = [
-    ({"gpus": 64}, "wants 64 gpus and this machine has"),
+    ({"gpus": 64}, "wants 64 gpus and this node has"),
     ({"update_tokens": 2**20}, "update_tokens 1048576 is more than the training stream's 3700"),
 ]
 
@@ -249,15 +293,6 @@ def test_only_matrices_decay(cell):
     }  # fmt: skip
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     assert len(names) == len(decayed["params"]) + len(plain["params"])
-
-
-@pytest.mark.parametrize(
-    ("device", "peak"),
-    [("NVIDIA H200", 989e12), ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 NVL", 835e12),
-     ("NVIDIA A100-SXM4-80GB", 312e12), ("Some CPU", None)],
-)  # fmt: skip
-def test_the_peak_of_a_device_is_the_dense_one(device, peak):
-    assert peak_flops(device) == peak
 
 
 def test_a_row_is_one_line_of_strict_json():

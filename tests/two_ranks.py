@@ -1,17 +1,21 @@
-"""Train a cell on two CPU ranks; run by test_train.py: cell, manifest, folder of the result."""
+"""Train a cell on two CPU ranks; run by tests: cell, calibration, manifest, results."""
 
 import sys
 from pathlib import Path
 
-from lmscaling.train import module, run
+from lmscaling.config import Cell
+from lmscaling.explain import checked
+from lmscaling.files import read_json
+from lmscaling.train import run
 
 if __name__ == "__main__":
-    cell, manifest, out = map(Path, sys.argv[1:])
-    options = run.trainer_options
-
-    def on_two_ranks(made):
-        return options(made) | {"devices": 2, "strategy": "ddp"}
-
-    module.MICRO_BATCH_TOKENS = 16  # one sequence: two micro-batches a rank
-    run.trainer_options = on_two_ranks
-    run.train(cell, manifest, out / "scratch-two", out / "two" / "run.json")
+    cell, calibration, manifest, results = map(Path, sys.argv[1:])
+    name = checked(Cell, read_json(cell, "cell"), "cell").run
+    run.ranks = lambda cell: 2
+    run.train(
+        cell,
+        manifest,
+        results / "scratch" / name,
+        results / "runs" / name / "run.json",
+        calibration,
+    )

@@ -32,11 +32,38 @@ def manifest(args: argparse.Namespace) -> str:
     return f"manifest: {args.train} + {args.validation} shards in {args.out.parent}"
 
 
+def plan(args: argparse.Namespace) -> str:
+    """Say what a study will cost and what of it cannot run."""
+    from lmscaling import grid, model, plan
+
+    if args.study == [Path("-")]:
+        values = files.parse_json(sys.stdin.read(), "study")
+    else:
+        values = grid.read_study(args.study)
+    laid_out = grid.expand(values)
+    shapes = {run: model.shape(cell) for run, cell in laid_out.cells.items()}
+    made = plan.make(laid_out, shapes, args.device, args.results / laid_out.study.study)
+    if args.out:
+        files.write_json(args.out, made.to_json())
+    return made.table()
+
+
+def calibrate(args: argparse.Namespace) -> str:
+    """Measure how this device computes a cell fastest."""
+    from lmscaling.train.calibrate import calibrate
+
+    found = calibrate(args.cell, args.out)
+    return (
+        f"calibrate: {args.out.stem} takes {found.micro_batch} sequences at once, "
+        f"{found.update_seconds:.3g} s per update"
+    )
+
+
 def train(args: argparse.Namespace) -> str:
     """Train one cell."""
     from lmscaling.train.run import train
 
-    run = train(args.cell, args.manifest, args.scratch, args.record)
+    run = train(args.cell, args.manifest, args.scratch, args.record, args.calibration)
     if run is None:
         return ""
     return f"train: {run.name} {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
@@ -133,11 +160,28 @@ def main() -> None:
     v.add_argument("train", type=int, help="training shards beside it")
     v.add_argument("validation", type=int, help="validation shards beside it")
 
+    v = verb(plan)
+    v.add_argument(
+        "study",
+        type=Path,
+        nargs="*",
+        default=[Path("config/study.yaml")],
+        help="study files, each laid over those before it; - reads JSON",
+    )
+    v.add_argument("--device", default="NVIDIA H100", help="what guesses are made for")
+    v.add_argument("--results", type=Path, default=Path("results"), help="folder of the studies")
+    v.add_argument("--out", type=Path, help="plan.json")
+
+    v = verb(calibrate)
+    v.add_argument("cell", type=Path, help="cell.json")
+    v.add_argument("out", type=Path, help="calibration.json")
+
     v = verb(train)
     v.add_argument("cell", type=Path, help="cell.json")
     v.add_argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
     v.add_argument("--scratch", type=Path, required=True, help="what must outlive an attempt")
     v.add_argument("--record", type=Path, required=True, help="run.json; the log lands beside it")
+    v.add_argument("--calibration", type=Path, help="calibration.json; a guess without")
 
     v = verb(study)
     v.add_argument("out", type=Path, help="study.json")

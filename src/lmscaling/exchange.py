@@ -84,7 +84,7 @@ def export(run: Path, folder: Path) -> None:
         folder: Gets ``model.safetensors`` and ``config.json``.
 
     Raises:
-        UserError: The run is not finished, left no weights, or is no softmax with learned positions.
+        UserError: The run is not finished, has no weights, or is no plain GPT-2.
     """
     cell = checked(Cell, read_json(run / "run.json", "run record")["cell"], "run record")
     for kind, found, allowed in (

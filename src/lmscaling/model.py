@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lmscaling import attention
 from lmscaling.config import Cell
+from lmscaling.plan import Shape
 from lmscaling.position import Rotary, Rotate, unrotated
 
 PAD_VOCABULARY = 64
@@ -77,6 +78,8 @@ class GPT(nn.Module):
 
     def _init(self, seed: int, n_layer: int) -> None:
         """N(0, 0.02), narrower where 2L branches add to the residual stream; biases zero."""
+        if self.wte.weight.is_meta:
+            return
         into_residual = (".attention.out", ".down")
         for name, module in self.named_modules():
             if not isinstance(module, nn.Linear | nn.Embedding):
@@ -154,3 +157,10 @@ class GPT(nn.Module):
         head = 2 * self.wte.weight.numel()
         blocks = (block for block in self.modules() if isinstance(block, Block))
         return 3 * (head + sum(block.flops_per_token(self.context) for block in blocks))
+
+
+def shape(cell: Cell) -> Shape:
+    """What a plan wants to know of a cell's model, which is not built for it."""
+    with torch.device("meta"):
+        gpt = GPT(cell)
+    return Shape(gpt.params_total, gpt.flops_per_token())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmscaling import grid
+from lmscaling.columns import aligned
 from lmscaling.files import read_json
 
 TAIL_BYTES = 65536
@@ -39,19 +40,10 @@ def table(study: Path) -> str:
     rows = [_row(study, cell.run, cell.name) for cell in laid_out.cells.values()]
     rows += [Row(cell.name, "skipped", note=reason) for cell, reason in laid_out.skipped]
     head = Row("cell", "status", "updates", "budget", "loss", "")
-    lines = [vars(row).values() for row in (head, *rows)]
-    widths = [max(len(text) for text in column) for column in zip(*lines, strict=True)]
-    left = {0, 1, 5}  # names and notes; numbers stand to the right
-    shown = [
-        "  ".join(
-            text.ljust(width) if i in left else text.rjust(width)
-            for i, (text, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in lines
-    ]
+    lines = aligned([list(vars(row).values()) for row in (head, *rows)], left={0, 1, 5})
     counts = Counter(row.status for row in rows)
     total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
-    return "\n".join(line.rstrip() for line in (*shown, total))
+    return "\n".join([*lines, total])
 
 
 def _row(study: Path, run: str, name: str) -> Row:

@@ -69,10 +69,17 @@ class Stream:
         return max(0, self.tokens - 1) // update_tokens
 
     def slab(self, update: int, update_tokens: int, rank: int = 0, world: int = 1) -> np.ndarray:
-        """One rank's share of an update: ``update_tokens / world + 1`` tokens, uint16."""
+        """One rank's share of an update: ``update_tokens / world + 1`` tokens, uint16.
+
+        Behind the last whole update of the stream the first comes again: a new epoch.
+        """
         share = update_tokens // world
-        start = (update - 1) * update_tokens + rank * share
+        start = (update - 1) % self.updates(update_tokens) * update_tokens + rank * share
         return self.read(start, start + share + 1)
+
+    def epoch(self, update: int, update_tokens: int) -> int:
+        """The pass over the stream that an update belongs to, from 1."""
+        return 1 + (update - 1) // self.updates(update_tokens)
 
     def reached(self, tokens: int) -> tuple[int, str]:
         """Number and chain id of the last shard read after so many tokens: the data's identity."""

@@ -15,10 +15,26 @@ rule study:
         "printf '%s\n' {params.json:q} | python -m lmscaling study {output} 2> {log}"
 
 
+# What the study will cost, with the calibrations that were there when it was made.
+rule plan:
+    input:
+        "<results>/study.json",
+    output:
+        "<results>/plan.json",
+    log:
+        "<results>/logs/plan.log",
+    localrule: True
+    params:
+        json=json.dumps(config),
+    shell:
+        "printf '%s\n' {params.json:q} | python -m lmscaling plan - --out {output} > {log} 2>&1"
+        " && echo 'plan: {output}'"
+
+
 rule collect:
     input:
         "<results>/study.json",
-        collect("<results>/runs/{run}/run.json", run=CELLS),
+        collect("<results>/runs/{run}/run.json", run=RUNS),
     output:
         EXPORTS,
     log:

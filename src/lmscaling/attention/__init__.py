@@ -47,7 +47,7 @@ class Attention(Protocol):
         ...
 
 
-def load(name: str) -> type:
+def load(name: str) -> type[Attention]:
     """The ``Attention`` class of ``lmscaling/attention/<name>.py``.
 
     Raises:

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from typing import Any
 
 import lightning
@@ -17,13 +18,14 @@ from torch import Tensor
 
 from lmscaling import records
 from lmscaling.config import Cell
+from lmscaling.devices import find
+from lmscaling.plan import BRANCH_AT
 from lmscaling.records import finite
 from lmscaling.train import checkpoint, optimizer
 from lmscaling.train.budget import Budget, Clock
 from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import Log
 from lmscaling.train.module import Training
-from lmscaling.train.peaks import peak_flops
 from lmscaling.train.ranks import Agreement
 
 CHECKPOINT_SECONDS = 900.0
@@ -37,6 +39,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 BEFORE_LIMIT_SECONDS = 300.0
 """An attempt stops itself so long before its job's time limit."""
+
+PACE_UPDATES = 1000
+"""Updates over which the time of one is averaged, for the length of a branch."""
 
 
 class Writer:
@@ -67,16 +72,19 @@ class Boundary(lightning.Callback):
         self.clock = Clock(start[0].train_seconds if start else 0.0)
         self.status, self.message = "", ""
         self._asked = ""
+        self._marks = deque([self.clock.seconds], maxlen=PACE_UPDATES + 1)
         self._saved = time.monotonic()
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         self._agreement = Agreement()
+        if decay := pl_module.decay:
+            pl_module.decay = optimizer.Decay(decay.start, *self._agreement.on(decay.end))
         # Lightning has its own handlers by now; they would end the run without saving.
         self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
         if self.start:
             checkpoint.restore_moments(*self.start, pl_module.model, trainer.optimizers[0])
-        device = torch.cuda.get_device_name() if self.cell.gpus else ""
-        self._peak = max(1, self.cell.gpus) * (peak_flops(device) or 0.0)
+        device = find(torch.cuda.get_device_name()) if self.cell.gpus else None
+        self._peak = self.cell.gpus * device.peak_flops if device else 0.0
         self._flops_per_token = pl_module.model.flops_per_token()
         pl_module.warm_up()
         if self.writer:
@@ -98,7 +106,8 @@ class Boundary(lightning.Callback):
         loss, norm = float(outputs["loss"]), float(outputs["norm"])
         before = self.clock.seconds
         seconds = self.clock.tick()
-        at = self._at(module.updates, seconds)
+        self._marks.append(seconds)
+        at = self._at(module, seconds)
         pace = self.cell.update_tokens / (seconds - before)
         flops = pace * self._flops_per_token
         self._write(
@@ -113,32 +122,40 @@ class Boundary(lightning.Callback):
         )
         self._say(at, loss, pace)
         spent, asked, due = self._agreement.on(
-            self.spent(module.updates), self._limit_is_near(), self._checkpoint_is_due()
+            self.spent(module), self._limit_is_near(), self._checkpoint_is_due()
         )
-        self._decide(module, loss, spent, asked)
+        self._decide(module, loss, bool(spent), bool(asked))
         ended = self.status in records.STATUSES
         with self.clock.excluded():
+            if self.writer:
+                self._keep(trainer, module, before, seconds)
             if ended or at["tokens"] % self.cell.validation.every_tokens == 0:
                 self._validate(module, at)
             if self.writer and not ended:
-                self._save(trainer, module, due or asked)
+                self._save(trainer, module, bool(due or asked))
         trainer.should_stop = bool(self.status)
 
-    def spent(self, updates: int) -> bool:
-        """Whether nothing of the budget is left."""
-        tokens = updates * self.cell.update_tokens
-        return self.budget.spent(updates=updates, tokens=tokens, seconds=self.clock.seconds)
+    def spent(self, module: Training) -> bool:
+        """Whether nothing of the budget is left, or the rate of a branch has come to zero."""
+        if module.decay:
+            return module.updates >= module.decay.end
+        return self._fraction(module.updates, self.clock.seconds) >= 1
 
-    def _at(self, update: int, seconds: float) -> dict[str, Any]:
+    def _fraction(self, updates: int, seconds: float) -> float:
+        tokens = updates * self.cell.update_tokens
+        return self.budget.fraction(updates=updates, tokens=tokens, seconds=seconds)
+
+    def _at(self, module: Training, seconds: float) -> dict[str, Any]:
         """The columns that say where in the run a row stands."""
-        tokens = update * self.cell.update_tokens
+        update = module.updates
         return {
             "attempt": self.writer.attempt if self.writer else 0,
             "update": update,
-            "tokens": tokens,
+            "epoch": module.train_stream.epoch(update, self.cell.update_tokens),
+            "tokens": update * self.cell.update_tokens,
             "train_seconds": seconds,
-            "lr": optimizer.learning_rate(self.cell, update),
-            "budget_fraction": self.budget.fraction(updates=update, tokens=tokens, seconds=seconds),
+            "lr": optimizer.learning_rate(self.cell, update, module.decay),
+            "budget_fraction": self._fraction(update, seconds),
         }
 
     def _say(self, at: dict[str, Any], loss: float, pace: float) -> None:
@@ -146,13 +163,17 @@ class Boundary(lightning.Callback):
         if not self.writer or time.monotonic() - self._said < SAY_SECONDS:
             return
         self._said = time.monotonic()
-        left = at["train_seconds"] * max(0.0, 1 / at["budget_fraction"] - 1) / 3600
+        left = at["train_seconds"] * max(0.0, self._goal() / at["budget_fraction"] - 1) / 3600
         print(
             f"update {at['update']:,}: loss {loss:.4f}, {pace:,.0f} tokens/s, "
             f"{at['budget_fraction']:.1%} of the budget, about {left:.2f} h left",
             file=sys.stderr,
             flush=True,
         )
+
+    def _goal(self) -> float:
+        """The share of the budget at which the run ends."""
+        return self.cell.branch or 1.0
 
     def _limit_is_near(self) -> bool:
         """Whether a signal came, or the job that this runs in is about to be ended."""
@@ -169,8 +190,10 @@ class Boundary(lightning.Callback):
             self.end("diverged", f"the training loss of update {module.updates} is {loss}")
         elif spent:
             self.end("done", "")
-        elif module.updates == module.train_stream.updates(self.cell.update_tokens):
-            self.end("out_of_tokens", f"the stream has {module.train_stream.tokens} tokens")
+        elif module.updates == module.last_update():
+            times = f", read {self.cell.epochs} times" if self.cell.epochs > 1 else ""
+            tokens = module.train_stream.tokens
+            self.end("out_of_tokens", f"the stream has {tokens} tokens{times}")
         elif asked:
             self.end("interrupted", self._asked)
 
@@ -180,23 +203,43 @@ class Boundary(lightning.Callback):
             records.Validation(**at, val_loss=finite(loss), val_tokens=self.cell.validation.tokens)
         )
 
+    def _keep(
+        self, trainer: lightning.Trainer, module: Training, before: float, seconds: float
+    ) -> None:
+        """Keep a checkpoint for each branch whose place lies in the update that has just ended."""
+        assert self.writer
+        last, now = (
+            self._fraction(module.updates - 1, before),
+            self._fraction(module.updates, seconds),
+        )
+        for share in self.cell.keep:
+            if last < BRANCH_AT * share <= now:
+                path = checkpoint.kept(self.writer.scratch, share)
+                progress = self._progress(module)
+                checkpoint.write(path, progress, module.model, trainer.optimizers[0])
+
     def _save(self, trainer: lightning.Trainer, module: Training, now: bool) -> None:
         assert self.writer
         if not now:
             self.writer.ledger.beat(module.updates, self.clock.seconds)
             return
+        self.writer.log.sync()
+        checkpoint.save(
+            self.writer.scratch, self._progress(module), module.model, trainer.optimizers[0]
+        )
+        self.writer.ledger.write("checkpoint", module.updates, self.clock.seconds)
+        self._saved = time.monotonic()
+
+    def _progress(self, module: Training) -> checkpoint.Progress:
         shard, tokens_id = module.reached()
-        progress = checkpoint.Progress(
+        return checkpoint.Progress(
             run=self.cell.run,
             update=module.updates,
             train_seconds=self.clock.seconds,
             shard=shard,
             tokens_id=tokens_id,
+            update_seconds=(self._marks[-1] - self._marks[0]) / max(1, len(self._marks) - 1),
         )
-        self.writer.log.sync()
-        checkpoint.save(self.writer.scratch, progress, module.model, trainer.optimizers[0])
-        self.writer.ledger.write("checkpoint", module.updates, self.clock.seconds)
-        self._saved = time.monotonic()
 
     def end(self, status: str, message: str) -> None:
         self.status, self.message = status, message

@@ -38,6 +38,8 @@ class Progress:
     """Number of the last training shard read."""
     tokens_id: str
     """Chain id of that shard."""
+    update_seconds: float
+    """Productive time of an update: the mean over the last of them."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +64,28 @@ class Expected:
 
 def save(folder: Path, progress: Progress, model: nn.Module, optimizer: optim.Optimizer) -> Path:
     """Write a checkpoint, then drop all but the newest ``KEPT``; returns its path."""
+    path = folder / f"checkpoint-{progress.update:09d}.safetensors"
+    write(path, progress, model, optimizer)
+    for old in saved(folder)[KEPT:]:
+        old.unlink()
+    return path
+
+
+def write(path: Path, progress: Progress, model: nn.Module, optimizer: optim.Optimizer) -> None:
+    """Write one checkpoint, whole or not at all."""
     tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
     for name, p in model.named_parameters():
         for moment in MOMENTS:
             if p in optimizer.state:
                 tensors[f"{moment}.{name}"] = optimizer.state[p][moment]
-    path = folder / f"checkpoint-{progress.update:09d}.safetensors"
     with new_file(path) as temporary:
         on_cpu = {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}
         save_file(on_cpu, temporary, {"progress": json.dumps(asdict(progress))})
-    for old in saved(folder)[KEPT:]:
-        old.unlink()
-    return path
+
+
+def kept(scratch: Path, share: float) -> Path:
+    """Where a trunk keeps its checkpoint for the branch that ends at a share of the budget."""
+    return scratch / f"branch-{share:g}.safetensors"
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
@@ -95,15 +107,25 @@ def newest(folder: Path, expected: Expected) -> tuple[Progress, dict[str, Tensor
     """
     for path in saved(folder):
         try:
-            progress, tensors = _read(path)
-            expected.check(progress)
-            return progress, tensors
+            return read(path, expected)
         except (SafetensorError, ValueError, OSError) as error:
             print(f"checkpoint {path.name} is not used: {error}", file=sys.stderr, flush=True)
     return None
 
 
-def _read(path: Path) -> tuple[Progress, dict[str, Tensor]]:
+def read(path: Path, expected: Expected) -> tuple[Progress, dict[str, Tensor]]:
+    """A checkpoint that belongs to a run.
+
+    Raises:
+        SafetensorError, ValueError, OSError: It is not whole, not there, or of another run.
+    """
+    progress, tensors = load(path)
+    expected.check(progress)
+    return progress, tensors
+
+
+def load(path: Path) -> tuple[Progress, dict[str, Tensor]]:
+    """Whatever a checkpoint holds."""
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         if "progress" not in metadata:

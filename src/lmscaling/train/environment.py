@@ -11,27 +11,38 @@ from typing import Any
 
 import torch
 
-from lmscaling.train.peaks import CONVENTION, peak_flops
+from lmscaling import devices
 
 PACKAGES = ("lmscaling", "torch", "lightning", "numpy")
 
 
 def describe(gpus: int) -> dict[str, Any]:
     """The environment of this process as JSON values."""
-    device = torch.cuda.get_device_name() if gpus else processor()
+    device = device_name(gpus)
+    known = devices.find(device)
     return {
         "host": socket.gethostname(),
         "device": device,
         "devices": max(1, gpus),
-        "peak_flops": peak_flops(device),
-        "peak_flops_convention": CONVENTION,
+        "peak_flops": known and known.peak_flops,
+        "peak_flops_convention": devices.CONVENTION,
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": versions(),
         "cuda": torch.version.cuda,
         "git_commit": git_commit(),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
+
+
+def device_name(gpus: int) -> str:
+    """The name of the GPU that a process of a cell with so many GPUs uses, or of the CPU."""
+    return torch.cuda.get_device_name() if gpus else processor()
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that decide how a run is computed."""
+    return {name: version(name) for name in PACKAGES}
 
 
 def processor() -> str:

@@ -21,13 +21,15 @@ BEAT_SECONDS = 10.0
 class Entry:
     """One line of the ledger."""
 
-    kind: Literal["begin", "beat", "checkpoint"]
+    kind: Literal["begin", "beat", "checkpoint", "branch"]
     attempt: int
     update: int
     train_seconds: float
     """Productive time of the trajectory that this attempt is on."""
     attempt_seconds: float
     """Wall clock since the attempt began its first update, all work included."""
+    end: int | None = None
+    """Of a ``branch`` entry: the branch's last update, fixed once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,11 @@ class Ledger:
             self._file.write(b"\n")
 
     def write(
-        self, kind: Literal["begin", "beat", "checkpoint"], update: int, train: float
+        self,
+        kind: Literal["begin", "beat", "checkpoint", "branch"],
+        update: int,
+        train: float,
+        end: int | None = None,
     ) -> None:
         """Append an entry; it is on the disk when this returns."""
         self._beat = time.monotonic()
@@ -63,6 +69,7 @@ class Ledger:
             update=update,
             train_seconds=train,
             attempt_seconds=self._beat - self._began,
+            end=end,
         )
         self._file.write((json.dumps(asdict(entry)) + "\n").encode())
         os.fsync(self._file.fileno())
@@ -71,6 +78,11 @@ class Ledger:
         """Append an entry if the last one is old."""
         if time.monotonic() - self._beat >= BEAT_SECONDS:
             self.write("beat", update, train)
+
+    def branch_end(self) -> int | None:
+        """The last update of a branch, if an attempt has fixed it."""
+        fixed = (entry.end for entry in entries(self.path) if entry.kind == "branch")
+        return next(fixed, None)
 
     def account(self) -> Account:
         """What has been spent up to the last entry."""

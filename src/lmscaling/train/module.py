@@ -16,43 +16,44 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from lmscaling.calibration import Calibration
 from lmscaling.config import Cell
 from lmscaling.model import GPT
 from lmscaling.stream import Stream
 from lmscaling.train import optimizer
 
-MICRO_BATCH_TOKENS = 2**14
-"""Tokens a device takes at once: at a vocabulary of 50,304 their logits fill 5 GB."""
-
 
 class Updates(Dataset):
     """One rank's share of each update behind ``done``, as tokens ``[share + 1]``."""
 
-    def __init__(
-        self, stream: Stream, update_tokens: int, done: int, rank: int, world: int
-    ) -> None:
-        self.stream, self.update_tokens, self.done = stream, update_tokens, done
+    def __init__(self, stream: Stream, cell: Cell, done: int, rank: int, world: int) -> None:
+        self.stream, self.cell, self.done = stream, cell, done
         self.rank, self.world = rank, world
 
     def __len__(self) -> int:
-        return self.stream.updates(self.update_tokens) - self.done
+        return self.stream.updates(self.cell.update_tokens) * self.cell.epochs - self.done
 
     def __getitem__(self, index: int) -> Tensor:
         update = self.done + index + 1
-        slab = self.stream.slab(update, self.update_tokens, self.rank, self.world)
+        slab = self.stream.slab(update, self.cell.update_tokens, self.rank, self.world)
         return torch.from_numpy(slab.astype("int64"))
 
 
 class Training(lightning.LightningModule):
-    """Trains the model of a cell on a stream."""
+    """Trains the model of a cell on a stream, in the way that a calibration says."""
 
-    def __init__(self, cell: Cell, train: Stream, validation: Stream) -> None:
+    def __init__(
+        self, cell: Cell, train: Stream, validation: Stream, calibration: Calibration
+    ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.cell, self.train_stream, self.validation_stream = cell, train, validation
-        self.model = GPT(cell)
+        self.micro_batch = calibration.micro_batch
+        self.model = prepared(cell, calibration)
         self.updates = 0
         """Updates done."""
+        self.decay: optimizer.Decay | None = None
+        """Where the rate of a branch falls; None on a trunk."""
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return optimizer.build(self.model, self.cell)
@@ -60,7 +61,7 @@ class Training(lightning.LightningModule):
     def train_dataloader(self) -> DataLoader:
         updates = Updates(
             self.train_stream,
-            self.cell.update_tokens,
+            self.cell,
             self.updates,
             self.trainer.global_rank,
             self.trainer.world_size,
@@ -71,10 +72,10 @@ class Training(lightning.LightningModule):
         """One update; returns the mean loss over all ranks and the norm of the gradient."""
         self._seed()
         (adamw,) = self.trainer.optimizers
-        rate = optimizer.learning_rate(self.cell, self.updates + 1)
+        rate = optimizer.learning_rate(self.cell, self.updates + 1, self.decay)
         for group in adamw.param_groups:
             group["lr"] = rate
-        pairs = list(micro_batches(slab, self.cell.context))
+        pairs = list(micro_batches(slab, self.cell.context, self.micro_batch))
         total = torch.zeros((), device=self.device)
         for i, (x_BT, y_BT) in enumerate(pairs):
             with nullcontext() if i == len(pairs) - 1 else self._keep_gradients():
@@ -102,10 +103,14 @@ class Training(lightning.LightningModule):
         compilation and no first use of a library; weights and gradients stay as they are."""
         share = self.cell.update_tokens // self.trainer.world_size
         slab = torch.zeros(share + 1, dtype=torch.int64, device=self.device)
-        x_BT, y_BT = next(iter(micro_batches(slab, self.cell.context)))
+        x_BT, y_BT = next(iter(micro_batches(slab, self.cell.context, self.micro_batch)))
         with self.trainer.precision_plugin.train_step_context():
             self.model.loss(x_BT, y_BT).backward()
         self.model.zero_grad(set_to_none=True)
+
+    def last_update(self) -> int:
+        """The update with which the data end."""
+        return self.train_stream.updates(self.cell.update_tokens) * self.cell.epochs
 
     def reached(self) -> tuple[int, str]:
         """Number and chain id of the last training shard read."""
@@ -126,7 +131,7 @@ class Training(lightning.LightningModule):
     def validation_loss(self) -> float:
         """Mean cross-entropy on the fixed validation tokens, nats per token, over all ranks."""
         cell, world = self.cell, self.trainer.world_size
-        per_pass = max(1, MICRO_BATCH_TOKENS // cell.context) * cell.context
+        per_pass = self.micro_batch * cell.context
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.model.eval()
         starts = range(0, cell.validation.tokens, per_pass)
@@ -145,10 +150,18 @@ def pair(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
     return tokens[:-1].view(-1, context), tokens[1:].view(-1, context)
 
 
-def micro_batches(slab: Tensor, context: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Equal parts of an update that fit on a device at once, as inputs and targets ``[B, T]``."""
+def micro_batches(slab: Tensor, context: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Equal parts of an update, of ``size`` sequences, as inputs and targets ``[B, T]``."""
     x_BT, y_BT = pair(slab, context)
-    sequences = x_BT.shape[0]
-    fit = max(1, MICRO_BATCH_TOKENS // context)
-    micro = max(d for d in range(1, min(fit, sequences) + 1) if sequences % d == 0)
-    return zip(x_BT.split(micro), y_BT.split(micro), strict=True)
+    assert x_BT.shape[0] % size == 0
+    return zip(x_BT.split(size), y_BT.split(size), strict=True)
+
+
+def prepared(cell: Cell, calibration: Calibration) -> GPT:
+    """The model of a cell, set to compute in the way that a calibration says."""
+    gpt = GPT(cell)
+    gpt.tune(calibration.choice)
+    gpt.recompute = calibration.recompute
+    if calibration.compiled:
+        gpt.compile_blocks()
+    return gpt

@@ -18,10 +18,10 @@ class Agreement:
         if distributed.is_initialized() and distributed.get_world_size() > 1:
             self._group = distributed.new_group(backend="gloo")
 
-    def on(self, *decisions: bool) -> list[bool]:
-        """The decisions of rank 0, on every rank."""
+    def on(self, *numbers: int) -> list[int]:
+        """The numbers of rank 0, on every rank; a decision is 0 or 1."""
         if self._group is None:
-            return list(decisions)
-        message = torch.tensor(decisions, dtype=torch.int64)
+            return list(numbers)
+        message = torch.tensor(numbers, dtype=torch.int64)
         distributed.broadcast(message, src=0, group=self._group)
-        return [bool(decision) for decision in message.tolist()]
+        return message.tolist()

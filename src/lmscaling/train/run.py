@@ -11,21 +11,24 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.strategies import DDPStrategy
 
-from lmscaling import records
+from lmscaling import plan, records
+from lmscaling.calibration import Calibration
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.explain import checked
 from lmscaling.fields import dump
 from lmscaling.files import locked, read_json
 from lmscaling.stream import Stream
-from lmscaling.train import checkpoint, environment
+from lmscaling.train import branch, calibrate, checkpoint, environment
 from lmscaling.train.boundary import Boundary, Writer
 from lmscaling.train.ledger import Ledger, entries, fruitless
 from lmscaling.train.log import Log, publish
@@ -38,14 +41,21 @@ INTERRUPTED = 75
 """Exit code of an attempt that was asked to stop (EX_TEMPFAIL): try again."""
 
 
-def train(cell_path: Path, manifest: Path, scratch: Path, record: Path) -> records.Run | None:
-    """Train a cell until its budget is spent.
+def train(
+    cell_path: Path,
+    manifest: Path,
+    scratch: Path,
+    record: Path,
+    calibration: Path | None = None,
+) -> records.Run | None:
+    """Train a cell until its budget is spent, or a branch until its rate is zero.
 
     Args:
         cell_path: ``cell.json``.
         manifest: ``manifest.json`` of the tokens.
-        scratch: Folder of what must outlive an attempt.
+        scratch: Folder of what must outlive an attempt; a branch looks for its trunk's beside it.
         record: Where ``run.json`` goes; ``log.jsonl`` is written beside it.
+        calibration: ``calibration.json``; without it the plan's guess for this device is used.
 
     Returns:
         The record; None on ranks other than 0.
@@ -56,22 +66,31 @@ def train(cell_path: Path, manifest: Path, scratch: Path, record: Path) -> recor
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
     streams = Stream(manifest, "train"), Stream(manifest, "validation")
     _check(cell, *streams, record)
+    way = calibrate.read(calibration, cell) if calibration else calibrate.guessed(cell)
+    _tell(cell, way, streams[0])
     _quiet()
     scratch.mkdir(parents=True, exist_ok=True)
-    module = Training(cell, *streams)
+    module = Training(cell, *streams, way)
     if int(os.environ.get("LOCAL_RANK", "0")):
-        _fit(Boundary(cell, None, _resume(module, scratch)), module)
+        _fit(Boundary(cell, None, _resume(module, scratch, record)), module)
         return None
     with _alone(scratch):
-        return _attempt(module, scratch, record)
+        return _attempt(module, scratch, record, way)
 
 
-def _attempt(module: Training, scratch: Path, record: Path) -> records.Run:
+def _attempt(
+    module: Training, scratch: Path, record: Path, calibration: Calibration
+) -> records.Run:
     """One attempt of rank 0: go on from the newest checkpoint, and close the run if it ends."""
     cell, started = module.cell, environment.now()
     described = environment.describe(cell.gpus)
-    start = _resume(module, scratch)
-    counts = {
+    no_trunk = ""
+    try:
+        start = _resume(module, scratch, record)
+    except branch.NoTrunk as reason:
+        start, no_trunk = None, str(reason)
+    common = {
+        "calibration": dump(calibration),
         "params": module.model.params,
         "params_total": module.model.params_total,
         "flops_per_token": module.model.flops_per_token(),
@@ -85,13 +104,18 @@ def _attempt(module: Training, scratch: Path, record: Path) -> records.Run:
                 cell=dump(cell),
                 started=started,
                 environment=described,
-                **counts,
+                **common,
             )
         )
         boundary = Boundary(cell, Writer(log, ledger), start)
-        if fruitless(entries(ledger.path)) >= FRUITLESS:
+        if start and module.decay:
+            end = branch.fixed_end(ledger, start[0], module.decay.end)
+            module.decay = replace(module.decay, end=end)
+        if no_trunk:
+            boundary.end("no_trunk", no_trunk)
+        elif fruitless(entries(ledger.path)) >= FRUITLESS:
             boundary.end("crashed", f"{FRUITLESS} attempts in a row ended without a checkpoint")
-        elif module.updates and boundary.spent(module.updates):
+        elif module.updates and boundary.spent(module):
             boundary.end("done", "")
         else:
             _fit(boundary, module)
@@ -126,7 +150,7 @@ def _attempt(module: Training, scratch: Path, record: Path) -> records.Run:
             environment=described,
             started=started,
             ended=ended,
-            **counts,
+            **common,
         )
         if module.updates:
             checkpoint.save_weights(record.with_name("model.safetensors"), module.model)
@@ -135,12 +159,21 @@ def _attempt(module: Training, scratch: Path, record: Path) -> records.Run:
 
 
 def _resume(
-    module: Training, scratch: Path
+    module: Training, scratch: Path, record: Path
 ) -> tuple[checkpoint.Progress, dict[str, torch.Tensor]] | None:
-    """Put the newest usable checkpoint's weights into the model, and its update number."""
+    """Put the newest usable checkpoint's weights into the model, and its update number.
+
+    Raises:
+        NoTrunk: This is a branch whose trunk ended before it.
+        UserError: This is a branch and the trunk's checkpoint is broken.
+    """
     cell = module.cell
     expected = checkpoint.Expected(cell.run, cell.update_tokens, module.train_stream.reached)
     start = checkpoint.newest(scratch, expected)
+    if cell.branch:
+        trunk = branch.leave(cell, expected, scratch, record)
+        module.decay = branch.decay(cell, trunk[0])
+        start = start or trunk
     if start:
         checkpoint.restore_weights(start[1], module.model)
         module.updates = start[0].update
@@ -159,8 +192,8 @@ def trainer_options(cell: Cell) -> dict[str, Any]:
     """What Lightning is left to do: devices, ranks, precision."""
     return {
         "accelerator": "gpu" if cell.gpus else "cpu",
-        "devices": max(1, cell.gpus),
-        "strategy": "ddp" if cell.gpus > 1 else "auto",
+        "devices": ranks(cell),
+        "strategy": DDPStrategy(gradient_as_bucket_view=True) if ranks(cell) > 1 else "auto",
         "precision": "bf16-mixed" if cell.gpus else "32-true",
         # Lightning would take a Slurm job of one task for one of its own ranks, and refuse.
         "plugins": [LightningEnvironment()],
@@ -171,6 +204,20 @@ def trainer_options(cell: Cell) -> dict[str, Any]:
         "enable_progress_bar": False,
         "enable_model_summary": False,
     }
+
+
+def ranks(cell: Cell) -> int:
+    """Processes that train a cell: one a GPU, or one on the CPU."""
+    return max(1, cell.gpus)
+
+
+def _tell(cell: Cell, calibration: Calibration, stream: Stream) -> None:
+    """Say before it starts that a run will pass its data."""
+    updates = plan.budget_updates(cell, calibration.update_seconds)
+    if told := plan.exhausts(
+        cell, updates, stream.updates(cell.update_tokens) * cell.update_tokens
+    ):
+        print(f"cell {cell.name}: {told}", file=sys.stderr, flush=True)
 
 
 def _check(cell: Cell, train: Stream, validation: Stream, record: Path) -> None:
@@ -195,8 +242,14 @@ def _check(cell: Cell, train: Stream, validation: Stream, record: Path) -> None:
     found = torch.cuda.device_count()
     if cell.gpus > found:
         raise UserError(
-            f"cell {cell.name} wants {cell.gpus} gpus and this machine has {found}; "
-            f"set gpus to {found or '0 (the CPU)'} or run it elsewhere"
+            f"cell {cell.name} wants {cell.gpus} gpus and this node has {found}, where all of its "
+            f"ranks must be; set gpus to {found or '0 (the CPU)'} or run it elsewhere"
+        )
+    world = os.environ.get("WORLD_SIZE", "")
+    if world.isdigit() and int(world) != ranks(cell):
+        raise UserError(
+            f"cell {cell.name} is trained by {ranks(cell)} ranks, which train starts itself, and "
+            f"WORLD_SIZE is {world}; start train once, not through torchrun or the like"
         )
 
 

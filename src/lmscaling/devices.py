@@ -1,0 +1,38 @@
+"""What devices can do: dense bf16 arithmetic, the denominator of MFU, and memory.
+
+Source: NVIDIA's data sheets, bf16 tensor-core FLOP/s without sparsity (the sparse number is twice
+as large), and the memory that the name promises. The longest name that begins a device's name
+counts; a device that is not listed has no MFU rather than a guessed one.
+"""
+
+from dataclasses import dataclass
+
+CONVENTION = "dense bf16"
+
+
+@dataclass(frozen=True)
+class Device:
+    """One kind of device."""
+
+    peak_flops: float
+    """Dense bf16 FLOP/s."""
+    memory_bytes: float
+
+
+DEVICES = {
+    "NVIDIA A100": Device(312e12, 40e9),
+    "NVIDIA A100-SXM4-80GB": Device(312e12, 80e9),
+    "NVIDIA A100 80GB PCIe": Device(312e12, 80e9),
+    "NVIDIA H100": Device(989e12, 80e9),
+    "NVIDIA H100 PCIe": Device(756e12, 80e9),
+    "NVIDIA H100 NVL": Device(835e12, 94e9),
+    "NVIDIA H200": Device(989e12, 141e9),
+    "NVIDIA L40S": Device(362e12, 48e9),
+    "NVIDIA B200": Device(2250e12, 180e9),
+}
+
+
+def find(name: str) -> Device | None:
+    """What a device of this name can do, or None."""
+    known = [known for known in DEVICES if name.startswith(known)]
+    return DEVICES[max(known, key=len)] if known else None

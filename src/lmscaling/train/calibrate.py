@@ -1,0 +1,256 @@
+"""How one device computes a cell fastest: micro-batch, recomputation, and what an attention tunes.
+
+Real updates are computed on random tokens, forward, backward and optimizer, in the precision of
+training. First what the attention leaves open is tried at a usual micro-batch, then micro-batches
+of growing length, until memory or the gain ends. Blocks are recomputed only where a single
+sequence does not fit otherwise.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lmscaling import attention, devices, model, plan
+from lmscaling.calibration import Calibration, Trial
+from lmscaling.config import Cell
+from lmscaling.errors import UserError
+from lmscaling.explain import checked
+from lmscaling.fields import dump
+from lmscaling.files import read_json, write_json
+from lmscaling.model import GPT
+from lmscaling.train import environment, optimizer
+
+WARM_UP = 2
+"""Repeats that are not counted: the first compiles and loads."""
+REPEATS = (5, 50)
+"""Least and most repeats of a trial."""
+TRIAL_SECONDS = 0.5
+"""Repeats go on until they have taken so long."""
+GAIN = 0.01
+"""A longer micro-batch must be faster by this share; without that the smaller one saves memory."""
+MOST_TOKENS = 2**17
+"""Tokens of the longest micro-batch that is tried."""
+
+
+def calibrate(cell_path: Path, out: Path) -> Calibration:
+    """Measure a cell on this machine's device and write ``calibration.json``.
+
+    Raises:
+        UserError: The cell is no cell, the machine has no GPU for it, or no way fits its memory.
+    """
+    cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
+    if cell.gpus and not torch.cuda.is_available():
+        raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
+    found = _Bench(cell).best()
+    write_json(out, dump(found))
+    return found
+
+
+def guessed(cell: Cell) -> Calibration:
+    """What the plan guesses for this machine's device, nothing measured.
+
+    Raises:
+        UserError: Not even one sequence would fit.
+    """
+    memory = torch.cuda.get_device_properties(0).total_memory if cell.gpus else None
+    layout = plan.guess(cell, model.shape(cell).params_total, memory)
+    if layout is None:
+        raise UserError(f"cell {cell.name}: one sequence does not fit into the device's memory")
+    return Calibration(
+        of=cell.calibration,
+        device=environment.device_name(cell.gpus),
+        versions=environment.versions(),
+        measured=False,
+        micro_batch=layout.micro_batch,
+        recompute=layout.recompute,
+        compiled=bool(cell.gpus),
+    )
+
+
+def read(path: Path, cell: Cell) -> Calibration:
+    """The calibration of a cell, if it was measured on a device like this machine's.
+
+    Raises:
+        UserError: It is of another cell or of another device.
+    """
+    found = checked(Calibration, read_json(path, "calibration"), str(path))
+    here = environment.device_name(cell.gpus)
+    again = f"delete {path} and run snakemake again to measure anew"
+    if found.of != cell.calibration:
+        raise UserError(f"calibration {path} is of {found.of}, the cell's is {cell.calibration}")
+    if found.device != here:
+        raise UserError(
+            f"calibration {path} was measured on {found.device} and this machine has {here}; "
+            f"{again}, or let the cluster give one kind of device only"
+        )
+    if plan.sequences(cell) % found.micro_batch:
+        raise UserError(
+            f"calibration {path} has a micro-batch of {found.micro_batch}, which does not divide "
+            f"the {plan.sequences(cell)} sequences of an update; {again}"
+        )
+    return found
+
+
+class _Bench:
+    """One model on one device, measured in one way after another."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.device = torch.device("cuda" if cell.gpus else "cpu")
+        self.gpt = GPT(cell).to(self.device)
+        if cell.gpus:
+            self.gpt.compile_blocks()
+        self.adamw = optimizer.build(self.gpt, cell)
+        self.tunable = attention.load(cell.attention).tunable
+        self.trials: list[Trial] = []
+
+    def best(self) -> Calibration:
+        """Try the ways one after another; the fastest."""
+        sizes = [d for d in range(1, plan.sequences(self.cell) + 1) if not self._too_long(d)]
+        memory = None
+        if known := devices.find(environment.device_name(self.cell.gpus)):
+            memory = known.memory_bytes
+        usual = plan.guess(self.cell, self.gpt.params_total, memory)
+        start = usual or plan.Layout(1, True, 0.0)
+        choice = self._choose(start.micro_batch, start.recompute)
+        fastest = self._grow(sizes, recompute=False, choice=choice)
+        if fastest is None:
+            fastest = self._grow(sizes, recompute=True, choice=choice)
+        if fastest is None:
+            raise UserError(
+                f"cell {self.cell.name}: not even one sequence with recomputed blocks fits into "
+                f"the memory of {environment.device_name(self.cell.gpus)}"
+            )
+        return self._conclude(fastest)
+
+    def _too_long(self, size: int) -> bool:
+        sequences = plan.sequences(self.cell)
+        return bool(sequences % size) or (size > 1 and size * self.cell.context > MOST_TOKENS)
+
+    def _choose(self, size: int, recompute: bool) -> dict[str, int]:
+        """The best value of each thing that the attention leaves open, one after the other."""
+        choice = {name: values[0] for name, values in self.tunable.items()}
+        for name, values in self.tunable.items():
+            tried = [self._try(size, recompute, choice | {name: value}) for value in values]
+            fitting = [trial for trial in tried if trial.seconds]
+            if fitting:
+                choice = min(fitting, key=_pace).choice
+        return choice
+
+    def _grow(self, sizes: list[int], recompute: bool, choice: dict[str, int]) -> Trial | None:
+        """Micro-batches of growing length until two in a row gain nothing or memory ends."""
+        fastest, vain = None, 0
+        for size in sizes:
+            trial = self._try(size, recompute, choice)
+            if not trial.seconds or vain == 2:
+                break
+            if fastest is None or _pace(trial) < _pace(fastest) * (1 - GAIN):
+                fastest, vain = trial, 0
+            else:
+                vain += 1
+        return fastest
+
+    def _try(self, size: int, recompute: bool, choice: dict[str, int]) -> Trial:
+        self.gpt.tune(choice)
+        self.gpt.recompute = recompute
+        # Each shape is compiled on its own; what earlier ones left would count against a limit.
+        torch.compiler.reset()
+        try:
+            seconds = self._time(lambda: self._forward_backward(size), self._update)
+        except torch.OutOfMemoryError:
+            seconds = []
+        self.gpt.zero_grad(set_to_none=True)
+        peak = None
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        trial = Trial(
+            micro_batch=size,
+            recompute=recompute,
+            choice=choice,
+            repeats=len(seconds),
+            seconds=_spread(seconds) if seconds else None,
+            peak_memory_bytes=peak,
+        )
+        self.trials.append(trial)
+        return trial
+
+    def _time(
+        self, work: Callable[[], None], after: Callable[[], None] = lambda: None
+    ) -> list[float]:
+        """Seconds of each repeat of ``work``, the device waited for.
+
+        ``after`` follows the repeats that are not counted.
+        """
+        for _ in range(WARM_UP):
+            work()
+            after()
+        seconds: list[float] = []
+        least, most = REPEATS
+        while len(seconds) < least or (sum(seconds) < TRIAL_SECONDS and len(seconds) < most):
+            self._wait()
+            before = time.perf_counter()
+            work()
+            self._wait()
+            seconds.append(time.perf_counter() - before)
+        return seconds
+
+    def _forward_backward(self, size: int) -> None:
+        x_BT, y_BT = self._tokens(size)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=bool(self.cell.gpus)):
+            loss = self.gpt.loss(x_BT, y_BT)
+        loss.backward()
+
+    def _update(self) -> None:
+        torch.nn.utils.clip_grad_norm_(self.gpt.parameters(), self.cell.optimizer.clip_norm)
+        self.adamw.step()
+
+    def _tokens(self, size: int) -> tuple[Tensor, Tensor]:
+        shape = (2, size, self.cell.context)
+        x_BT, y_BT = torch.randint(self.cell.model.vocab_size, shape, device=self.device)
+        return x_BT, y_BT
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _conclude(self, best: Trial) -> Calibration:
+        """The calibration of one way, with the time of a whole update."""
+        self.gpt.recompute = best.recompute
+        self._forward_backward(1)
+        assert best.seconds
+        accumulation = plan.sequences(self.cell) // best.micro_batch
+        step = _spread(self._time(self._update))
+        least, median, most = (
+            accumulation * micro + once for micro, once in zip(best.seconds, step, strict=True)
+        )
+
+        return Calibration(
+            of=self.cell.calibration,
+            device=environment.device_name(self.cell.gpus),
+            versions=environment.versions(),
+            measured=True,
+            micro_batch=best.micro_batch,
+            recompute=best.recompute,
+            compiled=bool(self.cell.gpus),
+            choice=best.choice,
+            update_seconds=median,
+            update_seconds_range=(least, most),
+            peak_memory_bytes=best.peak_memory_bytes,
+            trials=self.trials,
+        )
+
+
+def _pace(trial: Trial) -> float:
+    """Median seconds per sequence."""
+    assert trial.seconds
+    return trial.seconds[1] / trial.micro_batch
+
+
+def _spread(seconds: list[float]) -> tuple[float, float, float]:
+    return min(seconds), statistics.median(seconds), max(seconds)
