@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmscaling import grid, shards
+from lmscaling import grid, plan, shards
 from lmscaling.config import Cell
 from lmscaling.model import GPT
 from lmscaling.stream import Stream
@@ -34,7 +34,8 @@ def cells() -> dict[str, Cell]:
     made = {c.name: c for c in grid.expand(study).cells.values()}
     names = ("linear-2k-ctx64-s0", "linear-100k-ctx1024-s0")
     never = replace(made[names[0]].validation, every_tokens=2**40)
-    return {n: replace(made[n], budget=f"{UPDATES} updates", validation=never) for n in names}
+    budget = f"{UPDATES} updates"
+    return {n: replace(made[n], budget=budget, validation=never, keep=()) for n in names}
 
 
 def tokens(folder: Path) -> Path:
@@ -56,7 +57,7 @@ def bare(cell: Cell, stream: Stream) -> float:
     for update in range(1, UPDATES + 1):
         slab = torch.from_numpy(stream.slab(update, cell.update_tokens).astype("int64"))
         total = torch.zeros(())
-        for x_BT, y_BT in micro_batches(slab, cell.context):
+        for x_BT, y_BT in micro_batches(slab, cell.context, plan.sequences(cell)):
             loss = gpt.loss(x_BT, y_BT)
             loss.backward()
             total += loss.detach()

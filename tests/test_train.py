@@ -1,6 +1,7 @@
 """Training: what an update is, what is written down, and every way a run can end."""
 
 import json
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ from lmscaling.errors import UserError
 from lmscaling.files import locked
 from lmscaling.model import GPT
 from lmscaling.stream import Stream
-from lmscaling.train import optimizer
+from lmscaling.train import boundary, optimizer
 from lmscaling.train.budget import Budget, Clock
 from lmscaling.train.run import train
 
@@ -130,6 +131,24 @@ def test_a_budget_in_tokens_or_time_ends_the_run(run, cell, places):
     places[2].unlink()
     made, _ = run(replace(cell, budget="0.001 seconds"))
     assert (made.status, made.updates) == ("done", 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_budget_in_time_ends_within_one_update_whatever_the_clock_says(
+    run, cell, monkeypatch, seed
+):
+    draw = random.Random(seed)
+
+    class Erratic(Clock):
+        def tick(self):
+            self.seconds += draw.choice([0.01, 1.0, draw.expovariate(1.0)])
+            return self.seconds
+
+    monkeypatch.setattr(boundary, "Clock", Erratic)
+    made, rows = run(replace(cell, budget="20 seconds"))
+    seconds = [r["train_seconds"] for r in rows_of(rows, "update")]
+    assert made.status == "done"
+    assert seconds[-2] < 20 <= seconds[-1] == made.train_seconds
 
 
 def test_a_stream_that_ends_is_a_result(run, cell, capfd):

@@ -19,6 +19,10 @@ TABLE = re.compile(r"^(?:local)?rule (\w+):$")
 OVERLAY = STUDY | {
     "axes": {**STUDY["axes"], "seed": [0], "lr_scale": [1.0]},
     "protocol": {"all": 1, "linear": 1},
+    # Over the real study's: one of the two cells has all that a cell can have.
+    "calibrate": {"attention": "linear"},
+    "branches": {"attention": "linear", "shares": [0.5]},
+    "evaluate": {"attention": "linear", "datasets": ["lines"]},
 }
 
 

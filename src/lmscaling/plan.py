@@ -227,7 +227,7 @@ def job_minutes(cell: Cell) -> int:
     if unit not in SECONDS:
         return UNTIMED
     share = (1 - BRANCH_AT) * cell.branch if cell.branch else 1.0
-    return int(MARGIN * share * amount * SECONDS[unit] / 60) + MINUTES
+    return math.ceil(MARGIN * share * amount * SECONDS[unit] / 60) + MINUTES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,106 @@
+"""Calibration: it measures real work, stops where memory ends, and picks the fastest way."""
+
+import json
+
+import pytest
+import torch
+
+from lmscaling import plan
+from lmscaling.calibration import Calibration
+from lmscaling.errors import UserError
+from lmscaling.explain import checked
+from lmscaling.model import GPT
+from lmscaling.train import calibrate as module
+from lmscaling.train.calibrate import calibrate, guessed, read
+from lmscaling.train.environment import processor
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(module, "TRIAL_SECONDS", 0.0)
+
+
+@pytest.fixture
+def places(cell, tmp_path):
+    (tmp_path / "cell.json").write_text(cell.to_json())
+    return tmp_path / "cell.json", tmp_path / "made" / "calibration.json"
+
+
+def test_it_measures_a_cell_and_writes_what_training_reads(cell, places):
+    made = calibrate(*places)
+    assert read(places[1], cell) == made
+    assert (made.of, made.device, made.measured) == (cell.calibration, processor(), True)
+    assert plan.sequences(cell) % made.micro_batch == 0
+    least, most = made.update_seconds_range
+    assert 0 < least <= made.update_seconds <= most
+    tried = {(t.micro_batch, t.choice["chunk"]) for t in made.trials}
+    assert {chunk for _, chunk in tried} == {64, 32, 128, 256}
+    assert {1, 2} <= {size for size, _ in tried}
+    assert all(t.repeats >= 5 for t in made.trials)
+
+
+class Slow:
+    """Stands in for the work: so many seconds a micro-batch, memory for so many sequences."""
+
+    def __init__(self, seconds, fitting, monkeypatch):
+        self.now, self.seconds, self.fitting = 0.0, seconds, fitting
+        monkeypatch.setattr(module.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(module._Bench, "_forward_backward", lambda b, n: self.work(b, n))
+        monkeypatch.setattr(module._Bench, "_update", lambda b: self.wait(1.0))
+
+    def wait(self, seconds):
+        self.now += seconds
+
+    def work(self, bench, size):
+        if size > self.fitting[bench.gpt.recompute]:
+            raise torch.OutOfMemoryError("full")
+        self.wait(self.seconds(size, bench.gpt.blocks[0].attention.chunk))
+
+
+def test_it_takes_the_fastest_micro_batch_and_the_smaller_of_equals(places, monkeypatch):
+    Slow(lambda size, chunk: 0.1 + 0.1 * size, {False: 99, True: 99}, monkeypatch)
+    made = calibrate(*places)
+    assert (made.micro_batch, made.recompute) == (4, False)
+    assert made.update_seconds == pytest.approx(0.5 + 1.0)
+    Slow(lambda size, chunk: 0.1 * size, {False: 99, True: 99}, monkeypatch)
+    assert calibrate(*places).micro_batch == 1
+
+
+def test_it_takes_the_fastest_chunk(places, monkeypatch):
+    Slow(lambda size, chunk: size * abs(chunk - 128) + size, {False: 99, True: 99}, monkeypatch)
+    assert calibrate(*places).choice == {"chunk": 128}
+
+
+def test_it_stops_where_memory_ends_and_recomputes_only_if_it_must(places, monkeypatch):
+    Slow(lambda size, chunk: 0.1, {False: 2, True: 4}, monkeypatch)
+    made = calibrate(*places)
+    assert (made.micro_batch, made.recompute) == (2, False)
+    assert [t.micro_batch for t in made.trials if not t.repeats] == [4, 4, 4, 4, 4]
+    Slow(lambda size, chunk: 0.1, {False: 0, True: 4}, monkeypatch)
+    made = calibrate(*places)
+    assert (made.micro_batch, made.recompute) == (4, True)
+    Slow(lambda size, chunk: 0.1, {False: 0, True: 0}, monkeypatch)
+    with pytest.raises(UserError, match="not even one sequence with recomputed blocks fits"):
+        calibrate(*places)
+
+
+def test_a_guess_needs_no_measurement(cell, monkeypatch):
+    monkeypatch.setattr(GPT, "loss", None)
+    made = guessed(cell)
+    assert (made.measured, made.micro_batch, made.update_seconds) == (False, 4, None)
+
+
+def test_a_cell_for_gpus_is_not_calibrated_on_a_cpu(cell, tmp_path):
+    values = json.loads(cell.to_json()) | {"gpus": 2}
+    (tmp_path / "cell.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match="trains on GPUs and this machine has none"):
+        calibrate(tmp_path / "cell.json", tmp_path / "out.json")
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_a_torn_calibration_is_one_sentence(cell, tmp_path):
+    (tmp_path / "c.json").write_text('{"of": "x"')
+    with pytest.raises(UserError, match=r"c\.json"):
+        read(tmp_path / "c.json", cell)
+    with pytest.raises(UserError, match="device is missing"):
+        checked(Calibration, {"of": "x"}, "calibration")

@@ -1,0 +1,137 @@
+"""What a plan says of cost, of data that end too early, and of what cannot run."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, calibration
+
+from lmscaling import devices, grid, model, plan
+from lmscaling.calibration import Calibration
+from lmscaling.errors import UserError
+from lmscaling.explain import checked
+from lmscaling.plan import Shape
+
+H100 = devices.DEVICES["NVIDIA H100"]
+
+
+@pytest.fixture(scope="module")
+def real():
+    """Plan of the real study on H100, nothing measured yet."""
+    made = grid.expand(grid.read_study([ROOT / "config" / "study.yaml"]))
+    shapes = {run: model.shape(cell) for run, cell in made.cells.items()}
+    return plan.make(made, shapes, "NVIDIA H100", Path("nowhere"))
+
+
+def test_the_real_study_plans_completely(real):
+    sums = real.totals()
+    assert (sums["cells"], sums["skipped"], sums["cannot"], sums["unknown"]) == (72, 8, 0, 0)
+    full = [f for f in real.forecasts if f.epochs <= 1]
+    assert {round(f.gpu_hours) for f in full} == {192}
+    assert {round(f.branch_gpu_hours / f.gpu_hours, 4) for f in full} == {0.3875}
+    assert len(real.table().splitlines()) >= 1 + 72 + 8
+
+
+def test_the_smallest_models_would_pass_c4_and_are_told_so(real):
+    told = {f.name: f for f in real.forecasts if f.epochs > 1}
+    assert {name.split("-")[1] for name in told} == {"124M"}
+    assert "softmax-124M-ctx1024-s0" in told
+    one = told["softmax-124M-ctx1024-s0"]
+    assert one.tokens == pytest.approx(173e9)
+    assert one.gpu_hours == pytest.approx(192 / one.epochs)
+    assert "its 173B tokens end at 50% of the budget as out_of_tokens; epochs: 2" in one.notes[0]
+
+
+def test_a_second_epoch_in_the_study_silences_it(cell):
+    shape = Shape(100, 600.0)
+    short = replace(cell, budget="100 updates")
+    once = plan.forecast(short, shape, None, None, tokens=4000)
+    assert (once.tokens, once.notes != []) == (4000, True)
+    twice = plan.forecast(replace(short, epochs=2), shape, None, None, tokens=4000)
+    assert (twice.tokens, twice.notes) == (6400, [])
+
+
+def test_a_measured_cell_is_planned_by_what_was_measured(cell, tmp_path):
+    path = calibration(tmp_path, cell, measured=True, micro_batch=2, update_seconds=0.5)
+    measured = checked(Calibration, json.loads(path.read_text()), "calibration")
+    made = plan.forecast(replace(cell, budget="1 hours"), Shape(100, 600.0), None, measured, None)
+    assert (made.micro_batch, made.accumulation, made.updates) == (2, 2, 7200)
+    assert made.tokens == 7200 * 64
+    assert made.measured
+
+
+def test_nobody_knows_the_speed_of_a_cpu(cell):
+    made = plan.forecast(replace(cell, budget="1 hours"), Shape(100, 600.0), None, None, 1e9)
+    assert (made.updates, made.tokens, made.epochs) == (None, None, None)
+
+
+def test_blocks_are_recomputed_where_one_sequence_would_not_fit_and_refused_where_none_does(real):
+    cells = grid.expand(grid.read_study([ROOT / "config" / "study.yaml"])).cells.values()
+    cell = next(c for c in cells if (c.size, c.context) == ("1558M", 16384))
+    shape = model.shape(cell)
+    assert plan.guess(cell, shape.params_total, 141e9).recompute is False
+    assert plan.guess(cell, shape.params_total, 80e9).recompute is True
+    assert plan.guess(cell, shape.params_total, 24e9) is None
+    small = devices.Device(312e12, 24e9)
+    refused = plan.forecast(cell, shape, small, None, None)
+    assert refused.cannot == "one sequence takes 36 GB, a device has 24"
+
+
+def test_a_guess_keeps_to_the_memory_and_divides_the_update(real):
+    for made in real.forecasts:
+        assert made.memory_bytes <= 0.9 * H100.memory_bytes
+        context = int(made.name.split("ctx")[1].split("-")[0])
+        assert made.micro_batch * made.accumulation * context * 8 == 2**19
+
+
+def test_early_branches_are_told(real):
+    notes = [note for f in real.forecasts for note in f.notes if "warm-up" in note]
+    assert "branch 0.0625 leaves within the warm-up of 700 updates" in notes
+
+
+def test_an_exception_is_carried_out_and_shown(values):
+    values["exceptions"] = [{"context": 16, "update_tokens": 128, "reason": "to try it"}]
+    made = grid.expand(values)
+    assert {cell.update_tokens for cell in made.cells.values()} == {128}
+    shapes = dict.fromkeys(made.cells, Shape(100, 600.0))
+    table = plan.make(made, shapes, "NVIDIA H100", Path("nowhere")).table()
+    assert "differs: context [16], update_tokens 128: to try it" in table
+
+
+def test_an_unknown_device_lists_the_known(values):
+    made = grid.expand(values)
+    with pytest.raises(UserError, match="device 'H100' is not known; nearest is 'NVIDIA H100'"):
+        plan.make(made, {}, "H100", Path("nowhere"))
+
+
+def test_the_verb_writes_the_plan_and_prints_it(values, tmp_path):
+    command = [sys.executable, "-m", "lmscaling", "plan", "-", "--out", tmp_path / "plan.json"]
+    done = subprocess.run(
+        command, input=json.dumps(values), capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert "2 cells: " in done.stdout
+    made = json.loads((tmp_path / "plan.json").read_text())
+    assert made["totals"]["cells"] == 2
+    assert made["forecasts"][0]["tokens"] == 256
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [("NVIDIA H200", 989e12), ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 NVL", 835e12),
+     ("NVIDIA A100-SXM4-80GB", 312e12)],
+)  # fmt: skip
+def test_the_peak_of_a_device_is_the_dense_one(device, peak):
+    found = devices.find(device)
+    assert found
+    assert found.peak_flops == peak
+    assert devices.find("Some CPU") is None
+
+
+def test_a_job_has_time_for_its_cell_or_its_branch(cell):
+    day = replace(cell, budget="24 hours")
+    assert plan.job_minutes(day) == 1860
+    assert plan.job_minutes(replace(day, branch=0.5)) == 240
+    assert plan.job_minutes(cell) == 48 * 60
