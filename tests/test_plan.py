@@ -72,9 +72,12 @@ def test_blocks_are_recomputed_where_one_sequence_would_not_fit_and_refused_wher
     cells = grid.expand(grid.read_study([ROOT / "config" / "study.yaml"])).cells.values()
     cell = next(c for c in cells if (c.size, c.context) == ("1558M", 16384))
     shape = model.shape(cell)
-    assert plan.guess(cell, shape.params_total, 141e9).recompute is False
-    assert plan.guess(cell, shape.params_total, 80e9).recompute is True
-    assert plan.guess(cell, shape.params_total, 24e9) is None
+    wide, narrow, too_narrow = (
+        plan.guess(cell, shape.params_total, memory) for memory in (141e9, 80e9, 24e9)
+    )
+    assert wide
+    assert narrow
+    assert (wide.recompute, narrow.recompute, too_narrow) == (False, True, None)
     small = devices.Device(312e12, 24e9)
     refused = plan.forecast(cell, shape, small, None, None)
     assert refused.cannot == "one sequence takes 36 GB, a device has 24"

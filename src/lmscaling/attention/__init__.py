@@ -47,7 +47,7 @@ class Attention(Protocol):
         ...
 
 
-def load(name: str) -> type[Attention]:
+def load(name: str) -> Any:
     """The ``Attention`` class of ``lmscaling/attention/<name>.py``.
 
     Raises:
