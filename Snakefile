@@ -58,6 +58,7 @@ wildcard_constraints:
     figure=any_of(FIGURES),
     split="train|validation",
     shard="[0-9]{5}",
+    tokens=any_of(GRID.corpora),
 
 
 include: "workflow/rules/data.smk"
