@@ -63,6 +63,7 @@ wildcard_constraints:
 
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/analysis.smk"
 
 
@@ -71,3 +72,4 @@ rule all:
     input:
         "<results>/report.html",
         collect("<results>/runs/{run}/run.json", run=CELLS),
+        collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS),

@@ -19,6 +19,7 @@ rule collect:
     input:
         "<results>/study.json",
         collect("<results>/runs/{run}/run.json", run=CELLS),
+        collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS),
     output:
         EXPORTS,
     log:
