@@ -59,10 +59,12 @@ wildcard_constraints:
     figure=any_of(FIGURES),
     split="train|validation",
     shard="[0-9]{5}",
+    tokens=any_of(GRID.corpora),
 
 
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/analysis.smk"
 
 
@@ -71,3 +73,4 @@ rule all:
     input:
         "<results>/report.html",
         collect("<results>/runs/{run}/run.json", run=RUNS),
+        collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS),

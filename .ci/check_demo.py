@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 demo = Path(sys.argv[1])
-figures = ("learning_curves", "parameter_scaling", "context_scaling")
+figures = ("learning_curves", "parameter_scaling", "context_scaling", "loss_by_position")
 promised = ["study.json", "report.html", "store/store.duckdb"]
 promised += [f"figures/{figure}.{kind}" for figure in figures for kind in ("svg", "png", "csv")]
 absent = [name for name in promised if not (demo / name).is_file()]
@@ -27,4 +27,15 @@ for cells, points in sorted(losses.items()):
     falling = [loss for _, loss in sorted(points)]
     assert len(falling) == 4, cells
     assert falling == sorted(falling, reverse=True), f"{cells}: loss rises with size: {falling}"
+for path in demo.glob("evaluations/*/*.jsonl"):
+    run = path.parent.name
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    logged = (demo / f"runs/{run}/log.jsonl").read_text().splitlines()
+    last = [row for row in map(json.loads, logged) if row["record"] == "validation"][-1]
+    longest = max(row["context"] for row in rows)
+    bins = [b for b in rows if b["context"] == longest and b["axis"] == "document"]
+    mean = sum(b["tokens"] * b["loss"] for b in bins) / sum(b["tokens"] for b in bins)
+    assert abs(mean - last["val_loss"]) < 1e-4, f"{run}: {mean} by position, {last['val_loss']}"
+evaluated = len(list(demo.glob("evaluations/*/*.jsonl")))
+assert evaluated == 6, evaluated
 print(f"{demo}: 24 cells done, loss falls with size at every context")

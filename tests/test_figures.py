@@ -6,7 +6,17 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 from matplotlib.figure import Figure
-from test_store import end, header, live, log, record, update, validation
+from test_store import (
+    end,
+    evaluated,
+    evaluation,
+    header,
+    live,
+    log,
+    record,
+    update,
+    validation,
+)
 
 from lmscaling import figures, grid, registry, report, store
 from lmscaling.errors import UserError
@@ -34,6 +44,12 @@ def finish(study, cells):
         rows = [update(n, loss=4 - n / 40 - i / 50) for n in range(1, 40)]
         made = [header(cell.run), *rows, validation(20), validation(39, loss=3 - i / 50), end(39)]
         record(study, cell.run, log(*made), updates=39)
+        lines = [
+            evaluation(cell.run, cell.context, axis, start, 4.0 - start / 20 - i / 50)
+            for axis in ("sequence", "document")
+            for start in (0, 1, 2, 4, 8)
+        ]
+        evaluated(study, cell.run, log(*lines))
 
 
 def draw(study, name):
@@ -93,6 +109,45 @@ def test_its_docstring_is_a_caption(name):
     caption = figures.caption(name)
     assert 3 < len(caption.title.split()) < 16
     assert caption.text.endswith(".")
+
+
+def test_loss_by_position_draws_four_contexts_and_two_texts_at_most(study, cells, values):
+    axes = {"context": [1, 2, 4, 8, 16, 32, 64], "size": ["s"]}
+    text = json.dumps({"command": "", "study": values | {"axes": values["axes"] | axes}})
+    (study / "study.json").write_text(text)
+    cells = list(grid.read_record(study / "study.json").grid.cells.values())
+    finish(study, cells)
+    for cell in cells:
+        for name in ("a", "b"):
+            evaluated(study, cell.run, log(evaluation(cell.run, cell.context, dataset=name)), name)
+    store.build(study)
+    module = figures.load("loss_by_position")
+    with store.connect(study / "store") as db:
+        rows = db.sql(module.QUERY).df()
+        drawn = module.draw(rows, db)
+    assert len(drawn.axes) == 4 * 4
+    assert [a.get_title() for a in drawn.axes[:4]] == ["a", "a", "b", "b"]
+    assert sorted(rows.dataset.unique()) == ["a", "b", "lines"]
+    assert module.spread([1, 2, 4, 8, 16, 32, 64], 4) == [1, 4, 16, 64]
+    assert module.spread([1, 2], 4) == [1, 2]
+
+
+def test_loss_by_position_leaves_out_what_is_not_known_to_a_tenth(study, cells):
+    finish(study, cells[:1])
+    run = cells[0].run
+    evaluated(study, run, log(
+        evaluation(run, axis="sequence", start=8, loss_se=0.5, stop=16),
+        evaluation(run, axis="document", start=64, loss_se=None, stop=128),
+        evaluation(run, axis="document", start=128, loss=None, loss_se=None, stop=256),
+        evaluation(run, context=8, axis="document", start=16, stop=32),
+    ), "more")  # fmt: skip
+    draw(study, "loss_by_position")
+    text = (study / "figures/loss_by_position.csv").read_text()
+    assert len(text.splitlines()) == 1 + 10
+    evaluated(study, run, log(evaluation(run, loss_se=None)))  # one block: no bin has an error
+    (study / "evaluations" / run / "more.jsonl").unlink()
+    draw(study, "loss_by_position")
+    assert len((study / "figures/loss_by_position.csv").read_text().splitlines()) == 1 + 1
 
 
 def test_an_unknown_figure_names_the_nearest(study):

@@ -15,6 +15,7 @@ FOREIGN = {
     "report": {"torch", "lightning", "tiktoken"},
     "figures.learning_curves": {"torch", "lightning", "tiktoken"},
     "train.run": {"duckdb", "seaborn"},
+    "train.evaluate": {"duckdb", "seaborn", "lightning"},
 }
 
 
@@ -70,7 +71,17 @@ def test_a_cell_with_an_unknown_key_is_refused(tmp_path, cell):
 
 def test_every_verb_explains_itself():
     listed = lmscaling("--help", check=True).stdout
-    for verb in ("tokenize", "manifest", "train", "study", "collect", "figure", "report", "rerun"):
+    for verb in (
+        "tokenize",
+        "manifest",
+        "train",
+        "evaluate",
+        "study",
+        "collect",
+        "figure",
+        "report",
+        "rerun",
+    ):
         assert verb in listed
         assert "show this help" in lmscaling(verb, "--help", check=True).stdout
 
@@ -95,14 +106,17 @@ def results(tmp_path):
         scratch = tmp_path / "results" / study / "scratch" / run
         scratch.mkdir(parents=True)
         (scratch / "checkpoint").write_text(run)
+        evaluations = tmp_path / "results" / study / "evaluations" / run
+        evaluations.mkdir(parents=True)
+        (evaluations / "text.jsonl").write_text(run)
     return tmp_path
 
 
-def test_rerun_moves_record_log_and_scratch_to_the_attic(results):
+def test_rerun_moves_all_that_a_run_has_left_to_the_attic(results):
     done = lmscaling("rerun", "softmax-s-ctx16-s0", cwd=results)
     assert done.returncode == 0, done.stderr
     kept = {p.name: p for p in (results / "results/a/attic").glob("*/*/*/*")}
-    assert set(kept) == {"run.json", "log.jsonl", "checkpoint"}
+    assert set(kept) == {"run.json", "log.jsonl", "checkpoint", "text.jsonl"}
     assert kept["log.jsonl"].read_text() == "softmax-s-ctx16-s0-22222222"
     left = [p.name for p in (results / "results/a/runs").iterdir()]
     assert left == ["linear-s-ctx16-s0-11111111"]

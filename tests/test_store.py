@@ -87,6 +87,19 @@ def live(study, run, data, attempt=1):
     (folder / f"attempt-{attempt:03d}.jsonl").write_bytes(data)
 
 
+def evaluation(run, context=16, axis="sequence", start=0, loss: float | None = 3.0, **values):
+    return records.Evaluation(**{
+        "run": run, "dataset": "lines", "context": context, "axis": axis,
+        "start": start, "stop": max(1, 2 * start), "tokens": 64, "loss": loss, "loss_se": 0.1,
+    } | values)  # fmt: skip
+
+
+def evaluated(study, run, data, text="lines-bytes-0"):
+    path = study / "evaluations" / run / f"{text}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
 def ask(study, query):
     store.build(study)
     with store.connect(study / "store") as db:
@@ -99,6 +112,7 @@ def test_a_whole_log_is_its_rows(study, runs):
     )
     assert store.build(study) == {
         "cells": 4, "runs": 1, "attempts": 1, "updates": 2, "validations": 1,
+        "evaluations": 0,
     }  # fmt: skip
     assert ask(study, "SELECT update, tokens, train_loss, surviving FROM updates") == [
         (1, 64, 3.0, True), (2, 128, 2.5, True),
@@ -167,6 +181,49 @@ def test_every_cell_has_a_status(study, runs):
     assert ask(study, "SELECT status, skipped FROM status ORDER BY place") == [
         ("diverged", None), ("running", None), ("interrupted", None), ("skipped", "not wanted"),
     ]  # fmt: skip
+
+
+def test_evaluations_join_their_cells_in_tokens_that_the_model_was_given(study, runs):
+    record(study, runs[0], log(header(runs[0]), update(1), end(1)))
+    lines = [evaluation(runs[0], start=start, loss=4.0 - start) for start in (0, 1, 2)]
+    evaluated(study, runs[0], log(*lines))
+    evaluated(study, runs[0], log(evaluation(runs[0], dataset="b", loss=None)), "b-bytes-0")
+    evaluated(study, runs[1], b"")
+    assert ask(study, """
+        SELECT dataset, size, context, eval_context, "start", stop, round(position, 3), loss
+        FROM by_position ORDER BY ALL
+    """) == [
+        ("b", "s", 16, 16, 0, 1, 1.0, None),
+        ("lines", "s", 16, 16, 0, 1, 1.0, 4.0),
+        ("lines", "s", 16, 16, 1, 2, 2.0, 3.0),
+        ("lines", "s", 16, 16, 2, 4, 3.464, 2.0),
+    ]  # fmt: skip
+
+
+BIN = records.line(evaluation("r", start=2))
+
+
+@pytest.mark.parametrize(
+    ("tail", "bins", "damaged"),
+    [
+        (b"", 2, 0),
+        (BIN[:-1], 3, 0),  # whole but for its newline
+        *((BIN[:cut], 2, 1) for cut in (1, 20, len(BIN) // 2, len(BIN) - 2)),
+        (bytes(300), 2, 1),
+        (bytes(300) + b"\n" + BIN, 3, 1),
+        (BIN.replace(b"evaluation", b"update"), 2, 1),
+        (BIN.replace(b'"tokens": 64', b'"tokens": "x"'), 2, 1),
+        (b"[1]\n17\n", 2, 2),
+    ],
+)
+def test_a_damaged_evaluation_is_counted_and_costs_only_its_own_line(
+    study, runs, tail, bins, damaged
+):
+    record(study, runs[0], log(header(runs[0]), update(1), end(1)))
+    whole = log(evaluation(runs[0]), evaluation(runs[0], start=1))
+    evaluated(study, runs[0], whole + tail)
+    assert ask(study, "SELECT count(*) FROM evaluations") == [(bins,)]
+    assert ask(study, "SELECT damaged_lines FROM runs") == [(damaged,)]
 
 
 def test_runs_of_cells_that_left_the_study_are_kept_but_not_shown(study, runs):

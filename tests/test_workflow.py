@@ -73,6 +73,11 @@ class Place:
         runs = [Path(out).parent.name for rule, out in self.plan(*arguments) if rule == "train"]
         return [run.rpartition("-")[0] for run in runs]
 
+    def evaluated(self, *arguments: str) -> list[str]:
+        """What a dry run would evaluate: cells and datasets by name."""
+        files = [Path(out) for rule, out in self.plan(*arguments) if rule == "evaluate"]
+        return [f"{p.parent.name.rpartition('-')[0]} {p.name.split('-')[0]}" for p in files]
+
     def edit(self, path: str, old: str, new: str) -> None:
         text = (self.root / path).read_text()
         assert old in text
@@ -116,7 +121,7 @@ def test_one_command_leaves_everything_that_is_promised(trained):
     expected = ["study.json", "report.html", "store/store.duckdb", "store/updates.parquet"]
     expected += [
         f"figures/{f}.{k}"
-        for f in ("learning_curves", "context_scaling")
+        for f in ("learning_curves", "context_scaling", "loss_by_position")
         for k in ("svg", "png", "csv")
     ]
     for name in expected:
@@ -126,6 +131,14 @@ def test_one_command_leaves_everything_that_is_promised(trained):
         "softmax-s-ctx16-s0": "done",
         "linear-s-ctx16-s0": "done",
     }
+    for run in trained.results.glob("runs/*"):
+        (path,) = trained.results.glob(f"evaluations/{run.name}/*")
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        last = json.loads((run / "log.jsonl").read_text().splitlines()[-2])
+        for axis in ("sequence", "document"):
+            bins = [row for row in rows if row["axis"] == axis]
+            mean = sum(b["tokens"] * b["loss"] for b in bins) / last["val_tokens"]
+            assert mean == pytest.approx(last["val_loss"], rel=1e-5)
     assert [p.name for p in (trained.root / "results").iterdir()] == ["tiny"]
 
 
@@ -136,6 +149,38 @@ def test_a_finished_study_plans_nothing(place):
 def test_a_new_size_plans_only_its_own_cells(place):
     place.study(axes={"size": ["s", "m"]})
     assert place.trained() == ["linear-m-ctx16-s0", "softmax-m-ctx16-s0"]
+    assert place.evaluated() == ["linear-m-ctx16-s0 lines", "softmax-m-ctx16-s0 lines"]
+
+
+def test_a_new_text_evaluates_on_it_alone_and_trains_nothing(place):
+    row = {"kind": "jsonl", "train": ["b.jsonl", "v.jsonl"], "validation": ["a.jsonl"]}
+    place.study(
+        datasets={"lines": STUDY["datasets"]["lines"], "other": row},
+        evaluate={"datasets": ["lines", "other"]},
+    )
+    plan = place.plan()
+    assert place.trained() == []
+    assert place.evaluated() == ["linear-s-ctx16-s0 other", "softmax-s-ctx16-s0 other"]
+    assert [Path(out).name for rule, out in plan if rule.startswith("tokenize")] == [
+        "validation-00000.bin"
+    ]
+    place.snakemake("--cores", "2")
+    assert len(list(place.results.glob("evaluations/*/other-*.jsonl"))) == 2
+    assert not list(place.results.glob("tokens/other-*/train-*"))
+    assert place.plan() == []
+
+
+def test_a_text_that_is_only_trained_on_is_not_evaluated(place):
+    row = {"kind": "jsonl", "train": ["b.jsonl"], "validation": ["a.jsonl"]}
+    place.study(
+        datasets={"lines": STUDY["datasets"]["lines"], "other": row},
+        axes={"size": ["m"], "attention": ["linear"]},
+        evaluate={"datasets": ["other"]},
+    )
+    assert place.evaluated() == ["linear-m-ctx16-s0 other"]
+    place.study(evaluate=None)
+    assert place.evaluated() == []
+    assert place.trained() == ["linear-m-ctx16-s0"]
 
 
 def test_a_comment_in_the_study_plans_nothing(place):
@@ -165,6 +210,7 @@ def test_deleted_tokens_and_a_new_cell_train_only_the_new_cell(place):
     place.study(axes={"size": ["s", "m"], "attention": ["linear"]})
     plan = place.plan()
     assert place.trained() == ["linear-m-ctx16-s0"]
+    assert place.evaluated() == ["linear-m-ctx16-s0 lines"]
     assert "tokenize" in dict(plan)
 
 
@@ -183,11 +229,13 @@ def test_scrambled_times_train_nothing(place):
             moment = 1_500_000_000 + (i * 7919) % 100_000
             os.utime(path, (moment, moment))
     assert place.trained() == []
+    assert place.evaluated() == []
 
 
 def test_a_lost_snakemake_folder_trains_nothing(place):
     shutil.rmtree(place.root / ".snakemake")
     assert place.trained() == []
+    assert place.evaluated() == []
     place.study(axes={"size": ["s", "m"]})
     assert place.trained() == ["linear-m-ctx16-s0", "softmax-m-ctx16-s0"]
 
@@ -223,6 +271,7 @@ def test_rerun_plans_exactly_its_cell_and_keeps_the_old_record(place):
     before = old.read_bytes()
     place.lmscaling("rerun", "linear-s-ctx16-s0")
     assert place.trained() == ["linear-s-ctx16-s0"]
+    assert place.evaluated() == ["linear-s-ctx16-s0 lines"]
     (kept,) = place.results.glob("attic/*/runs/linear-*/run.json")
     assert kept.read_bytes() == before
     place.snakemake("--cores", "2")
@@ -341,4 +390,5 @@ def test_the_slurm_profile_is_found_by_its_name_and_understood(place):
     place.study(gpus=4, sizes={"m": STUDY["sizes"]["m"]}, axes={"size": ["m"]})
     done = place.snakemake("-n", "--profile", "slurm")
     assert done.stdout.count("gpu=4,") == 2
+    assert done.stdout.count("gpu=1,") == 2  # an evaluation takes one
     assert done.stdout.count("slurm_extra=--signal=TERM@600") == 2

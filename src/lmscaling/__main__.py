@@ -69,6 +69,13 @@ def train(args: argparse.Namespace) -> str:
     return f"train: {run.name} {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
 
 
+def evaluate(args: argparse.Namespace) -> str:
+    """Evaluate the final weights of a run position by position."""
+    from lmscaling.train.evaluate import evaluate
+
+    return f"evaluate: {evaluate(args.run, args.manifest, args.out)}"
+
+
 def study(args: argparse.Namespace) -> str:
     """Write down the study that standard input holds as JSON."""
     from lmscaling import grid
@@ -182,6 +189,11 @@ def main() -> None:
     v.add_argument("--scratch", type=Path, required=True, help="what must outlive an attempt")
     v.add_argument("--record", type=Path, required=True, help="run.json; the log lands beside it")
     v.add_argument("--calibration", type=Path, help="calibration.json; a guess without")
+
+    v = verb(evaluate)
+    v.add_argument("run", type=Path, help="results/<study>/runs/<run>")
+    v.add_argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
+    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a bin")
 
     v = verb(study)
     v.add_argument("out", type=Path, help="study.json")

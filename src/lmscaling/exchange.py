@@ -9,13 +9,12 @@ Source: ``transformers`` ``GPT2LMHeadModel``; checked against it in the tests.
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from lmscaling.config import Cell
+from lmscaling import trained
 from lmscaling.errors import UserError
-from lmscaling.explain import checked
-from lmscaling.files import new_file, read_json, write_json
+from lmscaling.files import new_file, write_json
 from lmscaling.model import GPT
 
 BLOCK = {
@@ -86,7 +85,7 @@ def export(run: Path, folder: Path) -> None:
     Raises:
         UserError: The run is not finished, has no weights, or is no plain GPT-2.
     """
-    cell = checked(Cell, read_json(run / "run.json", "run record")["cell"], "run record")
+    cell = trained.cell(run)
     for kind, found, allowed in (
         ("attention", cell.attention, "softmax"),
         ("position", cell.position, "learned"),
@@ -96,11 +95,7 @@ def export(run: Path, folder: Path) -> None:
                 f"run {run.name} has {kind} {found}; allowed: {allowed}, "
                 "for GPT-2's layout has no place for another"
             )
-    weights = run / "model.safetensors"
-    if not weights.is_file():
-        raise UserError(f"{weights} does not exist; the run ended before its first update")
-    gpt = GPT(cell)
-    gpt.load_state_dict(load_file(weights))
+    gpt = trained.model(run)
     with new_file(folder / "model.safetensors") as temporary:
         save_file(to_huggingface(gpt), temporary, {"format": "pt"})
     end_of_text = cell.model.vocab_size - 1

@@ -129,16 +129,27 @@ class GPT(nn.Module):
         h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
         rows = max(1, LOGITS_AT_ONCE // self.wte.num_embeddings)
         if len(y_N) <= rows:
-            return self._summed_loss(h_ND, y_N) / len(y_N)
+            return self._cross_entropy(h_ND, y_N, "sum") / len(y_N)
         parts = (
-            checkpoint(self._summed_loss, h, y, use_reentrant=False)
+            checkpoint(self._cross_entropy, h, y, "sum", use_reentrant=False)
             for h, y in zip(h_ND.split(rows), y_N.split(rows), strict=True)
         )
         return torch.stack(list(parts)).sum() / len(y_N)
 
-    def _summed_loss(self, h_ND: Tensor, y_N: Tensor) -> Tensor:
+    @torch.no_grad()
+    def token_losses(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
+        """Cross-entropy of every token in nats, float32 ``[B, T]``, without a gradient.
+
+        The logits never exist whole either; see ``loss``.
+        """
+        h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
+        rows = max(1, LOGITS_AT_ONCE // self.wte.num_embeddings)
+        parts = zip(h_ND.split(rows), y_N.split(rows), strict=True)
+        return torch.cat([self._cross_entropy(h, y, "none") for h, y in parts]).view_as(y_BT)
+
+    def _cross_entropy(self, h_ND: Tensor, y_N: Tensor, reduction: str) -> Tensor:
         logits_NV = F.linear(h_ND, self.wte.weight)
-        return F.cross_entropy(logits_NV.float(), y_N, reduction="sum")
+        return F.cross_entropy(logits_NV.float(), y_N, reduction=reduction)
 
     @property
     def params(self) -> int:

@@ -121,6 +121,37 @@ Row = Header | Update | Validation | End
 
 
 @dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Loss of a run's final weights on the targets whose position lies in one bin.
+
+    A target's position is that of the token before it, the last that the model was given, counted
+    from 0 at the first token of the window or at the separator that begins the document.
+    """
+
+    record: ClassVar[str] = "evaluation"
+    run: str
+    """Cell name and hash."""
+    dataset: str
+    """Row under ``datasets:`` whose validation text it is."""
+    context: int
+    """Length of the windows into which the text was cut, tokens; at most the trained context."""
+    axis: str
+    """``sequence``: position in the window; ``document``: in the document, which may have begun
+    before the window."""
+    start: int
+    """First position of the bin."""
+    stop: int
+    """First position behind it."""
+    tokens: int
+    """Targets in the bin; their sum over the bins of an axis is the same at every context."""
+    loss: float | None
+    """Mean cross-entropy of these targets, nats per token; null if no number."""
+    loss_se: float | None
+    """Standard error of the mean, from contiguous blocks of text; null if fewer than two blocks
+    have such a target."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """``run.json``: written last, so its presence means that the run is over."""
 
@@ -159,7 +190,7 @@ class Run:
     ended: str
 
 
-def line(row: Row) -> bytes:
+def line(row: Row | Evaluation) -> bytes:
     """A row as one line of JSON."""
     return (json.dumps({"record": row.record, **asdict(row)}, allow_nan=False) + "\n").encode()
 
@@ -182,10 +213,22 @@ def log_columns() -> dict[str, str]:
     """Every column that a line of a log can have, with its SQL type."""
     columns = {"record": "VARCHAR"}
     for kind in (Header, Update, Validation, End):
-        for column in fields(kind):
-            text = getattr(column.type, "__name__", str(column.type))
-            if "dict" not in text:
-                columns[column.name] = SQL_TYPES[text if text in SQL_TYPES else str(column.type)]
+        columns |= _columns(kind)
+    return columns
+
+
+def evaluation_columns() -> dict[str, str]:
+    """Every column of a line of an evaluation, with its SQL type."""
+    return {"record": "VARCHAR", **_columns(Evaluation)}
+
+
+def _columns(kind: type[Row | Evaluation]) -> dict[str, str]:
+    """The fields of a kind of line that are no mapping."""
+    columns = {}
+    for column in fields(kind):
+        text = getattr(column.type, "__name__", str(column.type))
+        if "dict" not in text:
+            columns[column.name] = SQL_TYPES[text if text in SQL_TYPES else str(column.type)]
     return columns
 
 
@@ -197,5 +240,5 @@ def run_columns() -> dict[str, str]:
 LOCK = "lock"
 """File in the scratch folder of a run that its trainer keeps locked."""
 
-EXPORTS = ("cells", "runs", "attempts", "updates", "validations")
+EXPORTS = ("cells", "runs", "attempts", "updates", "validations", "evaluations")
 """Tables of the store that are exported as Parquet; what figures read."""

@@ -1,4 +1,4 @@
-"""Train a finished cell again: its record, log and scratch move to the attic, nothing is deleted.
+"""Train a finished cell again: what it has left moves to the attic, nothing is deleted.
 
 A cell with a record is never planned by the workflow; without one it is. So the next
 ``snakemake`` trains exactly the cells moved here, from update 0.
@@ -11,8 +11,8 @@ from lmscaling.errors import UserError, choose
 from lmscaling.files import locked, read_json
 from lmscaling.records import LOCK, STATUSES
 
-PLACES = ("runs", "scratch")
-"""Where a run leaves its record and log, and what outlives an attempt."""
+PLACES = ("runs", "scratch", "evaluations")
+"""Where a run leaves its record and log, what outlives an attempt, and what is said of it."""
 
 
 def select(

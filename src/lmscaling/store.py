@@ -41,7 +41,7 @@ is a cell of its own, and a trunk's ``trunk`` is its own run."""
 
 
 def build(study: Path) -> dict[str, int]:
-    """Read every record and log of ``results/<study>/`` into ``results/<study>/store/``.
+    """Read all records, logs and evaluations of ``results/<study>/`` into ``store/`` there.
 
     Records count when they are there, and logs of runs without one as far as they go.
 
@@ -60,6 +60,7 @@ def build(study: Path) -> dict[str, int]:
     log_files += [
         p for p in sorted(study.glob("scratch/*/attempt-*.jsonl")) if p.parent.name not in over
     ]
+    evaluation_files = sorted(study.glob("evaluations/*/*.jsonl"))
 
     out = study / "store"
     out.mkdir(exist_ok=True)
@@ -72,8 +73,10 @@ def build(study: Path) -> dict[str, int]:
             for name, value in {
                 "run_files": [str(p) for p in run_files] or [str(nothing)],
                 "log_files": [str(p) for p in log_files if p.is_file()] or [str(nothing)],
+                "evaluation_files": [str(p) for p in evaluation_files] or [str(nothing)],
                 "run_columns": records.run_columns(),
                 "log_columns": records.log_columns(),
+                "evaluation_columns": records.evaluation_columns(),
             }.items():
                 db.execute(f"SET VARIABLE {name} = ?", [value])
             db.execute(_sql("store.sql"))

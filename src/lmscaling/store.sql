@@ -51,6 +51,29 @@ SELECT
 FROM lines LEFT JOIN attempts a USING (run, attempt)
 WHERE record = 'validation' AND NOT damaged;
 
+-- What was measured on final weights, one row per bin of positions. Its file is written whole, so
+-- damage comes from a disk or a copy.
+CREATE TEMP TABLE evaluation_lines AS
+SELECT
+    parse_path(filename)[-2] AS run,
+    * EXCLUDE (run, filename),
+    coalesce(
+        record <> 'evaluation'
+        OR dataset IS NULL OR context IS NULL OR axis IS NULL
+        OR "start" IS NULL OR stop IS NULL OR tokens IS NULL,
+        true
+    ) AS damaged
+FROM read_json(
+    getvariable('evaluation_files'),
+    format = 'newline_delimited',
+    columns = getvariable('evaluation_columns'),
+    ignore_errors = true,
+    filename = true
+);
+
+CREATE TABLE evaluations AS
+SELECT * EXCLUDE (record, damaged) FROM evaluation_lines WHERE NOT damaged;
+
 -- One row per run that has left anything: a record if it is over, else what its log says.
 CREATE TABLE runs AS
 WITH records AS (
@@ -86,11 +109,14 @@ SELECT
     coalesce(r.flops_per_token, first.flops_per_token) AS flops_per_token,
     r.attempt_seconds, r.lost_seconds, r.gpu_hours,
     coalesce(lines, 0) AS lines,
-    coalesce(damaged_lines, 0) AS damaged_lines,
+    coalesce(damaged_lines, 0) + coalesce(damaged_evaluations, 0) AS damaged_lines,
     (SELECT count(*) FROM updates u WHERE u.run = logged.run AND NOT surviving) AS superseded_rows,
     r.environment::VARCHAR AS environment,
     r.started, r.ended
 FROM logged
 FULL JOIN records r USING (run)
 LEFT JOIN first USING (run)
-LEFT JOIN last USING (run);
+LEFT JOIN last USING (run)
+LEFT JOIN (
+    SELECT run, count(*) FILTER (damaged) AS damaged_evaluations FROM evaluation_lines GROUP BY run
+) USING (run);

@@ -30,3 +30,13 @@ SELECT * FROM (
     QUALIFY row_number() OVER (PARTITION BY run ORDER BY update DESC) = 1
 )
 QUALIFY row_number() OVER (PARTITION BY attention, size, context, seed ORDER BY val_loss, run) = 1;
+
+-- Loss of the final weights by position, one row per bin. `context` is the trained one and
+-- `eval_context` the length of the windows here; `position` is the middle of the bin on a log
+-- scale, in tokens that the model was given, of the window or of the document.
+CREATE VIEW by_position AS
+SELECT
+    s.* EXCLUDE (updates, tokens, train_seconds),
+    e.dataset, e.context AS eval_context, e.axis, e."start", e.stop,
+    sqrt((e."start" + 1) * e.stop) AS position, e.tokens, e.loss, e.loss_se
+FROM evaluations e JOIN status s USING (run);

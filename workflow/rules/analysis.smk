@@ -35,6 +35,7 @@ rule collect:
     input:
         "<results>/study.json",
         collect("<results>/runs/{run}/run.json", run=RUNS),
+        collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS),
     output:
         EXPORTS,
     log:

@@ -62,7 +62,7 @@ def save(name: str, exports: Path, folder: Path) -> Path:
     style.use()
     with store.connect(exports) as db:
         rows = db.sql(module.QUERY).df()
-        figure = module.draw(rows, db) if len(rows) else style.nothing("No run has a loss yet.")
+        figure = module.draw(rows, db) if len(rows) else style.nothing("Nothing to draw yet.")
         note = missing(db)
     if note:
         figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")

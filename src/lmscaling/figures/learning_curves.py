@@ -9,7 +9,6 @@ from duckdb import DuckDBPyConnection
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from pandas import DataFrame
 
 from lmscaling.figures import style
@@ -38,15 +37,9 @@ AXES = {"updates": "Updates", "tokens": "Tokens", "hours": "Productive time (hou
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    colours = style.palette(rows.attention.tolist())
-    attentions = [name for name in colours if name in set(rows.attention)]
-    sizes = rows.sort_values(["params", "size"])["size"].unique().tolist()
     contexts = sorted(rows.context.unique())
-    shades = {
-        (attention, size): shade
-        for attention in attentions
-        for size, shade in zip(sizes, style.shades(colours[attention], len(sizes)), strict=True)
-    }
+    shades = style.shades_of(rows)
+    attentions = [attention for attention, _ in shades]
     figure, panels = plt.subplots(
         len(contexts), len(AXES), figsize=(style.PAGE, 0.9 + 1.7 * len(contexts)),
         sharex="col", sharey=True, squeeze=False, layout="constrained",
@@ -60,13 +53,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         )
     for axes, label in zip(panels[-1], AXES.values(), strict=True):
         axes.set_xlabel(label)
-    handles = [
-        Line2D(
-            [], [], color=colour, linestyle=style.dashes(name, attentions), label=f"{name} {size}"
-        )
-        for (name, size), colour in shades.items()
-    ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(sizes)))
+    style.legend_of(figure, shades)
     sns.despine(figure)
     return figure
 

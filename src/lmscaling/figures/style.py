@@ -7,6 +7,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pandas import DataFrame
 
 PAGE = 7.4
 """Width of a figure that fills a page, inches."""
@@ -41,6 +43,32 @@ def palette(attentions: list[str]) -> dict[str, str]:
 def shades(colour: str, n: int) -> list[str]:
     """Light to full: the smallest size to the largest."""
     return [to_hex(rgb) for rgb in sns.light_palette(colour, n_colors=n + 2)[2:]]
+
+
+def shades_of(rows: DataFrame) -> dict[tuple[str, str], str]:
+    """A colour for each attention and size: the attention's own, darker for larger models."""
+    colours, sizes = palette(rows.attention.tolist()), sizes_of(rows)
+    attentions = [name for name in colours if name in set(rows.attention)]
+    return {
+        (attention, size): shade
+        for attention in attentions
+        for size, shade in zip(sizes, shades(colours[attention], len(sizes)), strict=True)
+    }
+
+
+def sizes_of(rows: DataFrame) -> list[str]:
+    """The sizes, the smallest first."""
+    return rows.sort_values(["params", "size"])["size"].unique().tolist()
+
+
+def legend_of(figure: Figure, shades: dict[tuple[str, str], str]) -> None:
+    """One legend above all panels for what ``shades_of`` coloured."""
+    attentions, sizes = (list(dict.fromkeys(names)) for names in zip(*shades, strict=True))
+    handles = [
+        Line2D([], [], color=colour, linestyle=dashes(name, attentions), label=f"{name} {size}")
+        for (name, size), colour in shades.items()
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(sizes)))
 
 
 def dashes(attention: str, attentions: list[str]) -> Literal["-", "--"]:

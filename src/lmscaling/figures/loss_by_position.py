@@ -1,0 +1,91 @@
+"""Loss against the position of a token. Left, how many tokens stand before it in the packed
+sequence; right, in its document, of which the sequence may hold the end only. Rows are trained
+contexts, and each line is a model's final weights at its own; colours are attentions (all but the
+first dashed), and darker lines larger models. Positions are averaged in bins that double; bands are
+one standard error, from up to 32 contiguous blocks of validation text, and bins whose error is more
+than a tenth are left out. At most four contexts and two datasets are drawn; the data hold all.
+"""
+
+import seaborn as sns
+from duckdb import DuckDBPyConnection
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+from pandas import DataFrame
+
+from lmscaling.figures import style
+
+# Bins that few blocks of the text reach say more about one document than about the model.
+QUERY = """
+    SELECT dataset, context, attention, size, params, seed, run, status, axis, "start", stop,
+        position, tokens, loss, loss_se
+    FROM by_position
+    WHERE eval_context = context AND loss IS NOT NULL AND run IN (SELECT run FROM final)
+    QUALIFY loss_se < loss / 10 OR count(loss_se) OVER (PARTITION BY run, dataset, axis) = 0
+    ORDER BY ALL
+"""
+
+AXES = {
+    "sequence": "Position in sequence\n(tokens)",
+    "document": "Position in document\n(tokens)",
+}
+MOST_CONTEXTS, MOST_DATASETS = 4, 2
+"""Rows and pairs of columns that a page can hold."""
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    contexts = spread(sorted(rows.context.unique()), MOST_CONTEXTS)
+    datasets = sorted(rows.dataset.unique())[:MOST_DATASETS]
+    columns = [(dataset, axis) for dataset in datasets for axis in AXES]
+    shades = style.shades_of(rows)
+    figure, panels = plt.subplots(
+        len(contexts), len(columns), figsize=(style.PAGE, 0.9 + 1.9 * len(contexts)),
+        sharex="col", sharey=True, squeeze=False, layout="constrained",
+    )  # fmt: skip
+    for context, row in zip(contexts, panels, strict=True):
+        for (dataset, axis), axes in zip(columns, row, strict=True):
+            wanted = (rows.context == context) & (rows.dataset == dataset) & (rows.axis == axis)
+            _draw_panel(axes, rows.loc[wanted], shades)
+        row[0].set_ylabel("Loss (nats per token)")
+        row[-1].annotate(
+            f"context {context:,}", (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center"
+        )
+    for (dataset, axis), top, bottom in zip(columns, panels[0], panels[-1], strict=True):
+        bottom.set_xlabel(AXES[axis])
+        if len(datasets) > 1:
+            top.set_title(dataset)
+    style.legend_of(figure, shades)
+    sns.despine(figure)
+    return figure
+
+
+def spread(values: list[int], most: int) -> list[int]:
+    """So many of the values at most, first and last among them and the rest evenly between."""
+    if len(values) <= most:
+        return values
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+def _draw_panel(axes: Axes, rows: DataFrame, shades: dict[tuple[str, str], str]) -> None:
+    attentions = [attention for attention, _ in shades]
+    for (attention, size), colour in shades.items():
+        cell = rows.loc[(rows.attention == attention) & (rows["size"] == size)]
+        for _, run in cell.groupby("run"):
+            line = run.sort_values("position")
+            band = line.loss_se.fillna(0.0)
+            axes.fill_between(
+                line.position, line.loss - band, line.loss + band,
+                color=colour, alpha=0.2, linewidth=0,
+            )  # fmt: skip
+            axes.plot(
+                line.position, line.loss, style.dashes(attention, attentions),
+                color=colour, linewidth=1.0,
+            )  # fmt: skip
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(numticks=7))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=[1, 1.5, 2, 3, 4, 5, 6, 8]))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
