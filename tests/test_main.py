@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -120,6 +121,18 @@ def test_rerun_moves_all_that_a_run_has_left_to_the_attic(results):
     assert kept["log.jsonl"].read_text() == "softmax-s-ctx16-s0-22222222"
     left = [p.name for p in (results / "results/a/runs").iterdir()]
     assert left == ["linear-s-ctx16-s0-11111111"]
+
+
+def test_rerun_of_a_trunk_takes_its_branches_with_it(results, cell):
+    branch, other = replace(cell, branch=0.5), replace(cell, branch=0.5, seed=1)
+    study = results / "results" / "c"
+    (study / "cells").mkdir(parents=True)
+    for made in (cell, branch, other):
+        (study / "cells" / f"{made.run}.json").write_text(made.to_json())
+        (study / "runs" / made.run).mkdir(parents=True)
+    done = lmscaling("rerun", cell.run, cwd=results)
+    assert done.returncode == 0, done.stderr
+    assert [p.name for p in (study / "runs").iterdir()] == [other.run]
 
 
 def test_rerun_by_status_takes_every_such_run(results):

@@ -7,7 +7,9 @@ A cell with a record is never planned by the workflow; without one it is. So the
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lmscaling.config import Cell
 from lmscaling.errors import UserError, choose
+from lmscaling.explain import checked
 from lmscaling.files import locked, read_json
 from lmscaling.records import LOCK, STATUSES
 
@@ -21,7 +23,7 @@ def select(
     """A study's runs by cell name or run name, or by the status of their record.
 
     Returns:
-        The folder of the study, and the runs.
+        The folder of the study, and the runs; with a trunk go its branches, which began from it.
 
     Raises:
         UserError: No run matches, or runs of several studies do and ``study`` is None.
@@ -44,7 +46,8 @@ def select(
     if len(found) > 1:
         names = [folder.name for folder in found]
         raise UserError(f"several studies have such a run; add --study; {choose(cell, names)}")
-    return next(iter(found.items()))
+    ((folder, chosen),) = found.items()
+    return folder, sorted({*chosen, *_branches(folder, runs[folder], set(chosen))})
 
 
 def _runs(study: Path) -> list[str]:
@@ -54,6 +57,17 @@ def _runs(study: Path) -> list[str]:
 def _cell(run: str) -> str:
     """The cell's name: the run's without its hash."""
     return run.rpartition("-")[0]
+
+
+def _branches(study: Path, runs: set[str], trunks: set[str]) -> list[str]:
+    """Runs that are branches of some trunks, by what their cell files say."""
+    files = {run: study / "cells" / f"{run}.json" for run in runs}
+    cells = {
+        run: checked(Cell, read_json(path, "cell file"), str(path))
+        for run, path in files.items()
+        if path.is_file()
+    }
+    return [run for run, cell in cells.items() if cell.branch and cell.trunk in trunks]
 
 
 def _matching(study: Path, runs: set[str], cell: str | None, status: str | None) -> list[str]:
