@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 
-from lmscaling import grid, records
+from lmscaling import grid, records, spikes
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
@@ -78,6 +79,7 @@ def build(study: Path) -> dict[str, int]:
             }.items():
                 db.execute(f"SET VARIABLE {name} = ?", [value])
             db.execute(_sql("store.sql"))
+            _fill_spikes(db)
             db.execute(_sql("views.sql"))
             counts = {name: _export(db, name, work) for name in records.EXPORTS}
         for name in [*(f"{name}.parquet" for name in records.EXPORTS), "store.duckdb"]:
@@ -122,6 +124,22 @@ def _fill_cells(db: duckdb.DuckDBPyConnection, cells: grid.Grid) -> None:
     marks = ", ".join("?" for _ in CELL_COLUMNS)
     numbered = [(*row.values(), i) for i, row in enumerate(rows)]
     db.executemany(f"INSERT INTO cells VALUES ({marks})", numbered)
+
+
+def _fill_spikes(db: duckdb.DuckDBPyConnection) -> None:
+    """Losses that are no number have no height and are left out; a view counts them."""
+    losses = """
+        SELECT update, train_loss FROM updates
+        WHERE run = ? AND surviving AND train_loss IS NOT NULL ORDER BY update
+    """
+    insert = (
+        "INSERT INTO spikes SELECT ?, unnest(?::BIGINT[]), unnest(?::DOUBLE[]), unnest(?::DOUBLE[])"
+    )
+    for (run,) in db.execute("SELECT DISTINCT run FROM updates ORDER BY run").fetchall():
+        columns = db.execute(losses, [run]).fetchnumpy()
+        update, loss = columns["update"], columns["train_loss"]
+        found, heights = spikes.find(np.asarray(loss))
+        db.execute(insert, [run, update[found].tolist(), loss[found].tolist(), heights.tolist()])
 
 
 def _row(cell: Cell, skipped: str | None) -> dict[str, Any]:

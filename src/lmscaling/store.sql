@@ -44,27 +44,8 @@ SELECT
 FROM lines LEFT JOIN attempts a USING (run, attempt)
 WHERE record = 'update' AND NOT damaged;
 
--- One row per spike: an update whose loss is more than 7 robust standard deviations (1.4826 x the
--- median absolute deviation), and more than 0.05 nats, above the median of the 128 updates before it.
--- This is the spike score of OLMo 2 (arXiv:2501.00656: 7 standard deviations from the mean of the last
--- 1,000 values) made robust, so that one spike does not hide the next, and short, so that a loss that
--- falls does not widen it. Fewer than 32 updates before it say too little. Losses that are no number
--- are left out here and counted in views.sql. Cost: 45 s for 20 million updates on two cores.
-CREATE TABLE spikes AS
-SELECT run, update, train_loss, train_loss - middle AS height
-FROM (
-    SELECT
-        run, update, train_loss,
-        median(train_loss) OVER before AS middle,
-        mad(train_loss) OVER before AS deviation,
-        count(*) OVER before AS n
-    FROM updates
-    WHERE surviving AND train_loss IS NOT NULL
-    WINDOW before AS (
-        PARTITION BY run ORDER BY update ROWS BETWEEN 128 PRECEDING AND 1 PRECEDING
-    )
-)
-WHERE n >= 32 AND train_loss - middle > greatest(0.05, 7 * 1.4826 * deviation);
+-- One row per spike of the training loss: what that is, and who finds them, is in spikes.py.
+CREATE TABLE spikes (run VARCHAR, update BIGINT, train_loss DOUBLE, height DOUBLE);
 
 CREATE TABLE validations AS
 SELECT

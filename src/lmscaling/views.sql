@@ -55,7 +55,7 @@ SELECT
 FROM ends e LEFT JOIN validation t ON t.run = e.trunk
 QUALIFY row_number() OVER (PARTITION BY e.run ORDER BY abs(t.hours - e.hours), t.update) = 1;
 
--- How calmly each run with updates went: its spikes (store.sql) and its losses that are no number.
+-- How calmly each run with updates went: its spikes (spikes.py) and its losses that are no number.
 CREATE VIEW stability AS
 SELECT
     run, coalesce(spikes, 0) AS spikes,
