@@ -237,7 +237,7 @@ def test_the_report_says_whether_the_best_rate_is_bracketed(study, losses, says)
     assert 'id="learning_rates"' in page
     table = page.partition('id="rates"')[2].partition("</table>")[0]
     assert says in table
-    assert (">0.01<" in table) == ("edge" not in says)
+    assert (">0.01<" in table) == ("edge" not in says) == ("lowest at" not in table)
 
 
 def test_the_report_without_its_figures_says_how_to_draw_them(study):
