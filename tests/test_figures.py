@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -26,7 +27,9 @@ NAMES = list(registry.figures())
 
 @pytest.fixture
 def study(tmp_path, values):
-    values["axes"] |= {"size": ["s", "m"], "context": [16, 32], "seed": [0, 1]}
+    values["axes"] |= {
+        "size": ["s", "m"], "context": [16, 32], "seed": [0, 1], "lr_scale": [1.0, 2.0],
+    }  # fmt: skip
     folder = tmp_path / "tiny"
     folder.mkdir()
     text = json.dumps({"command": "snakemake --cores <all>", "study": values})
@@ -72,7 +75,7 @@ def test_it_draws_a_whole_study_with_units_on_every_axis(study, cells, name, mon
     assert any("nats per token" in a.get_ylabel() for a in drawn[0].axes)
     assert ElementTree.parse(path).getroot().tag.endswith("svg")
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    assert len(path.with_suffix(".csv").read_text().splitlines()) > len(cells)
+    assert len(path.with_suffix(".csv").read_text().splitlines()) > len(cells) / 2
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,7 +90,7 @@ def test_it_draws_one_run_and_says_what_is_missing(study, cells, name, monkeypat
         lambda self, x, y, s, **k: texts.append(s) or plain(self, x, y, s, **k),
     )
     draw(study, name)
-    assert "Of 16 cells: 1 done, 1 running, 14 pending." in texts
+    assert "Of 32 cells: 1 done, 1 running, 30 pending." in texts
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -162,10 +165,49 @@ def test_a_variant_keeps_its_colour_whatever_else_is_drawn():
     assert style.palette(["a", "b"])["a"] != style.palette(["a", "b"])["b"]
 
 
+def test_branches_are_counted_apart_and_change_no_count_of_cells(study, cells):
+    finish(study, cells)
+    laid_out = lay_out(study, branches={"shares": [0.5, 1.0], "size": "m", "context": 16})
+    assert said(study) == "Of 16 branches: 16 pending."
+    first, second, *others = laid_out.branches
+    branch(study, first)
+    record(study, second, b"", "no_trunk")
+    assert said(study) == "Of 16 branches: 1 done, 1 no trunk, 14 pending."
+    for run in (second, *others):
+        branch(study, run)
+    assert said(study) == ""
+    shutil.rmtree(study / "runs" / cells[0].run)
+    assert said(study) == "Of 32 cells: 31 done, 1 pending."
+
+
+def said(study):
+    store.build(study)
+    with store.connect(study / "store") as db:
+        return figures.missing(db)
+
+
+def branch(study, run):
+    shutil.rmtree(study / "runs" / run, ignore_errors=True)
+    record(study, run, log(header(run, start=30), update(39), validation(39, loss=2.0), end(39)))
+
+
+def test_learning_curves_mark_the_endpoints_and_no_other_figure_has_them(study, cells):
+    finish(study, cells)
+    plain = {name: draw(study, name).with_suffix(".csv").read_text() for name in NAMES}
+    for run in lay_out(study, branches={"shares": [0.5]}).branches:
+        branch(study, run)
+    drawn = {name: draw(study, name).with_suffix(".csv").read_text() for name in NAMES}
+    ends = [row for row in drawn["learning_curves"].splitlines() if row.startswith("decayed")]
+    assert len(ends) == 16  # of the better of two rates
+    assert drawn["learning_curves"].count("\n") == plain["learning_curves"].count("\n") + 16
+    for name in set(NAMES) - {"learning_curves"}:
+        assert drawn[name] == plain[name], name
+
+
 @pytest.fixture
 def page(study, cells):
-    finish(study, cells[:14])
-    record(study, cells[14].run, log(header(cells[14].run), update(1)), "diverged")
+    finish(study, cells[:30])
+    record(study, cells[30].run, log(header(cells[14].run), update(1)), "diverged")
     for name in NAMES:
         draw(study, name)
     return report.write(study).read_text()
@@ -179,7 +221,7 @@ def test_the_report_holds_all_it_shows(page):
 def test_the_report_shows_every_cell_with_its_status(page, cells):
     for cell in cells:
         assert f">{cell.name}<" in page
-    assert page.count('<tr class="done">') == 14
+    assert page.count('<tr class="done">') == 30
     assert page.count('<tr class="diverged">') == 1
     assert page.count('<tr class="pending">') == 1
 
@@ -188,7 +230,69 @@ def test_the_report_says_what_made_it(page):
     assert "snakemake --cores &lt;all&gt;" in page
     assert "lmscaling 0.1.0" in page
     assert "abc" in page
-    assert "Of 16 cells: 14 done, 1 diverged, 1 pending." in page
+    assert "Of 32 cells: 30 done, 1 diverged, 1 pending." in page
+
+
+def write(study):
+    store.build(study)
+    for name in NAMES:
+        figures.save(name, study / "store", study / "figures")
+    return report.write(study).read_text()
+
+
+def lay_out(study, **changes):
+    values = json.loads((study / "study.json").read_text())
+    values["study"] |= changes
+    (study / "study.json").write_text(json.dumps(values))
+    return grid.read_record(study / "study.json").grid
+
+
+def test_a_figure_that_has_nothing_to_say_is_not_in_the_report(study):
+    axes = {"attention": ["linear"], "size": ["s"], "context": [16]}
+    finish(study, list(lay_out(study, axes=axes).cells.values()))
+    page = write(study)
+    assert 'id="learning_curves"' in page
+    assert 'id="learning_rates"' not in page
+    assert 'id="rates"' not in page
+    assert (study / "figures" / "learning_rates.svg").is_file()
+
+
+def test_the_report_shows_endpoints_and_spikes_only_where_there_are_any(study, cells):
+    finish(study, cells)
+    page = write(study)
+    assert 'id="endpoints"' not in page
+    assert "spike" not in page
+    run, planned = next(iter(lay_out(study, branches={"shares": [0.5]}).branches.items()))
+    branch(study, run)
+    shutil.rmtree(study / "runs" / cells[1].run)
+    rows = [update(n, loss=4.0 if n == 80 else 3.0) for n in range(1, 101)]
+    last = [update(101, loss=None), validation(101), end(101)]
+    record(study, cells[1].run, log(header(cells[1].run), *rows, *last), updates=101)
+    page = write(study)
+    assert f'<td class="text">{planned.name}</td>' in page
+    assert page.count('id="endpoints"') == 1
+    assert "<td>99</td><td>1.00</td>" in page  # one spike in 101 updates
+    assert "no number: 1 (runs: 1)." in page
+    assert f'<td class="text">{cells[1].name}</td>' in page
+
+
+@pytest.mark.parametrize(
+    ("losses", "says"),
+    [
+        ([3.2, 3.0, 3.2], "higher losses on both sides"),
+        ([3.2, 3.1, 3.0], "edge: optimum not bracketed; lowest at 2 x"),
+    ],
+)
+def test_the_report_says_whether_the_best_rate_is_bracketed(study, losses, says):
+    axes = {"attention": ["linear"], "size": ["s"], "context": [16], "lr_scale": [0.5, 1.0, 2.0]}
+    cells = lay_out(study, axes=axes).cells.values()
+    for cell, loss in zip(cells, losses, strict=True):
+        record(study, cell.run, log(header(cell.run), update(1), validation(1, loss=loss), end(1)))
+    page = write(study)
+    assert 'id="learning_rates"' in page
+    table = page.partition('id="rates"')[2].partition("</table>")[0]
+    assert says in table
+    assert (">0.01<" in table) == ("edge" not in says) == ("lowest at" not in table)
 
 
 def test_the_report_without_its_figures_says_how_to_draw_them(study):

@@ -37,6 +37,25 @@ def test_every_cell_has_its_line(study):
     assert lines["8"] == ("8 cells: 2 running, 2 waiting, 2 skipped, 1 done, 1 interrupted")
 
 
+def test_the_line_of_a_trunk_counts_the_branches_that_are_done(study, values):
+    values["branches"] = {"shares": [0.25, 0.5], "context": 16}
+    (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    laid_out = grid.read_record(study / "study.json").grid
+    trunks = list(laid_out.cells.values())
+    first, second, *_ = (run for run, b in laid_out.branches.items() if b.trunk == trunks[0].run)
+    record(study, trunks[0].run, log(header(trunks[0].run), update(4), end(4)))
+    record(study, first, log(header(first, start=1), update(2), end(2)))
+    record(study, second, log(header(second)), "no_trunk")
+    text = status.table(study)
+    lines = {line.split()[0]: line for line in text.splitlines()}
+    assert lines[trunks[0].name].endswith(" h; branches 1/2")
+    waiting = next(cell for cell in trunks[1:] if cell.context == 16)
+    assert lines[waiting.name].split()[1:] == ["waiting", "branches", "0/2"]
+    assert "branches" not in lines[next(c.name for c in trunks if c.context == 32)]
+    assert len(text.splitlines()) == len(trunks) + len(laid_out.skipped) + 2
+    assert text.splitlines()[-1].startswith("8 cells: 5 waiting, 2 skipped, 1 done")
+
+
 def test_a_loss_that_is_no_number_leaves_its_place_empty(study):
     (run, *_) = grid.read_record(study / "study.json").grid.cells
     live(study, run, log(header(run), update(1, loss=None)))

@@ -3,6 +3,7 @@
 import json
 
 import duckdb
+import numpy as np
 import pytest
 
 from lmscaling import grid, records, store
@@ -111,7 +112,7 @@ def test_a_whole_log_is_its_rows(study, runs):
         study, runs[0], log(header(runs[0]), update(1), update(2, loss=2.5), validation(2), end(2))
     )
     assert store.build(study) == {
-        "cells": 4, "runs": 1, "attempts": 1, "updates": 2, "validations": 1,
+        "cells": 4, "runs": 1, "attempts": 1, "updates": 2, "validations": 1, "spikes": 0,
         "evaluations": 0,
     }  # fmt: skip
     assert ask(study, "SELECT update, tokens, train_loss, surviving FROM updates") == [
@@ -279,3 +280,144 @@ def test_a_record_that_is_not_whole_is_named_with_its_remedy(study, runs, text):
 def test_a_study_that_is_not_there_names_those_that_are(study):
     with pytest.raises(UserError, match="does not exist; studies: nearest is"):
         store.build(study.parent / (study.name + "x"))
+
+
+def noisy(n: int, sigma: float = 0.02, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return 3 + 7 * np.exp(-np.arange(n) / 15) + rng.normal(0, sigma, n)
+
+
+def train(study, run, losses):
+    rows = [update(i + 1, loss=loss) for i, loss in enumerate(losses)]
+    record(study, run, log(header(run), *rows, end(len(rows))), updates=len(rows))
+
+
+STABILITY = (
+    "SELECT spikes, spikes_per_10000_updates, highest_spike, nonfinite_losses FROM stability"
+)
+
+
+def test_planted_spikes_are_counted_each_once(study, runs):
+    losses = noisy(2000)
+    planted = [200, 201, 700, 1500, 1999]
+    losses[planted] += [1.0, 0.8, 0.5, 2.0, 0.4]
+    train(study, runs[0], losses.tolist())
+    ((spikes, rate, highest, lost),) = ask(study, STABILITY)
+    assert ask(study, "SELECT update FROM spikes ORDER BY update") == [(u + 1,) for u in planted]
+    assert (spikes, rate, lost) == (5, 25.0, 0)
+    assert highest == pytest.approx(2.0, abs=0.1)
+
+
+def test_spikes_are_those_of_the_definition_computed_plainly(study, runs):
+    losses = np.random.default_rng(5).standard_cauchy(600)
+    train(study, runs[0], losses.tolist())
+    expected = []
+    for i in range(32, len(losses)):
+        before = losses[max(0, i - 128) : i]
+        height = losses[i] - np.median(before)
+        spread = 1.4826 * np.median(np.abs(before - np.median(before)))
+        if height > 0.05 and height > 7 * spread:
+            expected.append((i + 1, pytest.approx(height)))
+    assert len(expected) > 10
+    assert ask(study, "SELECT update, height FROM spikes ORDER BY update") == expected
+
+
+@pytest.mark.parametrize("sigma", [0.002, 0.02, 0.2])
+def test_noise_a_rising_loss_and_a_step_down_are_no_spikes(study, runs, sigma):
+    losses = noisy(3000, sigma)
+    losses[1000:] += np.linspace(0, 20 * sigma, 2000)
+    losses[2000:] -= 1.0
+    train(study, runs[0], losses.tolist())
+    assert ask(study, STABILITY) == [(0, 0.0, None, 0)]
+
+
+def test_a_step_up_is_a_spike_until_half_of_what_came_before_is_as_high(study, runs):
+    losses = np.where(np.arange(1000) < 500, 3.0, 4.0) + noisy(1000, 0.02) - noisy(1000, 0)
+    train(study, runs[0], losses.tolist())
+    first, last, n = ask(study, "SELECT min(update), max(update), count(*) FROM spikes")[0]
+    assert first == 501
+    assert last - first + 1 == n <= 64
+
+
+def test_what_is_high_but_within_a_twentieth_of_a_nat_is_no_spike(study, runs):
+    flat = [3.0] * 200
+    flat[100], flat[150] = 3.049, 3.051
+    train(study, runs[0], flat)
+    assert ask(study, "SELECT update FROM spikes") == [(151,)]
+
+
+def test_fewer_than_32_updates_are_too_few_to_call_a_spike(study, runs):
+    losses = [3.0] * 40
+    losses[31], losses[32] = 9.0, 9.0
+    train(study, runs[0], losses)
+    assert ask(study, "SELECT update FROM spikes") == [(33,)]
+
+
+def test_losses_that_are_no_number_are_counted_and_not_compared(study, runs):
+    losses: list[float | None] = noisy(300).tolist()
+    losses[100] = losses[101] = None
+    losses[102] = 9.0
+    train(study, runs[0], losses)
+    assert ask(study, "SELECT update FROM spikes") == [(103,)]
+    assert ask(study, "SELECT spikes, nonfinite_losses FROM stability") == [(1, 2)]
+
+
+def test_what_was_trained_again_has_no_spikes(study, runs):
+    first = noisy(300)
+    first[250] += 1
+    rows = [update(i + 1, loss=loss) for i, loss in enumerate(first)]
+    live(study, runs[0], log(header(runs[0]), *rows))
+    again = [update(i + 1, attempt=2, loss=loss) for i, loss in enumerate(noisy(300)) if i >= 200]
+    live(study, runs[0], log(header(runs[0], 2, start=200), *again), attempt=2)
+    assert ask(study, STABILITY) == [(0, 0.0, None, 0)]
+
+
+@pytest.fixture
+def branched(study, values):
+    """Both trunks done at update 4, of each two planned branches that of the first's half done."""
+    values |= {"branches": {"shares": [0.5, 1.0]}, "skip": []}
+    (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    laid_out = grid.read_record(study / "study.json").grid
+    for run in laid_out.cells:
+        rows = [row for n in (1, 2, 3, 4) for row in (update(n), validation(n, loss=4 - n / 10))]
+        record(study, run, log(header(run), *rows, end(4)), updates=4)
+    run = next(iter(laid_out.branches))
+    rows = [update(2), validation(2, loss=3.5)]
+    record(study, run, log(header(run, start=1), *rows, end(2)))
+    return study, laid_out, run
+
+
+def test_branches_are_in_no_view_of_trunks(branched):
+    study, _, run = branched
+    assert ask(study, "SELECT count(*), count(DISTINCT run) FROM status") == [(4, 4)]
+    for view, rows in (("validation", 16), ("training", 16), ("final", 4), ("last_validation", 4)):
+        assert ask(study, f"SELECT count(*), count(branch) FROM {view}") == [(rows, 0)]
+    assert ask(study, f"SELECT in_study FROM runs WHERE run = '{run}'") == [(True,)]
+
+
+def test_an_endpoint_counts_its_whole_trajectory_beside_its_trunk_at_that_time(branched):
+    study, laid_out, run = branched
+    columns = "run, trunk, share, update, tokens, val_loss, trunk_val_loss, params"
+    assert ask(study, f"SELECT {columns} FROM endpoints") == [
+        (run, laid_out.branches[run].trunk, 0.5, 2, 128, 3.5, 3.8, 100)
+    ]
+    assert ask(study, "SELECT hours * 3600, trunk_hours * 3600, flops FROM endpoints") == [
+        (pytest.approx(2), pytest.approx(2), 128 * 600.0)
+    ]
+
+
+def test_a_branch_that_is_not_done_or_has_no_loss_is_no_endpoint(branched):
+    study, laid_out, run = branched
+    _, other, third, *_ = laid_out.branches
+    live(study, other, log(header(other, start=3), update(4), validation(4)))
+    record(study, third, log(header(third, start=1), end(1)), "no_trunk", updates=1)
+    assert ask(study, "SELECT run FROM endpoints") == [(run,)]
+    assert ask(study, "SELECT status FROM planned WHERE branch IS NOT NULL ORDER BY place")[:3] == [
+        ("done",), ("running",), ("no_trunk",),
+    ]  # fmt: skip
+
+
+def test_an_endpoint_whose_trunk_has_no_validation_yet_stands_alone(branched):
+    study, laid_out, run = branched
+    (study / "runs" / laid_out.branches[run].trunk / "log.jsonl").write_bytes(b"")
+    assert ask(study, "SELECT run, trunk_val_loss FROM endpoints") == [(run, None)]

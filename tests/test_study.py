@@ -1,7 +1,8 @@
-"""The two studies that come with the product."""
+"""The studies that come with the product."""
 
 import json
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from conftest import ROOT
@@ -9,7 +10,7 @@ from conftest import ROOT
 from lmscaling import grid
 from lmscaling.config import schema
 
-REAL, DEMO = ROOT / "config" / "study.yaml", ROOT / "config" / "demo.yaml"
+REAL, DEMO, SWEEP = (ROOT / "config" / f"{name}.yaml" for name in ("study", "demo", "lr_sweep"))
 
 
 def test_the_real_study_runs_72_cells_and_skips_8():
@@ -42,6 +43,20 @@ def test_the_demo_is_a_small_grid_of_both_attentions():
     assert (len(made.cells), made.skipped) == (24, [])
     assert {cell.gpus for cell in made.cells.values()} == {0}
     assert made.study.study == "demo"
+
+
+def test_the_sweep_gives_each_attention_the_same_five_rates_around_the_studys():
+    made = grid.expand(grid.read_study([REAL, SWEEP]))
+    cells = made.cells.values()
+    assert (made.study.study, len(cells), made.skipped) == ("lr_sweep", 10, [])
+    assert {(c.size, c.context, c.seed, c.budget, c.gpus) for c in cells} == {
+        ("124M", 1024, 0, "1 hours", 8)
+    }
+    assert Counter(c.attention for c in cells) == {"softmax": 5, "linear": 5}
+    scales = [c.lr_scale for c in cells if c.attention == "linear"]
+    assert {b / a for a, b in pairwise(scales)} == {2.0}
+    assert scales[2] == 1.0
+    assert (made.branches, made.evaluated) == ({}, [])
 
 
 def test_the_schema_for_editors_is_up_to_date():

@@ -240,5 +240,5 @@ def run_columns() -> dict[str, str]:
 LOCK = "lock"
 """File in the scratch folder of a run that its trainer keeps locked."""
 
-EXPORTS = ("cells", "runs", "attempts", "updates", "validations", "evaluations")
+EXPORTS = ("cells", "runs", "attempts", "updates", "validations", "spikes", "evaluations")
 """Tables of the store that are exported as Parquet; what figures read."""

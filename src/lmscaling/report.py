@@ -1,4 +1,4 @@
-"""One page about a study: its figures, the table of its cells, and what made them.
+"""One page about a study: its figures, the tables of its cells, and what made them.
 
 The page holds everything it shows, so it can be mailed and opened without a network.
 """
@@ -19,16 +19,23 @@ from lmscaling import figures, grid, registry, store
 from lmscaling.config import Study
 from lmscaling.errors import UserError
 from lmscaling.files import write_text
+from lmscaling.fits import lr_optimum
 
 CELLS = """
     SELECT s.name, s.status, s.params, s.updates, s.tokens, s.train_seconds / 3600 AS hours,
-        v.val_loss, s.attempts, coalesce(s.skipped, nullif(s.message, ''), '') AS note
+        v.val_loss, s.attempts, c.spikes, c.spikes_per_10000_updates, c.highest_spike,
+        coalesce(s.skipped, nullif(s.message, ''), '') AS note
     FROM status s
-    LEFT JOIN (
-        SELECT run, val_loss FROM validation
-        QUALIFY row_number() OVER (PARTITION BY run ORDER BY update DESC) = 1
-    ) v USING (run)
-    ORDER BY place
+    LEFT JOIN last_validation v USING (run)
+    LEFT JOIN stability c USING (run)
+    ORDER BY s.place
+"""
+
+ENDPOINTS = """
+    SELECT e.name, e.params, e.update AS updates, e.tokens, e.hours, e.flops, e.val_loss,
+        e.trunk_val_loss, e.trunk_val_loss - e.val_loss AS gain
+    FROM endpoints e JOIN cells c ON c.run = e.trunk
+    ORDER BY c.place, e.share
 """
 
 
@@ -47,8 +54,12 @@ def write(study: Path) -> Path:
         text = _template().render(
             study=record.grid.study.study,
             summary=_summary(db, record.grid.study),
-            figures=[_figure(name, study / "figures") for name in registry.figures()],
+            figures=_figures(study / "figures"),
             cells=[_show(cell) for cell in _rows(db, CELLS)],
+            spiked=_rows(db, "SELECT 1 FROM status JOIN stability USING (run) WHERE spikes > 0"),
+            lost=_lost(db),
+            endpoints=[_show(end) for end in _rows(db, ENDPOINTS)],
+            rates=_rates(db),
             val_tokens=f"{val_tokens:,}",
             damage=_damage(db),
             environments=_environments(db),
@@ -72,40 +83,84 @@ def _rows(db: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
 
 
 def _summary(db: duckdb.DuckDBPyConnection, study: Study) -> str:
-    n_cells = _rows(db, "SELECT count(*) AS n FROM cells WHERE skipped IS NULL")[0]["n"]
+    n_cells = _rows(db, "SELECT count(*) AS n FROM status WHERE skipped IS NULL")[0]["n"]
     return (
         f"{n_cells} cells, each with a budget of {study.budget} and {study.update_tokens:,} tokens "
         f"per update. {figures.missing(db) or 'All are done.'}"
     )
 
 
+def _figures(drawn: Path) -> list[dict[str, str]]:
+    """The figures that have something to say."""
+    for name in registry.figures():
+        for kind in ("svg", "csv"):
+            path = drawn / f"{name}.{kind}"
+            if not path.is_file():
+                raise UserError(f"figure {path} does not exist; run snakemake figures to draw it")
+    names = [name for name in registry.figures() if not figures.says_nothing(name, drawn)]
+    return [_figure(name, drawn) for name in names]
+
+
 def _figure(name: str, drawn: Path) -> dict[str, str]:
-    path = drawn / f"{name}.svg"
-    if not path.is_file():
-        raise UserError(f"figure {path} does not exist; run snakemake figures to draw it")
     caption = figures.caption(name)
     return {
         "name": name,
         "title": caption.title,
         "text": caption.text,
-        "svg": base64.b64encode(path.read_bytes()).decode(),
+        "svg": base64.b64encode((drawn / f"{name}.svg").read_bytes()).decode(),
     }
 
 
-def _show(cell: dict[str, Any]) -> dict[str, str]:
+FORMATS = {
+    "params": ",",
+    "updates": ",",
+    "tokens": ".3g",
+    "hours": ".3g",
+    "flops": ".3g",
+    "val_loss": ".4f",
+    "trunk_val_loss": ".4f",
+    "gain": ".4f",
+    "spikes_per_10000_updates": ".3g",
+    "highest_spike": ".2f",
+    "lr": ".3g",
+    "scale": ".3g",
+}
+
+
+def _show(row: dict[str, Any]) -> dict[str, str]:
     """Numbers as a reader wants them; nothing where there is none."""
-    formats = {
-        "params": ",",
-        "updates": ",",
-        "tokens": ".3g",
-        "hours": ".3g",
-        "val_loss": ".4f",
-        "attempts": "",
-    }
-    shown = {k: "" if v is None else format(v, formats.get(k, "")) for k, v in cell.items()}
-    if shown["attempts"] == "1":
+    shown = {k: "" if v is None else format(v, FORMATS.get(k, "")) for k, v in row.items()}
+    if shown.get("attempts") == "1":
         shown["attempts"] = ""
     return shown
+
+
+def _rates(db: duckdb.DuckDBPyConnection) -> list[dict[str, str]]:
+    """The best learning rate of every group of cells in which several are done."""
+    made = []
+    for group in lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall()):
+        best = group.optimum
+        lr = [None if s is None else s * group.study_lr for s in (best.scale, best.low, best.high)]
+        status = lr_optimum.STATUSES[best.status]
+        if best.scale is None and best.lowest_scale is not None:
+            status += f"; lowest at {best.lowest_scale:g} x"
+        row = _show({"lr": lr[0], "scale": best.scale, "gain": best.gain, "status": status})
+        if lr[1] is not None and lr[2] is not None:
+            row["lr"] += f" ({lr[1]:.3g} to {lr[2]:.3g})"
+        made.append(
+            row
+            | {"attention": group.attention, "size": group.size, "context": f"{group.context:,}"}
+        )
+    return made
+
+
+def _lost(db: duckdb.DuckDBPyConnection) -> str:
+    """How many losses are no number, in words; empty if all are."""
+    losses, runs = db.execute(
+        "SELECT coalesce(sum(nonfinite_losses), 0), count(*) FILTER (nonfinite_losses > 0) "
+        "FROM stability JOIN status USING (run)"
+    ).fetchall()[0]
+    return f"Training losses that are no number: {losses} (runs: {runs})." if losses else ""
 
 
 def _damage(db: duckdb.DuckDBPyConnection) -> str:

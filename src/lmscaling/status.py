@@ -1,12 +1,13 @@
 """How far every cell of a study is, read from records and the tails of logs in a moment.
 
 It needs neither the store nor a database, so it can be asked on a login node while jobs run.
+Branches have no lines of their own: a cell's note says how many of its branches are done.
 """
 
 import json
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,35 @@ def table(study: Path) -> str:
         UserError: There is no such study.
     """
     laid_out = grid.read_record(study / "study.json").grid
-    rows = [_row(study, cell.run, cell.name) for cell in laid_out.cells.values()]
+    branches = _branches(study, laid_out)
+    rows = [
+        _with_note(_row(study, run, cell.name), branches.get(run, ""))
+        for run, cell in laid_out.cells.items()
+    ]
     rows += [Row(cell.name, "skipped", note=reason) for cell, reason in laid_out.skipped]
     head = Row("cell", "status", "updates", "budget", "loss", "")
     lines = aligned([list(vars(row).values()) for row in (head, *rows)], left={0, 1, 5})
     counts = Counter(row.status for row in rows)
     total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
     return "\n".join([*lines, total])
+
+
+def _branches(study: Path, laid_out: grid.Grid) -> dict[str, str]:
+    """How many of its branches are done, by the run of the trunk that has any."""
+    planned = Counter(branch.trunk for branch in laid_out.branches.values())
+    done = Counter(
+        branch.trunk for run, branch in laid_out.branches.items() if _is_done(study / "runs" / run)
+    )
+    return {trunk: f"branches {done[trunk]}/{n}" for trunk, n in planned.items()}
+
+
+def _is_done(folder: Path) -> bool:
+    record = folder / "run.json"
+    return record.is_file() and read_json(record, "run record")["status"] == "done"
+
+
+def _with_note(row: Row, note: str) -> Row:
+    return replace(row, note="; ".join(filter(None, (row.note, note))))
 
 
 def _row(study: Path, run: str, name: str) -> Row:

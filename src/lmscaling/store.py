@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 
-from lmscaling import grid, records
+from lmscaling import grid, records, spikes
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
@@ -27,6 +28,7 @@ CELL_COLUMNS = {
     "context": "BIGINT",
     "seed": "BIGINT",
     "lr_scale": "DOUBLE",
+    "lr": "DOUBLE",
     "branch": "DOUBLE",
     "trunk": "VARCHAR",
     "d_model": "BIGINT",
@@ -80,6 +82,7 @@ def build(study: Path) -> dict[str, int]:
             }.items():
                 db.execute(f"SET VARIABLE {name} = ?", [value])
             db.execute(_sql("store.sql"))
+            _fill_spikes(db)
             db.execute(_sql("views.sql"))
             counts = {name: _export(db, name, work) for name in records.EXPORTS}
         for name in [*(f"{name}.parquet" for name in records.EXPORTS), "store.duckdb"]:
@@ -126,6 +129,22 @@ def _fill_cells(db: duckdb.DuckDBPyConnection, cells: grid.Grid) -> None:
     db.executemany(f"INSERT INTO cells VALUES ({marks})", numbered)
 
 
+def _fill_spikes(db: duckdb.DuckDBPyConnection) -> None:
+    """Losses that are no number have no height and are left out; a view counts them."""
+    losses = """
+        SELECT update, train_loss FROM updates
+        WHERE run = ? AND surviving AND train_loss IS NOT NULL ORDER BY update
+    """
+    insert = (
+        "INSERT INTO spikes SELECT ?, unnest(?::BIGINT[]), unnest(?::DOUBLE[]), unnest(?::DOUBLE[])"
+    )
+    for (run,) in db.execute("SELECT DISTINCT run FROM updates ORDER BY run").fetchall():
+        columns = db.execute(losses, [run]).fetchnumpy()
+        update, loss = columns["update"], columns["train_loss"]
+        found, heights = spikes.find(np.asarray(loss))
+        db.execute(insert, [run, update[found].tolist(), loss[found].tolist(), heights.tolist()])
+
+
 def _row(cell: Cell, skipped: str | None) -> dict[str, Any]:
     return {
         "run": cell.run,
@@ -135,6 +154,7 @@ def _row(cell: Cell, skipped: str | None) -> dict[str, Any]:
         "context": cell.context,
         "seed": cell.seed,
         "lr_scale": cell.lr_scale,
+        "lr": cell.lr,
         "branch": cell.branch,
         "trunk": cell.trunk,
         "d_model": cell.model.d_model,

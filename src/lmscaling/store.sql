@@ -44,6 +44,9 @@ SELECT
 FROM lines LEFT JOIN attempts a USING (run, attempt)
 WHERE record = 'update' AND NOT damaged;
 
+-- One row per spike of the training loss: what that is, and who finds them, is in spikes.py.
+CREATE TABLE spikes (run VARCHAR, update BIGINT, train_loss DOUBLE, height DOUBLE);
+
 CREATE TABLE validations AS
 SELECT
     run, attempt, update, epoch, tokens, train_seconds, lr, budget_fraction, val_loss, val_tokens,

@@ -9,6 +9,7 @@ note on missing cells happen here.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,12 @@ def caption(name: str) -> Caption:
     return Caption(title.rstrip("."), text)
 
 
+def says_nothing(name: str, folder: Path) -> bool:
+    """Whether a figure that was saved has no row, because the study has nothing of its kind."""
+    with (folder / f"{name}.csv").open() as file:
+        return len(list(islice(file, 2))) < 2
+
+
 def save(name: str, exports: Path, folder: Path) -> Path:
     """Draw a figure from the exports of the store into ``<folder>/<name>.{svg,png,csv}``.
 
@@ -75,16 +82,25 @@ def save(name: str, exports: Path, folder: Path) -> Path:
 
 
 def missing(db: duckdb.DuckDBPyConnection) -> str:
-    """What the figures of a study do not show, in words; empty if they show every cell."""
-    counts = dict(db.sql("SELECT status, count(*) FROM status GROUP BY status").fetchall())
+    """What the figures of a study do not show, in words; empty if they show all of it."""
+    cells, branches = _undone(db, "cells", "IS NULL"), _undone(db, "branches", "IS NOT NULL")
+    return f"{cells} {branches}".strip()
+
+
+def _undone(db: duckdb.DuckDBPyConnection, what: str, branch: str) -> str:
+    query = f"SELECT status, count(*) FROM planned WHERE branch {branch} GROUP BY status"
+    counts = dict(db.sql(query).fetchall())
     planned = sum(counts.values()) - counts.get("skipped", 0)
     if counts.get("done", 0) == planned:
         return ""
     parts = [f"{counts[s]} {s.replace('_', ' ')}" for s in ORDER if counts.get(s)]
-    return f"Of {planned} cells: {', '.join(parts)}."
+    return f"Of {planned} {what}: {', '.join(parts)}."
 
 
-ORDER = ("done", "diverged", "oom", "out_of_tokens", "crashed", "running", "interrupted", "pending")
+ORDER = (
+    "done", "diverged", "oom", "out_of_tokens", "crashed", "no_trunk",
+    "running", "interrupted", "pending",
+)  # fmt: skip
 
 
 def save_all(exports: Path, folder: Path) -> Iterable[Path]:

@@ -1,7 +1,8 @@
 """Training loss along each run, against updates, tokens and hours. Lines are means over 60
 intervals of equal ratio; dots are validation losses. Rows of panels are contexts, colours
-attentions (all but the first dashed), and darker lines larger models. Updates and tokens run alike
-for every cell; hours show what an attention costs.
+attentions (all but the first dashed), and darker lines larger models. Hollow diamonds, where there
+are any, are validation losses at the ends of decayed branches, placed by all that the branch and
+its trunk spent. Updates and tokens run alike for every cell; hours show what an attention costs.
 """
 
 import seaborn as sns
@@ -30,6 +31,11 @@ QUERY = """
         update, tokens, hours, val_loss
     FROM validation
     WHERE run IN (SELECT run FROM final)
+    UNION ALL
+    SELECT 'decayed', context, attention, size, params, seed, run, 'done',
+        update, tokens, hours, val_loss
+    FROM endpoints
+    WHERE trunk IN (SELECT run FROM final)
     ORDER BY ALL
 """
 
@@ -72,4 +78,9 @@ def _draw_panel(
             curve, dots = run[run.split == "train"], run[run.split == "validation"]
             axes.plot(curve[column], curve.loss, dashes, color=colour, linewidth=1.0)
             axes.scatter(dots[column], dots.loss, color=colour, s=9, zorder=3, linewidth=0)
+        ends = cell[cell.split == "decayed"]
+        axes.scatter(
+            ends[column], ends.loss,
+            marker="D", facecolor="white", edgecolor=colour, s=16, zorder=4, linewidth=0.9,
+        )  # fmt: skip
     axes.set_xscale("log")

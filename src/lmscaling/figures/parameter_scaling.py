@@ -32,7 +32,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     )  # fmt: skip
     for context, axes in grid.axes_dict.items():
         style.mark_unusual(axes, rows[rows.context == context], "params", "val_loss", colours)
-        axes.set_title(f"context {context:,} tokens")
+        axes.set_title(f"context {context:,}")
         axes.yaxis.set_major_locator(MaxNLocator(5))
     grid.set(xscale="log")
     grid.set_axis_labels("N (parameters)", "Validation loss (nats per token)")

@@ -1,0 +1,140 @@
+"""The best learning rate of several that were tried, if they bracket it.
+
+Near its minimum the loss is a parabola in the logarithm of the rate. One through the lowest point
+and its two neighbours gives the optimum; where the lowest point is the smallest or the largest rate
+tried, the optimum lies beyond what is known, and no number is given for it. Rates are ``lr_scale``:
+multiples of the rate that the study gives to the size.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+QUERY = """
+    SELECT attention, size, context, lr / lr_scale AS study_lr, seed, lr_scale, val_loss
+    FROM last_validation
+    WHERE status = 'done'
+    ORDER BY attention DESC, params, size, context, seed, lr_scale
+"""
+"""What is compared: runs that spent their whole budget."""
+
+STATUSES = {
+    "bracketed": "higher losses on both sides",
+    "edge": "edge: optimum not bracketed",
+    "flat": "flat: three or more rates share the lowest loss",
+    "too_few": "fewer than three rates are done",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LrOptimum:
+    """The optimum of one attention, size and context; losses are means over seeds."""
+
+    formula: ClassVar[str] = "loss = a + b (ln lr - ln lr_optimum)^2"
+    status: str
+    """A key of ``STATUSES``; all but ``bracketed`` have no optimum."""
+    scale: float | None = None
+    """The optimum, as a multiple of the study's rate."""
+    loss: float | None = None
+    """What the parabola says there, nats per token."""
+    low: float | None = None
+    """Smallest optimum of one seed. None with one seed, which does not tell its error, and if some
+    seed alone does not bracket its optimum."""
+    high: float | None = None
+    """Largest optimum of one seed."""
+    lowest_scale: float | None = None
+    """The tried rate with the lowest loss; None if no rate is done."""
+    lowest_loss: float | None = None
+    """Its loss."""
+    study_loss: float | None = None
+    """Loss at the study's own rate; None if that was not tried."""
+
+    @property
+    def gain(self) -> float | None:
+        """What the optimum, or else the best rate tried, saves over the study's own rate."""
+        best = self.lowest_loss if self.loss is None else self.loss
+        return None if best is None or self.study_loss is None else self.study_loss - best
+
+
+def fit(scales: ArrayLike, losses: ArrayLike) -> LrOptimum:
+    """The optimum of some rates: ``scales [rates]``, ascending, and ``losses [seeds, rates]``.
+
+    A missing loss is NaN. A rate that some seed lacks is left out, lest seeds be compared and not
+    rates.
+    """
+    x, y = np.asarray(scales, dtype=float), np.atleast_2d(np.asarray(losses, dtype=float))
+    tried = np.isfinite(y).all(axis=0)
+    x, y = x[tried], y[:, tried]
+    if not len(x):
+        return LrOptimum(status="too_few")
+    mean = y.mean(axis=0)
+    status, scale, loss = _vertex(x, mean)
+    low, high = _range(x, y) if scale is not None else (None, None)
+    return LrOptimum(
+        status=status,
+        scale=scale,
+        loss=loss,
+        low=low,
+        high=high,
+        lowest_scale=float(x[mean.argmin()]),
+        lowest_loss=float(mean.min()),
+        study_loss=float(mean[x == 1][0]) if 1 in x else None,
+    )
+
+
+def _vertex(scales: NDArray, loss: NDArray) -> tuple[str, float | None, float | None]:
+    """Status, place and height of the vertex."""
+    if len(scales) < 3:
+        return "too_few", None, None
+    lowest = np.flatnonzero(loss == loss.min())
+    if len(lowest) > 2:
+        return "flat", None, None
+    inner = lowest[(lowest > 0) & (lowest < len(scales) - 1)]
+    if not len(inner):
+        return "edge", None, None
+    three = slice(inner[0] - 1, inner[0] + 2)
+    x, y = np.log(scales[three]), loss[three]
+    left, right = np.diff(y) / np.diff(x)  # Newton's form of the parabola
+    bend = (right - left) / (x[2] - x[0])
+    at = (x[0] + x[1]) / 2 - left / (2 * bend)
+    height = y[0] + left * (at - x[0]) + bend * (at - x[0]) * (at - x[1])
+    return "bracketed", float(np.exp(at)), float(height)
+
+
+def _range(scales: NDArray, losses: NDArray) -> tuple[float, float] | tuple[None, None]:
+    """Smallest and largest optimum of single seeds, if there are several and each has one."""
+    found = [_vertex(scales, loss)[1] for loss in losses]
+    known = [scale for scale in found if scale is not None]
+    return (min(known), max(known)) if len(known) == len(found) > 1 else (None, None)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in seed and learning rate only, and their optimum."""
+
+    attention: str
+    size: str
+    context: int
+    study_lr: float
+    """The study's own rate, ``lr_scale`` 1."""
+    optimum: LrOptimum
+
+
+def groups(rows: Iterable[tuple]) -> list[Group]:
+    """The groups in the rows of ``QUERY`` in which several rates are done."""
+    losses: dict[tuple[str, str, int], dict[tuple[int, float], float]] = defaultdict(dict)
+    study_lr: dict[tuple[str, str, int], float] = {}
+    for attention, size, context, lr, seed, scale, loss in rows:
+        losses[attention, size, context][seed, scale] = loss
+        study_lr[attention, size, context] = lr
+    made = []
+    for key, known in losses.items():
+        seeds, scales = (sorted(set(values)) for values in zip(*known, strict=True))
+        if len(scales) > 1:
+            table = [[known.get((seed, scale), np.nan) for scale in scales] for seed in seeds]
+            made.append(Group(*key, study_lr[key], fit(scales, table)))
+    return made

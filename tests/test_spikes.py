@@ -1,0 +1,46 @@
+"""Spikes are exactly those of the definition, however fast they are found."""
+
+import numpy as np
+import pytest
+
+from lmscaling import spikes
+
+
+def plainly(loss):
+    """The definition, word by word."""
+    found = []
+    for i in range(32, len(loss)):
+        before = loss[max(0, i - 128) : i]
+        height = loss[i] - np.median(before)
+        deviation = 1.4826 * np.median(np.abs(before - np.median(before)))
+        if height > 0.05 and height > 7 * deviation:
+            found.append((i, height))
+    return found
+
+
+NOISE = {
+    "cauchy": lambda rng, n: rng.standard_cauchy(n),
+    "normal": lambda rng, n: rng.normal(3, 0.02, n) + (rng.random(n) < 0.02),
+    "half constant": lambda rng, n: np.where(rng.random(n) < 0.5, 3.0, rng.exponential(1, n)),
+    "two levels": lambda rng, n: 3 + (rng.random(n) < 0.45) + rng.normal(0, 0.01, n),
+    "rounded": lambda rng, n: rng.normal(3, 0.1, n).round(1) + 2 * (rng.random(n) < 0.05),
+    "walk": lambda rng, n: rng.standard_cauchy(n).cumsum() / 100,
+    "bursts": lambda rng, n: rng.normal(3, 0.02, n) + (np.arange(n) % 200 > 140),
+}
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("n", [0, 1, 32, 33, 127, 128, 129, 160, 161, 1000, 3001])
+def test_the_bounds_miss_no_spike(noise, n):
+    loss = NOISE[noise](np.random.default_rng(n), n)
+    indices, heights = spikes.find(loss)
+    expected = plainly(loss)
+    assert indices.tolist() == [i for i, _ in expected]
+    assert heights == pytest.approx([height for _, height in expected])
+    assert len(expected) > 0 or n < 1000 or noise == "two levels"
+
+
+def test_the_bounds_rule_out_most_of_a_calm_run():
+    loss = 3 + np.random.default_rng(0).normal(0, 0.1, 100_000)
+    assert len(spikes._candidates(loss)) < 10_000
+    assert len(spikes.find(loss)[0]) == 0
