@@ -21,12 +21,14 @@ SEPARATOR = 256
 CONTEXTS = [256, 128, 64]
 
 
-@pytest.fixture(params=["softmax", "linear"])
+@pytest.fixture(params=["softmax learned", "softmax none", "linear rope"])
 def long(request, cell):
     """A cell of context 256 with four windows of targets."""
+    attention, position = request.param.split()
     return replace(
         cell,
-        attention=request.param,
+        attention=attention,
+        position=position,
         context=256,
         model=Model(n_layer=1, n_head=2, d_model=16, vocab_size=257),
         validation=Validation(tokens=1024, every_tokens=1024),
@@ -199,7 +201,7 @@ def test_a_short_text_gives_fewer_targets_and_its_own_name(run, tmp_path):
     assert len(rows(run, write(tmp_path, text(257), dataset="enough"))) > 0
 
 
-@pytest.mark.parametrize("context", [16, 63, 100, 1000, 192, 131072])
+@pytest.mark.parametrize("context", [16, 63, 100, 258, 1000, 131072])
 def test_contexts_are_halves_that_cut_the_same_tokens_evenly(context):
     found = module.contexts(context)
     assert found[0] == context
