@@ -8,7 +8,7 @@ from pathlib import Path
 
 from snakemake.utils import available_cpu_count, min_version
 
-from lmscaling import grid, plan, records, registry
+from lmscaling import forecast, grid, records, registry
 from lmscaling.errors import UserError
 
 min_version("9.20")

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmscaling import grid, plan, shards
+from lmscaling import forecast, grid, shards
 from lmscaling.config import Cell
 from lmscaling.model import GPT
 from lmscaling.stream import Stream
@@ -57,7 +57,7 @@ def bare(cell: Cell, stream: Stream) -> float:
     for update in range(1, UPDATES + 1):
         slab = torch.from_numpy(stream.slab(update, cell.update_tokens).astype("int64"))
         total = torch.zeros(())
-        for x_BT, y_BT in micro_batches(slab, cell.context, plan.sequences(cell)):
+        for x_BT, y_BT in micro_batches(slab, cell.context, forecast.sequences(cell)):
             loss = gpt.loss(x_BT, y_BT)
             loss.backward()
             total += loss.detach()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmscaling import grid, plan, shards
+from lmscaling import forecast, grid, shards
 from lmscaling.config import Cell
 from lmscaling.train.environment import processor
 
@@ -87,7 +87,7 @@ def calibration(folder: Path, cell: Cell, **way: Any) -> Path:
         "device": processor(),
         "versions": {},
         "measured": False,
-        "micro_batch": plan.sequences(cell),
+        "micro_batch": forecast.sequences(cell),
     }
     path = folder / "calibration.json"
     path.write_text(json.dumps(made | way))

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from lmscaling import plan
+from lmscaling import forecast
 from lmscaling.calibration import Calibration
 from lmscaling.errors import UserError
 from lmscaling.explain import checked
@@ -30,7 +30,7 @@ def test_it_measures_a_cell_and_writes_what_training_reads(cell, places):
     made = calibrate(*places)
     assert read(places[1], cell) == made
     assert (made.of, made.device, made.measured) == (cell.calibration, processor(), True)
-    assert plan.sequences(cell) % made.micro_batch == 0
+    assert forecast.sequences(cell) % made.micro_batch == 0
     least, most = made.update_seconds_range or (0, 0)
     assert 0 < least <= (made.update_seconds or 0) <= most
     tried = {(t.micro_batch, t.choice["chunk"]) for t in made.trials}

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, calibration
 
-from lmscaling import devices, grid, model, plan
+from lmscaling import devices, forecast, grid, model, plan
 from lmscaling.calibration import Calibration
 from lmscaling.errors import UserError
 from lmscaling.explain import checked
-from lmscaling.plan import Shape
+from lmscaling.forecast import Shape
 
 H100 = devices.DEVICES["NVIDIA H100"]
 
@@ -48,23 +48,25 @@ def test_the_smallest_models_would_pass_c4_and_are_told_so(real):
 def test_a_second_epoch_in_the_study_silences_it(cell):
     shape = Shape(100, 600.0)
     short = replace(cell, budget="100 updates")
-    once = plan.forecast(short, shape, None, None, tokens=4000)
+    once = forecast.forecast(short, shape, None, None, tokens=4000)
     assert (once.tokens, once.notes != []) == (4000, True)
-    twice = plan.forecast(replace(short, epochs=2), shape, None, None, tokens=4000)
+    twice = forecast.forecast(replace(short, epochs=2), shape, None, None, tokens=4000)
     assert (twice.tokens, twice.notes) == (6400, [])
 
 
 def test_a_measured_cell_is_planned_by_what_was_measured(cell, tmp_path):
     path = calibration(tmp_path, cell, measured=True, micro_batch=2, update_seconds=0.5)
     measured = checked(Calibration, json.loads(path.read_text()), "calibration")
-    made = plan.forecast(replace(cell, budget="1 hours"), Shape(100, 600.0), None, measured, None)
+    made = forecast.forecast(
+        replace(cell, budget="1 hours"), Shape(100, 600.0), None, measured, None
+    )
     assert (made.micro_batch, made.accumulation, made.updates) == (2, 2, 7200)
     assert made.tokens == 7200 * 64
     assert made.measured
 
 
 def test_nobody_knows_the_speed_of_a_cpu(cell):
-    made = plan.forecast(replace(cell, budget="1 hours"), Shape(100, 600.0), None, None, 1e9)
+    made = forecast.forecast(replace(cell, budget="1 hours"), Shape(100, 600.0), None, None, 1e9)
     assert (made.updates, made.tokens, made.epochs) == (None, None, None)
 
 
@@ -73,13 +75,13 @@ def test_blocks_are_recomputed_where_one_sequence_would_not_fit_and_refused_wher
     cell = next(c for c in cells if (c.size, c.context) == ("1558M", 16384))
     shape = model.shape(cell)
     wide, narrow, too_narrow = (
-        plan.guess(cell, shape.params_total, memory) for memory in (141e9, 80e9, 24e9)
+        forecast.guess(cell, shape.params_total, memory) for memory in (141e9, 80e9, 24e9)
     )
     assert wide
     assert narrow
     assert (wide.recompute, narrow.recompute, too_narrow) == (False, True, None)
     small = devices.Device(312e12, 24e9)
-    refused = plan.forecast(cell, shape, small, None, None)
+    refused = forecast.forecast(cell, shape, small, None, None)
     assert refused.cannot == "one sequence takes 36 GB, a device has 24"
 
 
@@ -135,6 +137,6 @@ def test_the_peak_of_a_device_is_the_dense_one(device, peak):
 
 def test_a_job_has_time_for_its_cell_or_its_branch(cell):
     day = replace(cell, budget="24 hours")
-    assert plan.job_minutes(day) == 1860
-    assert plan.job_minutes(replace(day, branch=0.5)) == 240
-    assert plan.job_minutes(cell) == 48 * 60
+    assert forecast.job_minutes(day) == 1860
+    assert forecast.job_minutes(replace(day, branch=0.5)) == 240
+    assert forecast.job_minutes(cell) == 48 * 60

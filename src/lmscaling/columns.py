@@ -1,4 +1,4 @@
-"""Text in columns, for the terminal."""
+"""Numbers and tables as text, for the terminal and for sentences."""
 
 
 def aligned(lines: list[list[str]], left: set[int]) -> list[str]:
@@ -12,3 +12,19 @@ def aligned(lines: list[list[str]], left: set[int]) -> list[str]:
         for line in lines
     )
     return [line.rstrip() for line in padded]
+
+
+def short(n: float) -> str:
+    """A count with three digits: ``173B``."""
+    return _scaled(n, ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")))
+
+
+def bytes_of(n: float) -> str:
+    """A number of bytes with three digits: ``8.74 GB``."""
+    return _scaled(n, ((1e12, " TB"), (1e9, " GB"), (1e6, " MB"), (1e3, " kB")))
+
+
+def _scaled(n: float, units: tuple[tuple[float, str], ...]) -> str:
+    fitting = ((size, unit) for size, unit in units if n >= size)
+    size, unit = next(fitting, (1, ""))
+    return f"{n / size:.3g}{unit}"

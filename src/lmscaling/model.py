@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lmscaling import attention
 from lmscaling.config import Cell
-from lmscaling.plan import Shape
+from lmscaling.forecast import Shape
 from lmscaling.position import Rotary, Rotate, unrotated
 
 PAD_VOCABULARY = 64

@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import jinja2
 
-from lmscaling import figures, grid, registry, store
+from lmscaling import figures, grid, plan, registry, store
 from lmscaling.config import Study
 from lmscaling.errors import UserError
 from lmscaling.files import write_text
@@ -60,6 +60,7 @@ def write(study: Path) -> Path:
             lost=_lost(db),
             endpoints=[_show(end) for end in _rows(db, ENDPOINTS)],
             rates=_rates(db),
+            plan=_plan(study / "plan.json"),
             val_tokens=f"{val_tokens:,}",
             damage=_damage(db),
             environments=_environments(db),
@@ -133,6 +134,11 @@ def _show(row: dict[str, Any]) -> dict[str, str]:
     if shown.get("attempts") == "1":
         shown["attempts"] = ""
     return shown
+
+
+def _plan(path: Path) -> plan.Plan | None:
+    """What the study was expected to take; a study that never ran here may have no plan."""
+    return plan.read(path) if path.is_file() else None
 
 
 def _rates(db: duckdb.DuckDBPyConnection) -> list[dict[str, str]]:

@@ -77,6 +77,7 @@ rule figure:
 rule report:
     input:
         "<results>/study.json",
+        "<results>/plan.json",
         EXPORTS,
         collect("<results>/figures/{figure}.{kind}", figure=FIGURES, kind=["svg", "csv"]),
     output:

@@ -16,7 +16,7 @@ def mem_of(wildcards):
 
 
 def minutes_of(wildcards):
-    return plan.job_minutes(RUNS[wildcards.run])
+    return forecast.job_minutes(RUNS[wildcards.run])
 
 
 def cell_json(wildcards):

@@ -19,7 +19,7 @@ from torch import Tensor
 from lmscaling import records
 from lmscaling.config import Cell
 from lmscaling.devices import find
-from lmscaling.plan import BRANCH_AT
+from lmscaling.forecast import BRANCH_AT
 from lmscaling.records import finite
 from lmscaling.train import checkpoint, optimizer
 from lmscaling.train.budget import Budget, Clock

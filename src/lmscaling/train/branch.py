@@ -18,7 +18,7 @@ from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.fields import SECONDS
 from lmscaling.files import read_json
-from lmscaling.plan import BRANCH_AT
+from lmscaling.forecast import BRANCH_AT
 from lmscaling.train import checkpoint
 from lmscaling.train.budget import Budget
 from lmscaling.train.ledger import Ledger

@@ -20,7 +20,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 
-from lmscaling import plan, records
+from lmscaling import forecast, records
 from lmscaling.calibration import Calibration
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
@@ -213,8 +213,8 @@ def ranks(cell: Cell) -> int:
 
 def _tell(cell: Cell, calibration: Calibration, stream: Stream) -> None:
     """Say before it starts that a run will pass its data."""
-    updates = plan.budget_updates(cell, calibration.update_seconds)
-    if told := plan.exhausts(
+    updates = forecast.budget_updates(cell, calibration.update_seconds)
+    if told := forecast.exhausts(
         cell, updates, stream.updates(cell.update_tokens) * cell.update_tokens
     ):
         print(f"cell {cell.name}: {told}", file=sys.stderr, flush=True)
