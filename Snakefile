@@ -62,6 +62,7 @@ wildcard_constraints:
     tokens=any_of(GRID.corpora),
 
 
+include: "workflow/rules/study.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"

@@ -19,7 +19,7 @@ from lmscaling.config import Cell, Data, Model, Study
 from lmscaling.errors import UserError, choose
 from lmscaling.explain import checked
 from lmscaling.fields import Split
-from lmscaling.files import read_json, write_json
+from lmscaling.files import read_json, write_json, write_text
 from lmscaling.rows import Corpus
 
 AXES = ("attention", "size", "context", "seed", "lr_scale")
@@ -85,7 +85,7 @@ class Record:
 
 
 def write_record(path: Path, values: dict[str, Any]) -> Grid:
-    """Write ``study.json`` if its values are whole and not there already.
+    """Write ``study.json``, and ``cells/<run>.json`` beside it, if the values are whole.
 
     A file that would not change keeps its time, so that nothing is made anew for it.
 
@@ -95,6 +95,10 @@ def write_record(path: Path, values: dict[str, Any]) -> Grid:
     grid = expand(values["study"])
     if not path.is_file() or read_json(path, "study record") != values:
         write_json(path, values)
+    for run, cell in (grid.cells | grid.branches).items():
+        file = path.parent / "cells" / f"{run}.json"
+        if not file.is_file() or file.read_text() != cell.to_json() + "\n":
+            write_text(file, cell.to_json() + "\n")
     return grid
 
 

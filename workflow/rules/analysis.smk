@@ -3,34 +3,6 @@
 EXPORTS = [f"<results>/store/{table}.parquet" for table in records.EXPORTS]
 
 
-rule study:
-    output:
-        "<results>/study.json",
-    log:
-        "<results>/logs/study.log",
-    localrule: True
-    params:
-        json=json.dumps({"command": COMMAND, "study": config}),
-    shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling study {output} 2> {log}"
-
-
-# What the study will cost, with the calibrations that were there when it was made.
-rule plan:
-    input:
-        "<results>/study.json",
-    output:
-        "<results>/plan.json",
-    log:
-        "<results>/logs/plan.log",
-    localrule: True
-    params:
-        json=json.dumps(config),
-    shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling plan - --out {output} > {log} 2>&1"
-        " && echo 'plan: {output}'"
-
-
 rule collect:
     input:
         "<results>/study.json",

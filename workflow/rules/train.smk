@@ -1,6 +1,12 @@
-# From the grid to the record of every run.
+# From the grid to the record of every run. No input is ancient here: these rules match only what is
+# not there yet, and Snakemake forgets a target whose ancient input is about to be made anew.
 
 CALIBRATED = GRID.calibrated
+
+# Like a record, a calibration that is there is a source file.
+UNCALIBRATED = [
+    name for name in CALIBRATED if not Path(f"{RESULTS}/calibrations/{name}.json").is_file()
+]
 
 
 def gpus_of(wildcards):
@@ -19,20 +25,6 @@ def minutes_of(wildcards):
     return forecast.job_minutes(RUNS[wildcards.run])
 
 
-def cell_json(wildcards):
-    return RUNS[wildcards.run].to_json()
-
-
-rule cell:
-    output:
-        "<results>/cells/{run}.json",
-    localrule: True
-    params:
-        json=cell_json,
-    shell:
-        "printf '%s\n' {params.json:q} > {output} && echo 'cell: {wildcards.run}'"
-
-
 def calibrated_cell(wildcards):
     return f"{RESULTS}/cells/{CALIBRATED[wildcards.calibration].run}.json"
 
@@ -43,18 +35,22 @@ def calibration_gpus(wildcards):
 
 rule calibrate:
     input:
-        ancient(calibrated_cell),
+        study="<results>/study.json",
     output:
         "<results>/calibrations/{calibration}.json",
     log:
         "<results>/logs/calibrate/{calibration}.log",
+    wildcard_constraints:
+        calibration=any_of(UNCALIBRATED),
     threads: workflow.resource_settings.cores or 4  # alone on the machine: others would disturb
     resources:
         gpu=calibration_gpus,
         mem="32GB",
         runtime="1h",
+    params:
+        cell=calibrated_cell,
     shell:
-        "python -m lmscaling calibrate {input} {output} 2> {log}"
+        "python -m lmscaling calibrate {params.cell} {output} 2> {log}"
 
 
 def calibration_of(wildcards):
@@ -68,9 +64,9 @@ def calibration_option(wildcards, input):
 
 rule train:
     input:
-        cell=ancient("<results>/cells/{run}.json"),  # the run's name holds a hash of its values
+        study="<results>/study.json",  # the cells lie beside it
         manifest=f"{TOKENS}/manifest.json",
-        calibration=ancient(calibration_of),
+        calibration=calibration_of,
     output:
         record="<results>/runs/{run}/run.json",  # written last; the log appears beside it
     log:
@@ -84,10 +80,11 @@ rule train:
         runtime=minutes_of,
         slurm_extra="--signal=TERM@600",  # ten minutes to end an attempt in order
     params:
+        cell=f"{RESULTS}/cells/{{run}}.json",
         scratch=f"{RESULTS}/scratch/{{run}}",  # outlives a failed attempt
         calibration=calibration_option,
     shell:
-        "python -m lmscaling train {input.cell} --manifest {input.manifest} {params.calibration}"
+        "python -m lmscaling train {params.cell} --manifest {input.manifest} {params.calibration}"
         " --scratch {params.scratch} --record {output.record} 2> {log}"
 
 
@@ -98,10 +95,10 @@ def trunk_record(wildcards):
 # A trunk that is over is a source file like any other: a branch cannot train it again.
 use rule train as branch with:
     input:
-        cell=ancient("<results>/cells/{run}.json"),
+        study="<results>/study.json",
         manifest=f"{TOKENS}/manifest.json",
-        calibration=ancient(calibration_of),
-        trunk=ancient(trunk_record),
+        calibration=calibration_of,
+        trunk=trunk_record,
     log:
         "<results>/logs/branch/{run}.log",
     wildcard_constraints:
