@@ -45,7 +45,8 @@ def test_the_last_update_needs_one_token_more(manifest):
     assert stream.updates(37) == 10  # 11 * 37 = 407, but the last target is missing
     assert stream.updates(58) == 7
     with pytest.raises(EOFError, match="ends at token 407"):
-        stream.slab(11, 37)
+        stream.read(10 * 37, 11 * 37 + 1)
+    assert (stream.slab(11, 37) == stream.slab(1, 37)).all()  # the first update of a new epoch
 
 
 def test_more_shards_leave_every_earlier_id_as_it_was(tmp_path):
