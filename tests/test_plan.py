@@ -103,7 +103,7 @@ def test_an_exception_is_carried_out_and_shown(values):
     assert {cell.update_tokens for cell in made.cells.values()} == {128}
     shapes = dict.fromkeys(made.cells, Shape(100, 600.0))
     table = plan.make(made, shapes, "NVIDIA H100", Path("nowhere")).table()
-    assert "differs: context [16], update_tokens 128: to try it" in table
+    assert "differs: context: 16, update_tokens: 128: to try it" in table
 
 
 def test_an_unknown_device_lists_the_known(values):

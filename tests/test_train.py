@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import ROOT, calibration
+from safetensors.torch import load_file
 
 from lmscaling import records
 from lmscaling.errors import UserError
@@ -109,7 +110,7 @@ def test_micro_batches_and_recomputing_change_nothing_but_rounding(run, cell, pl
     assert one == pytest.approx(other, rel=1e-5)
 
 
-def test_two_ranks_train_as_one(run, cell, tokens, tmp_path, monkeypatch):
+def test_two_ranks_train_as_one(run, cell, tokens, tmp_path, monkeypatch, places):
     _, rows = run(cell)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     # Inside a Slurm job of one task Lightning would refuse to start ranks of its own.
@@ -123,6 +124,12 @@ def test_two_ranks_train_as_one(run, cell, tokens, tmp_path, monkeypatch):
     ):
         alone, shared = ([r[column] for r in rows_of(made, record)] for made in (rows, both))
         assert alone == pytest.approx(shared, rel=1e-5), column
+    mine, theirs = (
+        load_file(folder / "model.safetensors")
+        for folder in (places[2].parent, tmp_path / "results" / "runs" / cell.run)
+    )
+    for name, tensor in mine.items():
+        assert (tensor - theirs[name]).abs().max() < 1e-6, name
 
 
 def test_a_budget_in_tokens_or_time_ends_the_run(run, cell, places):

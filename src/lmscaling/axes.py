@@ -50,6 +50,12 @@ class Where:
         named = {axis.name: getattr(self, axis.name) for axis in fields(Where)}
         return {axis: values for axis, values in named.items() if values is not None}
 
+    @property
+    def words(self) -> str:
+        """The axes it names, as a reader writes them."""
+        shown = {axis: v[0] if len(v) == 1 else v for axis, v in self.axes.items()}
+        return ", ".join(f"{axis}: {value}" for axis, value in shown.items())
+
     def covers(self, point: dict[str, Any]) -> bool:
         """Whether a point of the grid lies in it."""
         return all(point[axis] in values for axis, values in self.axes.items())

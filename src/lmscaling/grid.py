@@ -298,9 +298,6 @@ def _check_shape(cell: Cell) -> None:
 
 def _check_part(study: Study, place: str, part: Where) -> None:
     """A part that names a value which is not on its axis is a slip, and so is an empty one."""
-    text = ", ".join(
-        f"{axis}: {values[0] if len(values) == 1 else values}" for axis, values in part.axes.items()
-    )
     for axis, values in part.axes.items():
         known = getattr(study.axes, axis)
         for value in values:

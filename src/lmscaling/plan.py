@@ -155,7 +155,7 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
         ],
         skipped=[(cell.name, reason) for cell, reason in grid.skipped],
         exceptions=[
-            (", ".join(f"{k} {v}" for k, v in {**e.axes, **e.instead}.items()), e.reason)
+            (", ".join([e.words, *(f"{k}: {v}" for k, v in e.instead.items())]), e.reason)
             for e in grid.study.exceptions
         ],
     )
