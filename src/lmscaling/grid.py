@@ -303,5 +303,6 @@ def _check_part(study: Study, place: str, part: Where) -> None:
         for value in values:
             if value not in known:
                 raise UserError(
-                    f"study file: {place} {{{text}}} matches no cell; {axis} {choose(value, known)}"
+                    f"study file: {place} {{{part.words}}} matches no cell; "
+                    f"{axis} {choose(value, known)}"
                 )
