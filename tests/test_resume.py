@@ -171,6 +171,7 @@ SPOILED = [
     (cut, "is not used"),
     (lambda path: path.write_bytes(b""), "is not used"),
     (of_another("run", "softmax-s-ctx16-s0-00000000"), "it is of run softmax-s-ctx16-s0-00000000"),
+    (of_another("mood", "fine"), "another version of lmscaling wrote it"),
     (of_another("tokens_id", "f" * 64), "it has read tokens ffffffffffff up to shard 0, here they"),
 ]
 

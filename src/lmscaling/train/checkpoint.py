@@ -130,8 +130,11 @@ def load(path: Path) -> tuple[Progress, dict[str, Tensor]]:
         metadata = file.metadata() or {}
         if "progress" not in metadata:
             raise ValueError("it does not say which run it is of")
-        tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-    return Progress(**json.loads(metadata["progress"])), tensors
+        try:
+            progress = Progress(**json.loads(metadata["progress"]))
+        except TypeError:
+            raise ValueError("another version of lmscaling wrote it") from None
+        return progress, {name: file.get_tensor(name) for name in list(file.keys())}
 
 
 def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
