@@ -68,3 +68,8 @@ def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> None:
         raise ValueError(
             f"v has shape {tuple(v_BTHV.shape)}; allowed: at least one sequence, token, head, width"
         )
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Float32 for lower precisions, which have too few digits for long sums; float64 stays."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

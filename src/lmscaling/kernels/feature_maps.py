@@ -30,7 +30,7 @@ class FeatureMap:
 
 
 FEATURE_MAPS = {
-    "softplus": FeatureMap(F.softplus, lambda f: 1 - torch.exp(-f)),
+    "softplus": FeatureMap(F.softplus, lambda f: -torch.expm1(-f)),
     "elu+1": FeatureMap(lambda x: F.elu(x) + 1, lambda f: f.clamp(max=1.0)),
     "relu": FeatureMap(F.relu, lambda f: (f > 0).to(f.dtype), epsilon=1e-6),
     "identity": FeatureMap(lambda x: x, torch.ones_like),
