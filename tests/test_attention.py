@@ -5,38 +5,12 @@ import torch
 
 from lmscaling import attention, registry
 from lmscaling.errors import UserError
-from lmscaling.kernels.chunked import linear_attention
 from lmscaling.position import Rotary, unrotated
 
 NAMES = registry.attentions()
 with_any_position = pytest.mark.parametrize(
     "rotate", [unrotated, Rotary(16)], ids=["unrotated", "rope"]
 )
-
-
-def quadratic(q, k, v):
-    """Normalised linear attention by its definition, one T x T product."""
-    weights = (q @ k.transpose(-1, -2)).tril()
-    return weights @ v / weights.sum(-1, keepdim=True)
-
-
-@pytest.mark.parametrize("T", [1, 16, 63, 64, 100, 1000])
-@pytest.mark.parametrize("chunk", [16, 64])
-def test_chunks_give_what_the_definition_gives_forward_and_backward(T, chunk):
-    torch.manual_seed(0)
-    q, k, v = (torch.rand(2, 3, T, d, dtype=torch.float64, requires_grad=True) for d in (8, 8, 5))
-    grad = torch.randn(2, 3, T, 5, dtype=torch.float64)
-    out, exact = linear_attention(q, k, v, chunk), quadratic(q, k, v)
-    torch.testing.assert_close(out, exact, rtol=1e-11, atol=1e-12)
-    ours = torch.autograd.grad(out, (q, k, v), grad)
-    theirs = torch.autograd.grad(exact, (q, k, v), grad)
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
-
-
-def test_chunks_refuse_shapes_that_do_not_fit():
-    q = torch.ones(1, 1, 4, 8)
-    with pytest.raises(ValueError, match="have shapes"):
-        linear_attention(q, torch.ones(1, 1, 4, 7), q)
 
 
 @with_any_position
@@ -102,13 +76,23 @@ def test_what_is_tuned_changes_nothing_but_rounding(name):
     attend = attention.load(name)(32, 2, unrotated).double()
     x = torch.randn(2, 300, 32, dtype=torch.float64)
     expected, flops = attend(x), attend.flops_per_token(300)
-    for attribute, values in attend.tunable.items():
+    # What a GPU may choose from is right on a CPU too, which has less to choose.
+    assert attend.tunable("cpu").keys() <= attend.tunable("cuda").keys()
+    for attribute, values in attend.tunable("cuda").items():
         assert getattr(attend, attribute) == values[0]
         for value in values:
             setattr(attend, attribute, value)
             torch.testing.assert_close(attend(x), expected)
             assert attend.flops_per_token(300) == flops
         setattr(attend, attribute, values[0])
+
+
+def test_softmax_has_two_back_ends_on_a_gpu_where_cudnn_takes_the_width_of_a_head():
+    softmax = attention.load("softmax")
+    assert softmax(1600, 25, unrotated).tunable("cuda") == {"implementation": ("flash", "cudnn")}
+    for d_model in (8, 24, 512):
+        assert softmax(d_model, 2, unrotated).tunable("cuda") == {}
+    assert softmax(1600, 25, unrotated).tunable("cpu") == {}
 
 
 def test_a_turned_query_and_key_know_only_their_distance():

@@ -1,11 +1,13 @@
 """Calibration: it measures real work, stops where memory ends, and picks the fastest way."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from lmscaling import forecast
+from lmscaling.attention import load
 from lmscaling.calibration import Calibration
 from lmscaling.errors import UserError
 from lmscaling.explain import checked
@@ -13,6 +15,7 @@ from lmscaling.model import GPT
 from lmscaling.train import calibrate as module
 from lmscaling.train.calibrate import calibrate, guessed, read
 from lmscaling.train.environment import processor
+from lmscaling.train.module import prepared
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +57,8 @@ class Slow:
     def work(self, bench, size):
         if size > self.fitting[bench.gpt.recompute]:
             raise torch.OutOfMemoryError("full")
-        self.wait(self.seconds(size, bench.gpt.blocks[0].attention.chunk))
+        tuned = [getattr(bench.gpt.blocks[0].attention, name) for name in bench.tunable]
+        self.wait(self.seconds(size, *tuned))
 
 
 def test_it_takes_the_fastest_micro_batch_and_the_smaller_of_equals(places, monkeypatch):
@@ -69,6 +73,32 @@ def test_it_takes_the_fastest_micro_batch_and_the_smaller_of_equals(places, monk
 def test_it_takes_the_fastest_chunk(places, monkeypatch):
     Slow(lambda size, chunk: size * abs(chunk - 128) + size, {False: 99, True: 99}, monkeypatch)
     assert calibrate(*places).choice == {"chunk": 128}
+
+
+def softmax(cell, places):
+    places[0].write_text(replace(cell, attention="softmax").to_json())
+
+
+def test_it_takes_the_faster_back_end_where_there_are_two(cell, places, monkeypatch):
+    softmax(cell, places)
+    # Two there are on a GPU only.
+    tunable = load("softmax").tunable
+    monkeypatch.setattr(load("softmax"), "tunable", lambda self, _: tunable(self, "cuda"))
+    Slow(lambda n, name: n * {"flash": 2.0, "cudnn": 1.0}[name], {False: 99, True: 99}, monkeypatch)
+    made = calibrate(*places)
+    assert made.choice == {"implementation": "cudnn"}
+    assert [t.choice["implementation"] for t in made.trials[:2]] == ["flash", "cudnn"]
+    assert read(places[1], replace(cell, attention="softmax")) == made
+    gpt = prepared(replace(cell, attention="softmax"), made)
+    assert [getattr(block.attention, "implementation", None) for block in gpt.blocks] == ["cudnn"]
+
+
+def test_nothing_is_tried_twice_where_nothing_is_to_choose(cell, places, monkeypatch):
+    softmax(cell, places)
+    Slow(lambda size: float(size), {False: 99, True: 99}, monkeypatch)
+    made = calibrate(*places)
+    assert made.choice == {}
+    assert [t.micro_batch for t in made.trials] == [1, 2, 4]
 
 
 def test_it_stops_where_memory_ends_and_recomputes_only_if_it_must(places, monkeypatch):

@@ -17,7 +17,7 @@ class Trial:
 
     micro_batch: Positive
     recompute: bool
-    choice: dict[str, int]
+    choice: dict[str, int | str]
     repeats: int
     """How often it was timed; 0 if memory did not suffice."""
     seconds: tuple[float, float, float] | None
@@ -43,7 +43,7 @@ class Calibration:
     """Whether blocks are computed again in the backward pass instead of remembered."""
     compiled: bool = False
     """Whether blocks are compiled."""
-    choice: dict[str, int] = field(default_factory=dict)
+    choice: dict[str, int | str] = field(default_factory=dict)
     """Values of ``Attention.tunable``."""
     update_seconds: float | None = None
     """Time of one update of one device, without communication: medians of all repeats."""

@@ -107,7 +107,12 @@ class GPT(nn.Module):
                 h_BTD = block(h_BTD)
         return self.norm(h_BTD)
 
-    def tune(self, choice: dict[str, int]) -> None:
+    def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
+        """What the attention leaves open to a device of this type: see ``Attention.tunable``."""
+        first = next(block for block in self.modules() if isinstance(block, Block))
+        return first.attention.tunable(device_type)
+
+    def tune(self, choice: dict[str, int | str]) -> None:
         """Set what an attention leaves open to the device: see ``Attention.tunable``."""
         for block in self.blocks:
             for name, value in choice.items():

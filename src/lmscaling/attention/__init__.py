@@ -8,7 +8,7 @@ Legend: B batch, T tokens, D model width, H heads, K head width.
 """
 
 from importlib import import_module
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -22,12 +22,15 @@ class Attention(Protocol):
 
     out: Any
     """The projection that writes to the residual stream."""
-    tunable: ClassVar[dict[str, tuple[int, ...]]]
-    """Attributes that change the speed and, but for rounding, nothing else: values to try, the
-    default first. Empty if there is nothing to choose."""
 
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
         """``rotate`` is to be applied to queries and keys; it may turn nothing."""
+        ...
+
+    def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
+        """Attributes that change the speed and, but for rounding, nothing else: the values to try
+        on a device of a type (``cpu``, ``cuda``), the default first. Empty if there is nothing to
+        choose there."""
         ...
 
     def forward(self, x_BTD: Tensor) -> Tensor:

@@ -11,14 +11,20 @@ Source: Katharopoulos et al. 2020 (arXiv:2006.16236), eq. 8 to 12; rotated posit
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lmscaling.kernels.chunked import CHUNK, linear_attention, weighted_sum
+from lmscaling import kernels
+from lmscaling.kernels import at_least_float32, decode
+from lmscaling.kernels.feature_maps import find
 from lmscaling.position import Rotate, unrotated
+
+FEATURE_MAP = "softplus"
+CHUNK = 64
+"""Tokens per chunk where none was calibrated; FLOPs are counted at it, so it never changes."""
+
+attend = kernels.load("linear", "chunked_materialized")
 
 
 @dataclass
@@ -26,14 +32,12 @@ class State:
     """Sum of ``k (x) v`` over the tokens so far, the sum of ``k``, and their number; float32."""
 
     kv_BHKK: Tensor
-    k_BHK: Tensor
+    k_sum_BHK: Tensor
     length: int
 
 
 class Attention(nn.Module):
     """Mixes values by ``softplus(q) . softplus(k)`` over this token and those before it."""
-
-    tunable: ClassVar[dict[str, tuple[int, ...]]] = {"chunk": (CHUNK, 32, 128, 256)}
 
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
         super().__init__()
@@ -42,37 +46,48 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
 
+    def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
+        """Tokens per chunk."""
+        return {"chunk": (CHUNK, 32, 128, 256)}
+
     def forward(self, x_BTD: Tensor) -> Tensor:
-        q, k, v = self.qkv(x_BTD).unflatten(-1, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(x_BTD).unflatten(-1, (3, self.n_head, -1)).unbind(2)
         # Sums over a long context need more digits than bf16 has.
         with torch.autocast(x_BTD.device.type, enabled=False):
-            o_BHTK = self._mix(F.softplus(at_least_float32(q)), F.softplus(at_least_float32(k)), v)
-        return self.out(o_BHTK.transpose(1, 2).flatten(2))
+            o_BTHK = self._mix(q, k, v)
+        return self.out(o_BTHK.flatten(2))
 
     def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.rotate is unrotated:
-            return linear_attention(q, k, v, self.chunk)
-        sums = weighted_sum(self.rotate(q, 0), self.rotate(k, 0), v.to(q.dtype), self.chunk)
-        return (sums / (q * k.cumsum(2)).sum(-1, keepdim=True)).to(v.dtype)
+            return attend(q, k, v, FEATURE_MAP, True, self.chunk)
+        q, k = (find(FEATURE_MAP).of(at_least_float32(x)) for x in (q, k))
+        turned_q, turned_k = (self.rotate(x.transpose(1, 2), 0).transpose(1, 2) for x in (q, k))
+        sums = attend(turned_q, turned_k, v.to(q.dtype), "identity", False, self.chunk)
+        return (sums / (q * k.cumsum(1)).sum(-1, keepdim=True)).to(v.dtype)
 
     def init_state(self, batch: int, context: int) -> State:
         """The same size for every context."""
-        K, weight = self.d_model // self.n_head, self.qkv.weight
+        K, weight = self.d_model // self.n_head, at_least_float32(self.qkv.weight)
         shape = (batch, self.n_head, K)
-        return State(
-            weight.new_zeros((*shape, K), dtype=torch.float32),
-            weight.new_zeros(shape, dtype=torch.float32),
-            0,
-        )
+        return State(weight.new_zeros((*shape, K)), weight.new_zeros(shape), 0)
 
+    @torch.no_grad()
     def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
-        q, k, v = self.qkv(x_BD).unflatten(-1, (3, self.n_head, 1, -1)).unbind(1)  # [B, H, 1, K]
-        q, k = F.softplus(q.float()), F.softplus(k.float())
-        turned_q, turned_k = self.rotate(q, state.length), self.rotate(k, state.length)
-        kv_BHKK = state.kv_BHKK + turned_k.transpose(-1, -2) * v.float()
-        k_BHK = state.k_BHK + k.squeeze(2)
-        o_BH1K = turned_q @ kv_BHKK / (q @ k_BHK.unsqueeze(-1))
-        return self.out(o_BH1K.flatten(1).to(x_BD.dtype)), State(kv_BHKK, k_BHK, state.length + 1)
+        """Adds to the state's tensors, without gradient: the state given is used up."""
+        q, k, v = self.qkv(x_BD).unflatten(-1, (3, self.n_head, -1)).unbind(1)  # [B, H, K]
+        with torch.autocast(x_BD.device.type, enabled=False):
+            o_BHK = self._step(q, k, v, state)
+        return self.out(o_BHK.flatten(1)), State(state.kv_BHKK, state.k_sum_BHK, state.length + 1)
+
+    def _step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> Tensor:
+        sums = (state.kv_BHKK, state.k_sum_BHK)
+        if self.rotate is unrotated:
+            return decode.step(q, k, v, *sums, FEATURE_MAP, True)
+        q, k = (find(FEATURE_MAP).of(x.to(state.k_sum_BHK.dtype)) for x in (q, k))
+        turned_q, turned_k = (self.rotate(x.unsqueeze(2), state.length).squeeze(2) for x in (q, k))
+        o_BHK = decode.step(turned_q, turned_k, v.to(q.dtype), *sums, "identity", False)
+        state.k_sum_BHK += k
+        return (o_BHK / (q * state.k_sum_BHK).sum(-1, keepdim=True)).to(v.dtype)
 
     def flops_per_token(self, context: int) -> float:
         """Four D x D projections; per head, half a chunk of products and two by the state.
@@ -81,8 +96,3 @@ class Attention(nn.Module):
         """
         K, chunk = self.d_model // self.n_head, min(CHUNK, context)
         return 2 * 4 * self.d_model**2 + 2 * self.d_model * (2 * chunk / 2 + 2 * K)
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Float32 for lower precisions; float64 stays."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))

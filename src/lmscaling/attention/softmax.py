@@ -1,17 +1,20 @@
 """Causal softmax attention, the baseline.
 
-Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2; computed by PyTorch's fused
-``scaled_dot_product_attention``.
+Source: Vaswani et al. 2017 (arXiv:1706.03762), section 3.2.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lmscaling import kernels
 from lmscaling.position import Rotate
+
+IMPLEMENTATIONS = {name: kernels.load("softmax", name) for name in ("flash", "cudnn")}
+CUDNN_WIDTHS = range(8, 129, 8)
+"""Head widths that cuDNN takes on every device."""
 
 
 @dataclass
@@ -26,20 +29,24 @@ class State:
 class Attention(nn.Module):
     """Mixes values by ``softmax(q k / sqrt(K))`` over this token and those before it."""
 
-    tunable: ClassVar[dict[str, tuple[int, ...]]] = {}
-
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
         super().__init__()
         self.d_model, self.n_head, self.rotate = d_model, n_head, rotate
+        self.implementation = "flash"
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
 
+    def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
+        """The back end on a GPU; a CPU has one only."""
+        if device_type == "cuda" and self.d_model // self.n_head in CUDNN_WIDTHS:
+            return {"implementation": ("flash", "cudnn")}
+        return {}
+
     def forward(self, x_BTD: Tensor) -> Tensor:
-        q, k, v = self.qkv(x_BTD).unflatten(-1, (3, self.n_head, -1)).permute(2, 0, 3, 1, 4)
-        o_BHTK = F.scaled_dot_product_attention(
-            self.rotate(q, 0), self.rotate(k, 0), v, is_causal=True
-        )
-        return self.out(o_BHTK.transpose(1, 2).flatten(2))
+        q, k, v = self.qkv(x_BTD).unflatten(-1, (3, self.n_head, -1)).unbind(2)
+        q, k = (self.rotate(x.transpose(1, 2), 0).transpose(1, 2) for x in (q, k))
+        o_BTHK = IMPLEMENTATIONS[self.implementation](q, k, v)
+        return self.out(o_BTHK.flatten(2))
 
     def init_state(self, batch: int, context: int) -> State:
         weight, shape = self.qkv.weight, (batch, self.n_head, context, self.d_model // self.n_head)

@@ -1,4 +1,75 @@
 """Ways to compute causal attention; this package knows nothing of configurations.
 
-Legend: B batch, H heads, T tokens, K key width, V value width, C chunk, N chunks.
+``linear/`` and ``softmax/`` hold one implementation a file, found by its file name. All of one
+folder compute the same function and have the same signature; they differ in speed and memory.
+
+Linear: ``attend(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize) -> y_BTHV`` with
+``y_t = sum_{s<=t} a_ts v_s``, ``a_ts = phi(q_t) . phi(k_s)``, divided by ``sum_{s<=t} a_ts`` if
+``normalize``. Softmax: ``attend(q_BTHK, k_BTHK, v_BTHV) -> y_BTHV`` with
+``a_ts = exp(q_t . k_s / sqrt(K))``, divided by its sum.
+
+The result has the dtype of ``v``; sums are taken in at least float32. Arguments may be views of one
+packed projection ``[B, T, 3, H, K]``; only the last axis must be contiguous.
+
+Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, N chunks.
 """
+
+from importlib import import_module
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lmscaling import registry
+from lmscaling.errors import UserError, choose
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+
+
+def names(kind: Literal["linear", "softmax"]) -> list[str]:
+    """Implementations of a kind, by file name."""
+    return list(registry.sources(f"kernels/{kind}"))
+
+
+def load(kind: Literal["linear", "softmax"], name: str) -> Any:
+    """The ``attend`` function of ``kernels/<kind>/<name>.py``.
+
+    Raises:
+        UserError: There is no such file.
+    """
+    if name not in names(kind):
+        raise UserError(f"implementation {name!r} has no file; {choose(name, names(kind))}")
+    return import_module(f"{__name__}.{kind}.{name}").attend
+
+
+def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> None:
+    """Raise ValueError for arguments that do not fit; all implementations refuse the same."""
+    arguments = {"q": q_BTHK, "k": k_BTHK, "v": v_BTHV}
+    for name, x in arguments.items():
+        if x.dim() != 4:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; allowed: 4 axes, [B, T, H, K]")
+        if x.dtype not in DTYPES:
+            allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+            raise ValueError(f"{name} is {str(x.dtype).removeprefix('torch.')}; allowed: {allowed}")
+        if x.dtype != v_BTHV.dtype or x.device != v_BTHV.device:
+            raise ValueError(
+                f"{name} is {x.dtype} on {x.device} and v is {v_BTHV.dtype} on {v_BTHV.device}; "
+                "allowed: all alike"
+            )
+    if q_BTHK.shape != k_BTHK.shape:
+        raise ValueError(
+            f"q has shape {tuple(q_BTHK.shape)} and k {tuple(k_BTHK.shape)}; allowed: both alike"
+        )
+    if v_BTHV.shape[:3] != k_BTHK.shape[:3]:
+        raise ValueError(
+            f"v has shape {tuple(v_BTHV.shape)}; allowed: {tuple(k_BTHK.shape[:3])} and any width"
+        )
+    if not all(v_BTHV.shape) or not all(k_BTHK.shape):
+        raise ValueError(
+            f"v has shape {tuple(v_BTHV.shape)}; allowed: at least one sequence, token, head, width"
+        )
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Float32 for lower precisions, which have too few digits for long sums; float64 stays."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

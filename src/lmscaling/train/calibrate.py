@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lmscaling import attention, devices, forecast, model
+from lmscaling import devices, forecast, model
 from lmscaling.calibration import Calibration, Trial
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
@@ -105,7 +105,7 @@ class _Bench:
         if cell.gpus:
             self.gpt.compile_blocks()
         self.adamw = optimizer.build(self.gpt, cell)
-        self.tunable = attention.load(cell.attention).tunable
+        self.tunable = self.gpt.tunable(self.device.type)
         self.trials: list[Trial] = []
 
     def best(self) -> Calibration:
@@ -131,7 +131,7 @@ class _Bench:
         sequences = forecast.sequences(self.cell)
         return bool(sequences % size) or (size > 1 and size * self.cell.context > MOST_TOKENS)
 
-    def _choose(self, size: int, recompute: bool) -> dict[str, int]:
+    def _choose(self, size: int, recompute: bool) -> dict[str, int | str]:
         """The best value of each thing that the attention leaves open, one after the other."""
         choice = {name: values[0] for name, values in self.tunable.items()}
         for name, values in self.tunable.items():
@@ -141,7 +141,9 @@ class _Bench:
                 choice = min(fitting, key=_pace).choice
         return choice
 
-    def _grow(self, sizes: list[int], recompute: bool, choice: dict[str, int]) -> Trial | None:
+    def _grow(
+        self, sizes: list[int], recompute: bool, choice: dict[str, int | str]
+    ) -> Trial | None:
         """Micro-batches of growing length until two in a row gain nothing or memory ends."""
         fastest, vain = None, 0
         for size in sizes:
@@ -154,7 +156,7 @@ class _Bench:
                 vain += 1
         return fastest
 
-    def _try(self, size: int, recompute: bool, choice: dict[str, int]) -> Trial:
+    def _try(self, size: int, recompute: bool, choice: dict[str, int | str]) -> Trial:
         self.gpt.tune(choice)
         self.gpt.recompute = recompute
         # Each shape is compiled on its own; what earlier ones left would count against a limit.

@@ -1,0 +1,71 @@
+"""Linear attention one token at a time, for sampling: a state of constant size, updated in place.
+
+``prefill`` makes the state of a prompt in one product; ``step`` adds a token and answers it. The
+state is float32 whatever the weights are: in bfloat16 a long sum stops growing.
+
+Legend: B batch, T tokens, H heads, K key width, V value width.
+
+Source: Katharopoulos et al. 2020 (arXiv:2006.16236), eq. 16 to 20.
+"""
+
+import torch
+from torch import Tensor
+
+from lmscaling.kernels import at_least_float32
+from lmscaling.kernels.feature_maps import find
+
+
+@torch.no_grad()
+def prefill(k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str) -> tuple[Tensor, Tensor]:
+    """The state after T tokens: ``sum_t phi(k_t) v_t^T`` and ``sum_t phi(k_t)``, without gradient.
+
+    Returns:
+        ``kv_BHKV`` and ``k_sum_BHK`` in at least float32.
+
+    Raises:
+        ValueError: The feature map is not known.
+
+    Cost:
+        ``2 B H T K V`` FLOPs.
+    """
+    k_BHTK = find(feature_map).of(at_least_float32(k_BTHK)).transpose(1, 2)
+    v_BHTV = at_least_float32(v_BTHV).transpose(1, 2)
+    return k_BHTK.transpose(-1, -2) @ v_BHTV, k_BHTK.sum(2)
+
+
+@torch.no_grad()
+def step(
+    q_BHK: Tensor,
+    k_BHK: Tensor,
+    v_BHV: Tensor,
+    kv_BHKV: Tensor,
+    k_sum_BHK: Tensor,
+    feature_map: str,
+    normalize: bool,
+) -> Tensor:
+    """The next token's ``y_BHV`` in the dtype of ``v``; its state is added in place, no gradient.
+
+    Args:
+        q_BHK: Query of the token.
+        k_BHK: Key of the token.
+        v_BHV: Value of the token.
+        kv_BHKV: ``sum phi(k) v^T`` of the tokens before, at least float32; updated.
+        k_sum_BHK: ``sum phi(k)`` of the tokens before, like ``kv_BHKV``; updated if ``normalize``,
+            else neither read nor written.
+        feature_map: Name of a feature map.
+        normalize: Whether to divide by the sum of weights.
+
+    Raises:
+        ValueError: The feature map is not known.
+
+    Cost:
+        ``4 B H K V`` FLOPs; the state is read and written once, ``8 B H K V`` bytes in float32.
+    """
+    phi, dtype = find(feature_map), kv_BHKV.dtype
+    q_BHK, k_BHK = phi.of(q_BHK.to(dtype)), phi.of(k_BHK.to(dtype))
+    kv_BHKV += k_BHK.unsqueeze(-1) * v_BHV.to(dtype).unsqueeze(-2)
+    y_BHV = (q_BHK.unsqueeze(-2) @ kv_BHKV).squeeze(-2)
+    if normalize:
+        k_sum_BHK += k_BHK
+        y_BHV = y_BHV / ((q_BHK * k_sum_BHK).sum(-1, keepdim=True) + phi.epsilon)
+    return y_BHV.to(v_BHV.dtype)

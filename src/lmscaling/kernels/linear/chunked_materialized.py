@@ -1,0 +1,80 @@
+"""Linear attention chunk by chunk in plain PyTorch, with the state of every chunk in memory.
+
+The sequence is cut into chunks of C tokens. Inside a chunk the sum is a masked C x C product; all
+earlier chunks enter through one K x V state, the cumulative sum of what each chunk adds, so the
+cost grows linearly with T. The normaliser is one more column of V, of ones.
+
+Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, N chunks.
+
+Source: Katharopoulos et al. 2020 (arXiv:2006.16236), eq. 8 to 12; the chunked form as in
+Yang et al. 2024 (arXiv:2312.06635), section 4.
+"""
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from lmscaling.kernels import at_least_float32, check
+from lmscaling.kernels.feature_maps import find
+
+CHUNK = 64
+"""Tokens per chunk: the C x C product and the state then cost about the same at head width 64."""
+
+
+def attend(
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    feature_map: str,
+    normalize: bool,
+    chunk: int = CHUNK,
+) -> Tensor:
+    """Linear attention; the contract stands in ``kernels/__init__.py``.
+
+    Args:
+        q_BTHK: Queries.
+        k_BTHK: Keys.
+        v_BTHV: Values.
+        feature_map: Name of a feature map.
+        normalize: Whether to divide by the sum of weights.
+        chunk: Tokens per chunk, a power of two; T need not be a multiple.
+
+    Raises:
+        ValueError: The arguments do not fit, the feature map is not known, or the chunk is no
+            power of two.
+
+    Cost:
+        ``2 B H T (C (K + V) / 2 + 2 K V)`` FLOPs forward, causal half counted. The states take
+        ``B H (T / C) K (V + 1)`` elements, written twice and read twice, and the weights
+        ``B H T C``; autograd keeps both.
+    """
+    check(q_BTHK, k_BTHK, v_BTHV)
+    if chunk < 1 or chunk & (chunk - 1):
+        nearest = 2 ** round(math.log2(max(chunk, 1)))
+        raise ValueError(f"chunk is {chunk}; allowed: powers of two; nearest is {nearest}")
+    phi = find(feature_map)
+    q_BTHK, k_BTHK = phi.of(at_least_float32(q_BTHK)), phi.of(at_least_float32(k_BTHK))
+    values = at_least_float32(v_BTHV)
+    if not normalize:
+        return _weighted_sum(q_BTHK, k_BTHK, values, chunk).to(v_BTHV.dtype)
+    sums = _weighted_sum(q_BTHK, k_BTHK, F.pad(values, (0, 1), value=1.0), chunk)
+    return (sums[..., :-1] / (sums[..., -1:] + phi.epsilon)).to(v_BTHV.dtype)
+
+
+def _weighted_sum(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, chunk: int) -> Tensor:
+    """``sum_{s<=t} (q_t . k_s) v_s`` of features, ``[B, T, H, V]``."""
+    T = q_BTHK.shape[1]
+    q, k, v = (_cut(x, min(chunk, T)) for x in (q_BTHK, k_BTHK, v_BTHV))  # [B, H, N, C, .]
+    added_BHNKV = k.transpose(-1, -2) @ v
+    # What the chunks before have left. To subtract what this one adds from the whole sum would let
+    # the rounding of an output depend on later tokens of its chunk.
+    state_BHNKV = F.pad(added_BHNKV.cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))
+    sums = (q @ k.transpose(-1, -2)).tril() @ v + q @ state_BHNKV
+    return sums.flatten(2, 3)[:, :, :T].transpose(1, 2)
+
+
+def _cut(x_BTHX: Tensor, chunk: int) -> Tensor:
+    """[B, T, H, X] to [B, H, N, C, X]; zeros fill the last chunk and add nothing to any sum."""
+    T = x_BTHX.shape[1]
+    return F.pad(x_BTHX.transpose(1, 2), (0, 0, 0, -T % chunk)).unflatten(2, (-1, chunk))

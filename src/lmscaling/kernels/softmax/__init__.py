@@ -1,0 +1,1 @@
+"""Implementations of softmax attention; see ``kernels/__init__.py`` for their signature."""
