@@ -1,4 +1,4 @@
-"""Where a run was made: host, device, versions, commit. Written into its header and record."""
+"""Where something was made: host, device, versions, commit. Written into its header and record."""
 
 import os
 import platform
