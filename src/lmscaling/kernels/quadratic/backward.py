@@ -15,7 +15,7 @@ def _rows_backward_kernel(
     y32_ptr,  # [B, T, H, V], contiguous, float32
     inverse_ptr,  # [B, H, T], float32
     g_ptr,  # [B, T, H, V], contiguous: dy / D
-    delta_ptr,  # [B, H, T], float32: -g . y
+    delta_ptr,  # [B, H, T], float32: g . y
     T,
     H,
     heads,  # B * H
@@ -37,14 +37,15 @@ def _rows_backward_kernel(
     b_dy = tiles.load(dy_ptr, first, T, stride_yt, V, BLOCK_I, BLOCK_V)
     b_g = (b_dy.to(tl.float32) * b_inverse[:, None]).to(g_ptr.dtype.element_ty)
     b_y = tiles.load(y32_ptr, first, T, H * V, V, BLOCK_I, BLOCK_V)
-    tl.store(delta_ptr + o_i, -tl.sum(b_g.to(tl.float32) * b_y, 1), mask=m_i)
+    b_delta = tl.sum(b_g.to(tl.float32) * b_y, 1)
+    tl.store(delta_ptr + o_i, b_delta, mask=m_i)
     tiles.store(g_ptr, b_g, first, T, H * V, V, BLOCK_I, BLOCK_V)
 
 
 @triton.jit
 def _add_keys(b_g, b_delta, b_k, b_v, b_dq, offset, CAUSAL: tl.constexpr):
     """Add the part of a tile of keys, which begin ``offset`` rows down, to the gradient."""
-    b_da = tl.dot(b_g, tl.trans(b_v), input_precision="ieee") + b_delta[:, None]
+    b_da = tl.dot(b_g, tl.trans(b_v), input_precision="ieee") - b_delta[:, None]
     if CAUSAL:
         o_i, o_j = tl.arange(0, b_g.shape[0]), tl.arange(0, b_k.shape[0])
         b_da = tl.where(o_i[:, None] >= offset + o_j[None, :], b_da, 0.0)

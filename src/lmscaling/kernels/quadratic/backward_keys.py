@@ -17,7 +17,7 @@ from lmscaling.kernels.quadratic import tiles
 def _add_rows(b_q, b_g, b_delta, b_k, b_v, b_dk, b_dv, offset, CAUSAL: tl.constexpr):
     """Add the part of a tile of rows, which begin ``offset`` columns on, to both gradients."""
     b_a = tl.dot(b_k, tl.trans(b_q), input_precision="ieee")
-    b_da = tl.dot(b_v, tl.trans(b_g), input_precision="ieee") + b_delta[None, :]
+    b_da = tl.dot(b_v, tl.trans(b_g), input_precision="ieee") - b_delta[None, :]
     if CAUSAL:
         o_j, o_i = tl.arange(0, b_k.shape[0]), tl.arange(0, b_q.shape[0])
         causal = offset + o_i[None, :] >= o_j[:, None]

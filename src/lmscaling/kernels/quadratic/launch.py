@@ -92,7 +92,7 @@ def features(x_BTHK: Tensor, feature_map: str) -> Tensor:
 
 
 def _rows(dy: Tensor, y32: Tensor, inverse_BHT: Tensor) -> tuple[Tensor, Tensor]:
-    """``g`` and ``-g . y`` of every row; dy itself and zeros if it was not normalised."""
+    """``g`` and ``g . y`` of every row; dy itself and zeros if it was not normalised."""
     B, T, H, V = dy.shape
     if not inverse_BHT.numel():
         return dy, dy.new_zeros((B, H, T), dtype=torch.float32)
