@@ -145,16 +145,17 @@ def worse(now: Compiled, before: Compiled | None) -> list[str]:
 
 def read() -> dict[tuple[str, int], Compiled]:
     """The table, by kernel and architecture."""
-    types = {f.name: f.type for f in fields(Compiled)}
+    texts = ("kernel", "triton", "ptxas")
+    rows = []
     with TABLE.open(newline="") as file:
-        rows = [
-            Compiled(**{n: types[n](v) for n, v in row.items()}) for row in csv.DictReader(file)
-        ]
+        for row in csv.DictReader(file):
+            values: dict[str, Any] = {n: v if n in texts else int(v) for n, v in row.items()}
+            rows.append(Compiled(**values))
     return {(row.kernel, row.sm): row for row in rows}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--write", action="store_true", help="write the table anew")
     what.add_argument("--sm", type=int, choices=SHARED_BYTES, help="only this architecture")
