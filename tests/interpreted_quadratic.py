@@ -19,6 +19,7 @@ from torch.utils import deterministic
 
 from lmscaling.kernels import feature_maps
 from lmscaling.kernels.quadratic import launch, op
+from lmscaling.speed import exactness
 
 assert interpreter
 
@@ -110,6 +111,9 @@ def properties() -> Iterator[Finding]:
     for what, a, b in zip(("y", "dq", "dk", "dv"), found, exact, strict=True):
         yield f"mean 3 {what}", distances([a], [b])[0] / b.square().mean().sqrt().item(), 0.01
     launch.FORWARD, launch.QUERIES, launch.KEYS = TILES_OF_DEVICE
+    for dtype in (torch.float32, torch.bfloat16):
+        said = exactness.fault("linear", op.attend, torch.device("cpu"), dtype, 64)
+        yield f"{dtype} as before a measurement: {said}", float(said is not None), 0.0
     yield from near("tiles of the device", inputs(150, 64, 1, torch.bfloat16), "softplus", True)
 
 

@@ -12,6 +12,7 @@ import torch
 from lmscaling import kernels
 from lmscaling.kernels import feature_maps
 from lmscaling.kernels.linear import attention_parallel
+from lmscaling.speed import exactness
 
 CASES = Path(__file__).with_name("interpreted_quadratic.py")
 
@@ -30,6 +31,15 @@ def test_kernels_keep_their_bounds(cases: str) -> None:
     assert len(findings) >= 20
     # Written so that a result that is no number is beyond any bound.
     assert not [(what, found, most) for what, found, most in findings if not found <= most]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("width", [16, 24, 64, 128])
+def test_kernels_are_right_on_this_gpu(width: int, dtype: torch.dtype) -> None:
+    device = torch.device("cuda")
+    assert exactness.fault("linear", attention_parallel.attend, device, dtype, width) is None
 
 
 @pytest.mark.parametrize("feature_map", feature_maps.FEATURE_MAPS)
