@@ -16,7 +16,9 @@ from lmscaling.kernels.quadratic.backward_keys import _keys_backward_kernel
 from lmscaling.kernels.quadratic.forward import _features_forward_kernel, _quadratic_forward_kernel
 
 # Rows, columns, warps and stages of the pipeline, by the wider of K and V. Chosen by compiling for
-# sm_90 (benchmarks/offline.csv): the largest tiles whose sums stay in registers; not yet timed.
+# sm_80 and sm_90 (benchmarks/offline.csv): the largest tiles whose sums stay in registers. Not yet
+# timed: on sm_90 ptxas says that it serializes the products of FORWARD and QUERIES at two stages
+# or three; at one stage it does not, but then nothing is loaded ahead.
 FORWARD = {64: (128, 64, 8, 3), 128: (128, 64, 8, 2)}
 QUERIES = {64: (128, 64, 8, 3), 128: (128, 64, 8, 2)}
 KEYS = {64: (64, 128, 8, 2), 128: (64, 64, 8, 2)}
