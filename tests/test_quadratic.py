@@ -57,6 +57,18 @@ def test_without_a_gpu_it_is_a_masked_product(feature_map: str, normalize: bool)
         torch.testing.assert_close(y[:, t], expected)
 
 
+def test_it_needs_no_triton_without_a_gpu() -> None:
+    code = """
+import sys
+sys.modules["triton"] = None
+import torch
+from lmscaling import kernels
+x = torch.ones(1, 1, 1, 4)
+assert kernels.load("linear", "attention_parallel")(x, x, x, "relu", False).equal(4 * x)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     x = torch.zeros(1, 2, 3, 16)
     with pytest.raises(ValueError, match="allowed: both alike"):

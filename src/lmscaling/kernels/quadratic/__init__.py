@@ -14,6 +14,7 @@ to all T terms and does not cancel: y in bf16 (2^-9) would be off by sqrt(T) 2^-
 So y is kept in float32 beside the result, both sums divide by the sum of the *rounded* weights, and
 ``g_i . y_i`` takes the same rounded ``g_i`` as the tiles. A tile is rounded after ``y_i`` is taken
 off, when it is small. Centring tiles by a prefix mean would serve as well and cost a pass for it.
+What is left is the error of a float32 sum of T terms; that of tensor cores is not yet measured.
 
 Legend: i rows (queries), j columns (keys); ``BLOCK_I``, ``BLOCK_J`` of them in a tile; K, V widths,
 ``BLOCK_K``, ``BLOCK_V`` the powers of two above them, filled up with zeros.
