@@ -11,7 +11,7 @@ import pytest
 
 from lmscaling import forecast, grid, shards
 from lmscaling.config import Cell
-from lmscaling.train.environment import processor
+from lmscaling.environment import processor
 
 # Tests run side by side; threads of several processes on the same cores wait for each other. The
 # variable is read when torch is loaded, here and in every process that a test starts.

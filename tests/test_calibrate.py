@@ -9,12 +9,12 @@ import torch
 from lmscaling import forecast
 from lmscaling.attention import load
 from lmscaling.calibration import Calibration
+from lmscaling.environment import processor
 from lmscaling.errors import UserError
 from lmscaling.explain import checked
 from lmscaling.model import GPT
 from lmscaling.train import calibrate as module
 from lmscaling.train.calibrate import calibrate, guessed, read
-from lmscaling.train.environment import processor
 from lmscaling.train.module import prepared
 
 

@@ -140,6 +140,13 @@ def export(args: argparse.Namespace) -> str:
     return f"export: {args.folder}"
 
 
+def bench_kernels(args: argparse.Namespace) -> str:
+    """Time every implementation of attention that is right, over shapes."""
+    from lmscaling.speed import kernels
+
+    return kernels.bench(args.out, args.names)
+
+
 def schema(args: argparse.Namespace) -> str:
     """Write the JSON schema of the study file, for editors."""
     from lmscaling import config
@@ -225,6 +232,14 @@ def main() -> None:
     v = verb(export)
     v.add_argument("run", type=Path, help="results/<study>/runs/<run>")
     v.add_argument("folder", type=Path, help="gets model.safetensors and config.json")
+
+    v = verbs.add_parser("bench", help="Measure how fast this device computes.")
+    subjects = v.add_subparsers(required=True, metavar="WHAT")
+    what = bench_kernels.__doc__
+    v = subjects.add_parser("kernels", help=what, description=what)
+    v.set_defaults(do=bench_kernels)
+    v.add_argument("names", nargs="*", help="implementations; all if none is named")
+    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a shape")
 
     v = verb(schema)
     v.add_argument("out", type=Path, help="config/study.schema.json")

@@ -152,6 +152,75 @@ class Evaluation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bench:
+    """First line of a file of ``KernelTime``: where and how they were measured."""
+
+    record: ClassVar[str] = "bench"
+    command: str
+    started: str
+    """UTC, ISO 8601."""
+    environment: dict[str, Any]
+    """Host, device, versions, git commit."""
+    driver: dict[str, str]
+    """What ``nvidia-smi`` says: driver, clocks, power limit; empty on the CPU."""
+    preset: dict[str, Any]
+    """What was to be measured."""
+    copy_bytes_per_second: float
+    """Bytes read plus bytes written of a large copy, median."""
+    matmul_flops: float
+    """FLOP/s of a large square product in the dtype of the measurement, median."""
+    format: int = FORMAT
+
+
+KERNEL_STATUSES = {
+    "done": "measured",
+    "wrong": "differs from the exact result; not timed",
+    "failed": "raised an error",
+    "oom": "a device ran out of memory; longer contexts were not tried",
+    "slow": "the context before took so long that this one was not tried",
+}
+"""How a measurement of an implementation can end; each is a result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTime:
+    """Time of one implementation of attention at one shape; numbers are null unless ``done``."""
+
+    record: ClassVar[str] = "kernel_time"
+    device: str
+    versions: dict[str, str]
+    kind: str
+    """``linear``, ``softmax``, or ``peer``: another library's linear attention."""
+    implementation: str
+    passes: str
+    """``forward``, or ``forward+backward`` with gradients of q, k and v."""
+    dtype: str
+    batch: int
+    """Sequences at once."""
+    n_head: int
+    context: int
+    """Tokens of a sequence."""
+    d_head: int
+    repeats: int
+    """Measurements behind the median."""
+    captured: bool
+    """Whether launches were replayed from a CUDA graph."""
+    median_seconds: float | None
+    least_seconds: float | None
+    most_seconds: float | None
+    ns_per_token_head: float | None
+    """Median over batch x context x heads, nanoseconds."""
+    floor_fraction: float | None
+    """Share of the median that moving every input and output once would take, 0 to 1."""
+    peak_memory_bytes: int | None
+    """The most allocated, inputs counted; null on the CPU."""
+    status: str
+    """A key of ``KERNEL_STATUSES``."""
+    message: str
+    """What happened, in words; empty if all went well."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """``run.json``: written last, so its presence means that the run is over."""
 
@@ -190,7 +259,7 @@ class Run:
     ended: str
 
 
-def line(row: Row | Evaluation) -> bytes:
+def line(row: Row | Evaluation | Bench | KernelTime) -> bytes:
     """A row as one line of JSON."""
     return (json.dumps({"record": row.record, **asdict(row)}, allow_nan=False) + "\n").encode()
 

@@ -20,7 +20,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 
-from lmscaling import forecast, records
+from lmscaling import environment, forecast, records
 from lmscaling.calibration import Calibration
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
@@ -28,7 +28,7 @@ from lmscaling.explain import checked
 from lmscaling.fields import dump
 from lmscaling.files import locked, read_json
 from lmscaling.stream import Stream
-from lmscaling.train import branch, calibrate, checkpoint, environment
+from lmscaling.train import branch, calibrate, checkpoint
 from lmscaling.train.boundary import Boundary, Writer
 from lmscaling.train.ledger import Ledger, entries, fruitless
 from lmscaling.train.log import Log, publish

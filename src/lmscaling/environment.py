@@ -1,11 +1,12 @@
-"""Where a run was made: host, device, versions, commit. Written into its header and record."""
+"""Where something was made: host, device, versions, commit. Written into its header and record."""
 
 import os
 import platform
 import socket
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ def device_name(gpus: int) -> str:
 def versions() -> dict[str, str]:
     """Versions of the packages that decide how a run is computed."""
     return {name: version(name) for name in PACKAGES}
+
+
+def versions_if_installed(names: tuple[str, ...]) -> dict[str, str]:
+    """Versions of packages that one can do without; those that are missing are left out."""
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def processor() -> str:

@@ -1,0 +1,39 @@
+"""Linear attention through all pairs of tokens, tile by tile: flash attention less the exponential.
+
+On a GPU in Triton (``kernels/quadratic``); elsewhere, and in float64, a masked product in PyTorch.
+
+Cost:
+    ``B H T^2 (K + V)`` FLOPs forward and ``3 B H T^2 (K + V)`` backward, causal half counted;
+    beside the result ``4 B H T (V + 1)`` bytes if normalised, and features while it runs. The
+    masked product takes ``B H T^2`` elements.
+"""
+
+import torch
+from torch import Tensor
+
+from lmscaling import kernels
+from lmscaling.kernels import feature_maps
+from lmscaling.kernels.quadratic import op
+
+
+def attend(
+    q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str, normalize: bool
+) -> Tensor:
+    """See ``kernels/__init__.py``."""
+    kernels.check(q_BTHK, k_BTHK, v_BTHV)
+    if v_BTHV.is_cuda and v_BTHV.dtype != torch.float64:
+        feature_maps.find(feature_map)
+        return op.attend(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize)
+    return _masked_product(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize)
+
+
+def _masked_product(
+    q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str, normalize: bool
+) -> Tensor:
+    phi = feature_maps.find(feature_map)
+    dtype = torch.promote_types(v_BTHV.dtype, torch.float32)
+    q, k = phi.of(q_BTHK.to(dtype)), phi.of(k_BTHK.to(dtype))
+    a_BHTT = torch.einsum("bthk,bshk->bhts", q, k).tril()
+    if normalize:
+        a_BHTT = a_BHTT / (a_BHTT.sum(-1, keepdim=True) + phi.epsilon)
+    return torch.einsum("bhts,bshv->bthv", a_BHTT, v_BTHV.to(dtype)).to(v_BTHV.dtype)

@@ -1,0 +1,84 @@
+"""Triton's interpreter made right for bf16; importing this changes the interpreter of the process.
+
+The interpreter of Triton 3.6 to 3.9 keeps bf16 as bit patterns in uint16. It multiplies and adds
+the patterns as if they were numbers, and rounds float32 towards zero. Here every operation on bf16
+goes through float32 and rounds to nearest even, as a GPU does.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+# Triton reads the variable when a kernel is defined.
+assert os.environ.get("TRITON_INTERPRET") == "1", "TRITON_INTERPRET=1 must be set before Triton"
+
+cast = InterpreterBuilder.cast_impl
+convert = InterpreterBuilder.create_fp_to_fp
+dot = InterpreterBuilder.create_dot
+unary = InterpreterBuilder.unary_op
+binary = InterpreterBuilder.binary_op
+
+
+def widen(pattern: np.ndarray) -> np.ndarray:
+    """bf16 as bit patterns to float32."""
+    return (pattern.astype(np.uint32) << 16).view(np.float32)
+
+
+def narrow(value: np.ndarray) -> np.ndarray:
+    """float32 to the bit patterns of the nearest bf16, of two the even one."""
+    pattern = np.ascontiguousarray(value, dtype=np.float32).view(np.uint32)
+    rounded = (pattern + 0x7FFF + ((pattern >> 16) & 1)) >> 16
+    return np.where(np.isnan(value), 0x7FC0, rounded).astype(np.uint16)
+
+
+def is_bf16(handle: Any) -> bool:
+    return handle.dtype.scalar == tl.bfloat16
+
+
+def widened(handle: Any) -> Any:
+    """The same numbers in float32; another type as it is."""
+    return TensorHandle(widen(handle.data), tl.float32) if is_bf16(handle) else handle
+
+
+def narrowed(values: np.ndarray) -> Any:
+    """A result of float32 arithmetic as bf16; truth values stay."""
+    if values.dtype == np.bool_:
+        return TensorHandle(values, tl.int1)
+    return TensorHandle(narrow(values), tl.bfloat16)
+
+
+def cast_impl(self: Any, source: Any, target: Any) -> Any:
+    if is_bf16(source) == (target.scalar == tl.bfloat16):
+        return cast(self, source, target)
+    if is_bf16(source):
+        source = widened(source)
+        return source if target.scalar == tl.float32 else cast(self, source, target)
+    return narrowed(np.asarray(source.data).astype(np.float32))
+
+
+def create_fp_to_fp(self: Any, source: Any, target: Any, rounding: Any) -> Any:
+    if is_bf16(source) or target.scalar == tl.bfloat16:
+        return cast_impl(self, source, target)
+    return convert(self, source, target, rounding)
+
+
+def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+    return dot(self, widened(a), widened(b), d, *options)
+
+
+def unary_op(self: Any, x: Any, do: Callable[..., np.ndarray]) -> Any:
+    return narrowed(do(widen(x.data))) if is_bf16(x) else unary(self, x, do)
+
+
+def binary_op(self: Any, x: Any, y: Any, do: Callable[..., np.ndarray]) -> Any:
+    if is_bf16(x) and is_bf16(y):
+        return narrowed(do(widen(x.data), widen(y.data)))
+    return binary(self, x, y, do)
+
+
+for changed in (cast_impl, create_fp_to_fp, create_dot, unary_op, binary_op):
+    setattr(InterpreterBuilder, changed.__name__, changed)
