@@ -5,15 +5,15 @@ the integers, silently, and a float32 is cut, not rounded. Here both compute in 
 nearest even. The environment must hold ``TRITON_INTERPRET=1`` before triton is imported.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import triton
 import triton.language as tl
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-assert triton.knobs.runtime.interpret, "TRITON_INTERPRET=1 must be set before triton is imported"
+assert os.environ.get("TRITON_INTERPRET") == "1", "the kernels would be compiled"
 
 BFLOAT16_NAN = np.uint16(0x7FC0)
 
@@ -48,7 +48,9 @@ def _cast(original: Callable[..., Any]) -> Callable[..., Any]:
         if tl.bfloat16 not in (source.dtype.scalar, target.scalar):
             return original(builder, source, target, *rounding)
         if target.scalar == tl.bfloat16:
-            return source if is_bfloat16(source) else TensorHandle(rounded(source.data), tl.bfloat16)
+            return (
+                source if is_bfloat16(source) else TensorHandle(rounded(source.data), tl.bfloat16)
+            )
         if target.scalar == tl.float32:
             return as_float32(source)
         return original(builder, as_float32(source), target, *rounding)
@@ -78,12 +80,14 @@ def _arithmetic(original: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
+def _constant(builder: Any, value: float) -> Any:
+    return TensorHandle(rounded(np.array([value], dtype=np.float32)), tl.bfloat16)
+
+
 for _name in ("cast_impl", "create_fp_to_fp"):
     _patch(_name, _cast)
 _patch("create_dot", _dot)
 for _name in ("unary_op", "binary_op"):
     _patch(_name, _arithmetic)
 if not hasattr(InterpreterBuilder, "get_bf16"):  # before triton 3.7
-    InterpreterBuilder.get_bf16 = lambda builder, value: TensorHandle(
-        rounded(np.array([value], dtype=np.float32)), tl.bfloat16
-    )
+    InterpreterBuilder.get_bf16 = _constant  # pyright: ignore[reportAttributeAccessIssue]

@@ -3,6 +3,9 @@
 Queries enter as phi(q) / D: the division is then rounded together with the feature.
 """
 
+# What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 import triton
 import triton.language as tl
 
@@ -51,7 +54,7 @@ def _chunked_backward_kv_kernel(
             z16 += tl.load(after_k_ptr + o_state * BLOCK_K + o_k)[None, :] / 2
     m_causal = o_c[:, None] <= o_c[None, :]
 
-    for i_c in range(0, n_chunk):
+    for i_c in range(n_chunk):
         m_c = o_c < n_token - (n_chunk - 1 - i_c) * BLOCK_C
         b_q = tl.load(q_ptr + o_qk, mask=m_c[:, None] & m_k, other=0.0)
         b_k = tl.load(k_ptr + o_qk, mask=m_c[:, None] & m_k, other=0.0)

@@ -3,6 +3,9 @@
 The state is kept transposed, so that z, its mean and both products share one register layout.
 """
 
+# What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnbound=false
+
 import triton
 import triton.language as tl
 
@@ -15,7 +18,8 @@ def _chunked_backward_q_kernel(
     stride_b, stride_t, T, L, P,
     H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    PHI: tl.constexpr, NORMALIZE: tl.constexpr, SEGMENTED: tl.constexpr, PIN: tl.constexpr,
+    PHI: tl.constexpr, EPSILON: tl.constexpr,
+    NORMALIZE: tl.constexpr, SEGMENTED: tl.constexpr, PIN: tl.constexpr,
 ):  # fmt: skip
     """dq of one segment, and e_i = D_i dL/dD_i = -dy_i . y_i for the other role."""
     W: tl.constexpr = H * (2 * K + V)
@@ -70,17 +74,20 @@ def _chunked_backward_q_kernel(
             c = tl.sum(s * z[None, :], 1) / tl.where(zz > 0, zz, 1.0)
             b_s = (s - c[:, None] * z[None, :]).to(dtype)
             dy_c = tl.sum(b_dy.to(tl.float32) * c[None, :], 1)
-            b_da -= dy_c[:, None]
+            # Before the first chunk there is no state and no mean: each row takes its own.
+            inside = tl.sum(tl.where(m_causal, b_da, 0.0), 1) / (o_c + 1)
+            centre = tl.where(zz > 0, dy_c, inside)
+            b_da -= centre[:, None]
         else:
             b_s = s.to(dtype)
         b_da = tl.where(m_causal, b_da, 0.0).to(dtype)
         b_dq = tl.dot(b_dy, b_s, input_precision="ieee")
         b_dq = tl.dot(b_da, b_k, b_dq, input_precision="ieee")
         if NORMALIZE:
-            # phi(q) . dphi(q) = 0: a longer query changes no weight.
+            # phi(q) . dphi(q) = 0 but for epsilon: a longer query changes no weight.
             reciprocal = tl.load(reciprocal_ptr + o_c, mask=m_c, other=0.0)
-            e = -tl.sum(f_q * b_dq, 1) * reciprocal
-            tl.store(e_ptr + o_c, e - dy_c, mask=m_c)
+            e = (EPSILON * centre - tl.sum(f_q * b_dq, 1)) * reciprocal
+            tl.store(e_ptr + o_c, e - centre, mask=m_c)
             b_e = tl.where(m_causal, e[:, None], 0.0).to(dtype)
             b_dq = tl.dot(b_e, b_k, b_dq + e[:, None] * z[None, :], input_precision="ieee")
             b_dq *= reciprocal[:, None]

@@ -4,6 +4,9 @@ A feature is computed in float32 and rounded once. The slope is a function of th
 ``kernels/feature_maps.py``, so that the argument need not be kept.
 """
 
+# What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 import triton
 import triton.language as tl
 

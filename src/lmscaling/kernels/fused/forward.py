@@ -4,6 +4,9 @@ Tensor cores also sum the weights: z is kept in 16 equal columns, the product of
 of ones, so that no feature is used outside a product and each is computed once.
 """
 
+# What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
 import triton
 import triton.language as tl
 

@@ -130,7 +130,9 @@ def _empty_sums(qkv_BTW: Tensor, shape: Shape, plan: Plan) -> tuple[Tensor, Tens
     return kv_BHPKV, qkv_BTW.new_empty(*leading, key, dtype=torch.float32)
 
 
-def _launch(kernel: Any, config: Config, shape: Shape, plan: Plan, qkv_BTW: Tensor, *rest: Tensor) -> None:
+def _launch(
+    kernel: Any, config: Config, shape: Shape, plan: Plan, qkv_BTW: Tensor, *rest: Tensor
+) -> None:
     """One program for each segment of each head of each sequence, heads side by side."""
     B, T, _ = qkv_BTW.shape
     pin = qkv_BTW.is_cuda and qkv_BTW.dtype == torch.bfloat16

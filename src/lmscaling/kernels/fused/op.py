@@ -30,8 +30,8 @@ def chunked(
     """Linear attention of packed queries, keys, values.
 
     Args:
-        qkv_BTW: Rows of ``heads`` queries, ``heads`` keys and ``heads`` values; float32 or bfloat16;
-            any strides but the last, which is 1.
+        qkv_BTW: Rows of ``heads`` queries, ``heads`` keys and ``heads`` values; float32 or
+            bfloat16; any strides but the last, which is 1.
         heads: Heads.
         key: Width of a query or key; that of a value is what is left of a row.
         feature_map: A name of ``feature_maps.FEATURE_MAPS``.
