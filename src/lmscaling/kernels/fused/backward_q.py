@@ -4,7 +4,7 @@ The state is kept transposed, so that z, its mean and both products share one re
 """
 
 # What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
-# pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnbound=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 
 import triton
 import triton.language as tl
