@@ -160,6 +160,19 @@ def test_same_numbers_of_packed_rows_that_lie_apart() -> None:
         assert torch.equal(x, y)
 
 
+def test_same_numbers_of_sequences_that_lie_four_gigabytes_apart() -> None:
+    """Memory between them is reserved but not touched."""
+    shape = Shape(heads=1, key=16, value=16, feature_map="softplus", normalize=True)
+    q, k, v, dy = sample(2, 20, 1, 16, 16, torch.bfloat16)
+    together, stride = pack(q, k, v), 2**31 + 16
+    reserved = torch.empty(stride + together[0].numel(), dtype=torch.bfloat16, device=DEVICE)
+    apart = reserved.as_strided(together.shape, (stride, *together.stride()[1:])).copy_(together)
+    for x, y in zip(
+        fused(together, dy, shape, plan(16)), fused(apart, dy, shape, plan(16)), strict=True
+    ):
+        assert torch.equal(x, y)
+
+
 @pytest.mark.parametrize("segments", [1, 2])
 def test_same_bits_whatever_comes_later(segments: int) -> None:
     shape = Shape(heads=1, key=16, value=16, feature_map="softplus", normalize=True)

@@ -56,7 +56,9 @@ def builds(shape: Shape, dtype: torch.dtype, plan: Plan) -> list[Build]:
 
 def forward(qkv_BTW: Tensor, shape: Shape, plan: Plan) -> tuple[Tensor, Tensor]:
     """y_BTHV, and 1/D in float32, ``[B, H, T]``, or no elements where nothing is divided."""
-    B, T, _ = qkv_BTW.shape
+    B, T, W = qkv_BTW.shape
+    assert shape.heads * (2 * shape.key + shape.value) == W
+    assert qkv_BTW.stride(2) == 1
     y_BTHV = qkv_BTW.new_empty(B, T, shape.heads, shape.value)
     tokens = T if shape.normalize else 0
     reciprocal_BHT = qkv_BTW.new_empty(B, shape.heads, tokens, dtype=torch.float32)
