@@ -3,7 +3,7 @@
     python benchmarks/offline.py           # compare with benchmarks/offline.csv, name what is worse
     python benchmarks/offline.py --write   # write it anew
 
-A package of kernels takes part by ``offline_cases()`` in its ``launch`` module. Triton compiles
+A package of kernels takes part by ``offline_cases(sm)`` in its ``launch`` module. Triton compiles
 without a device and brings ptxas and nvdisasm along. A kernel is worse if it spills more bytes, if
 its loop is more than 5 % longer, or if it asks for more shared memory than a program can have.
 Spills and loops depend on the compiler: they are compared only under the versions of the table.
@@ -31,7 +31,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 TABLE = Path(__file__).with_name("offline.csv")
-PACKAGES = ("quadratic",)
+PACKAGES = ("fused", "quadratic")
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024}
 """The most that one program can have; CUDA C++ programming guide, table of compute capabilities."""
 LONGER = 1.05
@@ -58,9 +58,11 @@ class Compiled:
     """Instructions of the longest loop."""
 
 
-def cases() -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]]:
+def cases(
+    sm: int,
+) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]]:
     for package in PACKAGES:
-        yield from import_module(f"lmscaling.kernels.{package}.launch").offline_cases()
+        yield from import_module(f"lmscaling.kernels.{package}.launch").offline_cases(sm)
 
 
 def compiled(
@@ -162,8 +164,8 @@ def main() -> None:
     args = parser.parse_args()
     architectures = [args.sm] if args.sm else list(SHARED_BYTES)
     made = []
-    for case in cases():
-        for sm in architectures:
+    for sm in architectures:
+        for case in cases(sm):
             made.append(compiled(*case, sm))
             print(made[-1], flush=True)
     if args.write:

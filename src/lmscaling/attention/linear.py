@@ -15,16 +15,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lmscaling import kernels
 from lmscaling.kernels import at_least_float32, decode
 from lmscaling.kernels.feature_maps import find
+from lmscaling.kernels.linear import chunked
 from lmscaling.position import Rotate, unrotated
 
 FEATURE_MAP = "softplus"
 CHUNK = 64
 """Tokens per chunk where none was calibrated; FLOPs are counted at it, so it never changes."""
-
-attend = kernels.load("linear", "chunked_materialized")
 
 
 @dataclass
@@ -47,22 +45,25 @@ class Attention(nn.Module):
         self.out = nn.Linear(d_model, d_model)
 
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
-        """Tokens per chunk."""
-        return {"chunk": (CHUNK, 32, 128, 256)}
+        """Tokens per chunk in plain PyTorch; the kernels of a GPU have a table of their own."""
+        return {} if device_type == "cuda" else {"chunk": (CHUNK, 32, 128, 256)}
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        q, k, v = self.qkv(x_BTD).unflatten(-1, (3, self.n_head, -1)).unbind(2)
+        qkv_BTW = self.qkv(x_BTD)
         # Sums over a long context need more digits than bf16 has.
         with torch.autocast(x_BTD.device.type, enabled=False):
-            o_BTHK = self._mix(q, k, v)
+            if self.rotate is unrotated:
+                o_BTHK = chunked.attend_packed(qkv_BTW, self.n_head, FEATURE_MAP, True, self.chunk)
+            else:
+                o_BTHK = self._mix_rotated(qkv_BTW)
         return self.out(o_BTHK.flatten(2))
 
-    def _mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if self.rotate is unrotated:
-            return attend(q, k, v, FEATURE_MAP, True, self.chunk)
+    def _mix_rotated(self, qkv_BTW: Tensor) -> Tensor:
+        q, k, v = qkv_BTW.unflatten(-1, (3, self.n_head, -1)).unbind(2)
         q, k = (find(FEATURE_MAP).of(at_least_float32(x)) for x in (q, k))
         turned_q, turned_k = (self.rotate(x.transpose(1, 2), 0).transpose(1, 2) for x in (q, k))
-        sums = attend(turned_q, turned_k, v.to(q.dtype), "identity", False, self.chunk)
+        values = v.to(q.dtype)
+        sums = chunked.attend(turned_q, turned_k, values, "identity", False, self.chunk)
         return (sums / (q * k.cumsum(1)).sum(-1, keepdim=True)).to(v.dtype)
 
     def init_state(self, batch: int, context: int) -> State:

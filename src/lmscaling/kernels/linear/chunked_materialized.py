@@ -50,9 +50,7 @@ def attend(
         ``B H T C``; autograd keeps both.
     """
     check(q_BTHK, k_BTHK, v_BTHV)
-    if chunk < 1 or chunk & (chunk - 1):
-        nearest = 2 ** round(math.log2(max(chunk, 1)))
-        raise ValueError(f"chunk is {chunk}; allowed: powers of two; nearest is {nearest}")
+    check_chunk(chunk)
     phi = find(feature_map)
     q_BTHK, k_BTHK = phi.of(at_least_float32(q_BTHK)), phi.of(at_least_float32(k_BTHK))
     values = at_least_float32(v_BTHV)
@@ -60,6 +58,13 @@ def attend(
         return _weighted_sum(q_BTHK, k_BTHK, values, chunk).to(v_BTHV.dtype)
     sums = _weighted_sum(q_BTHK, k_BTHK, F.pad(values, (0, 1), value=1.0), chunk)
     return (sums[..., :-1] / (sums[..., -1:] + phi.epsilon)).to(v_BTHV.dtype)
+
+
+def check_chunk(chunk: int) -> None:
+    """Raise ValueError for a chunk that is no power of two."""
+    if chunk < 1 or chunk & (chunk - 1):
+        nearest = 2 ** round(math.log2(max(chunk, 1)))
+        raise ValueError(f"chunk is {chunk}; allowed: powers of two; nearest is {nearest}")
 
 
 def _weighted_sum(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, chunk: int) -> Tensor:

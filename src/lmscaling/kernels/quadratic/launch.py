@@ -146,10 +146,10 @@ def _tile(
     }
 
 
-def offline_cases() -> Iterator[
-    tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]
-]:
-    """What benchmarks/offline.py compiles.
+def offline_cases(
+    architecture: int,
+) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]]:
+    """What benchmarks/offline.py compiles; the same for every architecture.
 
     Yields name, kernel, types of the arguments, constants, warps, stages, and which arguments are
     multiples of 16, beside every pointer.

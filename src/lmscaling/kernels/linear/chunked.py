@@ -1,0 +1,91 @@
+"""Chunked and fused: Triton kernels on CUDA tensors, plain PyTorch on others.
+
+Queries, keys and values that are views of one projection are read where they lie, and their
+gradient is written in one piece; others are packed first.
+
+Legend: see ``kernels/__init__.py``; W = H (2 K + V) is the width of a packed row.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from lmscaling import kernels
+from lmscaling.kernels.feature_maps import find
+from lmscaling.kernels.fused import op
+from lmscaling.kernels.linear import chunked_materialized
+from lmscaling.kernels.linear.chunked_materialized import CHUNK, check_chunk
+
+
+def attend(
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    feature_map: str,
+    normalize: bool,
+    chunk: int = CHUNK,
+) -> Tensor:
+    """Linear attention; the contract stands in ``kernels/__init__.py``.
+
+    The kernels take float32 and bfloat16 and widths up to 128. Anything else, and every tensor
+    that is not on a CUDA device, is computed in plain PyTorch, with ``chunk`` tokens a chunk; the
+    kernels have a table of their own.
+
+    Raises:
+        ValueError: The arguments do not fit, the feature map is not known, or the chunk is no
+            power of two.
+    """
+    kernels.check(q_BTHK, k_BTHK, v_BTHV)
+    heads, key = q_BTHK.shape[2:]
+    if v_BTHV.is_cuda and op.takes(v_BTHV.dtype, key, v_BTHV.shape[3]):
+        find(feature_map)
+        check_chunk(chunk)
+        qkv_BTW = packed(q_BTHK, k_BTHK, v_BTHV)
+        return op.chunked(qkv_BTW, heads, key, feature_map, normalize)[0]
+    return chunked_materialized.attend(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize, chunk)
+
+
+def attend_packed(
+    qkv_BTW: Tensor, heads: int, feature_map: str, normalize: bool, chunk: int = CHUNK
+) -> Tensor:
+    """The same of a projection ``[B, T, 3 H K]`` as it is, also where ``torch.compile`` traces.
+
+    Raises:
+        ValueError: As ``attend``.
+    """
+    q, k, v = qkv_BTW.unflatten(-1, (3, heads, -1)).unbind(2)
+    if qkv_BTW.is_cuda and op.takes(v.dtype, k.shape[3], v.shape[3]):
+        find(feature_map)
+        check_chunk(chunk)
+        return op.chunked(qkv_BTW, heads, k.shape[3], feature_map, normalize)[0]
+    return chunked_materialized.attend(q, k, v, feature_map, normalize, chunk)
+
+
+def packed(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:
+    """Rows of queries, keys, values, ``[B, T, W]``: what the three are views of, else a copy.
+
+    While ``torch.compile`` traces it is a copy, since offsets into memory cannot be traced; who has
+    the projection calls ``attend_packed``.
+    """
+    arguments = (q_BTHK, k_BTHK, v_BTHV)
+    widths = [x.shape[2] * x.shape[3] for x in arguments]
+    shape = (*v_BTHV.shape[:2], sum(widths))
+    base = None if torch.compiler.is_compiling() else v_BTHV._base
+    if (
+        base is not None
+        and base is q_BTHK._base
+        and base is k_BTHK._base
+        and base.is_contiguous()
+        and base.numel() == math.prod(shape)
+    ):
+        parts = base.view(shape).split(widths, -1)
+        if all(_same(part.view(x.shape), x) for part, x in zip(parts, arguments, strict=True)):
+            return base.view(shape)
+    return torch.cat([x.flatten(2) for x in arguments], -1)
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    """Whether two views of one tensor, of one shape, are the same elements."""
+    strides = zip(x.shape, x.stride(), y.stride(), strict=True)
+    return x.storage_offset() == y.storage_offset() and all(n == 1 or a == b for n, a, b in strides)

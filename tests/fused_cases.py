@@ -1,0 +1,252 @@
+"""What the fused kernels compute, in Triton's interpreter or, without it, on a CUDA device.
+
+Run by test_fused.py in processes of their own, since the interpreter must be chosen before triton
+is imported. Every tensor that the code under test allocates is filled with NaN first.
+"""
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from lmscaling.kernels import feature_maps
+from lmscaling.kernels.fused import decode, launch, op
+from lmscaling.kernels.fused.plan import Config, Plan, Shape
+from lmscaling.kernels.linear import chunked
+
+DEVICE = "cuda"
+if os.environ.get("TRITON_INTERPRET") == "1":
+    import interpreter  # noqa: F401  # makes bfloat16 right
+
+    DEVICE = "cpu"
+
+# Rows behind the last token are computed and not written; there a sum of weights can be zero.
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
+
+Kind = tuple[str, bool]
+Size = tuple[int, int, int, int, int]
+KINDS = [(phi, normalize) for phi in feature_maps.FEATURE_MAPS for normalize in (True, False)]
+SIZES: list[Size] = [
+    # B, T, H, K, V
+    (1, 1, 1, 16, 16),
+    (2, 17, 3, 24, 24),
+    (1, 17, 25, 16, 16),
+    (1, 63, 1, 32, 16),
+    (1, 100, 1, 16, 48),
+    (1, 200, 1, 64, 64),
+]
+
+
+@pytest.fixture(autouse=True)
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty tensors hold NaN, so that what is not written is seen."""
+    empty_like, new_empty = torch.empty_like, Tensor.new_empty
+
+    def poisoned(x: Tensor) -> Tensor:
+        return x.fill_(float("nan")) if x.is_floating_point() else x
+
+    monkeypatch.setattr(torch, "empty_like", lambda *a, **k: poisoned(empty_like(*a, **k)))
+    monkeypatch.setattr(Tensor, "new_empty", lambda *a, **k: poisoned(new_empty(*a, **k)))
+
+
+def sample(
+    B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, k, v and the gradient of y."""
+    seeded = torch.Generator().manual_seed(B + T + H + K + V)
+
+    def normal(width: int) -> Tensor:
+        return torch.randn(B, T, H, width, generator=seeded).to(DEVICE, dtype)
+
+    return normal(K), normal(K), normal(V), normal(V)
+
+
+def pack(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:
+    return torch.cat([x.flatten(2) for x in (q_BTHK, k_BTHK, v_BTHV)], -1)
+
+
+def unpack(qkv_BTW: Tensor, shape: Shape) -> list[Tensor]:
+    widths = [shape.heads * width for width in (shape.key, shape.key, shape.value)]
+    return [x.unflatten(-1, (shape.heads, -1)) for x in qkv_BTW.split(widths, -1)]
+
+
+def plan(chunk: int, segments: int = 1) -> Plan:
+    config = Config(chunk=chunk)
+    return Plan(
+        forward=config, backward_q=config, backward_kv=config, sums=config, segments=segments
+    )
+
+
+def fused(
+    qkv_BTW: Tensor, dy_BTHV: Tensor, shape: Shape, chosen: Plan
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """y, dq, dk, dv of the kernels."""
+    y_BTHV, reciprocal_BHT = launch.forward(qkv_BTW, shape, chosen)
+    dqkv_BTW = launch.backward(qkv_BTW, dy_BTHV, reciprocal_BHT, shape, chosen)
+    dq, dk, dv = unpack(dqkv_BTW, shape)
+    return y_BTHV, dq, dk, dv
+
+
+def quadratic(
+    q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, dy_BTHV: Tensor, shape: Shape
+) -> list[Tensor]:
+    """y, dq, dk, dv from all pairs of tokens, by autograd, in the dtype of the arguments."""
+    phi = feature_maps.find(shape.feature_map)
+    inputs = [x.detach().requires_grad_() for x in (q_BTHK, k_BTHK, v_BTHV)]
+    a_BHTS = torch.einsum("bthk,bshk->bhts", phi.of(inputs[0]), phi.of(inputs[1])).tril()
+    y_BTHV = torch.einsum("bhts,bshv->bthv", a_BHTS, inputs[2])
+    if shape.normalize:
+        y_BTHV = y_BTHV / (a_BHTS.sum(-1) + phi.epsilon).transpose(1, 2).unsqueeze(-1)
+    return [y_BTHV.detach(), *torch.autograd.grad(y_BTHV, inputs, dy_BTHV)]
+
+
+def distance(x: Tensor, y: Tensor) -> float:
+    return torch.linalg.vector_norm(x.double() - y.double()).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_numbers_are_as_near_to_float64_as_those_of_plain_pytorch(
+    kind: Kind, size: Size, dtype: torch.dtype
+) -> None:
+    """At most twice as far as all pairs of tokens in the same dtype.
+
+    One unit of rounding is added, of the result and of the terms whose sum it is: a single token's
+    gradients by query and key are differences that are zero.
+    """
+    shape = Shape(heads=size[2], key=size[3], value=size[4], feature_map=kind[0], normalize=kind[1])
+    q, k, v, dy = sample(*size, dtype)
+    if kind == ("identity", True):
+        q, k = q.abs(), k.abs()  # weights of both signs can sum to zero, and nothing is near then
+    found = fused(pack(q, k, v), dy, shape, plan(32))
+    exact = quadratic(q.double(), k.double(), v.double(), dy.double(), shape)
+    plain = quadratic(q, k, v, dy, shape)
+    unit = torch.finfo(dtype).eps / 2
+    terms = torch.linalg.vector_norm(dy.double() * v.double()).item()
+    for name, x, true, yardstick in zip(("y", "dq", "dk", "dv"), found, exact, plain, strict=True):
+        allowed = 2 * distance(yardstick, true) + unit * (true.double().norm().item() + terms)
+        assert x.dtype == dtype, name
+        assert distance(x, true) <= allowed, name
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(
+    ("chunk", "segments"), [(16, 1), (64, 1), (16, 2), (16, 3), (32, 3), (64, 2)]
+)
+def test_same_numbers_at_any_chunk_and_number_of_segments(
+    chunk: int, segments: int, normalize: bool
+) -> None:
+    shape = Shape(heads=2, key=24, value=16, feature_map="softplus", normalize=normalize)
+    q, k, v, dy = sample(2, 100, 2, 24, 16)
+    one = fused(pack(q, k, v), dy, shape, plan(32))
+    other = fused(pack(q, k, v), dy, shape, plan(chunk, segments))
+    for x, y in zip(one, other, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_same_numbers_of_packed_rows_that_lie_apart() -> None:
+    shape = Shape(heads=3, key=16, value=24, feature_map="elu+1", normalize=True)
+    q, k, v, dy = sample(2, 40, 3, 16, 24, torch.bfloat16)
+    together = pack(q, k, v)
+    apart = torch.full(
+        (2, 43, together.shape[2] + 5), float("nan"), dtype=torch.bfloat16, device=DEVICE
+    )
+    apart = apart[:, 2:42, 3:-2].copy_(together)
+    for x, y in zip(
+        fused(together, dy, shape, plan(16)), fused(apart, dy, shape, plan(16)), strict=True
+    ):
+        assert torch.equal(x, y)
+
+
+def test_same_numbers_of_sequences_that_lie_four_gigabytes_apart() -> None:
+    """Memory between them is reserved but not touched."""
+    shape = Shape(heads=1, key=16, value=16, feature_map="softplus", normalize=True)
+    q, k, v, dy = sample(2, 20, 1, 16, 16, torch.bfloat16)
+    together, stride = pack(q, k, v), 2**31 + 16
+    reserved = torch.empty(stride + together[0].numel(), dtype=torch.bfloat16, device=DEVICE)
+    apart = reserved.as_strided(together.shape, (stride, *together.stride()[1:])).copy_(together)
+    for x, y in zip(
+        fused(together, dy, shape, plan(16)), fused(apart, dy, shape, plan(16)), strict=True
+    ):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_same_bits_whatever_comes_later(segments: int) -> None:
+    shape = Shape(heads=1, key=16, value=16, feature_map="softplus", normalize=True)
+    q, k, v, dy = sample(1, 70, 1, 16, 16, torch.bfloat16)
+    y, dq, _, _ = fused(pack(q, k, v), dy, shape, plan(16, segments))
+    for x in (q, k, v, dy):
+        x[:, 37:] *= -100
+    other_y, other_dq, _, _ = fused(pack(q, k, v), dy, shape, plan(16, segments))
+    assert torch.equal(y[:, :37], other_y[:, :37])
+    assert torch.equal(dq[:, :37], other_dq[:, :37])
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0])
+def test_same_error_of_dq_at_4096_tokens_whatever_the_mean_of_the_values(mean: float) -> None:
+    """1 %, where a state that is not centred gives 20 % at a mean of three standard deviations."""
+    shape = Shape(heads=1, key=64, value=64, feature_map="softplus", normalize=True)
+    q, k, v, dy = sample(1, 4096, 1, 64, 64)
+    v = v + mean * torch.randn(64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    q, k, v, dy = (x.bfloat16() for x in (q, k, v, dy))
+    found = fused(pack(q, k, v), dy, shape, plan(64))
+    inputs = [x.double().requires_grad_() for x in (q, k, v)]
+    y = chunked.attend(inputs[0], inputs[1], inputs[2], "softplus", True)
+    exact = [y.detach(), *torch.autograd.grad(y, inputs, dy.double())]
+    for x, true in zip(found, exact, strict=True):
+        assert distance(x, true) <= 0.01 * true.norm().item()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2**-7)])
+def test_same_numbers_one_token_at_a_time(
+    dtype: torch.dtype, tolerance: float, normalize: bool
+) -> None:
+    shape = Shape(heads=2, key=24, value=16, feature_map="softplus", normalize=normalize)
+    q, k, v, _ = sample(2, 40, 2, 24, 16, dtype)
+    whole, _ = launch.forward(pack(q, k, v), shape, plan(32))
+    state = launch.state(pack(q, k, v)[:, :35], shape, plan(16, 2))
+    for t in range(35, 40):
+        y = decode.step(q[:, t], k[:, t], v[:, t], *state, "softplus", normalize)
+        assert distance(y, whole[:, t]) <= tolerance * whole[:, t].double().norm().item()
+    kv, k_sum = launch.state(pack(q, k, v), shape, plan(32))
+    torch.testing.assert_close(state[0], kv)
+    if normalize:
+        torch.testing.assert_close(state[1], k_sum)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [("softplus", True), ("relu", False)], ids=str)
+def test_operator_is_what_pytorch_asks_of_one(
+    kind: Kind, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # PyTorch's own checks compare what empty tensors hold
+    q, k, v, _ = sample(2, 20, 2, 16, 16, dtype)
+    arguments = (pack(q, k, v).requires_grad_(), 2, 16, *kind)
+    torch.library.opcheck(torch.ops.lmscaling.chunked.default, arguments)
+
+
+def test_operator_compiles_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+
+    def loss(qkv_BTW: Tensor) -> Tensor:
+        return op.chunked(2 * qkv_BTW, 2, 16, "softplus", True)[0].square().mean()
+
+    q, k, v, _ = sample(2, 20, 2, 16, 16)
+    qkv_BTW = pack(q, k, v).requires_grad_()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    one, two = (torch.autograd.grad(f(qkv_BTW), qkv_BTW)[0] for f in (loss, compiled))
+    assert torch.equal(one, two)
+
+
+def test_operator_gives_one_gradient_to_a_projection_whose_views_it_is_given() -> None:
+    q, k, v, dy = sample(2, 20, 2, 16, 16)
+    qkv_BTW = pack(q, k, v).requires_grad_()
+    q, k, v = (2 * qkv_BTW).unflatten(-1, (3, 2, -1)).unbind(2)
+    y = op.chunked(chunked.packed(q, k, v), 2, 16, "softplus", True)[0]
+    (found,) = torch.autograd.grad(y, qkv_BTW, dy, retain_graph=True)
+    y = chunked.attend(q.double(), k.double(), v.double(), "softplus", True)
+    torch.testing.assert_close(found, torch.autograd.grad(y, qkv_BTW, dy.double())[0])
