@@ -132,6 +132,13 @@ def rerun(args: argparse.Namespace) -> str:
     return f"moved to {attic}: {', '.join(runs)}; the next snakemake trains from update 0"
 
 
+def tune_kernels(args: argparse.Namespace) -> str:
+    """Find the fastest configuration of the fused kernels on this GPU."""
+    from lmscaling.speed import tune
+
+    return tune.tune(args.out)
+
+
 def export(args: argparse.Namespace) -> str:
     """Write a finished run in the layout of Hugging Face's GPT-2."""
     from lmscaling import exchange
@@ -229,6 +236,13 @@ def main() -> None:
     v.add_argument("--study", help="name of the study, if several have such a run")
     v.add_argument("--results", type=Path, default=Path("results"), help="folder of the studies")
 
+    v = verbs.add_parser("tune", help="Find what is fastest on this device.")
+    subjects = v.add_subparsers(required=True, metavar="SUBJECT")
+    what = tune_kernels.__doc__
+    v = subjects.add_parser("kernels", help=what, description=what)
+    v.set_defaults(do=tune_kernels)
+    v.add_argument("--out", type=Path, help="file of entries; that of the source tree without")
+
     v = verb(export)
     v.add_argument("run", type=Path, help="results/<study>/runs/<run>")
     v.add_argument("folder", type=Path, help="gets model.safetensors and config.json")
@@ -250,7 +264,7 @@ def main() -> None:
     except UserError as error:
         if not os.path.samestat(os.fstat(1), os.fstat(2)):
             # Rules send standard error to a log; whoever watches the workflow sees this line.
-            print(f"{args.do.__name__}: error: {error}", flush=True)
+            print(f"{args.do.__name__.replace('_', ' ')}: error: {error}", flush=True)
         sys.exit(f"error: {error}")
     if said:
         print(said, flush=True)

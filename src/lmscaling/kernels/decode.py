@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lmscaling.kernels import at_least_float32
 from lmscaling.kernels.feature_maps import find
+from lmscaling.kernels.fused import op
 
 
 @torch.no_grad()
@@ -60,7 +61,13 @@ def step(
 
     Cost:
         ``4 B H K V`` FLOPs; the state is read and written once, ``8 B H K V`` bytes in float32.
+        On a GPU one kernel, and the state must then be float32 and contiguous.
     """
+    if v_BHV.is_cuda and op.takes(v_BHV.dtype, q_BHK.shape[2], v_BHV.shape[2]):
+        from lmscaling.kernels.fused import decode as fused  # only here is Triton needed
+
+        sums = (kv_BHKV, k_sum_BHK)
+        return fused.step(q_BHK, k_BHK, v_BHV, *sums, feature_map, normalize)
     phi, dtype = find(feature_map), kv_BHKV.dtype
     q_BHK, k_BHK = phi.of(q_BHK.to(dtype)), phi.of(k_BHK.to(dtype))
     kv_BHKV += k_BHK.unsqueeze(-1) * v_BHV.to(dtype).unsqueeze(-2)

@@ -10,8 +10,9 @@ from torch import Tensor
 from lmscaling.kernels import feature_maps
 from lmscaling.kernels.fused.backward_kv import _chunked_backward_kv_kernel
 from lmscaling.kernels.fused.backward_q import _chunked_backward_q_kernel
+from lmscaling.kernels.fused.config import Config
 from lmscaling.kernels.fused.forward import _chunked_forward_kernel
-from lmscaling.kernels.fused.plan import Config, Plan, Shape, block, configured
+from lmscaling.kernels.fused.plan import Plan, Shape, block, configured
 from lmscaling.kernels.fused.sums import _sums_backward_kernel, _sums_forward_kernel
 
 POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}

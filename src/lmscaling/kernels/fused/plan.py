@@ -1,13 +1,16 @@
 """What runs for which shape on which device: chunk, warps, stages of each kernel, and segments.
 
-Nothing is tuned at run time: the plan is a function of what is asked for, with a default that
-compiles everywhere, so that two runs of one study run the same kernels.
+Nothing is tuned at run time: the plan is a function of what is asked for and of ``tuned.json``,
+with a default that compiles everywhere, so that two runs of one study run the same kernels.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+
+from lmscaling.kernels.fused import tuned
+from lmscaling.kernels.fused.config import Config
 
 PROGRAMS_PER_PROCESSOR = 2
 """Programs of 128 threads with up to 255 registers each that one multiprocessor holds."""
@@ -26,17 +29,6 @@ class Shape:
     """Width of a value."""
     feature_map: str
     normalize: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """How a kernel runs; but for rounding none of it changes the result."""
-
-    chunk: int = 64
-    """Tokens; a power of two, at least 16."""
-    warps: int = 4
-    stages: int = 2
-    """Chunks in flight: one is computed, the others are loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +82,23 @@ def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
     device = torch.cuda.get_device_properties(qkv_BTW.device)
     wanted = PROGRAMS_PER_PROCESSOR * device.multi_processor_count
     segments = max(1, min(-(-wanted // (B * shape.heads)), T // SEGMENT_TOKENS))
-    return configured(10 * device.major + device.minor, qkv_BTW.dtype, shape, segments)
+    architecture = 10 * device.major + device.minor
+    plan = configured(architecture, qkv_BTW.dtype, shape, segments)
+    name, width = str(qkv_BTW.dtype).removeprefix("torch."), block(max(shape.key, shape.value))
+    found = tuned.find(tuned.entries(), architecture, name, width, B * shape.heads, T)
+    if found is None:
+        return plan
+    return replace(
+        plan,
+        forward=found.forward,
+        backward_q=found.backward_q,
+        backward_kv=found.backward_kv,
+        sums=found.forward,
+    )
 
 
 def configured(architecture: int, dtype: torch.dtype, shape: Shape, segments: int = 1) -> Plan:
-    """The plan of an architecture, numbered as in ``sm_90``."""
+    """The plan of an architecture, numbered as in ``sm_90``, where nothing was measured."""
     cores = "warpgroup" if architecture // 10 in (9, 10) else "warp"
     width = block(max(shape.key, shape.value))
     forward, backward_q, backward_kv = TABLE.get((cores, dtype, width), (SAFE, SAFE, SAFE))
