@@ -16,6 +16,7 @@ from lmscaling import kernels
 from lmscaling.errors import UserError
 from lmscaling.kernels import decode
 from lmscaling.kernels.feature_maps import FEATURE_MAPS, find
+from lmscaling.kernels.linear import chunked
 
 LINEAR, SOFTMAX = kernels.names("linear"), kernels.names("softmax")
 LOOPS = {"attention": 63, "state": 100}
@@ -314,3 +315,21 @@ def test_an_unknown_feature_map_lists_the_known(name):
 def test_an_unknown_implementation_lists_the_known(kind):
     with pytest.raises(UserError, match=r"^implementation 'flahs' has no file; .*allowed: \w+, "):
         kernels.load(kind, "flahs")
+
+
+def test_packing_takes_the_projection_itself_and_never_loses_a_gradient():
+    projection = torch.randn(2, 5, 3, 2, 4)
+    assert chunked.packed(*projection.unbind(2)).data_ptr() == projection.data_ptr()
+    projection.requires_grad_()
+    whole = chunked.packed(*projection.unbind(2))
+    assert whole.data_ptr() == projection.data_ptr()
+    (gradient,) = torch.autograd.grad(whole.sum(), projection)
+    assert torch.equal(gradient, torch.ones_like(projection))
+    assert not chunked.packed(*projection.detach().unbind(2)).requires_grad
+    leaves = [x.requires_grad_() for x in torch.randn(2, 5, 3, 2, 4).unbind(2)]
+    gradients = torch.autograd.grad(chunked.packed(*leaves).sum(), leaves)
+    assert all(torch.equal(g, torch.ones_like(g)) for g in gradients)
+    other = torch.randn(2, 5, 2, 4)
+    for arguments in ((leaves[1], leaves[0], leaves[2]), (other, *leaves[1:])):
+        expected = torch.cat([x.flatten(2) for x in arguments], -1)
+        assert torch.equal(chunked.packed(*arguments), expected)

@@ -3,7 +3,7 @@
 An implementation is timed only if it is right (``exactness``). A series goes through growing
 contexts at one number of heads, one number of tokens and one pass, and ends where memory or
 patience does: the end is a row too. Linear implementations run with softplus and normalised;
-inputs are views of one packed projection, and the gradient of the packing is not counted.
+inputs are views of one packed projection, and their gradients go back into one, as in a model.
 
 The floor is the time of moving q, k, v, y and one float32 a row once, and for gradients q, k, v,
 dy, dq, dk, dv and that float32, at the measured bandwidth of a copy.
@@ -224,14 +224,13 @@ def _call(row: KernelTime, attend: Attend, device: torch.device) -> Callable[[],
     options = () if row.kind == "softmax" else ("softplus", True)
     shape = (row.batch, row.context, 3, row.n_head, row.d_head)
     packed = torch.randn(shape, device=device, dtype=getattr(torch, row.dtype))
-    leaves = list(packed.unbind(2))
     if row.passes == "forward":
-        return partial(attend, *leaves, *options)
-    leaves = [x.detach().requires_grad_() for x in leaves]
+        return partial(attend, *packed.unbind(2), *options)
     dy = torch.randn_like(packed[:, :, 0])
+    packed.requires_grad_()
 
     def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(attend(*leaves, *options), leaves, dy)
+        return torch.autograd.grad(attend(*packed.unbind(2), *options), packed, dy)
 
     return both
 

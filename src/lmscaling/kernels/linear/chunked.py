@@ -78,6 +78,9 @@ def packed(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:
         and base is k_BTHK._base
         and base.is_contiguous()
         and base.numel() == math.prod(shape)
+        # Views that became leaves of their own must get their gradient, not what they look into.
+        and all(x.requires_grad == base.requires_grad for x in arguments)
+        and not any(x.requires_grad and x.is_leaf for x in arguments)
     ):
         parts = base.view(shape).split(widths, -1)
         if all(_same(part.view(x.shape), x) for part, x in zip(parts, arguments, strict=True)):
