@@ -27,8 +27,18 @@ def prefill(k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str) -> tuple[Tensor, T
         ValueError: The feature map is not known.
 
     Cost:
-        ``2 B H T K V`` FLOPs.
+        ``2 B H T K V`` FLOPs; on a GPU one kernel that reads packed keys and values.
     """
+    H, K = k_BTHK.shape[2:]
+    if v_BTHV.is_cuda and op.takes(v_BTHV.dtype, K, v_BTHV.shape[3]):
+        from lmscaling.kernels.fused import launch, plan  # only here is Triton needed
+
+        # The kernel reads packed rows and none of the queries: the keys stand in for them.
+        qkv_BTW = torch.cat([x.flatten(2) for x in (k_BTHK, k_BTHK, v_BTHV)], -1)
+        shape = plan.Shape(
+            heads=H, key=K, value=v_BTHV.shape[3], feature_map=feature_map, normalize=True
+        )
+        return launch.state(qkv_BTW, shape, plan.choose(qkv_BTW, shape))
     k_BHTK = find(feature_map).of(at_least_float32(k_BTHK)).transpose(1, 2)
     v_BHTV = at_least_float32(v_BTHV).transpose(1, 2)
     return k_BHTK.transpose(-1, -2) @ v_BHTV, k_BHTK.sum(2)
