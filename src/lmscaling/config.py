@@ -25,6 +25,7 @@ from lmscaling.fields import (
     less,
 )
 from lmscaling.rows import Dataset, Size, Tokenizer
+from lmscaling.speeds import Speed
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -122,6 +123,10 @@ class Study:
     """Decayed branches, or none."""
     evaluate: Evaluate | None = None
     """Evaluations by position, or none."""
+    speed: Speed | None = None
+    """Times and memory of steps, sampling and single layers, or none."""
+    published: bool = False
+    """Whether figures show the numbers in ``results/published/`` beside the study's own."""
     protocol: dict[str, Positive]
     """Raised by hand when the science of training changes: ``all``, or one attention's name."""
 

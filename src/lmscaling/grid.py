@@ -6,6 +6,7 @@ out. Nothing is trained, opened or imported for it.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -157,15 +158,15 @@ def expand(values: dict[str, Any]) -> Grid:
     cells, branches, skipped = {}, {}, []
     for chosen in product(*(getattr(study.axes, axis) for axis in AXES)):
         point: dict[str, Any] = dict(zip(AXES, chosen, strict=True))
-        cell = _cell(study, point)
+        made = cell(study, point)
         reasons = [skip.reason for skip in study.skip if skip.covers(point)]
         if reasons:
-            skipped.append((cell, reasons[0]))
+            skipped.append((made, reasons[0]))
             continue
-        _check_shape(cell)
-        cells[cell.run] = cell
-        for share in cell.keep:
-            branch = replace(cell, branch=share, keep=())
+        _check_shape(made)
+        cells[made.run] = made
+        for share in made.keep:
+            branch = replace(made, branch=share, keep=())
             branches[branch.run] = branch
     for place, parts in (
         ("skip", study.skip),
@@ -182,7 +183,8 @@ def expand(values: dict[str, Any]) -> Grid:
     return Grid(study, cells, branches, skipped)
 
 
-def _cell(study: Study, point: dict[str, Any]) -> Cell:
+def cell(study: Study, point: dict[str, Any]) -> Cell:
+    """The cell at a point of the axes."""
     size = study.sizes[point["size"]]
     corpus = _corpus(study, study.dataset)
     concerned = ("all", point["attention"])
@@ -243,6 +245,7 @@ def _check_rows(study: Study) -> None:
             study.datasets,
             "row under datasets",
         ),
+        *_speed_uses(study),
         ("tokenizer", [study.tokenizer], study.tokenizers, "row under tokenizers"),
         ("axes.size", study.axes.size, study.sizes, "row under sizes"),
         ("axes.attention", study.axes.attention, registry.attentions(), "file in attention/"),
@@ -254,6 +257,15 @@ def _check_rows(study: Study) -> None:
                 raise UserError(
                     f"study file: {place} {name!r} has no {what}; {choose(name, known)}"
                 )
+
+
+def _speed_uses(study: Study) -> list[tuple[str, list[str], Iterable[str], str]]:
+    parts = {"time_step", "time_decode"}
+    return [
+        (f"speed.{part}.sizes", section.sizes, study.sizes, "row under sizes")
+        for part in sorted(parts)
+        if (section := getattr(study.speed, part, None))
+    ]
 
 
 def _check_shape(cell: Cell) -> None:

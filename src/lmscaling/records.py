@@ -220,6 +220,90 @@ class KernelTime:
     """What happened, in words; empty if all went well."""
 
 
+MEASUREMENT_STATUSES = {
+    "done": "measured",
+    "oom": "memory did not suffice; longer contexts were not tried",
+    "slow": "had not ended after the time limit; longer contexts were not tried",
+    "failed": "raised an error; longer contexts were not tried",
+}
+"""How a point of the speed study can end; each is a result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """``<point>.json``: one point of the speed study; numbers are null unless ``done``."""
+
+    record: ClassVar[str] = "measurement"
+    kind: str
+    """Rule that measured it: ``time_step``, ``tune_chunk``, ``time_decode``, ``time_layer`` or
+    ``copy_task``."""
+    sweep: str
+    """Size or preset, with a hash of the model's numbers."""
+    size: str
+    """Row under ``sizes:``, or name of the preset."""
+    attention: str
+    implementation: str
+    """File stem in ``kernels/<attention>/``; empty is what the attention uses itself."""
+    n_layer: int | None
+    """Null of a layer alone, as is ``params``."""
+    n_head: int
+    d_head: int
+    params: int | None
+    """Parameters without embeddings."""
+    context: int
+    """Tokens of a sequence; of ``time_decode`` those before the one that is sampled."""
+    batch: int
+    """Sequences at once."""
+    chunk: int | None
+    """Tokens per chunk, where that was chosen."""
+    passes: str
+    """``forward`` or ``forward+backward`` of a layer; empty elsewhere."""
+    dtype: str
+    """Of the products."""
+    compiled: bool
+    """Whether blocks were compiled."""
+    captured: bool
+    """Whether launches were replayed from a CUDA graph."""
+    warm_up: int
+    """Repeats that were not counted."""
+    repeats: int
+    """Repeats that were counted, the device waited for in each."""
+    least_seconds: float | None
+    """Of one repeat: a step, a sampled token of all sequences, or a pass of a layer."""
+    lower_seconds: float | None
+    """First quartile."""
+    median_seconds: float | None
+    upper_seconds: float | None
+    """Third quartile."""
+    most_seconds: float | None
+    mean_seconds: float | None
+    sd_seconds: float | None
+    """Standard deviation of the repeats, not of their mean."""
+    peak_memory_bytes: int | None
+    """The most allocated on the GPU, or the most resident on the CPU less what was before."""
+    updates: int
+    """Updates of the copy task that were learned before; 0 elsewhere."""
+    loss: float | None
+    """Mean cross-entropy of the copy after learning, nats per token."""
+    accuracy: float | None
+    """Share of the copy's tokens that are predicted after learning, 0 to 1."""
+    status: str
+    """A key of ``MEASUREMENT_STATUSES``."""
+    message: str
+    """What happened, in words; empty if all went well."""
+    started: str
+    """UTC, ISO 8601."""
+    device: str
+    environment: dict[str, Any]
+    """Host, device, versions, git commit."""
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        # A time without warm-up, repeats and spread is no measurement.
+        assert self.status != "done" or (self.warm_up >= 1 and self.repeats >= 3), self
+        assert self.status == "done" or self.median_seconds is None, self
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """``run.json``: written last, so its presence means that the run is over."""
@@ -275,6 +359,7 @@ SQL_TYPES = {
     "float | None": "DOUBLE",
     "int | None": "BIGINT",
     "str": "VARCHAR",
+    "bool": "BOOLEAN",
 }
 
 
@@ -291,7 +376,12 @@ def evaluation_columns() -> dict[str, str]:
     return {"record": "VARCHAR", **_columns(Evaluation)}
 
 
-def _columns(kind: type[Row | Evaluation]) -> dict[str, str]:
+def measurement_columns() -> dict[str, str]:
+    """Every column of a measurement, with its SQL type; nested values stay JSON."""
+    return {"record": "VARCHAR", **_columns(Measurement), "environment": "JSON"}
+
+
+def _columns(kind: type[Row | Evaluation | Measurement]) -> dict[str, str]:
     """The fields of a kind of line that are no mapping."""
     columns = {}
     for column in fields(kind):
@@ -309,5 +399,7 @@ def run_columns() -> dict[str, str]:
 LOCK = "lock"
 """File in the scratch folder of a run that its trainer keeps locked."""
 
-EXPORTS = ("cells", "runs", "attempts", "updates", "validations", "spikes", "evaluations")
+EXPORTS = (
+    "cells", "runs", "attempts", "updates", "validations", "spikes", "evaluations", "measurements",
+)  # fmt: skip
 """Tables of the store that are exported as Parquet; what figures read."""

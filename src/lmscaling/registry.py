@@ -20,6 +20,11 @@ def attentions() -> list[str]:
     return list(sources("attention"))
 
 
+def implementations(attention: str) -> list[str]:
+    """Names of the ways in which an attention variant can be computed; none if it has one."""
+    return list(sources(f"kernels/{attention}"))
+
+
 def figures() -> dict[str, Path]:
     """Figure modules by name; the workflow makes each source an input of its figure."""
     return sources("figures", helpers=frozenset({"style"}))

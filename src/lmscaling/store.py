@@ -63,6 +63,8 @@ def build(study: Path) -> dict[str, int]:
         p for p in sorted(study.glob("scratch/*/attempt-*.jsonl")) if p.parent.name not in over
     ]
     evaluation_files = sorted(study.glob("evaluations/*/*.jsonl"))
+    points = sorted(study.glob("speed/*/*/*.json"))
+    measurement_files = [path for path in points if path.name != "sweep.json"]
 
     out = study / "store"
     out.mkdir(exist_ok=True)
@@ -76,9 +78,11 @@ def build(study: Path) -> dict[str, int]:
                 "run_files": [str(p) for p in run_files] or [str(nothing)],
                 "log_files": [str(p) for p in log_files if p.is_file()] or [str(nothing)],
                 "evaluation_files": [str(p) for p in evaluation_files] or [str(nothing)],
+                "measurement_files": [str(p) for p in measurement_files] or [str(nothing)],
                 "run_columns": records.run_columns(),
                 "log_columns": records.log_columns(),
                 "evaluation_columns": records.evaluation_columns(),
+                "measurement_columns": records.measurement_columns(),
             }.items():
                 db.execute(f"SET VARIABLE {name} = ?", [value])
             db.execute(_sql("store.sql"))

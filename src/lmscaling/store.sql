@@ -77,6 +77,26 @@ FROM read_json(
 CREATE TABLE evaluations AS
 SELECT * EXCLUDE (record, damaged) FROM evaluation_lines WHERE NOT damaged;
 
+-- One row per point of the speed study, ours and published. What has another `setup` was measured
+-- elsewhere or with other versions, and is never put on one line with the rest.
+CREATE TABLE measurements AS
+SELECT
+    'measured' AS source,
+    * EXCLUDE (record, environment, format),
+    concat_ws(', ', device, 'Python ' || (environment ->> 'python'), array_to_string(
+        list_transform(
+            json_keys(environment, '$.versions'),
+            lambda package: package || ' ' || json_extract_string(environment, '$.versions."' || package || '"')
+        ),
+        ', '
+    )) AS setup
+FROM read_json(
+    getvariable('measurement_files'),
+    format = 'unstructured',
+    columns = getvariable('measurement_columns')
+)
+WHERE record = 'measurement';
+
 -- One row per run that has left anything: a record if it is over, else what its log says.
 CREATE TABLE runs AS
 WITH records AS (

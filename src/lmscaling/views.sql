@@ -78,3 +78,12 @@ FROM (
 LEFT JOIN (
     SELECT run, count(*) AS spikes, max(height) AS highest_spike FROM spikes GROUP BY run
 ) USING (run);
+
+-- One row per point of the speed study. `method` is how attention was computed, for people;
+-- `seconds` is the median, of one step, of one sampled token of all sequences, or of one pass.
+CREATE VIEW speeds AS
+SELECT
+    *,
+    concat_ws(' ', attention, nullif(implementation, '')) AS method,
+    median_seconds AS seconds
+FROM measurements;

@@ -1,0 +1,213 @@
+"""From the speed section of a study to its sweeps: what one job measures, point by point.
+
+A sweep holds all implementations and contexts of one size or preset, so that what is compared was
+measured by one job on one device. A series is what differs in the context only; it ends where
+memory or patience does.
+"""
+
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from lmscaling import grid
+from lmscaling.config import Cell, Model, Study
+from lmscaling.fields import STRICT, Name, Positive, digest, dump
+from lmscaling.files import read_json
+from lmscaling.speeds import CopyTask, Speed, TimeLayer
+
+Kind = Literal["time_step", "tune_chunk", "time_decode", "time_layer", "copy_task"]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Point:
+    """One thing to measure."""
+
+    attention: Name
+    """File stem in ``attention/``."""
+    implementation: str = ""
+    """File stem in ``kernels/<attention>/``; empty stands for what the attention uses itself."""
+    context: Positive
+    """Tokens of a sequence; of ``time_decode`` those before the one that is sampled."""
+    batch: Positive = 1
+    """Sequences at once."""
+    chunk: Positive | None = None
+    """Tokens per chunk; None leaves it to the implementation, or to what was tuned."""
+    passes: str = ""
+    """``forward`` or ``forward+backward`` of a layer."""
+    updates: int = 0
+    """Updates for which the copy task is learned before it is timed."""
+
+    @property
+    def series(self) -> str:
+        """Name of the points that differ from this one in their context (and batch) only."""
+        parts = [
+            f"{self.attention}.{self.implementation}" if self.implementation else self.attention
+        ]
+        parts += [f"c{self.chunk}"] if self.chunk else []
+        parts += [self.passes.replace("+", "_")] if self.passes else []
+        return "-".join(parts)
+
+    @property
+    def name(self) -> str:
+        """File stem of its record."""
+        return f"{self.series}-b{self.batch}-ctx{self.context}"
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Heads:
+    """The shape of one attention alone."""
+
+    n_head: Positive
+    d_head: Positive
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Sweep:
+    """``sweep.json``: one job of the speed study, with all its points."""
+
+    kind: Kind
+    name: Name
+    """Size, or preset."""
+    gpus: Literal[0, 1]
+    """0 measures the CPU."""
+    limit_seconds: float
+    """See ``Speed``; here and below."""
+    repeats: int
+    point_seconds: float
+    cell: Cell | None = None
+    """What model is measured; attention and context are those of the point."""
+    layer: Heads | None = None
+    """What is measured where there is no model."""
+    points: list[Point] = field(default_factory=list)
+    """Of each series in growing order of context."""
+
+    @property
+    def folder(self) -> str:
+        """Folder of its records below ``speed/``: points that are added change no name."""
+        model = self.cell and dump(self.cell.model) | {"position": self.cell.position}
+        layer = self.layer and dump(self.layer)
+        values = {"model": model, "layer": layer, "gpus": self.gpus}
+        return f"{self.kind}/{self.name}-{digest(values)}"
+
+    def of(self, point: Point) -> Cell:
+        """The cell of a point: its attention and its context."""
+        assert self.cell
+        return replace(self.cell, attention=point.attention, context=point.context)
+
+
+def expand(study: Study) -> dict[str, Sweep]:
+    """The sweeps of a study by their folder; none without a section ``speed:``."""
+    made = _sweeps(study, study.speed) if study.speed else []
+    return {sweep.folder: sweep for sweep in made}
+
+
+def is_pending(folder: Path, sweep: Sweep) -> bool:
+    """Whether a point of the sweep is not settled in ``speed/<sweep.folder>``.
+
+    Raises:
+        UserError: A record there is not whole.
+    """
+    path = folder / "sweep.json"
+    if not path.is_file():
+        return True
+    settled = read_json(path, "record of a sweep")["statuses"]
+    return any(point.name not in settled for point in sweep.points)
+
+
+def _sweeps(study: Study, speed: Speed) -> list[Sweep]:
+    empty = {
+        "gpus": min(1, study.gpus),
+        "limit_seconds": speed.limit_seconds,
+        "repeats": speed.repeats,
+        "point_seconds": speed.point_seconds,
+    }
+    made: list[Sweep] = []
+    if step := speed.time_step:
+        points = [
+            _point(implementation, context=context)
+            for context in sorted(step.contexts)
+            for implementation in step.implementations
+        ]
+        for size in step.sizes:
+            cell = _cell(study, size)
+            if tune := speed.tune_chunk:
+                chunks = [
+                    _point(implementation, context=context, chunk=chunk)
+                    for context in sorted(step.contexts)
+                    for implementation in tune.implementations
+                    for chunk in tune.chunks
+                    if chunk <= context
+                ]
+                made.append(Sweep(kind="tune_chunk", name=size, cell=cell, points=chunks, **empty))
+            made.append(Sweep(kind="time_step", name=size, cell=cell, points=points, **empty))
+    if decode := speed.time_decode:
+        points = [
+            _point(attention, context=context, batch=batch)
+            for context in sorted(decode.contexts)
+            for batch in decode.batches
+            for attention in decode.attentions
+        ]
+        for size in decode.sizes:
+            cell = _cell(study, size)
+            made.append(Sweep(kind="time_decode", name=size, cell=cell, points=points, **empty))
+    made += [_layer(layer, empty) for layer in speed.time_layer]
+    if speed.copy_task:
+        made.append(_copy(study, speed.copy_task, empty))
+    return made
+
+
+def _point(implementation: str, **values) -> Point:
+    attention, _, stem = implementation.partition("/")
+    return Point(attention=attention, implementation=stem, **values)
+
+
+def _cell(study: Study, size: str) -> Cell:
+    point = {axis: getattr(study.axes, axis)[0] for axis in grid.AXES}
+    return replace(grid.cell(study, point | {"size": size}), keep=(), protocol={})
+
+
+def _layer(layer: TimeLayer, empty: dict) -> Sweep:
+    points = [
+        _point(
+            implementation,
+            context=context,
+            batch=layer.batch or max(1, (layer.tokens or 1) // context),
+            passes=passes,
+        )
+        for context in sorted(layer.contexts)
+        for passes in layer.passes
+        for implementation in layer.implementations
+    ]
+    heads = Heads(n_head=layer.n_head, d_head=layer.d_head)
+    return Sweep(
+        **empty | {"repeats": layer.repeats},
+        kind="time_layer",
+        name=layer.name,
+        layer=heads,
+        points=points,
+    )
+
+
+def _copy(study: Study, task: CopyTask, empty: dict) -> Sweep:
+    points = [
+        _point(
+            attention,
+            context=context,
+            batch=max(1, task.tokens // context),
+            updates=task.updates if context in task.learned else 0,
+        )
+        for context in sorted(task.contexts)
+        for attention in task.attentions
+    ]
+    model = Model(
+        n_layer=task.n_layer,
+        n_head=task.n_head,
+        d_model=task.d_model,
+        vocab_size=task.symbols + 1,
+    )
+    cell = replace(
+        _cell(study, study.axes.size[0]), size="copy", model=model, lr=task.lr, seed=task.seed
+    )
+    return Sweep(kind="copy_task", name="copy", cell=cell, points=points, **empty)
