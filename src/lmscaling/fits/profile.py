@@ -1,0 +1,146 @@
+"""Profile-likelihood intervals: the yardstick for those of the bootstrap.
+
+One parameter is held at a value while all others are fitted again; the values at which chi-squared
+rises by 3.84 bound the 95 % interval (Wilks 1938). Without simulation, and exact where the model is
+linear in some transform of its parameters.
+
+Legend: ``R`` rows (studies), ``K = 1 + 2 J`` parameters ``E, ln c_j, g_j``.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+from lmscaling.fits import newton
+from lmscaling.fits.powers import EXPONENTS, Fitted, Powers
+from lmscaling.fits.uncertainty import LEVEL
+
+RISE = float(chi2.ppf(LEVEL, 1))
+HALVINGS = 16
+"""Of the step in which the end lies: then known to 1e-4 of the half width."""
+DOUBLINGS = 12
+
+
+def interval(powers: Powers, y_Rn: NDArray, fitted: Fitted, which: int | str) -> NDArray:
+    """``[R, 2]`` ends of one parameter, by its place in ``E, ln c_j, g_j``, or of ``"share"``, the
+    part ``g_2 / (g_1 + g_2)``. Coefficients are in the units of ``x`` and positive in every row. An
+    end beyond a bound of the fit is infinite.
+    """
+    best = np.concatenate([fitted.c_RP[:, :1], np.log(fitted.c_RP[:, 1:]), fitted.g_RJ], axis=1)
+    frame = _Frame(powers, y_Rn @ powers.whiten_nn.T, which)
+    at, rest = frame.split(best)
+    spread = frame.spread(best)
+    ends = [_end(frame, fitted.chi2_R, at, rest, side * spread) for side in (-1, 1)]
+    return np.stack(ends, axis=1)
+
+
+class _Frame:
+    """The model with one coordinate held: parameters are ``matrix(value) rest + shift(value)``."""
+
+    def __init__(self, powers: Powers, y_Rn: NDArray, which: int | str) -> None:
+        self.powers, self.y_Rn = powers, y_Rn
+        self.share = which == "share"
+        count = len(powers.log_x_Jn)
+        self.held = 2 * count if self.share else int(which)
+        self.coefficient = 1 <= self.held <= count
+        low = np.array([0.0, *[-np.inf] * count, *[EXPONENTS[0]] * count])
+        high = np.array([np.inf, *[np.inf] * count, *[EXPONENTS[1]] * count])
+        self.least, self.most = (0, 1) if self.share else (low[self.held], high[self.held])
+        self.low, self.high = np.delete(low, self.held), np.delete(high, self.held)
+        if self.share:
+            self.high[-1] *= 2  # the sum of two exponents
+
+    def split(self, theta: NDArray) -> tuple[NDArray, NDArray]:
+        """The held coordinate and the others; beside a share the other is the sum."""
+        theta = theta.copy()
+        if self.share:
+            total = theta[:, -2] + theta[:, -1]
+            theta[:, -1] /= total
+            theta[:, -2] = total
+        value = theta[:, self.held]
+        if self.coefficient:
+            value = value + theta[:, self._exponent] * self._centre
+        return value, np.delete(theta, self.held, axis=1)
+
+    @property
+    def _exponent(self) -> int:
+        """Place of the exponent that goes with the held coefficient."""
+        return self.held + len(self.powers.centre_J)
+
+    @property
+    def _centre(self) -> float:
+        return self.powers.centre_J[self.held - 1]
+
+    def embed(self, value: NDArray) -> tuple[NDArray, NDArray]:
+        count = self.low.size + 1
+        matrix = np.delete(np.eye(count), self.held, axis=1)
+        matrix = np.repeat(matrix[None], len(value), axis=0)
+        shift = np.zeros((len(value), count))
+        if self.share:
+            matrix[:, -2, -1], matrix[:, -1, -1] = 1 - value, value
+        else:
+            shift[:, self.held] = value
+        if self.coefficient:
+            matrix[:, self.held, self._exponent - 1] = -self._centre
+        return matrix, shift
+
+    def spread(self, theta: NDArray) -> NDArray:
+        """A standard error by the Hessian, where the search for an end begins."""
+        _, _, hessian = objective(self.powers, self.y_Rn, theta)
+        slope = np.zeros_like(theta)
+        if self.share:
+            first, second = theta[:, -2], theta[:, -1]
+            slope[:, -2:] = np.stack([-second, first], axis=1) / (first + second)[:, None] ** 2
+        else:
+            slope[:, self.held] = 1
+        if self.coefficient:
+            slope[:, self._exponent] = self._centre
+        inverse = np.linalg.pinv(hessian / 2, hermitian=True)
+        return np.sqrt(np.einsum("ri,rij,rj->r", slope, inverse, slope))
+
+    def lowest(self, value: NDArray, rest: NDArray) -> tuple[NDArray, NDArray]:
+        """Chi-squared with the coordinate held at ``value``, and where the others come to rest."""
+        matrix, shift = self.embed(value)
+
+        def held(u: NDArray, rows: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+            theta = np.einsum("rkl,rl->rk", matrix[rows], u) + shift[rows]
+            cost, gradient, hessian = objective(self.powers, self.y_Rn[rows], theta)
+            turned = matrix[rows].transpose(0, 2, 1)
+            return cost, np.einsum("rlk,rk->rl", turned, gradient), turned @ hessian @ matrix[rows]
+
+        found = newton.minimize(held, rest, self.low, self.high)
+        return found.cost_R, found.x_RK
+
+
+def objective(powers: Powers, y_Rn: NDArray, theta_RK: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    """Chi-squared of all parameters at once, its gradient and Gauss-Newton's Hessian."""
+    count = len(powers.log_x_Jn)
+    log_c, g = theta_RK[:, 1 : 1 + count], theta_RK[:, 1 + count :]
+    parts = np.exp(log_c[:, None, :] - g[:, None, :] * powers.log_x_Jn.T) * powers.member_Jn.T
+    ones = np.ones_like(parts[:, :, :1])
+    slope = powers.whiten_nn @ np.concatenate([ones, parts, -parts * powers.log_x_Jn.T], axis=2)
+    value = theta_RK[:, :1] + parts.sum(axis=2)
+    residual = y_Rn - value @ powers.whiten_nn.T
+    gradient = -2 * np.einsum("rnk,rn->rk", slope, residual)
+    return (residual**2).sum(axis=1), gradient, 2 * slope.transpose(0, 2, 1) @ slope
+
+
+def _end(frame: _Frame, lowest: NDArray, at: NDArray, rest: NDArray, step: NDArray) -> NDArray:
+    """Where chi-squared has risen: steps double until it has, then halve."""
+    inner, outer = at.copy(), np.clip(at + 2 * step, frame.least, frame.most)
+    known = rest.copy()
+    for _ in range(DOUBLINGS):
+        cost, moved = frame.lowest(outer, known)
+        short = (cost - lowest < RISE) & (outer > frame.least) & (outer < frame.most)
+        if not short.any():
+            break
+        inner[short], known[short] = outer[short], moved[short]
+        outer[short] = np.clip(at + 2 * (outer - at), frame.least, frame.most)[short]
+    open_ended = cost - lowest < RISE
+    for _ in range(HALVINGS):
+        middle = (inner + outer) / 2
+        cost, moved = frame.lowest(middle, known)
+        inside = cost - lowest < RISE
+        inner[inside], known[inside] = middle[inside], moved[inside]
+        outer[~inside] = middle[~inside]
+    return np.where(open_ended, np.sign(step) * np.inf, (inner + outer) / 2)
