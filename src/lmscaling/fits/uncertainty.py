@@ -133,11 +133,11 @@ def replicates(
 
 
 def interval(drawn_R: ArrayLike, level: float = LEVEL) -> Interval:
-    """The percentile interval of replicates. An infinite replicate leaves that end open; one that
-    is no number leaves both, since nobody knows where it belongs."""
-    drawn = np.sort(np.asarray(drawn_R, dtype=float))  # what is no number comes last
-    if not len(drawn) or np.isnan(drawn[-1]):
-        return Interval(None, None)
+    """The percentile interval of replicates, of which some may be infinite. One that is no number
+    counts as infinite to both sides, since nobody knows where it belongs."""
+    drawn = np.asarray(drawn_R, dtype=float)
+    unknown = np.isnan(drawn)
     tail = (1 - level) / 2 * (len(drawn) - 1)
-    low, high = drawn[int(np.floor(tail))], drawn[int(np.ceil(len(drawn) - 1 - tail))]
+    low = np.sort(np.where(unknown, -np.inf, drawn))[int(np.floor(tail))]
+    high = np.sort(np.where(unknown, np.inf, drawn))[int(np.ceil(len(drawn) - 1 - tail))]
     return Interval(*(float(end) if np.isfinite(end) else None for end in (low, high)))
