@@ -17,6 +17,8 @@ FEWEST = 32
 SIGMAS = 7 * 1.4826
 LEAST = 0.05
 """Nats."""
+CALM = 8
+"""Updates in a row; a single low one is chance while the loss still rings."""
 
 BLOCK = 32
 LOW = 10
@@ -37,6 +39,36 @@ def find(loss: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float
     heights = np.concatenate([np.empty(0), *found])
     indices = np.concatenate([early, late])
     return indices[heights > 0], heights[heights > 0]
+
+
+def recoveries(
+    loss: NDArray[np.float64], spikes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """First spikes of the upsets of one run, and after how many updates each was over.
+
+    It is over with the first of 8 updates in a row that are no spikes above the median before the
+    upset: the running median at the time, since a later one has learned from the upset itself.
+    Spikes until then are part of it. Infinite if the run ends first.
+    """
+    first, lasted = [], []
+    over = -1.0
+    for i in spikes.tolist():
+        if i < over:
+            continue
+        before = loss[max(0, i - WINDOW) : i]
+        before = before[np.isfinite(before)]
+        middle = np.median(before)
+        band = max(LEAST, SIGMAS * np.median(np.abs(before - middle)))
+        over = i + _first_calm(loss[i:] - middle <= band)
+        first.append(i)
+        lasted.append(over - i)
+    return np.array(first, dtype=np.int64), np.array(lasted, dtype=np.float64)
+
+
+def _first_calm(calm: NDArray[np.bool_]) -> float:
+    """Start of the first ``CALM`` true values in a row."""
+    rows = np.convolve(calm, np.ones(CALM), "valid") == CALM if len(calm) >= CALM else calm[:0]
+    return float(rows.argmax()) if rows.any() else np.inf
 
 
 def _judge(before: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ STATUSES = {
     "crossed": "the side that is ahead changes",
     "none": "one side is ahead throughout; no crossing within the bounds",
     "within_noise": "the gap is nowhere larger than chance allows",
+    "apart": "there is no x at which both are known",
 }
 
 
@@ -41,9 +42,9 @@ class Crossings:
     source: ClassVar[str] = "gaps beyond 1.96 sqrt(2) seed deviations count"
     status: str
     """A key of ``STATUSES``."""
-    seen: tuple[float, float]
+    seen: tuple[float, float] | None = None
     """Smallest and largest x at which both are known: a crossing elsewhere is not excluded."""
-    ahead: str | None
+    ahead: str | None = None
     """Who has the lower loss at the largest x that counts; None if none does."""
     found: tuple[Crossing, ...] = ()
 
@@ -51,11 +52,13 @@ class Crossings:
 def fit(x: ArrayLike, gap: ArrayLike, noise: Noise = STATED) -> Crossings:
     """Crossings from gaps (nats, other less reference) at ascending positive ``x``."""
     x, gap = np.asarray(x, dtype=float), np.asarray(gap, dtype=float)
+    if not len(x):
+        return Crossings(status="apart")
     chance = norm.isf((1 - LEVEL) / 2) * np.sqrt(2) * np.hypot(noise.seed_sd, noise.point_sd)
-    counts = np.flatnonzero(np.abs(gap) > chance)
+    counts = np.flatnonzero(np.abs(gap) > chance).tolist()
     seen = (float(x[0]), float(x[-1]))
     if not len(counts):
-        return Crossings(status="within_noise", seen=seen, ahead=None)
+        return Crossings(status="within_noise", seen=seen)
     lower = ["other" if gap[i] < 0 else "reference" for i in counts]
     found = tuple(
         Crossing(_zero(x, gap, i, j), Interval(float(x[i]), float(x[j])), after)

@@ -10,7 +10,7 @@ and data for ``C = 6 N D``: their equation 4.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import chi2
 
 from lmscaling.fits import log_sum_exp, powers, profile, uncertainty
-from lmscaling.fits.uncertainty import STATED, Interval, Noise, Runs
+from lmscaling.fits.uncertainty import LEVEL, STATED, Interval, Noise, Runs
 
 STATUSES = {
     "fitted": "a single minimum, within the stated noise",
@@ -91,13 +91,30 @@ class LossSurface:
     """Measured less fitted losses, nats, in the order of the points."""
     check: Check | None = None
     """None if it was not asked for."""
+    drawn: dict[str, NDArray] | None = field(default=None, repr=False, compare=False)
+    """Parameters of the replicates, for bands around curves."""
 
     def loss(self, N: ArrayLike, D: ArrayLike) -> NDArray:
         """What the surface says of other sizes and data, nats per token."""
         if self.values is None:
             raise ValueError(f"a surface of status {self.status!r} has no values")
-        v = self.values
-        return v["E"] + v["A"] * np.asarray(N) ** -v["alpha"] + v["B"] * np.asarray(D) ** -v["beta"]
+        return _losses(self.values, np.asarray(N, dtype=float), np.asarray(D, dtype=float))
+
+    def band(
+        self, N: ArrayLike, D: ArrayLike, level: float = LEVEL, of_runs: bool = False
+    ) -> list[Interval]:
+        """Intervals of the surface at other sizes and data, or of what runs would measure there."""
+        if self.drawn is None or self.noise is None:
+            raise ValueError(f"a surface of status {self.status!r} has no values")
+        count = len(self.drawn["E"])
+        sd = float(np.hypot(self.noise.seed_sd, self.noise.point_sd)) * of_runs
+        luck = sd * np.random.default_rng(1).standard_normal(count)
+        places = zip(np.ravel(N), np.ravel(D), strict=True)
+        return [uncertainty.interval(_losses(self.drawn, n, d) + luck, level) for n, d in places]
+
+
+def _losses(v: dict, N: ArrayLike, D: ArrayLike) -> NDArray:
+    return v["E"] + v["A"] * N ** -v["alpha"] + v["B"] * D ** -v["beta"]
 
 
 def fit(
@@ -189,29 +206,29 @@ def _judged(
     again = powers.fit(model, drawn, np.repeat(found.g_RJ, count, axis=0))
     named = _named(model, again)
     at_bound = bool(found.at_bound_R[0])
-    early = not found.converged_R[0]
+    status = "misfit" if misfit else "fitted"
+    if at_bound:
+        status = "bound"
+    if not found.converged_R[0]:
+        status = "stopped_early"
     return replace(
         result,
-        status="stopped_early"
-        if early
-        else "bound"
-        if at_bound
-        else "misfit"
-        if misfit
-        else "fitted",
+        status=status,
         values={name: float(value[0]) for name, value in _named(model, found).items()},
         intervals={name: uncertainty.interval(value) for name, value in named.items()},
         profiles=None if at_bound else _profiles(model, found, loss, widen),
         noise=noise,
         degrees=degrees,
         residuals=tuple(map(float, loss - fitted)),
+        drawn=named,
     )
 
 
 def _named(model: powers.Powers, found: powers.Fitted) -> dict[str, NDArray]:
-    """The parameters of each row by ``PARAMETERS``."""
-    A, B = np.exp(model.log_coefficients(found.g_RJ, found.c_RP)).T
-    alpha, beta = found.g_RJ.T
+    """The parameters of each row by ``PARAMETERS``; a power without weight has no exponent."""
+    used = found.used_RP[:, 1:]
+    A, B = np.where(used, np.exp(model.log_coefficients(found.g_RJ, found.c_RP)), 0).T
+    alpha, beta = np.where(used, found.g_RJ, np.nan).T
     values = (found.c_RP[:, 0], A, B, alpha, beta, beta / (alpha + beta))
     return dict(zip(PARAMETERS, values, strict=True))
 

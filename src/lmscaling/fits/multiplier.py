@@ -1,8 +1,8 @@
 """How much more the reference must spend for the same loss: the compute multiplier of an attention.
 
 ``m(L) = x_reference(L) / x_other(L)``, where ``x(L)`` is what a run spends until its loss first is
-``L``: updates, FLOPs or hours. Above 1 the other attention is the better one. It depends on the loss,
-so it is given at several, and it splits into what is learned by an update and how long that takes:
+``L``: updates, FLOPs or hours. Above 1 the other attention is the better one. It depends on the
+loss, so it is given at several, and it splits into what an update teaches and how long that takes:
 
     hours = updates x speed,    speed = (hours per update)_reference / (hours per update)_other
 
@@ -70,7 +70,7 @@ class Multipliers:
     levels: tuple[AtLoss, ...] = ()
     """From the highest loss to the lowest that both reach."""
     crossings: dict[str, Crossings] | None = None
-    """By axis: where the other overtakes or falls behind, or the bounds within which it does not."""
+    """By axis: where the other overtakes or falls behind, or within which bounds it does not."""
 
 
 def fit(
@@ -90,12 +90,12 @@ def fit(
         return Multipliers(status="too_few")
     crossings = {axis: _crossings(one, two, i, noise) for i, axis in enumerate(AXES)}
     low, high = max(one.loss[-1], two.loss[-1]), min(one.loss[0], two.loss[0])
-    if losses is None:
-        ends = two.log_x(np.array([high, low]))[0]
-        losses = two.loss_at(np.linspace(*ends, LEVELS), 0)
-    level = np.unique(np.clip(np.asarray(losses, dtype=float), low, high))[::-1]
     if low >= high:
         return Multipliers(status="apart", crossings=crossings)
+    if losses is None:
+        first, last = two.log_x(np.array([high, low]))[0]
+        losses = two.loss_at(np.linspace(first, last, LEVELS), 0)
+    level = np.unique(np.clip(np.asarray(losses, dtype=float), low, high))[::-1]
     log_m = one.log_x(level) - two.log_x(level)
     shift = noise.seed_sd * np.random.default_rng(seed).standard_normal((2, count, 1))
     with np.errstate(invalid="ignore"):  # neither comes so low: no number, both ends open
@@ -114,6 +114,8 @@ class _Envelope:
 
     loss: NDArray
     log_spent: NDArray
+    log_end: NDArray
+    """``[axis]``: the run may go on after its best loss."""
 
     @classmethod
     def of(cls, curve: Curve) -> "_Envelope":
@@ -121,8 +123,10 @@ class _Envelope:
         known = np.isfinite(loss)
         loss = _running_median(loss[known])
         spent = np.log([np.asarray(getattr(curve, axis), dtype=float)[known] for axis in AXES])
+        if not len(loss):
+            return cls(loss, spent, np.full(len(AXES), -np.inf))
         new = np.diff(np.minimum.accumulate(loss), prepend=np.inf) < 0
-        return cls(loss[new], spent[:, new])
+        return cls(loss[new], spent[:, new], spent[:, -1])
 
     def log_x(self, loss: NDArray) -> NDArray:
         """Logarithms ``[axis, ...]`` of what is spent until a loss; infinite if never reached."""
@@ -149,10 +153,9 @@ def _running_median(loss: NDArray) -> NDArray:
 def _crossings(one: _Envelope, two: _Envelope, axis: int, noise: Noise) -> Crossings:
     """On one axis, over what both curves have spent."""
     first, second = one.log_spent[axis], two.log_spent[axis]
-    both = np.union1d(first, second)
-    both = both[(both >= max(first[0], second[0])) & (both <= min(first[-1], second[-1]))]
-    if not len(both):
-        raise ValueError(f"the two curves share no {AXES[axis]}")
+    start, end = max(first[0], second[0]), min(one.log_end[axis], two.log_end[axis])
+    both = np.union1d(np.union1d(first, second), [start, end])
+    both = both[(both >= start) & (both <= end)]
     return crossing.fit(np.exp(both), two.loss_at(both, axis) - one.loss_at(both, axis), noise)
 
 

@@ -71,7 +71,7 @@ class Fitted:
     converged_R: NDArray
 
     @property
-    def used_RP(self) -> NDArray:
+    def used_RP(self) -> NDArray[np.bool_]:
         """Which coefficients are more than rounding."""
         return self.c_RP > WEIGHTLESS
 
@@ -80,7 +80,7 @@ class Fitted:
         """Whether some coefficient is zero or some exponent where the search ends."""
         low, high = EXPONENTS
         inside = (self.g_RJ > low * 1.001) & (self.g_RJ < high / 1.001)
-        return ~(self.used_RP.all(axis=1) & inside.all(axis=1))
+        return np.logical_not(np.hstack([self.used_RP, inside]).all(axis=1))
 
 
 def fit(powers: Powers, y_Rn: NDArray, start_RJ: NDArray) -> Fitted:
@@ -134,6 +134,6 @@ def _nonnegative(columns: NDArray, y: NDArray) -> tuple[NDArray, NDArray, NDArra
             lower = (some_residual**2).sum(axis=1) < (residual**2).sum(axis=1)
             best = np.flatnonzero(lower & (some_c >= 0).all(axis=1))
             c[best], q[best], residual[best] = 0, 0, some_residual[best]
-            c[np.ix_(best, used)] = some_c[best]
-            q[np.ix_(best, range(q.shape[1]), range(count))] = some_q[best]
+            c[best[:, None], used] = some_c[best]
+            q[best, :, :count] = some_q[best]
     return c, q, residual

@@ -16,9 +16,9 @@ from lmscaling.fits.powers import EXPONENTS, Fitted, Powers
 from lmscaling.fits.uncertainty import LEVEL
 
 RISE = float(chi2.ppf(LEVEL, 1))
-HALVINGS = 16
-"""Of the step in which the end lies: then known to 1e-4 of the half width."""
 DOUBLINGS = 12
+SECANTS = 5
+"""The root of the rise is nearly linear in the value: the end is then known to 1e-3 of it."""
 
 
 def interval(powers: Powers, y_Rn: NDArray, fitted: Fitted, which: int | str) -> NDArray:
@@ -27,11 +27,12 @@ def interval(powers: Powers, y_Rn: NDArray, fitted: Fitted, which: int | str) ->
     end beyond a bound of the fit is infinite.
     """
     best = np.concatenate([fitted.c_RP[:, :1], np.log(fitted.c_RP[:, 1:]), fitted.g_RJ], axis=1)
-    frame = _Frame(powers, y_Rn @ powers.whiten_nn.T, which)
-    at, rest = frame.split(best)
-    spread = frame.spread(best)
-    ends = [_end(frame, fitted.chi2_R, at, rest, side * spread) for side in (-1, 1)]
-    return np.stack(ends, axis=1)
+    side = np.repeat([-1.0, 1.0], len(best))  # both ends are searched together
+    row = np.tile(np.arange(len(best)), 2)
+    frame = _Frame(powers, (y_Rn @ powers.whiten_nn.T)[row], which)
+    at, rest = frame.split(best[row])
+    ends = _ends(frame, fitted.chi2_R[row], at, rest, side * frame.spread(best[row]))
+    return ends.reshape(2, -1).T
 
 
 class _Frame:
@@ -125,22 +126,27 @@ def objective(powers: Powers, y_Rn: NDArray, theta_RK: NDArray) -> tuple[NDArray
     return (residual**2).sum(axis=1), gradient, 2 * slope.transpose(0, 2, 1) @ slope
 
 
-def _end(frame: _Frame, lowest: NDArray, at: NDArray, rest: NDArray, step: NDArray) -> NDArray:
-    """Where chi-squared has risen: steps double until it has, then halve."""
+def _ends(frame: _Frame, lowest: NDArray, at: NDArray, rest: NDArray, step: NDArray) -> NDArray:
+    """Where chi-squared has risen: steps double until it has, then secants."""
+    target = np.sqrt(RISE)
     inner, outer = at.copy(), np.clip(at + 2 * step, frame.least, frame.most)
-    known = rest.copy()
+    known, low, high = rest.copy(), np.zeros(len(at)), np.zeros(len(at))
     for _ in range(DOUBLINGS):
         cost, moved = frame.lowest(outer, known)
-        short = (cost - lowest < RISE) & (outer > frame.least) & (outer < frame.most)
+        high = np.sqrt(np.maximum(cost - lowest, 0))
+        short = (high < target) & (outer > frame.least) & (outer < frame.most)
         if not short.any():
             break
-        inner[short], known[short] = outer[short], moved[short]
+        inner[short], known[short], low[short] = outer[short], moved[short], high[short]
         outer[short] = np.clip(at + 2 * (outer - at), frame.least, frame.most)[short]
-    open_ended = cost - lowest < RISE
-    for _ in range(HALVINGS):
-        middle = (inner + outer) / 2
+    beyond = high < target
+    for _ in range(SECANTS):
+        part = (target - low) / np.where(beyond, 1, high - low)
+        middle = inner + part * (outer - inner)
         cost, moved = frame.lowest(middle, known)
-        inside = cost - lowest < RISE
-        inner[inside], known[inside] = middle[inside], moved[inside]
-        outer[~inside] = middle[~inside]
-    return np.where(open_ended, np.sign(step) * np.inf, (inner + outer) / 2)
+        rise = np.sqrt(np.maximum(cost - lowest, 0))
+        inside = rise < target
+        inner[inside], known[inside], low[inside] = middle[inside], moved[inside], rise[inside]
+        outer[~inside], high[~inside] = middle[~inside], rise[~inside]
+    end = inner + (target - low) / np.where(beyond, 1, high - low) * (outer - inner)
+    return np.where(beyond, np.sign(step) * np.inf, end)
