@@ -76,7 +76,7 @@ def fit(
         count=count,
         check=False,
     )
-    if surface.drawn is None:
+    if not surface.drawn:
         return Holdout(status="no_surface", size=float(size), surface=surface)
     predicted = surface.loss(N[~known], D[~known])
     level = 1 - (1 - LEVEL) / len(predicted)  # Bonferroni

@@ -64,7 +64,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class LossSurface:
-    """One surface; without numbers unless the points tell them."""
+    """One surface; dictionaries are empty unless the points tell the numbers."""
 
     formula: ClassVar[str] = "L(N, D) = E + A / N^alpha + B / D^beta"
     optimum: ClassVar[str] = "N ~ C^a, D ~ C^(1 - a), a = beta / (alpha + beta), if C = 6 N D"
@@ -74,13 +74,13 @@ class LossSurface:
     convention: str
     """What ``N`` counts: a key of ``CONVENTIONS``."""
     points: int
-    values: dict[str, float] | None = None
+    values: dict[str, float] = field(default_factory=dict)
     """By ``PARAMETERS``; losses in nats per token."""
-    intervals: dict[str, Interval] | None = None
+    intervals: dict[str, Interval] = field(default_factory=dict)
     """By the bootstrap over runs."""
-    profiles: dict[str, Interval] | None = None
-    """By profile likelihood, for comparison; None at a bound."""
-    noise: Noise | None = None
+    profiles: dict[str, Interval] = field(default_factory=dict)
+    """By profile likelihood, for comparison; empty at a bound."""
+    noise: Noise = STATED
     """What the intervals assume."""
     chi2: float | None = None
     degrees: int | None = None
@@ -91,12 +91,12 @@ class LossSurface:
     """Measured less fitted losses, nats, in the order of the points."""
     check: Check | None = None
     """None if it was not asked for."""
-    drawn: dict[str, NDArray] | None = field(default=None, repr=False, compare=False)
+    drawn: dict[str, NDArray] = field(default_factory=dict, repr=False, compare=False)
     """Parameters of the replicates, for bands around curves."""
 
     def loss(self, N: ArrayLike, D: ArrayLike) -> NDArray:
         """What the surface says of other sizes and data, nats per token."""
-        if self.values is None:
+        if not self.values:
             raise ValueError(f"a surface of status {self.status!r} has no values")
         return _losses(self.values, np.asarray(N, dtype=float), np.asarray(D, dtype=float))
 
@@ -104,7 +104,7 @@ class LossSurface:
         self, N: ArrayLike, D: ArrayLike, level: float = LEVEL, of_runs: bool = False
     ) -> list[Interval]:
         """Intervals of the surface at other sizes and data, or of what runs would measure there."""
-        if self.drawn is None or self.noise is None:
+        if not self.drawn:
             raise ValueError(f"a surface of status {self.status!r} has no values")
         count = len(self.drawn["E"])
         sd = float(np.hypot(self.noise.seed_sd, self.noise.point_sd)) * of_runs
@@ -200,7 +200,6 @@ def _judged(
     degrees = len(loss) - 5
     misfit = found.chi2_R[0] > chi2.ppf(MISFIT, degrees)
     widen = float(np.sqrt(found.chi2_R[0] / degrees)) if misfit else 1.0
-    assert result.noise is not None
     noise = result.noise.scaled(widen)
     drawn = uncertainty.replicates(fitted, loss - fitted, runs, noise, count)
     again = powers.fit(model, drawn, np.repeat(found.g_RJ, count, axis=0))
@@ -216,7 +215,7 @@ def _judged(
         status=status,
         values={name: float(value[0]) for name, value in _named(model, found).items()},
         intervals={name: uncertainty.interval(value) for name, value in named.items()},
-        profiles=None if at_bound else _profiles(model, found, loss, widen),
+        profiles={} if at_bound else _profiles(model, found, loss, widen),
         noise=noise,
         degrees=degrees,
         residuals=tuple(map(float, loss - fitted)),

@@ -13,7 +13,7 @@ FLOPs and hours take the same place between the same points, so the product is e
 The seed shifts a whole curve: intervals come from draws of one shift for each.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -69,7 +69,7 @@ class Multipliers:
     """A key of ``STATUSES``."""
     levels: tuple[AtLoss, ...] = ()
     """From the highest loss to the lowest that both reach."""
-    crossings: dict[str, Crossings] | None = None
+    crossings: dict[str, Crossings] = field(default_factory=dict)
     """By axis: where the other overtakes or falls behind, or within which bounds it does not."""
 
 

@@ -12,7 +12,7 @@ al. 2020, arXiv:2010.14701.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -63,7 +63,7 @@ class PowerLaw:
     """Nats per token."""
     k: float | None = None
     gamma: float | None = None
-    intervals: dict[str, Interval] | None = None
+    intervals: dict[str, Interval] = field(default_factory=dict)
     """Of ``E``, ``k`` and ``gamma``."""
 
     def loss(self, x: ArrayLike) -> NDArray:

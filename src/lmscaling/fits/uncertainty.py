@@ -50,13 +50,10 @@ class Interval:
     def __contains__(self, value: float) -> bool:
         return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
 
-    def meets(self, other: "Interval") -> bool:
-        """Whether the two overlap."""
-        apart = (
-            low is not None and high is not None and low > high
-            for low, high in ((self.low, other.high), (other.low, self.high))
-        )
-        return not any(apart)
+    @property
+    def width(self) -> float:
+        """Infinite if an end is open."""
+        return np.inf if self.low is None or self.high is None else self.high - self.low
 
 
 @dataclass(frozen=True)
