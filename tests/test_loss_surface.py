@@ -46,16 +46,24 @@ def test_a_known_surface_is_found_by_both_ways(truth):
     assert found.loss(1e9, 1e11) == pytest.approx(surface(1e9, 1e11, **truth), abs=1e-4)
 
 
-DESIGNS = {"runs": None, "trunks": N}
-"""Every point a run of its own, or all amounts of data of a size from one trunk."""
+TWICE = np.r_[np.arange(20), np.arange(10)]
+"""The two smaller sizes have a second seed."""
+DESIGNS = {
+    "runs": (np.arange(20), np.arange(20), np.arange(20), Noise()),
+    "trunks": (np.arange(20), N, N, Noise()),
+    "seeds": (TWICE, np.arange(30), TWICE, Noise(seed_sd=0.004)),
+}
+"""Place, trunk and cell of each point, and the noise. Every point is a run of its own, or all of a
+size come from one trunk, or some have a second seed, which alone shows a noise twice the stated."""
 
 
 def cover(design: str, studies: int, count: int) -> tuple[dict[str, float], dict[str, float]]:
     """Share of studies whose intervals hold the truth, and median width over the profile's."""
-    runs = Runs.of(len(N), DESIGNS[design])
+    place, trunk, cell, noise = DESIGNS[design]
+    n, d = N[place], D[place]
     held, widths = {name: [] for name in PARAMETERS}, {name: [] for name in PARAMETERS}
-    for loss in replicates(surface(), 0 * N, runs, Noise(), studies, seed=studies):
-        found = loss_surface.fit(N, D, loss, trunk=DESIGNS[design], count=count, check=False)
+    for loss in replicates(surface(n, d), 0 * n, Runs.of(len(n), trunk), noise, studies, studies):
+        found = loss_surface.fit(n, d, loss, trunk=trunk, cell=cell, count=count, check=False)
         for name in PARAMETERS:
             held[name].append(TRUTH[name] in found.intervals[name])
             widths[name].append([found.intervals[name].width, found.profiles[name].width])

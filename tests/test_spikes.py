@@ -44,3 +44,43 @@ def test_the_bounds_rule_out_most_of_a_calm_run():
     loss = 3 + np.random.default_rng(0).normal(0, 0.1, 100_000)
     assert len(spikes._candidates(loss)) < 10_000
     assert len(spikes.find(loss)[0]) == 0
+
+
+def calm(n: int = 400) -> np.ndarray:
+    return np.random.default_rng(0).normal(3, 0.02, n)
+
+
+def test_an_upset_lasts_until_the_loss_is_back_in_the_band_before_it():
+    loss = calm()
+    loss[200:230] += np.linspace(2, 0.3, 30)
+    loss[300] += 1
+    first, updates = spikes.recoveries(loss, spikes.find(loss)[0])
+    assert first.tolist() == [200, 300]
+    assert updates.tolist() == [30, 1]
+
+
+def test_one_low_update_does_not_end_an_upset():
+    loss = calm()
+    loss[200:240] += 1
+    loss[220] -= 1
+    first, updates = spikes.recoveries(loss, spikes.find(loss)[0])
+    assert (first.tolist(), updates.tolist()) == ([200], [40])
+
+
+def test_updates_without_a_number_are_not_calm():
+    loss = calm()
+    loss[200] += 1
+    loss[203] = np.nan
+    _, updates = spikes.recoveries(loss, np.array([200]))
+    assert updates.tolist() == [4]
+
+
+def test_an_upset_may_outlast_the_run():
+    loss = calm()
+    loss[200:] += 1
+    first, updates = spikes.recoveries(loss, spikes.find(loss)[0])
+    assert (first.tolist(), updates.tolist()) == ([200], [np.inf])
+    late = calm()
+    late[-3] += 1
+    assert spikes.recoveries(late, spikes.find(late)[0])[1].tolist() == [np.inf]
+    assert spikes.recoveries(calm(), np.array([], dtype=int))[1].tolist() == []

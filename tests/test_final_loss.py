@@ -1,0 +1,49 @@
+"""The end of a run, whatever spikes."""
+
+import numpy as np
+import pytest
+
+from lmscaling.fits import final_loss
+
+
+def run(n: int = 10_000, seed: int = 0) -> np.ndarray:
+    return 3 + np.random.default_rng(seed).normal(0, 0.03, n)
+
+
+def test_the_last_percent_is_averaged():
+    loss = run()
+    loss[:-100] += 1
+    found = final_loss.fit(loss)
+    assert (found.status, found.used, found.left_out) == ("settled", 100, 0)
+    assert found.loss == pytest.approx(loss[-100:].mean())
+
+
+def test_spikes_and_missing_losses_are_left_out():
+    loss = run()
+    clean = final_loss.fit(loss).loss
+    loss[-30], loss[-50:-48], loss[-70] = 9.0, 6.0, np.nan
+    found = final_loss.fit(loss)
+    assert (found.status, found.left_out) == ("settled", 4)
+    assert found.loss == pytest.approx(clean, abs=0.003)
+
+
+def test_a_run_that_spikes_to_the_end_is_named():
+    loss = run()
+    loss[-100::6] += 1
+    assert final_loss.fit(loss).status == "spiking"
+
+
+def test_the_error_is_that_of_blocks_not_of_updates():
+    found = [final_loss.fit(run(20_000, seed)) for seed in range(200)]
+    errors = [f.error for f in found if f.error is not None]
+    assert np.mean(errors) == pytest.approx(np.std([f.loss for f in found if f.loss]), rel=0.15)
+    slow = np.repeat(run(500), 40)  # neighbours err together
+    rough = final_loss.fit(slow).error
+    assert rough is not None
+    assert rough > 2 * np.mean(errors)
+
+
+@pytest.mark.parametrize("loss", [[], [3.0] * 19, [np.nan] * 100, [np.nan] * 92 + [3.0] * 8])
+def test_too_few_losses_have_no_end(loss):
+    found = final_loss.fit(loss)
+    assert (found.status, found.loss) == ("too_few", None)
