@@ -119,7 +119,8 @@ def test_points_farther_off_than_their_noise_widen_the_intervals_and_say_so():
     loss = surface() + rng.normal(0, 0.02, len(N))
     found = loss_surface.fit(N, D, loss, check=False)
     assert found.status == "misfit"
-    assert found.noise.seed_sd == pytest.approx(0.02, rel=0.5)
+    assert found.noise.seed_sd == 0.002
+    assert found.noise.point_sd == pytest.approx(0.02, rel=0.5)
     assert all(TRUTH[name] in found.intervals[name] for name in PARAMETERS)
 
 

@@ -54,7 +54,7 @@ def fit(x: ArrayLike, gap: ArrayLike, noise: Noise = STATED) -> Crossings:
     x, gap = np.asarray(x, dtype=float), np.asarray(gap, dtype=float)
     if not len(x):
         return Crossings(status="apart")
-    chance = norm.isf((1 - LEVEL) / 2) * np.sqrt(2) * np.hypot(noise.seed_sd, noise.point_sd)
+    chance = norm.isf((1 - LEVEL) / 2) * np.sqrt(2) * noise.sd
     counts = np.flatnonzero(np.abs(gap) > chance).tolist()
     seen = (float(x[0]), float(x[-1]))
     if not len(counts):

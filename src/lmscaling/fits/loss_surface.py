@@ -83,6 +83,7 @@ class LossSurface:
     noise: Noise = STATED
     """What the intervals assume."""
     chi2: float | None = None
+    """Under the noise that is stated, or that seeds show."""
     degrees: int | None = None
     """Of freedom: points less five."""
     condition: float | None = None
@@ -107,8 +108,7 @@ class LossSurface:
         if not self.drawn:
             raise ValueError(f"a surface of status {self.status!r} has no values")
         count = len(self.drawn["E"])
-        sd = float(np.hypot(self.noise.seed_sd, self.noise.point_sd)) * of_runs
-        luck = sd * np.random.default_rng(1).standard_normal(count)
+        luck = of_runs * self.noise.sd * np.random.default_rng(1).standard_normal(count)
         places = zip(np.ravel(N), np.ravel(D), strict=True)
         return [uncertainty.interval(_losses(self.drawn, n, d) + luck, level) for n, d in places]
 
@@ -142,16 +142,30 @@ def fit(
         return blank
     runs = Runs.of(len(loss), trunk, cell)
     model, found = _search(N, D, loss, runs, noise)
-    seen = runs.noise(loss - model.values(found.g_RJ, found.c_RP)[0], noise)
-    if seen != noise:
-        model, found = _search(N, D, loss, runs, seen)
-    condition = _condition(model, found)
-    result = replace(blank, condition=condition, noise=seen, chi2=float(found.chi2_R[0]))
-    if len(found.g_RJ) > 1 or condition > CONDITION:
+    noise = runs.noise(loss - model.values(found.g_RJ, found.c_RP)[0], noise)
+    degrees = max(len(loss) - 5, 1)
+    model, found = _search(N, D, loss, runs, noise)
+    result = replace(
+        blank,
+        condition=_condition(model, found),
+        noise=noise,
+        chi2=float(found.chi2_R[0]),
+        degrees=degrees,
+    )
+    if len(found.g_RJ) > 1 or _condition(model, found) > CONDITION:
         return replace(result, status="not_unique")
-    if check:
-        result = replace(result, check=_check(seen, model, found, loss, runs, count))
-    return _judged(result, model, found, loss, runs, count)
+    status = "fitted"
+    if found.chi2_R[0] > chi2.ppf(MISFIT, degrees):
+        status = "misfit"
+        noise = uncertainty.widen(
+            lambda wider: float(_search(N, D, loss, runs, wider)[1].chi2_R[0]), noise, degrees
+        )
+        model, found = _search(N, D, loss, runs, noise)
+        found = found.best()
+    result = _judged(replace(result, status=status, noise=noise), model, found, loss, runs, count)
+    return (
+        replace(result, check=_check(noise, model, found, loss, runs, count)) if check else result
+    )
 
 
 def _search(
@@ -170,8 +184,7 @@ def _search(
         ratios = np.where(found.used_RP[kept, 1:] & found.used_RP[row, 1:], ratios, 0)
         if found.converged_R[row] and ratios.max(axis=1).min() > np.log(APART):
             kept.append(row)
-    parts = (found.g_RJ, found.c_RP, found.chi2_R, found.converged_R)
-    return model, powers.Fitted(*(part[kept] for part in parts))
+    return model, found.rows(kept)
 
 
 def _condition(model: powers.Powers, found: powers.Fitted) -> float:
@@ -197,27 +210,16 @@ def _judged(
 ) -> LossSurface:
     """The surface with its numbers, intervals and status."""
     fitted = model.values(found.g_RJ, found.c_RP)[0]
-    degrees = len(loss) - 5
-    misfit = found.chi2_R[0] > chi2.ppf(MISFIT, degrees)
-    widen = float(np.sqrt(found.chi2_R[0] / degrees)) if misfit else 1.0
-    noise = result.noise.scaled(widen)
-    drawn = uncertainty.replicates(fitted, loss - fitted, runs, noise, count)
+    drawn = uncertainty.replicates(fitted, loss - fitted, runs, result.noise, count)
     again = powers.fit(model, drawn, np.repeat(found.g_RJ, count, axis=0))
     named = _named(model, again)
-    at_bound = bool(found.at_bound_R[0])
-    status = "misfit" if misfit else "fitted"
-    if at_bound:
-        status = "bound"
-    if not found.converged_R[0]:
-        status = "stopped_early"
+    status = "bound" if found.at_bound_R[0] else result.status
     return replace(
         result,
-        status=status,
+        status=status if found.converged_R[0] else "stopped_early",
         values={name: float(value[0]) for name, value in _named(model, found).items()},
         intervals={name: uncertainty.interval(value) for name, value in named.items()},
-        profiles={} if at_bound else _profiles(model, found, loss, widen),
-        noise=noise,
-        degrees=degrees,
+        profiles={} if status == "bound" else _profiles(model, found, loss),
         residuals=tuple(map(float, loss - fitted)),
         drawn=named,
     )
@@ -232,15 +234,11 @@ def _named(model: powers.Powers, found: powers.Fitted) -> dict[str, NDArray]:
     return dict(zip(PARAMETERS, values, strict=True))
 
 
-def _profiles(
-    model: powers.Powers, found: powers.Fitted, loss: NDArray, widen: float
-) -> dict[str, Interval]:
-    """Profile intervals under the widened noise."""
-    wide = replace(model, whiten_nn=model.whiten_nn / widen)
-    best = replace(found, chi2_R=found.chi2_R / widen**2)
+def _profiles(model: powers.Powers, found: powers.Fitted, loss: NDArray) -> dict[str, Interval]:
+    """Profile intervals under the same noise."""
     made = {}
     for name, which in zip(PARAMETERS, (0, 1, 2, 3, 4, "share"), strict=True):
-        ends = profile.interval(wide, loss[None], best, which)[0]
+        ends = profile.interval(model, loss[None], found, which)[0]
         ends = np.exp(ends) if name in ("A", "B") else ends
         made[name] = Interval(*(float(end) if np.isfinite(end) else None for end in ends))
     return made
@@ -262,9 +260,10 @@ def _check(
     log_N, log_D = model.log_x_Jn + model.centre_J[:, None]
     other = log_sum_exp.fit(log_N, log_D, np.log(loss))
     residual = loss - np.exp(log_sum_exp.values(other.theta_RK, log_N, log_D)[0])
-    spread = 1.4826 * float(np.median(np.abs(model.whiten_nn @ residual)))
-    typical = spread * np.sqrt(len(loss) / (len(loss) - 5))
-    noise = noise.scaled(max(1.0, typical))
+    typical = 1.4826 * np.median(np.abs(residual)) * np.sqrt(len(loss) / (len(loss) - 5))
+    noise = replace(
+        noise, point_sd=max(STATED.point_sd, np.sqrt(max(typical**2 - noise.seed_sd**2, 0)))
+    )
     drawn = uncertainty.replicates(
         model.values(found.g_RJ, found.c_RP)[0], residual, runs, noise, count
     )

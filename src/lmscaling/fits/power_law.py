@@ -83,7 +83,7 @@ class PowerLaws:
     free: dict[str, PowerLaw]
     """Each with its own."""
     ratio: float | None = None
-    """Twice the difference of log-likelihoods, scaled down where the free laws already misfit."""
+    """Twice the difference of log-likelihoods, under the widened noise if the free laws misfit."""
     p_value: float | None = None
     """How often chance alone makes the ratio so large if ``E`` is one; None with one attention."""
 
@@ -111,17 +111,25 @@ def fit(
     if not enough:
         return PowerLaws(shared=blank, free=blank)
     noise = _Joint.of(enough, noise).seen(noise)
-    alone = {name: _Joint.of({name: points}, noise) for name, points in enough.items()}
-    free = blank | {name: joint.laws(noise, count)[name] for name, joint in alone.items()}
+
+    def alone(noise: Noise) -> dict[str, _Joint]:
+        return {name: _Joint.of({name: points}, noise) for name, points in enough.items()}
+
+    def chi2_free(noise: Noise) -> float:
+        return sum(one.chi2 for one in alone(noise).values())
+
+    degrees = sum(one.degrees for one in alone(noise).values())
+    misfit = bool(chi2.sf(chi2_free(noise), degrees) < MISFIT)
+    noise = uncertainty.widen(chi2_free, noise, degrees) if misfit else noise
+    free = blank.copy()
+    for one in alone(noise).values():
+        free |= one.laws(noise, count, misfit)
     if len(enough) == 1:
         return PowerLaws(shared=free, free=free)
     joint = _Joint.of(enough, noise)
-    chi2_free = sum(one.chi2 for one in alone.values())
-    degrees = sum(one.degrees for one in alone.values())
-    scale = chi2_free / degrees if chi2.sf(chi2_free, degrees) < MISFIT else 1.0
-    ratio = max(joint.chi2 - chi2_free, 0.0) / scale
+    shared = blank | joint.laws(noise, count, misfit)
+    ratio = max(joint.chi2 - chi2_free(noise), 0.0)
     p_value = float(chi2.sf(ratio, len(enough) - 1))
-    shared = blank | joint.laws(noise, count)
     return PowerLaws(shared=shared, free=free, ratio=ratio, p_value=p_value)
 
 
@@ -152,11 +160,7 @@ class _Joint:
         model = powers.Powers.of(np.hstack(x), runs.whitener(noise), np.hstack(member))
         start = np.repeat(START[:, None], len(curves), axis=1)
         found = powers.fit(model, np.tile(loss_n, (len(start), 1)), start)
-        best = [int(found.chi2_R.argmin())]
-        parts = (found.g_RJ, found.c_RP, found.chi2_R, found.converged_R)
-        return cls(
-            tuple(curves), loss_n, runs, model, powers.Fitted(*(part[best] for part in parts))
-        )
+        return cls(tuple(curves), loss_n, runs, model, found.best())
 
     @property
     def chi2(self) -> float:
@@ -174,9 +178,8 @@ class _Joint:
         """The noise that seeds show, if there are enough."""
         return self.runs.noise(self.loss_n - self.fitted_n, stated)
 
-    def laws(self, noise: Noise, count: int) -> dict[str, PowerLaw]:
-        misfit = bool(chi2.sf(self.chi2, self.degrees) < MISFIT)
-        noise = noise.scaled(float(np.sqrt(self.chi2 / self.degrees))) if misfit else noise
+    def laws(self, noise: Noise, count: int, misfit: bool) -> dict[str, PowerLaw]:
+        misfit = misfit or bool(chi2.sf(self.chi2, self.degrees) < MISFIT)
         residual = self.loss_n - self.fitted_n
         drawn = uncertainty.replicates(self.fitted_n, residual, self.runs, noise, count)
         again = powers.fit(self.model, drawn, np.repeat(self.found.g_RJ, count, axis=0))

@@ -70,6 +70,15 @@ class Fitted:
     chi2_R: NDArray
     converged_R: NDArray
 
+    def rows(self, chosen: list[int]) -> "Fitted":
+        """Some of the rows."""
+        parts = (self.g_RJ, self.c_RP, self.chi2_R, self.converged_R)
+        return Fitted(*(part[chosen] for part in parts))
+
+    def best(self) -> "Fitted":
+        """The one row with the lowest chi-squared."""
+        return self.rows([int(self.chi2_R.argmin())])
+
     @property
     def used_RP(self) -> NDArray[np.bool_]:
         """Which coefficients are more than rounding."""

@@ -16,6 +16,8 @@ from lmscaling.fits.powers import EXPONENTS, Fitted, Powers
 from lmscaling.fits.uncertainty import LEVEL
 
 RISE = float(chi2.ppf(LEVEL, 1))
+LARGEST = 50.0
+"""Logarithm of a term in nats; a step that overshoots farther is refused all the same."""
 DOUBLINGS = 12
 SECANTS = 5
 """The root of the rise is nearly linear in the value: the end is then known to 1e-3 of it."""
@@ -117,7 +119,8 @@ def objective(powers: Powers, y_Rn: NDArray, theta_RK: NDArray) -> tuple[NDArray
     """Chi-squared of all parameters at once, its gradient and Gauss-Newton's Hessian."""
     count = len(powers.log_x_Jn)
     log_c, g = theta_RK[:, 1 : 1 + count], theta_RK[:, 1 + count :]
-    parts = np.exp(log_c[:, None, :] - g[:, None, :] * powers.log_x_Jn.T) * powers.member_Jn.T
+    logs = np.minimum(log_c[:, None, :] - g[:, None, :] * powers.log_x_Jn.T, LARGEST)
+    parts = np.exp(logs) * powers.member_Jn.T
     ones = np.ones_like(parts[:, :, :1])
     slope = powers.whiten_nn @ np.concatenate([ones, parts, -parts * powers.log_x_Jn.T], axis=2)
     value = theta_RK[:, :1] + parts.sum(axis=2)

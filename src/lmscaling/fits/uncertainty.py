@@ -10,7 +10,7 @@ are never resampled: each corner of a 4 x 5 grid is needed, and a third of such 
 Legend: ``R`` replicates, ``n`` points.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 LEVEL = 0.95
 REPLICATES = 1000
+BISECTIONS = 10
+"""Of a factor 4: the deviation is then known to a thousandth."""
 FEWEST_DEGREES = 3
 """With fewer degrees of freedom seeds say less of their deviation than the stated one does."""
 
@@ -33,8 +35,10 @@ class Noise:
     degrees: int | None = None
     """Of freedom behind ``seed_sd``, where seeds told it; None if it is stated."""
 
-    def scaled(self, factor: float) -> "Noise":
-        return replace(self, seed_sd=self.seed_sd * factor, point_sd=self.point_sd * factor)
+    @property
+    def sd(self) -> float:
+        """Of one loss."""
+        return float(np.hypot(self.seed_sd, self.point_sd))
 
 
 STATED = Noise()
@@ -117,16 +121,29 @@ def replicates(
     """``[R, n]`` losses as another study might have measured them, if the fit were the truth."""
     fitted, residual = np.asarray(fitted_n, dtype=float), np.asarray(residual_n, dtype=float)
     rng = np.random.default_rng(seed)
-    sd = np.full((count, 1), noise.seed_sd)
-    if noise.degrees is not None:  # a deviation from few seeds is itself uncertain
-        sd *= np.sqrt(noise.degrees / rng.chisquare(noise.degrees, (count, 1)))
-    drawn_Rt = sd * rng.standard_normal((count, len(runs.cell_t)))
+    drawn_Rt = noise.seed_sd * rng.standard_normal((count, len(runs.cell_t)))
     deviation = runs.deviations(residual)
     for cell in np.flatnonzero(np.bincount(runs.cell_t) > 1):
         members = np.flatnonzero(runs.cell_t == cell)
         drawn_Rt[:, members] = deviation[rng.choice(members, (count, len(members)))]
+    if noise.degrees is not None:  # deviations of few seeds are themselves uncertain
+        drawn_Rt *= np.sqrt(noise.degrees / rng.chisquare(noise.degrees, (count, 1)))
     own_Rn = noise.point_sd * rng.standard_normal((count, len(fitted)))
     return fitted + drawn_Rt[:, runs.trunk_n] + own_Rn
+
+
+def widen(chi2: Callable[[Noise], float], noise: Noise, degrees: int) -> Noise:
+    """Noise under which a law fits: the part of each point grows until chi-squared is what its
+    degrees of freedom expect (Mandel and Paule 1970). What a form cannot follow differs from point
+    to point; it is no seed, which would shift whole runs."""
+    low = high = noise.point_sd
+    while chi2(replace(noise, point_sd=high)) > degrees:
+        low, high = high, 4 * high
+    for _ in range(BISECTIONS):
+        middle = float(np.sqrt(low * high))
+        too_low = chi2(replace(noise, point_sd=middle)) > degrees
+        low, high = (middle, high) if too_low else (low, middle)
+    return replace(noise, point_sd=high)
 
 
 def interval(drawn_R: ArrayLike, level: float = LEVEL) -> Interval:
