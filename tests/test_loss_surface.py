@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import minimize, nnls
 
-from lmscaling.fits import holdout, log_sum_exp, loss_surface, newton
+from lmscaling.fits import holdout, log_sum_exp, loss_surface, newton, powers
 from lmscaling.fits.loss_surface import PARAMETERS, Check, LossSurface
 from lmscaling.fits.uncertainty import Noise, Runs, replicates
 
@@ -87,6 +87,19 @@ def test_intervals_hold_the_truth_in_95_percent_of_500_studies(design):
     assert min(held.values()) >= 0.92
     assert max(held.values()) <= 0.975
     assert max(ratio.values()) <= 1.5
+
+
+def test_coefficients_are_those_of_scipys_non_negative_least_squares():
+    rng = np.random.default_rng(0)
+    losses = rng.normal(0.5, 1, (200, len(N)))  # far from any law: most have zeros
+    model = powers.Powers.of([N, D], np.eye(len(N)))
+    exponents = rng.uniform(0.1, 1, (200, 2))
+    found, _, residual = powers.project(model, exponents, losses)
+    for terms, loss, row, rest in zip(model.terms(exponents), losses, found, residual, strict=True):
+        expected, norm = nnls(np.column_stack([np.ones(len(N)), terms]), loss)
+        assert row == pytest.approx(expected, abs=1e-8)
+        assert np.linalg.norm(rest) == pytest.approx(norm)
+    assert len({tuple(row > 0) for row in found}) >= 5
 
 
 def test_noise_that_a_trunk_shares_is_not_averaged_away():

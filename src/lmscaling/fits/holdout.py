@@ -60,24 +60,18 @@ def fit(
 ) -> Holdout:
     """The prediction for the largest ``N``; arguments as for ``loss_surface.fit``."""
     N, D, loss = (np.asarray(values, dtype=float) for values in (N, D, loss))
-    size = N.max()
-    known = size > N
-    labels = {
-        name: None if given is None else uncertainty.codes(given)[known]
-        for name, given in (("trunk", trunk), ("cell", cell))
-    }
+    known = N.max() > N
     surface = loss_surface.fit(
-        N[known],
-        D[known],
-        loss[known],
-        **labels,
+        *(values[known] for values in (N, D, loss)),
+        trunk=None if trunk is None else uncertainty.codes(trunk)[known],
+        cell=None if cell is None else uncertainty.codes(cell)[known],
         convention=convention,
         noise=noise,
         count=count,
         check=False,
     )
     if not surface.drawn:
-        return Holdout(status="no_surface", size=float(size), surface=surface)
+        return Holdout(status="no_surface", size=float(N.max()), surface=surface)
     predicted = surface.loss(N[~known], D[~known])
     level = 1 - (1 - LEVEL) / len(predicted)  # Bonferroni
     intervals = surface.band(N[~known], D[~known], level, of_runs=True)
@@ -85,7 +79,7 @@ def fit(
     inside = all(value in span for value, span in zip(loss[~known], intervals, strict=True))
     return Holdout(
         status="predicted" if inside else "missed",
-        size=float(size),
+        size=float(N.max()),
         surface=surface,
         predicted=tuple(map(float, predicted)),
         intervals=tuple(intervals),
