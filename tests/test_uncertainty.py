@@ -88,3 +88,13 @@ def test_many_minima_are_found_at_once_and_bounds_hold():
     found = newton.minimize(bowl, np.zeros((2, 2)), low=0.0, high=[1.0, 5.0])
     assert found.x_RK == pytest.approx(np.array([[0.5, 2.0], [1.0, 0.0]]), abs=1e-4)
     assert found.converged_R.all()
+
+
+@pytest.mark.parametrize("degrees", [None, 5])
+def test_right_forms_are_misfits_in_one_study_of_100(degrees):
+    rng = np.random.default_rng(0)
+    cost = rng.chisquare(15, 4000)
+    if degrees is not None:  # the noise by which losses are divided is itself measured
+        cost /= rng.chisquare(degrees, 4000) / degrees
+    found = [uncertainty.misfit(value, Noise(degrees=degrees), 15) for value in cost]
+    assert np.mean(found) == pytest.approx(0.01, abs=0.005)

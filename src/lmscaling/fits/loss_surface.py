@@ -15,7 +15,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import chi2
 
 from lmscaling.fits import log_sum_exp, powers, profile, uncertainty
 from lmscaling.fits.uncertainty import LEVEL, STATED, Interval, Noise, Runs
@@ -41,8 +40,6 @@ START = np.geomspace(0.04, 2, 9)
 """Exponents in whose pairs searches begin."""
 APART = 1.1
 """Ratio of exponents from which two minima are two."""
-MISFIT = 0.99
-"""Of right surfaces so many lie within their noise."""
 CHANCE = 0.99
 """By chance the two fits lie so near in as many studies."""
 CONDITION = 1e6
@@ -151,7 +148,7 @@ def fit(
 
     degrees, cost = len(loss) - 5, lowest(seen)
     result = replace(blank, status="fitted", noise=seen, chi2=cost, degrees=degrees)
-    if cost > chi2.ppf(MISFIT, degrees):
+    if uncertainty.misfit(cost, seen, degrees):
         result = replace(result, status="misfit", noise=uncertainty.widen(lowest, seen, degrees))
     model, found = _search(N, D, loss, runs, result.noise)
     result = replace(result, condition=(condition := _condition(model, found)))

@@ -33,8 +33,6 @@ STATUSES = {
 START = np.geomspace(0.04, 2, 9)
 """Exponents at which searches begin, the same for all curves."""
 REJECT = 0.05
-MISFIT = 0.01
-"""P-value of the points' distances from their law."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def fit(
         return sum(one.chi2 for one in alone(noise).values())
 
     degrees = sum(one.degrees for one in alone(noise).values())
-    misfit = bool(chi2.sf(chi2_free(noise), degrees) < MISFIT)
+    misfit = uncertainty.misfit(chi2_free(noise), noise, degrees)
     noise = uncertainty.widen(chi2_free, noise, degrees) if misfit else noise
     free = blank.copy()
     for one in alone(noise).values():
@@ -179,7 +177,7 @@ class _Joint:
         return self.runs.noise(self.loss_n - self.fitted_n, stated)
 
     def laws(self, noise: Noise, count: int, misfit: bool) -> dict[str, PowerLaw]:
-        misfit = misfit or bool(chi2.sf(self.chi2, self.degrees) < MISFIT)
+        misfit = misfit or uncertainty.misfit(self.chi2, noise, self.degrees)
         residual = self.loss_n - self.fitted_n
         drawn = uncertainty.replicates(self.fitted_n, residual, self.runs, noise, count)
         again = powers.fit(self.model, drawn, np.repeat(self.found.g_RJ, count, axis=0))

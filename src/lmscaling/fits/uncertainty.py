@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import chi2, f
 
 LEVEL = 0.95
 REPLICATES = 1000
+MISFIT = 0.01
 BISECTIONS = 10
 """Of a factor 4: the deviation is then known to a thousandth."""
 FEWEST_DEGREES = 3
@@ -132,16 +134,24 @@ def replicates(
     return fitted + drawn_Rt[:, runs.trunk_n] + own_Rn
 
 
-def widen(chi2: Callable[[Noise], float], noise: Noise, degrees: int) -> Noise:
+def misfit(chi_squared: float, noise: Noise, degrees: int) -> bool:
+    """Whether it is larger than in 99 of 100 studies whose form is right; where seeds told the
+    noise, by the F distribution."""
+    if noise.degrees is None:
+        return bool(chi2.sf(chi_squared, degrees) < MISFIT)
+    return bool(f.sf(chi_squared / degrees, degrees, noise.degrees) < MISFIT)
+
+
+def widen(chi2_under: Callable[[Noise], float], noise: Noise, degrees: int) -> Noise:
     """Noise under which a law fits: the part of each point grows until chi-squared is what its
     degrees of freedom expect (Mandel and Paule 1970). What a form cannot follow differs from point
     to point; it is no seed, which would shift whole runs."""
     low = high = noise.point_sd
-    while chi2(replace(noise, point_sd=high)) > degrees:
+    while chi2_under(replace(noise, point_sd=high)) > degrees:
         low, high = high, 4 * high
     for _ in range(BISECTIONS):
         middle = float(np.sqrt(low * high))
-        too_low = chi2(replace(noise, point_sd=middle)) > degrees
+        too_low = chi2_under(replace(noise, point_sd=middle)) > degrees
         low, high = (middle, high) if too_low else (low, middle)
     return replace(noise, point_sd=high)
 
