@@ -14,10 +14,19 @@ from pydantic.dataclasses import dataclass
 from lmscaling import grid
 from lmscaling.config import Cell, Model, Study
 from lmscaling.fields import STRICT, Name, Positive, digest, dump
-from lmscaling.files import read_json
+from lmscaling.files import read_json, write_json
 from lmscaling.speeds import CopyTask, Speed, TimeLayer
 
-Kind = Literal["time_step", "tune_chunk", "time_decode", "time_layer", "copy_task"]
+Kind = Literal["tune_chunk", "time_step", "time_decode", "time_layer", "copy_task"]
+
+KINDS: dict[Kind, str] = {
+    "tune_chunk": "Find the fastest chunk size of a training step at every context.",
+    "time_step": "Time a training step of one size at every context.",
+    "time_decode": "Time the sampling of a token behind every context.",
+    "time_layer": "Time one attention alone at every context.",
+    "copy_task": "Learn to copy a sequence, and time a step, at every context.",
+}
+"""What a rule measures, by its name."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -101,6 +110,12 @@ def expand(study: Study) -> dict[str, Sweep]:
     """The sweeps of a study by their folder; none without a section ``speed:``."""
     made = _sweeps(study, study.speed) if study.speed else []
     return {sweep.folder: sweep for sweep in made}
+
+
+def write(folder: Path, study: Study) -> None:
+    """Write ``sweeps/<sweep.folder>.json`` for every sweep into a study's folder."""
+    for name, sweep in expand(study).items():
+        write_json(folder / "sweeps" / f"{name}.json", dump(sweep))
 
 
 def is_pending(folder: Path, sweep: Sweep) -> bool:

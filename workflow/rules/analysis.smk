@@ -8,6 +8,7 @@ rule collect:
         "<results>/study.json",
         collect("<results>/runs/{run}/run.json", run=RUNS),
         collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS),
+        collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS),
     output:
         EXPORTS,
     log:
