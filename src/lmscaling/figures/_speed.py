@@ -9,6 +9,7 @@ bar begins and ends.
 
 import textwrap
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import seaborn as sns
@@ -60,9 +61,10 @@ def page(
     n: int,
     *,
     columns: int | None = None,
-    height: float = 2.2,
+    height: float | None = None,
     spread: str = QUARTILES,
     handles: list[Line2D] | None = None,
+    sharex: bool | Literal["row"] = True,
     sharey: bool = True,
 ) -> tuple[Figure, list[Axes]]:
     """So many panels below one legend, and below them on what hardware it was measured.
@@ -70,18 +72,19 @@ def page(
     Args:
         rows: All that is drawn.
         columns: Panels side by side; left out, as many as look well.
-        height: Of a panel, inches.
+        height: Of a panel, inches; left out, as high as looks well.
         spread: What the note says of repeats, with ``{}`` for their number.
         handles: Of the legend, instead of one a method.
     """
     columns = columns or {1: 1, 2: 2, 4: 2}.get(n, 3)
+    height = height or (2.9 if n == 1 else 2.2)
     below = note(rows, spread)
     shown = (handles or _methods(rows)) + _setups(rows) + _ends(rows)
     ncols = min(len(shown), 3 if max(len(h.get_label()) for h in shown) > 24 else 4)
     inches = 0.15 * (2 + below.count("\n")) + 0.2 * -(-len(shown) // ncols)
     figure, places = plt.subplots(
         -(-n // columns), columns, figsize=(style.PAGE, inches + (height + 0.3) * -(-n // columns)),
-        sharex=True, sharey=sharey, squeeze=False, layout="constrained",
+        sharex=sharex, sharey=sharey, squeeze=False, layout="constrained",
     )  # fmt: skip
     for axes in places.flat[n:]:
         axes.set_axis_off()
@@ -140,13 +143,13 @@ def line(axes: Axes, rows: DataFrame, x: str, y: str, method: style.Method, look
         done[x], done[y], yerr=np.array([low, high], dtype=float),
         color=method.colour, linestyle=look.stroke, linewidth=look.width, elinewidth=1.0,
         marker=method.marker, markersize=4.5, markerfacecolor=_face(method, look),
-        markeredgewidth=0.8,
+        markeredgewidth=0.8, zorder=2 + look.filled / 2,
     )  # fmt: skip
     for end in rows[rows.status != "done"].itertuples():
         at, place = getattr(end, x), _place(done[x], done[y], getattr(end, x))
         axes.plot(
-            at, 0.96 if place is None else place, ENDS[end.status][0],
-            color=method.colour, markersize=6, markeredgewidth=1.4, zorder=4,
+            at, 1.0 if place is None else place, ENDS[end.status][0],
+            color=method.colour, markersize=6, markeredgewidth=1.4, zorder=4, clip_on=False,
             transform=axes.get_xaxis_transform() if place is None else axes.transData,
         )  # fmt: skip
 
@@ -184,7 +187,7 @@ def log_scale(panels: list[Axes], label: str) -> None:
         low, high = axes.get_ylim()
         axes.yaxis.set_major_locator(
             MaxNLocator(5) if high < 4 * low
-            else LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,), numticks=8)
+            else LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,), numticks=8)
         )  # fmt: skip
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axes.yaxis.set_minor_locator(NullLocator())

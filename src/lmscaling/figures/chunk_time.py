@@ -41,7 +41,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 def _contexts(rows: DataFrame) -> dict[int, style.Method]:
     """The look of each context: the colour of linear attention, darker for longer ones."""
     contexts = sorted(rows.context.unique())
-    shades = style.shades(style.COLOURS["linear"], len(contexts))
+    shades = style.shades(style.COLOURS["linear"], len(contexts) + 3)[3:]  # the first are faint
     return {
         context: style.Method(shade, MARKERS[i % len(MARKERS)])
         for i, (context, shade) in enumerate(zip(contexts, shades, strict=True))

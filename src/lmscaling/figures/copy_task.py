@@ -33,7 +33,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     _speed.lines(accuracy, learned, "accuracy", _speed.looks(rows))
     accuracy.set_ylim(-0.03, 1.03)
     accuracy.yaxis.set_major_locator(MaxNLocator(5))
-    accuracy.set_ylabel("Accuracy (share of the copy's tokens)")
+    accuracy.set_ylabel("Accuracy (share of tokens)")
     if learned.empty:
         accuracy.annotate("nothing was learned yet", (0.5, 0.5), xycoords="axes fraction",
                           ha="center", color="0.4")  # fmt: skip

@@ -29,6 +29,6 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         part = rows.loc[(rows["size"] == size) & (rows.batch == batch)]
         _speed.lines(axes, part, "milliseconds", _speed.looks(rows))
         axes.set_title(f"{size}, {batch} sequence{'s' if batch > 1 else ''}")
-    _speed.powers_of_two(panels, rows.context, "Tokens before (tokens)")
+    _speed.powers_of_two(panels, rows.context, "Context (tokens)")
     _speed.log_scale(panels, "Time of a token (ms)")
     return figure

@@ -10,7 +10,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _speed
+from lmscaling.figures import _speed, style
 
 QUERY = """
     WITH layer AS (
@@ -38,19 +38,19 @@ QUERY = """
     ORDER BY ALL
 """
 
-SPREAD = "medians of {} repeats with quartiles, where sequences are fixed means with deviations"
+SPREAD = "medians of {} repeats and quartiles; of fixed sequences, means and standard deviations"
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     wanted = sorted(set(rows[["size", "passes"]].itertuples(index=False, name=None)))
     figure, panels = _speed.page(
-        rows, 2 * len(wanted), columns=2, height=1.7, spread=SPREAD, sharey=False
+        rows, 2 * len(wanted), columns=2, height=1.9, spread=SPREAD, sharex="row", sharey=False
     )
     pairs = zip(panels[::2], panels[1::2], strict=True)
     for (left, right), (size, passes) in zip(pairs, wanted, strict=True):
         part = rows.loc[(rows["size"] == size) & (rows.passes == passes)]
         _speed.lines(left, part, "time", _speed.looks(rows))
-        left.set_title(f"{size}, {passes}")
+        left.set_title(f"{size}, {passes}, {_at_once(part)}")
         _speed.log_scale([left], "Time (ms)" if part.fixed.all() else "Time (ns per token, head)")
         compared = part[part.speed_up.notna() & (part.method != "softmax flash")]
         _speed.lines(right, compared, "speed_up", _speed.looks(rows))
@@ -60,5 +60,11 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                            ha="center", color="0.4")  # fmt: skip
         _speed.log_scale([right], "")
         right.set_ylabel("Speed-up\n(softmax flash = 1)")
-    _speed.powers_of_two(panels, rows.context, "Context (tokens)")
+        _speed.powers_of_two([left, right], part.context, "Context (tokens)")
     return figure
+
+
+def _at_once(rows: DataFrame) -> str:
+    if rows.fixed.all():
+        return f"{rows.batch.max()} sequences"
+    return f"{style.tokens((rows.batch * rows.context).max())} tokens"

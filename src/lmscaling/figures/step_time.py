@@ -32,16 +32,15 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 
 
 def _draw_slopes(axes: Axes, rows: DataFrame) -> None:
-    """Guides from the corner of the shortest context and the least time."""
-    if rows.context.nunique() < 2:
+    """Guides below the lines: up to the last context, and to half of the least time there."""
+    last, least = rows.context.max(), rows.milliseconds.min()
+    width = (rows.milliseconds[rows.context == last].min() / 2 / least) ** 0.5
+    if not width > 1.5:  # too short to show a slope; or nothing was measured
         return
-    first, last, least = rows.context.min(), rows.context.max(), rows.milliseconds.min()
-    most = rows.milliseconds.max()
     for slope in (1, 2):
-        end = min(last, first * (most / least) ** (1 / slope))
-        height = least * (end / first) ** slope
-        axes.plot([first, end], [least, height], color="0.7", linewidth=0.7, zorder=0)
+        height = least * width**slope
+        axes.plot([last / width, last], [least, height], color="0.6", linewidth=0.7, zorder=0)
         axes.annotate(
-            str(slope), (end, height), (0, 2), textcoords="offset points",
-            color="0.5", fontsize="small", ha="center", va="bottom", annotation_clip=False,
+            str(slope), (last, height), (3, 0), textcoords="offset points",
+            color="0.45", fontsize="small", va="center", annotation_clip=False,
         )  # fmt: skip
