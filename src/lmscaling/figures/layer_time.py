@@ -38,7 +38,7 @@ QUERY = """
     ORDER BY ALL
 """
 
-SPREAD = "medians of {} repeats and quartiles; of fixed sequences, means and standard deviations"
+SPREAD = "{} repeats: medians with quartiles, or in ms means with standard deviations"
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
