@@ -1,6 +1,6 @@
-"""Linear attention by chunks against the best that it combines, by the time of a training step.
-Within a chunk it works on all pairs of tokens, as attention_parallel does, and between chunks on a
-state, as state_parallel does; chunked_materialized writes the states down. Softmax by
+"""Linear attention by chunks against the ways that it combines. Each line is the time of a training
+step. Within a chunk it works on all pairs of tokens, as attention_parallel does, and between chunks
+on a state, as state_parallel does; chunked_materialized writes the states down. Softmax by
 FlashAttention is what they compete with. A line ends with a cross where the next context ran out of
 memory, and with a plus where it took too long, where the last two points lead.
 """
