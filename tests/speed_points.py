@@ -23,14 +23,14 @@ def point(
     """A point whose quartiles are a tenth away; without seconds out of memory, or its status."""
     attention, _, implementation = method.partition(" ")
     size = values.pop("size", "s")
-    numbers = {
+    numbers: dict[str, Any] = {
         f"{name}_seconds": None if seconds is None else seconds * factor
         for name, factor in {
             "least": 0.8, "lower": 0.9, "median": 1.0, "upper": 1.1, "most": 1.3, "mean": 1.02,
             "sd": 0.1,
         }.items()
     }  # fmt: skip
-    return records.Measurement(**{
+    made: dict[str, Any] = {
         "kind": kind, "sweep": f"{size}-12345678", "size": size, "attention": attention,
         "implementation": implementation, "n_layer": 2, "n_head": 2, "d_head": 8,
         "params": PARAMS.get(size, 500), "context": context, "batch": 1, "chunk": None,
@@ -41,7 +41,8 @@ def point(
         "status": "oom" if seconds is None else "done", "message": "", "started": "2026-01-01",
         "device": device,
         "environment": {"device": device, "python": "3.12.1", "versions": VERSIONS},
-    } | numbers | values)  # fmt: skip
+    }  # fmt: skip
+    return records.Measurement(**made | numbers | values)
 
 
 def write(study: Path, *points: records.Measurement) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import speed_points
 from matplotlib import pyplot as plt
@@ -61,7 +62,7 @@ def legend(figure):
 
 
 def pairs(line):
-    return [(x, pytest.approx(y)) for x, y in zip(*line.get_data(), strict=True)]
+    return [(x, pytest.approx(y)) for x, y in line.get_xydata().tolist()]
 
 
 def test_other_devices_and_published_numbers_are_lines_of_their_own(study):
@@ -129,7 +130,7 @@ def test_guides_rise_with_the_context_and_its_square_below_all_lines(study):
     axes = panel(figure, "s")
     guides = [line for line in axes.lines if line.get_linewidth() == 0.7]
     for slope, guide in zip((1, 2), guides, strict=True):
-        (x0, x1), (y0, y1) = guide.get_data()
+        (x0, y0), (x1, y1) = np.asarray(guide.get_xydata())
         assert math.log(y1 / y0) / math.log(x1 / x0) == pytest.approx(slope)
         assert (x1, y0) == (16384, pytest.approx(0.04096))
         assert y1 < 163
@@ -157,7 +158,7 @@ def test_the_speed_up_compares_within_a_setup_and_a_size(study):
     assert (ours.lower_speed_up / ours.speed_up).tolist() == pytest.approx([9 / 11] * 8)
     assert (ours.upper_speed_up / ours.speed_up).tolist() == pytest.approx([11 / 9] * 8)
     for axes in figure.axes:
-        assert [1.0, 1.0] in [list(line.get_ydata()) for line in axes.lines]
+        assert [1.0, 1.0] in [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
 
 
 def test_nothing_is_compared_where_softmax_flash_is_missing(study):
@@ -199,10 +200,11 @@ def test_a_page_keeps_what_is_written_apart_and_within_its_borders(study, name):
     style.use()
     _, figure = draw(study, name, THEIRS)
     figure.canvas.draw()
-    below = figure._supxlabel.get_window_extent()
+    (below,) = (text.get_window_extent() for text in figure.texts)
     assert 0 <= below.x0 < below.x1 <= figure.bbox.x1
     for axes in figure.axes:
         box = axes.get_tightbbox()
+        assert box
         assert below.y1 <= box.y0
         assert box.y1 <= figure.legends[0].get_window_extent().y0
 

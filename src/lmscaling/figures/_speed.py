@@ -9,7 +9,7 @@ bar begins and ends.
 
 import textwrap
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import seaborn as sns
@@ -28,6 +28,9 @@ ENDS = {"oom": ("x", "out of memory"), "slow": ("+", "too slow"), "failed": ("1"
 QUARTILES = "medians of {} repeats, bars are quartiles"
 """What the note says of repeats, where nothing else is drawn."""
 
+STROKES = ("-", "--", "-.")
+"""Of the first setup that measured, of the second and of further ones."""
+
 LETTERS = 128
 """Of the note on a line as wide as the page."""
 
@@ -37,23 +40,21 @@ class Look:
     """How the lines of one setup are drawn."""
 
     label: str
-    stroke: str
+    stroke: Literal["-", "--", "-.", ":"]
     width: float
     filled: bool
 
 
 def looks(rows: DataFrame) -> dict[tuple[str, str], Look]:
     """The look of each source and setup: measured ones first, published ones dotted."""
-    pairs = rows[["source", "setup"]].drop_duplicates().sort_values(["source", "setup"])
-    ours = pairs.loc[pairs.source == "measured", "setup"].tolist()
-    theirs = pairs.loc[pairs.source != "measured"].itertuples(index=False, name=None)
+    pairs = sorted(set(zip(rows.source, rows.setup, strict=True)))
+    ours = [pair for pair in pairs if pair[0] == "measured"]
     made = {
-        ("measured", setup): Look(f"setup {i + 1}", ("-", "--", "-.")[min(i, 2)], 1.4, i == 0)
-        for i, setup in enumerate(ours)
+        pair: Look(f"setup {i + 1}", STROKES[min(i, 2)], 1.4, i == 0) for i, pair in enumerate(ours)
     }
     if len(ours) == 1:
-        made["measured", ours[0]] = Look("measured", "-", 1.4, True)
-    return made | {(source, setup): Look(source, ":", 0.9, False) for source, setup in theirs}
+        made[ours[0]] = Look("measured", "-", 1.4, True)
+    return made | {pair: Look(pair[0], ":", 0.9, False) for pair in pairs if pair not in ours}
 
 
 def page(
@@ -80,7 +81,7 @@ def page(
     height = height or (2.9 if n == 1 else 2.2)
     below = note(rows, spread)
     shown = (handles or _methods(rows)) + _setups(rows) + _ends(rows)
-    ncols = min(len(shown), 3 if max(len(h.get_label()) for h in shown) > 24 else 4)
+    ncols = min(len(shown), 3 if max(len(str(h.get_label())) for h in shown) > 24 else 4)
     inches = 0.15 * (2 + below.count("\n")) + 0.2 * -(-len(shown) // ncols)
     figure, places = plt.subplots(
         -(-n // columns), columns, figsize=(style.PAGE, inches + (height + 0.3) * -(-n // columns)),
@@ -128,14 +129,14 @@ def lines(axes: Axes, rows: DataFrame, y: str, of: dict[tuple[str, str], Look]) 
     """A line for each method and setup against the context."""
     methods = style.methods(rows.method.tolist())
     order = {name: i for i, name in enumerate(methods)}
-    groups = rows.groupby(["method", "source", "setup", "sweep"])
+    groups: list[tuple[Any, DataFrame]] = list(rows.groupby(["method", "source", "setup", "sweep"]))
     for (name, source, setup, _), part in sorted(groups, key=lambda g: (order[g[0][0]], g[0])):
         line(axes, part, "context", y, methods[name], of[source, setup])
 
 
 def line(axes: Axes, rows: DataFrame, x: str, y: str, method: style.Method, look: Look) -> None:
     """One line with its bars, and a mark where a point has no number."""
-    done = rows[rows[y].notna()].sort_values(x)
+    done = rows.loc[rows[y].notna()].sort_values(x)
     # A bar that would begin at zero or below has no place on a logarithmic axis.
     low = (done[y] - done[f"lower_{y}"].clip(lower=done[y] / 10)).clip(lower=0)
     high = (done[f"upper_{y}"] - done[y]).clip(lower=0)
@@ -145,20 +146,21 @@ def line(axes: Axes, rows: DataFrame, x: str, y: str, method: style.Method, look
         marker=method.marker, markersize=4.5, markerfacecolor=_face(method, look),
         markeredgewidth=0.8, zorder=2 + look.filled / 2,
     )  # fmt: skip
-    for end in rows[rows.status != "done"].itertuples():
-        at, place = getattr(end, x), _place(done[x], done[y], getattr(end, x))
+    ends = rows.loc[rows.status != "done"]
+    for at, status in zip(ends[x], ends.status, strict=True):
+        place = _place(done[x].to_numpy(float), done[y].to_numpy(float), at)
         axes.plot(
-            at, 1.0 if place is None else place, ENDS[end.status][0],
+            at, 1.0 if place is None else place, ENDS[status][0],
             color=method.colour, markersize=6, markeredgewidth=1.4, zorder=4, clip_on=False,
             transform=axes.get_xaxis_transform() if place is None else axes.transData,
         )  # fmt: skip
 
 
-def _place(x: Series, y: Series, at: float) -> float | None:
+def _place(x: np.ndarray, y: np.ndarray, at: float) -> float | None:
     """Where a mark stands: beyond a line as its last two points lead; None where there is none."""
     if not len(x):
         return None
-    log_x, log_y = np.log(x.to_numpy(float)), np.log(y.to_numpy(float))
+    log_x, log_y = np.log(x), np.log(y)
     if len(x) > 1 and at > x.max():
         slope = (log_y[-1] - log_y[-2]) / (log_x[-1] - log_x[-2])
         return float(np.exp(log_y[-1] + slope * (np.log(at) - log_x[-1])))
@@ -191,7 +193,8 @@ def log_scale(panels: list[Axes], label: str) -> None:
         )  # fmt: skip
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axes.yaxis.set_minor_locator(NullLocator())
-        if axes.get_subplotspec().is_first_col():
+        place = axes.get_subplotspec()
+        if place and place.is_first_col():
             axes.set_ylabel(label)
 
 

@@ -3,6 +3,8 @@ ones, and a star marks its fastest chunk. Panels are sizes and implementations. 
 a chunk size ran out of memory, a plus where it took too long.
 """
 
+from typing import Any
+
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -54,7 +56,10 @@ def _draw_panel(
     of: dict[int, style.Method],
     looks: dict[tuple[str, str], _speed.Look],
 ) -> None:
-    for (context, source, setup, _), part in rows.groupby(["context", "source", "setup", "sweep"]):
+    groups: list[tuple[Any, DataFrame]] = list(
+        rows.groupby(["context", "source", "setup", "sweep"])
+    )
+    for (context, source, setup, _), part in groups:
         _speed.line(axes, part, "chunk", "milliseconds", of[context], looks[source, setup])
         done = part[part.milliseconds.notna()]
         if len(done):

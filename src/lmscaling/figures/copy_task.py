@@ -29,7 +29,7 @@ QUERY = """
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     figure, panels = _speed.page(rows, 3, height=2.3, sharey=False)
     accuracy, time, memory = panels
-    learned = rows[rows.accuracy.notna()]
+    learned = rows.loc[rows.accuracy.notna()]
     _speed.lines(accuracy, learned, "accuracy", _speed.looks(rows))
     accuracy.set_ylim(-0.03, 1.03)
     accuracy.yaxis.set_major_locator(MaxNLocator(5))
