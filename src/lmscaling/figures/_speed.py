@@ -191,7 +191,7 @@ def log_scale(panels: list[Axes], label: str) -> None:
             MaxNLocator(5) if high < 4 * low
             else LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,), numticks=8)
         )  # fmt: skip
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
         axes.yaxis.set_minor_locator(NullLocator())
         place = axes.get_subplotspec()
         if place and place.is_first_col():
