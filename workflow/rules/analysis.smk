@@ -28,7 +28,10 @@ rule figure:
     input:
         EXPORTS,
         code=figure_source,
-        look=os.path.relpath(registry.PACKAGE / "figures" / "style.py"),
+        look=[
+            os.path.relpath(registry.PACKAGE / "figures" / f"{shared}.py")
+            for shared in ("style", "_speed")
+        ],
     output:
         report(
             "<results>/figures/{figure}.svg",

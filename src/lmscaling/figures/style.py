@@ -1,5 +1,6 @@
 """One look for all figures: a colour per attention, a shade per size, widths in inches."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import matplotlib as mpl
@@ -16,6 +17,33 @@ PAGE = 7.4
 COLOURS = {"softmax": "#0173B2", "linear": "#DE8F05"}
 OTHERS = ["#029E73", "#CC78BC", "#CA9161", "#56B4E9", "#D55E00", "#949494"]
 """Colours of seaborn's colour-blind palette, in the order in which other variants take them."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """How one way to compute an attention is drawn: told by its marker where colour fails."""
+
+    colour: str
+    marker: str
+
+
+METHODS = {
+    "softmax": Method(COLOURS["softmax"], "o"),
+    "softmax flash": Method(COLOURS["softmax"], "o"),
+    "softmax cudnn": Method("#2B1A5E", "D"),
+    "softmax no_flash": Method("#7CC6F2", "s"),
+    "linear": Method(COLOURS["linear"], "^"),
+    "linear chunked": Method(COLOURS["linear"], "^"),
+    "linear chunked_materialized": Method("#D8AE6A", "v"),
+    "linear attention": Method("#949494", "P"),
+    "linear attention_parallel": Method("#1B7F3B", "<"),
+    "linear attention_parallel_no_flash": Method("#CC78BC", ">"),
+    "linear state": Method("#A3000B", "p"),
+    "linear state_parallel": Method("#C9BC1F", "h"),
+}
+"""Methods of the speed study in the order of legends. Softmax by flash and linear by chunks have
+their attention's colour; the others were chosen to stay apart for colour-blind readers, too."""
+OTHER_MARKERS = "X*8dH"
 
 UNFINISHED = ("running", "interrupted")
 
@@ -38,6 +66,21 @@ def palette(attentions: list[str]) -> dict[str, str]:
     """The colour of each variant; softmax and linear keep theirs in every figure."""
     others = [name for name in sorted(set(attentions)) if name not in COLOURS]
     return COLOURS | {name: OTHERS[i % len(OTHERS)] for i, name in enumerate(others)}
+
+
+def methods(names: list[str]) -> dict[str, Method]:
+    """The look of each method that is named, in the order of legends."""
+    others = [name for name in sorted(set(names)) if name not in METHODS]
+    known = {name: look for name, look in METHODS.items() if name in set(names)}
+    return known | {
+        name: Method(OTHERS[i % len(OTHERS)], OTHER_MARKERS[i % len(OTHER_MARKERS)])
+        for i, name in enumerate(others)
+    }
+
+
+def tokens(value: float, position: int | None = None) -> str:
+    """``65536`` as ``64k``, where it is a multiple of 1024."""
+    return f"{value / 1024:g}k" if value and value % 1024 == 0 else f"{value:g}"
 
 
 def shades(colour: str, n: int) -> list[str]:
