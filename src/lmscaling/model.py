@@ -12,8 +12,9 @@ Source: Radford et al. 2019 (GPT-2), section 2.3; initial values as in OpenAI's 
 
 import hashlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -142,7 +143,8 @@ class GPT(nn.Module):
 
     def init_states(self, batch: int, context: int) -> States:
         """States before the first token of each sequence, with room for ``context`` tokens."""
-        return States([block.attention.init_state(batch, context) for block in self.blocks], 0)
+        made = [block.attention.init_state(batch, context) for block in self._each_block()]
+        return States(made, 0)
 
     @torch.no_grad()
     def prefill(self, x_BT: Tensor, states: States) -> tuple[Tensor, States]:
@@ -155,7 +157,7 @@ class GPT(nn.Module):
         """
         h_BTD = self._embed(x_BT, 0)
         after = []
-        for block, state in zip(self.blocks, states.blocks, strict=True):
+        for block, state in zip(self._each_block(), states.blocks, strict=True):
             h_BTD, state = block.prefill(h_BTD, state)
             after.append(state)
         return self._logits(h_BTD[:, -1]), States(after, x_BT.shape[1])
@@ -165,7 +167,7 @@ class GPT(nn.Module):
         """Logits ``[B, V]`` behind the next token, and the states there; see ``prefill``."""
         h_BD = self._embed(x_B.unsqueeze(1), states.length).squeeze(1)
         after = []
-        for block, state in zip(self.blocks, states.blocks, strict=True):
+        for block, state in zip(self._each_block(), states.blocks, strict=True):
             h_BD, state = block.step(h_BD, state)
             after.append(state)
         return self._logits(h_BD), States(after, states.length + 1)
@@ -175,8 +177,7 @@ class GPT(nn.Module):
 
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
         """What the attention leaves open to a device of this type: see ``Attention.tunable``."""
-        first = next(block for block in self.modules() if isinstance(block, Block))
-        return first.attention.tunable(device_type)
+        return next(self._each_block()).attention.tunable(device_type)
 
     def tune(self, choice: dict[str, int | str]) -> None:
         """Set what an attention leaves open to the device, or how it is computed.
@@ -243,8 +244,11 @@ class GPT(nn.Module):
     def flops_per_token(self) -> float:
         """Training FLOPs per token at the cell's context: forward, and backward at twice that."""
         head = 2 * self.wte.weight.numel()
-        blocks = (block for block in self.modules() if isinstance(block, Block))
-        return 3 * (head + sum(block.flops_per_token(self.context) for block in blocks))
+        blocks = sum(block.flops_per_token(self.context) for block in self._each_block())
+        return 3 * (head + blocks)
+
+    def _each_block(self) -> Iterator[Block]:
+        return iter(cast("list[Block]", self.blocks))  # a ModuleList knows of modules only
 
 
 def shape(cell: Cell) -> Shape:
