@@ -211,8 +211,8 @@ def task(sweep: Sweep) -> Sweep:
 
 
 def test_a_model_learns_to_copy_and_the_same_seed_learns_the_same(task):
-    few = point("softmax", context=8, batch=32, updates=10)
-    much = replace(few, updates=200)
+    few = point("softmax", context=8, batch=64, updates=10)
+    much = replace(few, updates=120)
     begun, first, second = (copy.measure(task, p) for p in (few, much, much))
     assert first.accuracy > 0.9 > 0.5 > begun.accuracy  # chance is 1/4
     assert first.loss < 0.5 < begun.loss
@@ -233,7 +233,7 @@ def test_the_rate_is_a_tenth_behind_three_fifths_of_the_updates(task, monkeypatc
         call(one, loss_of)
 
     monkeypatch.setattr(step.Step, "__call__", watched)
-    copy.measure(task, point("linear", context=8, batch=4, updates=10))
+    copy.measure(task, point("linear", context=8, batch=128, updates=10))
     assert rates[:10] == pytest.approx([3e-3] * 6 + [3e-4] * 4)
 
 

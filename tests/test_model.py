@@ -157,8 +157,9 @@ def test_only_learned_positions_have_parameters_and_none_counts_in_n(gpt, cell, 
 @pytest.mark.parametrize("position", ["learned", "rope", "none"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_prompt_and_steps_behind_it_give_what_the_whole_sequence_gives(
-    cell, attention, position, batch
+    cell, attention, position, batch, monkeypatch
 ):
+    monkeypatch.setattr(model, "PROMPT_AT_ONCE", 21)  # parts of 21 and of 7 tokens
     changed = {"attention": attention, "position": position, "context": 32}
     gpt = GPT(replace(cell, model=gpt_shape(), **changed)).double()
     x = torch.randint(0, 257, (batch, 32))

@@ -32,6 +32,9 @@ INIT_STD = 0.02
 LOGITS_AT_ONCE = 2**27
 """Logits that exist at one time: half a GiB in float32, and as much for their gradient."""
 
+PROMPT_AT_ONCE = 2**16
+"""Tokens of a prompt that are four times as wide at one time."""
+
 
 class Block(nn.Module):
     """Attention and an MLP four times as wide, each added to the residual stream."""
@@ -48,9 +51,12 @@ class Block(nn.Module):
         return self._mlp(x_BTD + self.attention(self.norm_1(x_BTD)))
 
     def prefill(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """See ``Attention.prefill``."""
+        """See ``Attention.prefill``; the MLP of a long prompt is computed part by part."""
         y_BTD, state = self.attention.prefill(self.norm_1(x_BTD), state)
-        return self._mlp(x_BTD + y_BTD), state
+        h_BTD = x_BTD + y_BTD
+        for part in h_BTD.split(max(1, PROMPT_AT_ONCE // len(h_BTD)), 1):
+            part.copy_(self._mlp(part))
+        return h_BTD, state
 
     def step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
         """See ``Attention.step``."""
