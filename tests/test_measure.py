@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def test_every_implementation_has_the_loss_of_the_model_it_computes(sweep, kind)
     for name in kernels.names(kind):
         made = step.Step(sweep, point(kind, name))
         torch.testing.assert_close(made.gpt.loss(x, y), expected)
-        assert {b.attention.implementation for b in made.gpt.blocks} == {name}
+        assert {b.get_submodule("attention").implementation for b in made.gpt.blocks} == {name}
 
 
 def test_a_measured_step_is_a_step_of_training(sweep, monkeypatch):
@@ -177,7 +178,7 @@ def test_a_layer_gets_views_of_one_projection_and_returns_one_gradient():
         return q * k + v
 
     call = layer.call(attend, "linear", "forward+backward", (2, 5, 3, 4), torch.float32, CPU)
-    (gradient,) = call()
+    (gradient,) = cast("tuple[torch.Tensor]", call())
     ((q, k, v, options),) = given
     assert q._base is k._base is v._base
     assert gradient.shape == (2, 5, 3, 3, 4)
@@ -206,17 +207,25 @@ def test_a_sequence_is_repeated_behind_a_separator(context):
 def task(sweep: Sweep) -> Sweep:
     """One layer that is to repeat sequences of four symbols."""
     shape = Model(n_layer=1, n_head=2, d_model=32, vocab_size=5)
-    cell = replace(sweep.cell, model=shape, lr=3e-3)
-    return replace(sweep, kind="copy_task", cell=cell)
+    assert sweep.cell
+    return replace(sweep, kind="copy_task", cell=replace(sweep.cell, model=shape, lr=3e-3))
+
+
+def learned(task: Sweep, one: Point) -> tuple[float, float]:
+    """Loss and accuracy."""
+    outcome = copy.measure(task, one)
+    assert outcome.loss is not None
+    assert outcome.accuracy is not None
+    return outcome.loss, outcome.accuracy
 
 
 def test_a_model_learns_to_copy_and_the_same_seed_learns_the_same(task):
     few = point("softmax", context=8, batch=64, updates=10)
     much = replace(few, updates=120)
-    begun, first, second = (copy.measure(task, p) for p in (few, much, much))
-    assert first.accuracy > 0.9 > 0.5 > begun.accuracy  # chance is 1/4
-    assert first.loss < 0.5 < begun.loss
-    assert (first.loss, first.accuracy) == (second.loss, second.accuracy)
+    begun, first, second = (learned(task, p) for p in (few, much, much))
+    assert first[1] > 0.9 > 0.5 > begun[1]  # chance is 1/4
+    assert first[0] < 0.5 < begun[0]
+    assert first == second
 
 
 def test_nothing_learned_has_no_loss(task):
@@ -254,11 +263,11 @@ def test_a_context_without_room_for_a_copy_is_refused(task):
 def test_memory_on_the_cpu_is_the_most_that_was_resident_less_what_was_before(sweep):
     before = torch.ones(2**22)
     watched = Memory(CPU)
-    assert watched.peak_bytes() < 2**22
+    assert (watched.peak_bytes() or 0) < 2**22
     torch.ones(2**23).sum()  # 32 MiB
-    assert 31 < watched.peak_bytes() / 2**20 < 40
+    assert 31 < (watched.peak_bytes() or 0) / 2**20 < 40
     watched.reset()
-    assert watched.peak_bytes() < 2**22
+    assert (watched.peak_bytes() or 0) < 2**22
     del before
     short, long = (
         layer.measure(
@@ -266,7 +275,7 @@ def test_memory_on_the_cpu_is_the_most_that_was_resident_less_what_was_before(sw
         ).peak_memory_bytes
         for context in (64, 1024)
     )
-    assert long > short + 2 * 2 * 1024**2 * 4  # scores and weights of two heads
+    assert (long or 0) > (short or 0) + 2 * 2 * 1024**2 * 4  # scores and weights of two heads
 
 
 def test_where_the_system_does_not_say_memory_is_not_known(sweep, monkeypatch):
