@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lmscaling import forecast, grid, shards
 from lmscaling.config import Cell
 from lmscaling.environment import processor
 
 # Tests run side by side; threads of several processes on the same cores wait for each other. The
-# variable is read when torch is loaded, here and in every process that a test starts.
+# variable is read when torch is loaded: in every process that a test starts, but here too late.
 os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"

@@ -213,7 +213,7 @@ class KernelTime:
     floor_fraction: float | None
     """Share of the median that moving every input and output once would take, 0 to 1."""
     peak_memory_bytes: int | None
-    """The most allocated, inputs counted; null on the CPU."""
+    """See ``Measurement``; inputs counted."""
     status: str
     """A key of ``KERNEL_STATUSES``."""
     message: str
@@ -280,7 +280,8 @@ class Measurement:
     sd_seconds: float | None
     """Standard deviation of the repeats, not of their mean."""
     peak_memory_bytes: int | None
-    """The most allocated on the GPU, or the most resident on the CPU less what was before."""
+    """The most allocated on the GPU, or resident on the CPU, less what was before; null where the
+    system does not say."""
     updates: int
     """Updates of the copy task that were learned before; 0 elsewhere."""
     loss: float | None

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lmscaling import devices, environment, forecast, gpus, model
+from lmscaling import devices, environment, forecast, gpus, model, optimizer
 from lmscaling.calibration import Calibration, Trial
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
@@ -22,7 +22,6 @@ from lmscaling.explain import checked
 from lmscaling.fields import dump
 from lmscaling.files import read_json, write_json
 from lmscaling.model import GPT
-from lmscaling.train import optimizer
 
 WARM_UP = 2
 """Repeats that are not counted: the first compiles and loads."""
