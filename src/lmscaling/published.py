@@ -16,10 +16,7 @@ from lmscaling.errors import UserError
 FOLDER = "published"
 """Folder of ``results/`` that holds them."""
 
-CITATION = (
-    "J. Buckman and C. Gelada, Linear Transformers Are Faster After All, Manifest AI, "
-    "5 January 2024"
-)
+CITATION = "Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024"
 
 MAY_BE_EMPTY = {"train_loss", "highest_spike"}
 """Columns in which nothing means that there is no number."""

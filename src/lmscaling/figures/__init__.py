@@ -17,7 +17,9 @@ import duckdb
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 
-from lmscaling import registry, store
+from pandas import DataFrame
+
+from lmscaling import published, registry, store
 from lmscaling.errors import UserError, choose
 from lmscaling.figures import style
 from lmscaling.files import replacing, write_text
@@ -70,7 +72,7 @@ def save(name: str, exports: Path, folder: Path) -> Path:
     with store.connect(exports) as db:
         rows = db.sql(module.QUERY).df()
         figure = module.draw(rows, db) if len(rows) else style.nothing("Nothing to draw yet.")
-        note = missing(db)
+        note = "\n".join(filter(None, [missing(db), _cited(rows)]))
     if note:
         figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")
     write_text(folder / f"{name}.csv", rows.to_csv(index=False))
@@ -79,6 +81,12 @@ def save(name: str, exports: Path, folder: Path) -> Path:
             figure.savefig(file, format=kind, metadata=metadata, bbox_inches="tight")
     plt.close("all")
     return folder / f"{name}.svg"
+
+
+def _cited(rows: DataFrame) -> str:
+    """Whose numbers a figure shows beside or instead of ours; empty if it shows none."""
+    is_cited = "source" in rows and rows.source.eq("published").any()
+    return f"Published: {published.CITATION}." if is_cited else ""
 
 
 def missing(db: duckdb.DuckDBPyConnection) -> str:
