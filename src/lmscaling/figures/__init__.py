@@ -111,7 +111,22 @@ ORDER = (
 )  # fmt: skip
 
 
-def save_all(exports: Path, folder: Path) -> Iterable[Path]:
-    """Draw every figure; yields each path when it is done."""
+def save_all(exports: Path, folder: Path, blank: bool) -> Iterable[Path]:
+    """Draw every figure; yields the path of each that shows something when it is done.
+
+    Args:
+        blank: Whether a figure with nothing to show is written too, for rules that declare it.
+    """
     for name in registry.figures():
-        yield save(name, exports, folder)
+        if blank or _shows(name, exports):
+            path = save(name, exports, folder)
+            if not says_nothing(name, folder):
+                yield path
+        else:
+            for kind in FORMATS:
+                (folder / f"{name}.{kind}").unlink(missing_ok=True)
+
+
+def _shows(name: str, exports: Path) -> bool:
+    with store.connect(exports) as db:
+        return bool(db.sql(load(name).QUERY).limit(1).fetchall())
