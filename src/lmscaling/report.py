@@ -46,7 +46,7 @@ CROSSINGS = """
     ORDER BY kind DESC, source, setup, challenger, baseline DESC, params, size, batch
 """
 
-KINDS = {"time_step": "training step", "time_decode": "sampled token"}
+KINDS = {"time_step": "Time of a training step", "time_decode": "Time of a sampled token"}
 
 FASTER = {
     "always": "at all",
@@ -136,18 +136,22 @@ def _published(db: duckdb.DuckDBPyConnection) -> str:
 def _crossing(row: dict[str, Any]) -> dict[str, str]:
     """A row of the view as a reader wants it; a context between two that were measured is rough."""
     at = "" if row["context"] is None else f"{float(format(row['context'], '.2g')):,.0f}"
-    between = "" if row["low"] is None else f"{row['low']:,} to {row['high']:,}"
+    between = "" if row["low"] is None else _range(row["low"], row["high"])
     return {
-        "what": KINDS[row["kind"]],
+        "group": f"{KINDS[row['kind']]}, {row['source']}: {row['setup']}",
         "size": row["size"],
         "batch": str(row["batch"]),
         "pair": f"{row['challenger']} against {row['baseline']}",
         "faster": FASTER[row["status"]].format(at=at),
         "between": between,
-        "compared": f"{row['shortest']:,} to {row['longest']:,}",
+        "compared": _range(row["shortest"], row["longest"]),
         "ratios": f"{row['least_ratio']:.3g} to {row['most_ratio']:.3g}",
-        "where": f"{row['source']}: {row['setup']}",
     }
+
+
+def _range(low: int, high: int) -> str:
+    """Two contexts, powers of two as ``1k to 512k``."""
+    return " to ".join(f"{n // 1024}k" if n % 1024 == 0 else f"{n:,}" for n in (low, high))
 
 
 def _figures(drawn: Path, names: list[str]) -> list[dict[str, str]]:

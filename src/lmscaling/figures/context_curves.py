@@ -29,6 +29,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for attention in style.palette(rows.attention.tolist())
         if ((rows.attention == attention) & (rows.source == source)).any()
     ]
+    mixed = style.beside(rows.source)
     colours = dict(zip(contexts, sns.color_palette("crest", len(contexts)), strict=True))
     figure, panels = plt.subplots(
         len(sizes), len(columns), figsize=(style.PAGE, 0.9 + 2.4 * len(sizes)),
@@ -39,11 +40,9 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             is_here = (rows["size"] == size) & (rows.attention == attention)
             _draw_panel(axes, rows.loc[is_here & (rows.source == source)], colours)
         places[0].set_ylabel("Training loss\n(nats per token)")
-        places[-1].annotate(
-            size, (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center"
-        )
+        places[-1].annotate(size, (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center")
     for (attention, source), top, bottom in zip(columns, panels[0], panels[-1], strict=True):
-        top.set_title(f"{attention} attention" + ",\npublished" * (source == "published"))
+        top.set_title(f"{attention} attention" + ",\npublished" * (source == "published" and mixed))
         bottom.set_xlabel("Updates")
     handles = [Line2D([], [], color=c, label=f"{context:,}") for context, c in colours.items()]
     figure.legend(

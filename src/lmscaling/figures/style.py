@@ -104,7 +104,9 @@ def by_source(rows: DataFrame) -> dict[str, Any]:
 
 def tidy(legend: Legend) -> None:
     """Legends that seaborn made for ``by_source`` head their parts by names of columns."""
-    heads = [text for text in legend.get_texts() if text.get_text() in ("attention", "size", "source")]
+    heads = [
+        text for text in legend.get_texts() if text.get_text() in ("attention", "size", "source")
+    ]
     for text in heads:
         text.set_text(text.get_text().capitalize())
     if heads:
