@@ -62,7 +62,7 @@ def write(path: Path, names: tuple[str, ...], rows: list[Row]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description="Thin the published curves.")
     parser.add_argument("full", type=Path, help="learning_curves.csv.gz")
     parser.add_argument("folder", type=Path, help="gets curves.csv and runs.csv")
     args = parser.parse_args()

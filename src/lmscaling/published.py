@@ -38,7 +38,8 @@ def add(db: duckdb.DuckDBPyConnection, folder: Path) -> None:
     for stem, columns in records.PUBLISHED.items():
         _read(db, folder / f"{stem}.csv", columns)
     db.execute(files("lmscaling").joinpath("published.sql").read_text())
-    for stem, text in db.sql("FROM published_problems ORDER BY ALL LIMIT 1").fetchall():
+    problems = db.sql("FROM published_problems ORDER BY file DESC, problem LIMIT 1")
+    for stem, text in problems.fetchall():
         raise UserError(f"published numbers {folder / stem}.csv: it {text}; {REMEDY}")
 
 
@@ -55,8 +56,8 @@ def _read(db: duckdb.DuckDBPyConnection, path: Path, columns: dict[str, str]) ->
         raise UserError(f"published numbers {path}: {problem}; {REMEDY}")
     table = f"published_{path.stem}"
     try:
-        read = db.read_csv(str(path), header=True, columns=columns, auto_detect=False)
-        db.execute(f"CREATE TEMP TABLE {table} AS FROM read")
+        db.read_csv(str(path), header=True, columns=columns, auto_detect=False).create_view("file")
+        db.execute(f"CREATE TEMP TABLE {table} AS FROM file; DROP VIEW file")
     except duckdb.Error as error:
         problem = str(error).splitlines()[0]
         raise UserError(f"published numbers {path}: {problem}; {REMEDY}") from None

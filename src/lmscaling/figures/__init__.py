@@ -16,7 +16,6 @@ from typing import Any
 import duckdb
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-
 from pandas import DataFrame
 
 from lmscaling import published, registry, store

@@ -1,7 +1,7 @@
-"""Training loss along each run, all contexts together. Rows of panels are sizes, columns attentions;
-darker lines are longer contexts. Lines are means over 60 intervals of equal ratio of updates. Every
-context sees the same tokens per update. Published runs have columns of their own: some 50 points a
-run, each a mean over 100 updates, so that most of their spikes lie between two points.
+"""Training loss along each run, all contexts together. Rows of panels are sizes, columns
+attentions; darker lines are longer contexts. Lines are means over 60 intervals of equal ratio of
+updates. Every context sees the same tokens per update. Published runs have columns of their own:
+some 50 points a run, each a mean over 100 updates, so that most of their spikes lie between two.
 """
 
 import seaborn as sns
@@ -54,8 +54,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 
 
 def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[int, tuple[float, ...]]) -> None:
-    for context, part in rows.groupby("context"):
-        for _, run in part.groupby("run"):
-            axes.plot(run.updates, run.loss, color=colours[context], linewidth=1.0)
+    for _, run in rows.groupby(["context", "run"]):
+        axes.plot(run.updates, run.loss, color=colours[run.context.iloc[0]], linewidth=1.0)
     axes.set_xscale("log")
     style.loss_scale(axes)

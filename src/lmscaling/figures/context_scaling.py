@@ -1,8 +1,8 @@
 """Loss against training context for every attention. Each point is the validation loss of one run
 at the end of its budget, on the same validation tokens cut to its own context; darker lines are
 larger models. Every run has the same budget and sees the same tokens per update, so a longer
-context means fewer sequences, not more text. Published runs, squares on dotted lines where ours stand
-beside them, are training losses: means over the last updates.
+context means fewer sequences, not more text. Published runs, squares on dotted lines where ours
+stand beside them, are training losses: means over the last updates.
 """
 
 import seaborn as sns
@@ -35,7 +35,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         sns.lineplot(
             part, x="context", y="loss", hue="size", hue_order=sizes,
             palette=style.shades(colours[attention], len(sizes)),
-            **{"marker": "o"} | style.by_source(rows), markersize=5, errorbar=("pi", 100), err_style="bars", ax=axes,
+            markersize=5, errorbar=("pi", 100), err_style="bars", ax=axes, **style.by_source(rows),
         )  # fmt: skip
         style.mark_unusual(axes, part, "context", "loss", colours)
         axes.set_xscale("log", base=2)

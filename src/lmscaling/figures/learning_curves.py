@@ -3,8 +3,8 @@ intervals of equal ratio; dots are validation losses. Rows of panels are context
 attentions (all but the first dashed), and darker lines larger models. Hollow diamonds, where there
 are any, are validation losses at the ends of decayed branches, placed by all that the branch and
 its trunk spent. Updates and tokens run alike for every cell; hours show what an attention costs.
-Published runs, dotted where ours stand beside them, are training losses alone: some 50 points a run,
-each a mean over 100 updates, so that most of their spikes lie between two points.
+Published runs, dotted where ours stand beside them, are training losses alone: some 50 points a
+run, each a mean over 100 updates, so that most of their spikes lie between two points.
 """
 
 from typing import Any
@@ -19,16 +19,16 @@ from pandas import DataFrame
 from lmscaling.figures import style
 
 QUERY = """
-    SELECT source, 'train' AS split, context, attention, size, params, seed, run, status,
+    SELECT 'train' AS split, source, context, attention, size, params, seed, run, status,
         updates, tokens, hours, loss
     FROM curves
     UNION ALL
-    SELECT source, 'validation', context, attention, size, params, seed, run, status,
+    SELECT 'validation', source, context, attention, size, params, seed, run, status,
         update, tokens, hours, val_loss
     FROM validation
     WHERE run IN (SELECT run FROM final)
     UNION ALL
-    SELECT 'measured', 'decayed', context, attention, size, params, seed, run, 'done',
+    SELECT 'decayed', 'measured', context, attention, size, params, seed, run, 'done',
         update, tokens, hours, val_loss
     FROM endpoints
     WHERE trunk IN (SELECT run FROM final)

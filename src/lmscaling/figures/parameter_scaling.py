@@ -1,8 +1,8 @@
 """Loss against model size at every context. Each point is the validation loss of one run at the
 end of its budget; lines join the sizes. N counts parameters without embeddings. Hollow points are
 runs that still go on, crosses are runs that diverged; with several seeds the line is their mean.
-Published runs, squares on dotted lines where ours stand beside them, are training losses: means over
-the last updates.
+Published runs, squares on dotted lines where ours stand beside them, are training losses: means
+over the last updates.
 """
 
 import seaborn as sns
@@ -29,7 +29,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         x="params", y="loss", hue="attention", palette=colours,
         hue_order=[name for name in colours if name in set(rows.attention)],
         col="context", col_order=contexts, col_wrap=min(4, len(contexts)),
-        **{"marker": "o"} | style.by_source(rows), markersize=5, errorbar=("pi", 100), err_style="bars",
+        markersize=5, errorbar=("pi", 100), err_style="bars", **style.by_source(rows),
         height=2.4, aspect=style.PAGE / 2.4 / min(4, max(2, len(contexts))) * 0.86,
         facet_kws={"legend_out": True},
     )  # fmt: skip
@@ -40,5 +40,6 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         style.count_scale(axes)
     grid.set_axis_labels("N (parameters)", style.loss_label(rows))
     sns.move_legend(grid, "center right", title="Attention")
-    style.tidy(grid.legend)
+    if grid.legend:
+        style.tidy(grid.legend)
     return grid.figure

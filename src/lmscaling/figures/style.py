@@ -91,9 +91,9 @@ def beside(sources: Sources) -> bool:
 
 
 def by_source(rows: DataFrame) -> dict[str, Any]:
-    """What tells seaborn to draw published lines apart; nothing where all are of one source."""
+    """Markers for seaborn, and where ours and published lines stand together what tells them."""
     if not beside(rows.source):
-        return {}
+        return {"marker": "o"}
     return {
         "style": "source",
         "style_order": ["measured", "published"],
