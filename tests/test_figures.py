@@ -270,7 +270,7 @@ def test_the_report_shows_endpoints_and_spikes_only_where_there_are_any(study, c
     finish(study, cells)
     page = write(study)
     assert 'id="endpoints"' not in page
-    assert "spike" not in page
+    assert "A spike is" not in page
     run, planned = next(iter(lay_out(study, branches={"shares": [0.5]}).branches.items()))
     branch(study, run)
     shutil.rmtree(study / "runs" / cells[1].run)

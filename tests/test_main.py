@@ -13,6 +13,7 @@ from lmscaling.files import locked
 FOREIGN = {
     "grid": {"torch", "lightning", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
     "store": {"torch", "lightning", "tiktoken"},
+    "published": {"torch", "lightning", "tiktoken"},
     "report": {"torch", "lightning", "tiktoken"},
     "figures.learning_curves": {"torch", "lightning", "tiktoken"},
     "train.run": {"duckdb", "seaborn"},

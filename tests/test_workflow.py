@@ -116,6 +116,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Place:
             shutil.copytree(ROOT / part, root / part, symlinks=True, ignore=ignore)
         else:
             shutil.copy2(ROOT / part, root / part, follow_symlinks=False)
+    (root / "results" / "published").mkdir(parents=True)
+    for path in (ROOT / "results" / "published").glob("*.csv"):
+        shutil.copy2(path, root / "results" / "published")
     for name, n in (("a", 400), ("b", 100), ("v", 60)):
         rows = (json.dumps({"text": f"{name} document {i}"}) + "\n" for i in range(n))
         (root / f"{name}.jsonl").write_text("".join(rows))
@@ -155,7 +158,7 @@ def test_one_command_leaves_everything_that_is_promised(trained):
         bins = [row for row in rows if row["axis"] == axis]
         mean = sum(b["tokens"] * b["loss"] for b in bins) / last["val_tokens"]
         assert mean == pytest.approx(last["val_loss"], rel=1e-5)
-    assert [p.name for p in (trained.root / "results").iterdir()] == ["tiny"]
+    assert {p.name for p in (trained.root / "results").iterdir()} == {"tiny", "published"}
 
 
 def test_a_finished_study_plans_nothing(place):

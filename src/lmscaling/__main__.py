@@ -116,10 +116,11 @@ def report(args: argparse.Namespace) -> str:
 
 def figures(args: argparse.Namespace) -> str:
     """Rebuild store, figures and report from the records and logs that exist."""
-    from lmscaling import figures, report, store
+    from lmscaling import figures, published, report, store
 
     store.build(args.study)
-    for path in figures.save_all(args.study / "store", args.study / "figures"):
+    blank = not published.is_folder(args.study)
+    for path in figures.save_all(args.study / "store", args.study / "figures", blank):
         print(f"figure: {path}", flush=True)
     return f"report: {report.write(args.study)}"
 
@@ -248,7 +249,7 @@ def main() -> None:
     v.add_argument("study", type=Path, help="results/<study>")
 
     v = verb(figures)
-    v.add_argument("study", type=Path, help="results/<study>")
+    v.add_argument("study", type=Path, help="results/<study>, or results/published")
 
     v = verb(status)
     v.add_argument("study", type=Path, help="results/<study>")

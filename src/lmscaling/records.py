@@ -397,6 +397,21 @@ def run_columns() -> dict[str, str]:
     return {c.name: SQL_TYPES.get(getattr(c.type, "__name__", ""), "JSON") for c in fields(Run)}
 
 
+_RUN = {"params_millions": "BIGINT", "attention": "VARCHAR", "context": "BIGINT"}
+_TIME = {"params_millions": "BIGINT", "implementation": "VARCHAR", "context": "BIGINT"}
+
+PUBLISHED = {
+    "step_time": {**_TIME, "milliseconds": "DOUBLE"},
+    "decode_time": {**_TIME, "milliseconds_per_token": "DOUBLE"},
+    "final_loss": {**_RUN, "final_train_loss": "DOUBLE"},
+    "curves": {**_RUN, "update": "DOUBLE", "hours": "DOUBLE", "train_loss": "DOUBLE"},
+    "runs": {
+        **_RUN, "last_update": "DOUBLE", "hours": "DOUBLE", "points": "BIGINT",
+        "points_without_loss": "BIGINT", "spikes": "BIGINT", "highest_spike": "DOUBLE",
+    },
+}  # fmt: skip
+"""Files of ``results/published/`` by stem, with their columns; what they mean is in its README."""
+
 LOCK = "lock"
 """File in the scratch folder of a run that its trainer keeps locked."""
 

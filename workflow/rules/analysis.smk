@@ -3,8 +3,13 @@
 EXPORTS = [f"<results>/store/{table}.parquet" for table in records.EXPORTS]
 
 
+# Numbers of others that the store holds beside the study's own.
+PUBLISHED = [f"results/published/{stem}.csv" for stem in records.PUBLISHED if STUDY.published]
+
+
 rule collect:
     input:
+        PUBLISHED,
         "<results>/study.json",
         collect("<results>/runs/{run}/run.json", run=RUNS),
         collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS),
