@@ -38,6 +38,7 @@ def other(n):
     """Another process that holds n GPUs, and what it was given."""
     code = HOLD.format(gpus=THREE, n=n)
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
     return process, process.stdout.readline().strip()
 
 
