@@ -40,15 +40,10 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         style.mark_unusual(axes, part, "context", "loss", colours)
         axes.set_xscale("log", base=2)
         axes.set_xticks(contexts[:: 1 if len(contexts) < 8 else 2])
-        axes.xaxis.set_major_formatter(FuncFormatter(tokens))
+        axes.xaxis.set_major_formatter(FuncFormatter(style.tokens))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set_title(f"{attention} attention")
         style.tidy(axes.legend(title="Size", loc="upper left", bbox_to_anchor=(1.0, 1.0)))
     grid.set_axis_labels("Context (tokens)", style.loss_label(rows))
     grid.figure.tight_layout()
     return grid.figure
-
-
-def tokens(value: float, position: int | None = None) -> str:
-    """``65536`` as ``64k``: contexts are powers of two."""
-    return f"{value / 1024:g}k" if value >= 1024 else f"{value:g}"
