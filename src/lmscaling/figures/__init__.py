@@ -71,8 +71,9 @@ def save(name: str, exports: Path, folder: Path) -> Path:
     with store.connect(exports) as db:
         rows = db.sql(module.QUERY).df()
         figure = module.draw(rows, db) if len(rows) else style.nothing("Nothing to draw yet.")
-        undone = "" if "setup" in rows else missing(db)  # what is timed was not trained
-        note = "\n".join(filter(None, [undone, _cited(rows)]))
+        # Figures of times say themselves who measured; what is timed was not trained.
+        notes = [] if "setup" in rows else [missing(db), _cited(rows)]
+        note = "\n".join(filter(None, notes))
     if note:
         figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")
     write_text(folder / f"{name}.csv", rows.to_csv(index=False))
