@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 TESTABLE := .venv/installed-for-tests
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
-STUDY ?= c4
+STUDY ?= published
 
 .PHONY: demo test lint figures clean
 .DELETE_ON_ERROR:
@@ -26,7 +26,7 @@ lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/snakefmt --check Snakefile workflow
 
-figures: $(INSTALLED) ## draw what the records of STUDY allow: make figures STUDY=demo
+figures: $(INSTALLED) ## draw the published numbers, or with STUDY=demo what its records allow
 	$(BIN)/python -m lmscaling figures results/$(STUDY)
 
 clean: ## remove the environment; results are kept

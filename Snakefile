@@ -8,7 +8,7 @@ from pathlib import Path
 
 from snakemake.utils import available_cpu_count, min_version
 
-from lmscaling import forecast, grid, records, registry
+from lmscaling import forecast, grid, records, registry, sweeps
 from lmscaling.errors import UserError
 
 min_version("9.20")
@@ -66,6 +66,7 @@ include: "workflow/rules/study.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/speed.smk"
 include: "workflow/rules/analysis.smk"
 
 
@@ -75,3 +76,4 @@ rule all:
         "<results>/report.html",
         collect("<results>/runs/{run}/run.json", run=RUNS),
         collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS),
+        collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS),

@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmscaling import forecast, grid, shards
+from lmscaling import forecast, grid, optimizer, shards
 from lmscaling.config import Cell
 from lmscaling.model import GPT
 from lmscaling.stream import Stream
-from lmscaling.train import optimizer
 from lmscaling.train.module import micro_batches
 from lmscaling.train.run import train
 

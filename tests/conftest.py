@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lmscaling import forecast, grid, shards
 from lmscaling.config import Cell
 from lmscaling.environment import processor
 
 # Tests run side by side; threads of several processes on the same cores wait for each other. The
-# variable is read when torch is loaded, here and in every process that a test starts.
+# variable is read when torch is loaded: in every process that a test starts, but here too late.
 os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
+PUBLISHED = ROOT.parent / "shared" / "published"
 
 STUDY: dict[str, Any] = {
     "study": "tiny",
@@ -45,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-data",
         action="store_true",
-        help="fail, not skip, where the real texts are missing",
+        help="fail, not skip, where real texts or published curves are missing",
     )
 
 
@@ -97,8 +100,18 @@ def calibration(folder: Path, cell: Cell, **way: Any) -> Path:
 @pytest.fixture
 def real_data(request: pytest.FixtureRequest) -> Path:
     """Folder of real C4 documents and GPT-2's vocabulary."""
-    if not DATA.is_dir():
+    return _required(request, DATA)
+
+
+@pytest.fixture
+def full_published(request: pytest.FixtureRequest) -> Path:
+    """Folder of the published numbers with the whole learning curves."""
+    return _required(request, PUBLISHED)
+
+
+def _required(request: pytest.FixtureRequest, folder: Path) -> Path:
+    if not folder.is_dir():
         if request.config.getoption("--require-data"):
-            pytest.fail(f"{DATA} does not exist")
-        pytest.skip("the real texts are not on this machine")
-    return DATA
+            pytest.fail(f"{folder} does not exist")
+        pytest.skip(f"{folder} is not on this machine")
+    return folder

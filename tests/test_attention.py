@@ -2,12 +2,14 @@
 
 import pytest
 import torch
+import torch._dynamo.testing
 
 from lmscaling import attention, registry
 from lmscaling.errors import UserError
 from lmscaling.position import Rotary, unrotated
 
 NAMES = registry.attentions()
+IMPLEMENTATIONS = [(name, each) for name in NAMES for each in registry.implementations(name)]
 with_any_position = pytest.mark.parametrize(
     "rotate", [unrotated, Rotary(16)], ids=["unrotated", "rope"]
 )
@@ -40,6 +42,69 @@ def test_steps_give_what_the_whole_sequence_gives(name, rotate):
             out, state = attend.step(x[:, t], state)
             outs.append(out)
         torch.testing.assert_close(torch.stack(outs, 1), attend(x), rtol=1e-4, atol=1e-5)
+
+
+@with_any_position
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("prompt", [1, 63, 69])
+def test_a_prompt_is_forward_and_leaves_the_state_for_steps(name, rotate, batch, prompt):
+    torch.manual_seed(0)
+    attend = attention.load(name)(32, 2, rotate)
+    x = torch.randn(batch, 70, 32)
+    out, state = attend.prefill(x[:, :prompt], attend.init_state(batch, 70))
+    assert not out.requires_grad
+    outs = [out]
+    for t in range(prompt, 70):
+        out, state = attend.step(x[:, t], state)
+        outs.append(out.unsqueeze(1))
+    torch.testing.assert_close(torch.cat(outs, 1), attend(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_full_cache_takes_no_further_token():
+    attend = attention.load("softmax")(32, 2, unrotated)
+    x = torch.randn(1, 6, 32)
+    with pytest.raises(ValueError, match="6 tokens do not fit into a state for 5; allowed: 5"):
+        attend.prefill(x, attend.init_state(1, 5))
+    _, state = attend.prefill(x[:, :5], attend.init_state(1, 5))
+    with pytest.raises(ValueError, match="6 tokens do not fit into a state for 5; allowed: 5"):
+        attend.step(x[:, 5], state)
+
+
+@with_any_position
+@pytest.mark.parametrize(("name", "implementation"), IMPLEMENTATIONS)
+def test_every_implementation_computes_the_same(name, implementation, rotate):
+    torch.manual_seed(0)
+    attend = attention.load(name)(32, 2, rotate).double()
+    x = torch.randn(2, 37, 32, dtype=torch.float64)
+    expected = attend(x)
+    attend.implementation = implementation
+    assert attend.implementation == implementation
+    torch.testing.assert_close(attend(x), expected)
+
+
+@pytest.mark.parametrize(("name", "implementation"), IMPLEMENTATIONS)
+def test_a_compiler_never_writes_out_a_loop_over_tokens(name, implementation):
+    attend = attention.load(name)(32, 2, unrotated)
+    attend.implementation = implementation
+    operations = []
+    for T in (6, 12):
+        torch._dynamo.reset()
+        compiler = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        x = torch.randn(2, T, 32)
+        compiled = torch.compile(attend, backend=compiler, dynamic=False)
+        torch.testing.assert_close(compiled(x), attend(x))
+        operations.append(compiler.op_count)
+    assert operations[0] == operations[1] > 0
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in IMPLEMENTATIONS}))
+def test_an_unknown_implementation_lists_the_known(name):
+    attend = attention.load(name)(32, 2, unrotated)
+    before = attend.implementation
+    with pytest.raises(UserError, match="implementation 'flsh' has no file; "):
+        attend.implementation = "flsh"
+    assert attend.implementation == before
 
 
 @with_any_position

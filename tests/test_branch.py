@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
+from lmscaling.optimizer import Decay, learning_rate
 from lmscaling.train import boundary, checkpoint
 from lmscaling.train.branch import decay
 from lmscaling.train.budget import Clock
 from lmscaling.train.ledger import entries
-from lmscaling.train.optimizer import Decay, learning_rate
 from lmscaling.train.run import train
 
 

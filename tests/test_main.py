@@ -13,6 +13,7 @@ from lmscaling.files import locked
 FOREIGN = {
     "grid": {"torch", "lightning", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
     "store": {"torch", "lightning", "tiktoken"},
+    "published": {"torch", "lightning", "tiktoken"},
     "report": {"torch", "lightning", "tiktoken"},
     "figures.learning_curves": {"torch", "lightning", "tiktoken"},
     "train.run": {"duckdb", "seaborn"},
@@ -145,7 +146,7 @@ def test_rerun_leaves_a_run_that_is_being_trained(results):
     with locked(results / "results/b/scratch/linear-s-ctx16-s0-33333333/lock"):
         done = lmscaling("rerun", "linear-s-ctx16-s0-33333333", cwd=results)
     assert done.returncode == 1
-    assert "is being trained; stop its job first" in done.stderr
+    assert "is at work; stop its job first" in done.stderr
     assert (results / "results/b/runs/linear-s-ctx16-s0-33333333/run.json").exists()
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from lmscaling import grid, model, registry
 from lmscaling.config import Model
+from lmscaling.errors import UserError
 from lmscaling.model import GPT
 
 
@@ -150,6 +151,43 @@ def test_only_learned_positions_have_parameters_and_none_counts_in_n(gpt, cell, 
     assert other.params_total == gpt.params_total - 32 * 64
     assert "wpe.weight" not in dict(other.named_parameters())
     assert other(torch.zeros(1, 5, dtype=torch.long)).shape == (1, 5, 320)
+
+
+@pytest.mark.parametrize("attention", registry.attentions())
+@pytest.mark.parametrize("position", ["learned", "rope", "none"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_prompt_and_steps_behind_it_give_what_the_whole_sequence_gives(
+    cell, attention, position, batch, monkeypatch
+):
+    monkeypatch.setattr(model, "PROMPT_AT_ONCE", 21)  # parts of 21 and of 7 tokens
+    changed = {"attention": attention, "position": position, "context": 32}
+    gpt = GPT(replace(cell, model=gpt_shape(), **changed)).double()
+    x = torch.randint(0, 257, (batch, 32))
+    logits, states = gpt.prefill(x[:, :20], gpt.init_states(batch, 32))
+    found = [logits]
+    for t in range(20, 32):
+        logits, states = gpt.step(x[:, t], states)
+        found.append(logits)
+    assert states.length == 32
+    torch.testing.assert_close(torch.stack(found, 1), gpt(x)[:, 19:])
+
+
+def test_tokens_beyond_the_position_table_are_refused_in_one_sentence(gpt, cell):
+    said = "a context of 33 tokens is beyond the position table; allowed: up to 32"
+    x = torch.zeros(1, 33, dtype=torch.long)
+    for refused in (lambda: gpt(x), lambda: gpt.prefill(x, gpt.init_states(1, 40))):
+        with pytest.raises(UserError, match=said):
+            refused()
+    _, states = gpt.prefill(x[:, :32], gpt.init_states(1, 40))
+    with pytest.raises(UserError, match=said):
+        gpt.step(x[:, 32], states)
+    free = GPT(replace(cell, model=gpt_shape(), context=32, position="rope"))
+    assert free(x).shape == (1, 33, 320)
+
+
+def test_what_an_attention_does_not_have_cannot_be_tuned(gpt):
+    with pytest.raises(UserError, match="chunk 64 cannot be chosen: the attention has none"):
+        gpt.tune({"chunk": 64})
 
 
 def test_it_is_the_forward_pass_of_gpt2(gpt):

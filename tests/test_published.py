@@ -1,78 +1,291 @@
-"""What the fits say of the 48 runs of the published study, where its numbers are at hand."""
+"""Published numbers: copied whole, imported unchanged, and never taken for ours."""
 
 import csv
-import gzip
-from collections import defaultdict
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import ROOT
+from test_store import end, header, log, record, update, validation
 
-from lmscaling.fits import context_law, final_loss, multiplier
-from lmscaling.fits.context_law import Losses
-from lmscaling.fits.multiplier import Curve
+from lmscaling import figures, grid, model, records, report, store
+from lmscaling.config import Model
+from lmscaling.errors import UserError
 
-PUBLISHED = ROOT.parent / "shared" / "published"
-pytestmark = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no published numbers here")
-
-Run = tuple[str, str, int]
+HERE = ROOT / "results" / "published"
 
 
-@pytest.fixture(scope="module")
-def curves() -> dict[Run, Curve]:
-    rows: dict[Run, list[list[float]]] = defaultdict(list)
-    with gzip.open(PUBLISHED / "learning_curves.csv.gz", "rt") as file:
-        for row in csv.DictReader(file):
-            key = (row["attention"], row["params_millions"], int(row["context"]))
-            loss = float(row["train_loss"] or "nan")
-            rows[key].append([float(row["update"]) + 0.5, float(row["hours"]), loss])
-    columns = {key: np.array(run).T for key, run in rows.items()}
-    return {key: Curve(u, u, hours, loss) for key, (u, hours, loss) in columns.items()}
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
-@pytest.fixture(scope="module")
-def losses() -> dict[Run, float]:
-    with open(PUBLISHED / "final_loss.csv") as file:
-        return {
-            (row["attention"], row["params_millions"], int(row["context"])): float(
-                row["final_train_loss"]
-            )
-            for row in csv.DictReader(file)
+@pytest.fixture
+def published(tmp_path):
+    """A copy of what is in git."""
+    folder = tmp_path / "results" / "published"
+    folder.mkdir(parents=True)
+    for stem in records.PUBLISHED:
+        shutil.copy(HERE / f"{stem}.csv", folder)
+    return folder
+
+
+@pytest.fixture
+def study(published, values):
+    """Both attentions at two contexts beside the published numbers; two runs of four are done."""
+    values |= {"published": True, "sizes": {"124M": values["sizes"]["s"]}}
+    values["axes"] |= {"size": ["124M"], "context": [16, 32]}
+    folder = published.parent / "tiny"
+    folder.mkdir()
+    lay_out(folder, values)
+    for i, cell in enumerate(list(grid.read_record(folder / "study.json").grid.cells.values())[:2]):
+        rows = [update(n, loss=9 - n / 100 - i / 50) for n in range(1, 60)]
+        record(folder, cell.run, log(header(cell.run), *rows, validation(59, loss=9.5), end(59)))
+    return folder
+
+
+def lay_out(folder, values):
+    (folder / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
+
+
+def ask(folder, query):
+    store.build(folder)
+    with store.connect(folder / "store") as db:
+        return db.sql(query).fetchall()
+
+
+def test_thinned_curves_are_made_from_the_full_table_byte_for_byte(full_published, tmp_path):
+    script, full = ROOT / "benchmarks/thin_published.py", full_published / "learning_curves.csv.gz"
+    subprocess.run([sys.executable, script, full, tmp_path], check=True)
+    for name in ("curves.csv", "runs.csv"):
+        assert (tmp_path / name).read_bytes() == (HERE / name).read_bytes()
+
+
+@pytest.mark.parametrize("stem", ["step_time", "decode_time", "final_loss"])
+def test_copied_numbers_are_those_of_the_source(full_published, stem):
+    assert read(HERE / f"{stem}.csv") == read(full_published / f"{stem}.csv")
+
+
+def test_every_run_keeps_its_first_and_last_point_and_enough_between(published):
+    for run in read(published / "runs.csv"):
+        points = [
+            point
+            for point in read(published / "curves.csv")
+            if all(point[k] == run[k] for k in ("params_millions", "attention", "context"))
+        ]
+        assert 35 <= len(points) <= 64
+        assert points[0]["update"] == "99.5"
+        assert (points[-1]["update"], points[-1]["hours"]) == (run["last_update"], run["hours"])
+
+
+def test_every_row_is_in_the_store_and_the_ends_of_series_too(published):
+    assert store.build(published) == {
+        "cells": 48, "runs": 48, "attempts": 0, "updates": 2469, "validations": 0, "spikes": 0,
+        "evaluations": 0, "measurements": 215 + 29 + 74 + 3,
+    }  # fmt: skip
+    ends = "SELECT method, context FROM speeds WHERE size = '124M' AND status = 'oom' ORDER BY ALL"
+    assert ask(published, ends)[-1] == ("softmax no_flash", 32768)
+    assert ask(published, "SELECT DISTINCT source FROM cells") == [("published",)]
+    for view in ("planned", "validation", "training", "stability", "spikes", "by_position"):
+        assert ask(published, f"SELECT count(*) FROM {view}") == [(0,)]
+
+
+def test_times_are_the_published_ones(published):
+    query = (
+        "SELECT size, method, context, seconds FROM speeds WHERE kind = '{}' AND status = 'done'"
+    )
+    for kind, column, names in (
+        ("time_step", "milliseconds", {}),
+        (
+            "time_decode",
+            "milliseconds_per_token",
+            {"softmax_kv_cache": "softmax", "linear_state": "linear"},
+        ),
+    ):
+        stem = kind.removeprefix("time_")
+        expected = {
+            (
+                f"{row['params_millions']}M",
+                names.get(row["implementation"], row["implementation"].replace("_", " ", 1)),
+                int(row["context"]),
+            ): float(row[column])
+            for row in read(published / f"{stem}_time.csv")
+        }  # fmt: skip
+        found = {
+            key: 1000 * seconds
+            for *key, seconds in ask(published, query.format(kind))
+            for key in [tuple(key)]
         }
+        assert found == pytest.approx(expected)
 
 
-def test_ends_of_runs_are_those_published(curves, losses):
-    ends = {key: final_loss.fit(curves[key].loss).loss for key in losses}
-    off = [abs(ends[key] - loss) for key, loss in losses.items()]
-    assert np.median(off) < 0.003
-    assert max(off) < 0.02  # short runs: 20 means over 100 updates are more than their last 1 %
+def test_sizes_count_parameters_as_our_models_do(published, cell):
+    shapes = ask(
+        published,
+        "SELECT DISTINCT n_layer, d_model, context, attention, params, params_total FROM known",
+    )
+    assert len(shapes) == 48
+    for n_layer, d_model, context, attention, params, total in shapes:
+        ours = replace(
+            cell, attention=attention, context=context,
+            model=Model(n_layer=n_layer, n_head=d_model // 64, d_model=d_model, vocab_size=50257),
+        )  # fmt: skip
+        assert total == model.shape(ours).params_total
+        assert params == total - (50257 + context) * d_model
 
 
-def test_linear_attention_is_faster_and_learns_less(curves):
-    for (attention, size, context), other in curves.items():
-        reference = curves.get(("softmax", size, context))
-        if attention != "linear" or reference is None:
-            continue
-        found = multiplier.fit(reference, other, count=100)
-        last = found.levels[-1]
-        assert last.hours < 1
-        assert last.hours == pytest.approx(last.updates * last.speed)
-        assert found.crossings["hours"].ahead == "reference"
-        if context == 65536:
-            assert 3.4 < last.speed < 3.7
-            assert last.updates < 0.25
+def drawn(folder, name):
+    """The rows that lie beside a figure of the published numbers alone."""
+    store.build(folder)
+    return read(figures.save(name, folder / "store", folder / "figures").with_suffix(".csv"))
 
 
-def test_softmax_prefers_contexts_twice_as_long(losses):
-    best = {}
-    for attention in ("softmax", "linear"):
-        of = {
-            size: {c: v for (a, s, c), v in losses.items() if (a, s) == (attention, size)}
-            for size in ("124", "355", "774")
-        }
-        sizes = {size: Losses(list(known), list(known.values())) for size, known in of.items()}
-        best[attention] = context_law.fit(sizes)
-    for size in ("124", "355", "774"):
-        assert best["softmax"][size].status == best["linear"][size].status == "bracketed"
-        ratio = best["softmax"][size].at / best["linear"][size].at
-        assert 1.5 < ratio < 2.2
+@pytest.mark.parametrize("name", ["parameter_scaling", "context_scaling"])
+def test_final_losses_beside_the_figures_are_the_published_ones(published, name):
+    def key(row, size):
+        return row["attention"], size, row["context"]
+
+    found = {key(row, row["size"]): float(row["loss"]) for row in drawn(published, name)}
+    assert found == {
+        key(row, f"{row['params_millions']}M"): float(row["final_train_loss"])
+        for row in read(published / "final_loss.csv")
+    }
+
+
+@pytest.mark.parametrize("name", ["learning_curves", "context_curves"])
+def test_curves_beside_the_figures_are_the_published_ones(published, name):
+    def numbers(row, update):
+        return row["attention"], int(row["context"]), float(row[update]), float(row["hours"])
+
+    rows, points = drawn(published, name), read(published / "curves.csv")
+    found = sorted((row["size"], *numbers(row, "updates"), float(row["loss"])) for row in rows)
+    expected = sorted(
+        (f"{row['params_millions']}M", *numbers(row, "update"), float(row["train_loss"]))
+        for row in points
+    )
+    assert len(found) == len(expected) == 2469
+    for one, other in zip(found, expected, strict=True):
+        assert one[:3] == other[:3]
+        assert one[3:] == pytest.approx(other[3:])
+
+
+def test_a_study_that_does_not_ask_for_them_has_none(study):
+    values = json.loads((study / "study.json").read_text())["study"]
+    lay_out(study, values | {"published": False})
+    shutil.rmtree(study.parent / "published")
+    for table in ("cells", "runs", "measurements"):
+        assert ask(study, f"SELECT count(*) FROM {table} WHERE source = 'published'") == [(0,)]
+    assert "Buckman" not in page(study)
+
+
+def page(study):
+    list(figures.save_all(study / "store", study / "figures", blank=True))
+    return report.write(study).read_text()
+
+
+def test_published_runs_are_no_cells_of_the_study(study):
+    assert ask(study, "SELECT status, count(*) FROM status GROUP BY status ORDER BY status") == [
+        ("done", 2), ("pending", 2),
+    ]  # fmt: skip
+    assert ask(study, "SELECT count(*) FROM stability") == [(2,)]
+    assert ask(study, "SELECT count(*) FROM training") == [(2 * 59,)]
+    columns = "source, split, count(*), count(val_loss)"
+    assert ask(study, f"SELECT {columns} FROM final GROUP BY ALL ORDER BY ALL") == [
+        ("measured", "validation", 2, 2), ("published", "train", 46, 0),
+    ]  # fmt: skip
+    with store.connect(study / "store") as db:
+        assert figures.missing(db) == "Of 4 cells: 2 done, 2 pending."
+    text = page(study)
+    assert "4 cells, each with" in text
+    assert "48 runs and 289 times of Buckman and Gelada" in text
+    assert text.count('<tr class="done">') == 2
+
+
+FIGURES = ["learning_curves", "parameter_scaling", "context_scaling", "context_curves"]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_line_holds_numbers_of_both_sources(study, name):
+    store.build(study)
+    module = figures.load(name)
+    with store.connect(study / "store") as db:
+        rows = db.sql(module.QUERY).df()
+        axes = module.draw(rows, db).axes
+    assert set(rows.source) == {"measured", "published"}
+    ours = set(rows.loss[rows.source == "measured"])
+    lines = [set(line.get_ydata()) & set(rows.loss) for part in axes for line in part.lines]
+    assert sum(bool(line & ours) for line in lines) >= 2
+    assert not [line for line in lines if line & ours and line - ours]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_cites_whose_numbers_it_shows(study, name):
+    store.build(study)
+    text = figures.save(name, study / "store", study / "figures")
+    assert text.stat().st_size > 10_000
+    assert {row["source"] for row in read(text.with_suffix(".csv"))} == {"measured", "published"}
+
+
+DAMAGES = [
+    ("runs", lambda text: text[:-4], "its last line is cut"),
+    ("step_time", lambda text: text.replace("milliseconds", "ms", 1), "it begins 'params_mill"),
+    ("curves", lambda text: text.replace("99.5", "x", 1), "CSV Error on Line: 2"),
+    ("curves", lambda text: text.rsplit("\n", 2)[0] + "\n", "does not end where runs.csv says"),
+    ("final_loss", lambda text: text.replace("3.332655", "-3.3", 1), "lacks a positive number"),
+    ("decode_time", lambda text: text.replace("0.45857", "", 1), "lacks a positive number"),
+    ("final_loss", lambda text: text.replace("124,", "125,", 1), "which is no size of GPT-2"),
+    ("step_time", lambda text: text.replace("chunked", "chunky", 1), "no implementation of the"),
+    ("runs", lambda text: text.replace("linear", "hyena", 1), "no attention of the post"),
+    ("step_time", lambda text: text + text.splitlines()[-1] + "\n", "has two rows for"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stem", "damage", "problem"), DAMAGES)
+def test_a_damaged_file_is_named_in_one_sentence(published, stem, damage, problem):
+    path = published / f"{stem}.csv"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(UserError) as error:
+        store.build(published)
+    assert problem in str(error.value)
+    assert ".csv" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named_with_the_ways_out(study):
+    (study.parent / "published" / "final_loss.csv").unlink()
+    with pytest.raises(
+        UserError, match=r"final_loss.csv do not exist; get the file from git again, or set"
+    ):
+        store.build(study)
+
+
+def test_they_are_drawn_alone_in_less_than_a_minute_without_torch(published):
+    code = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name in {'torch', 'triton', 'lightning'}:\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from lmscaling.__main__ import main\n"
+        "main()"
+    )
+    before = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code, "figures", "results/published"],
+        cwd=published.parents[1], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert time.monotonic() - before < 60
+    said = done.stdout.split()
+    assert "results/published/figures/learning_curves.svg" in said
+    assert "results/published/figures/learning_rates.svg" not in said
+    assert not (published / "figures/learning_rates.svg").exists()
+    text = (published / "report.html").read_text()
+    assert 'id="crossings"' in text
+    for absent in ("<h2>Cells", "<h2>Plan", 'class="pending"', "git commit"):
+        assert absent not in text

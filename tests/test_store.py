@@ -113,7 +113,7 @@ def test_a_whole_log_is_its_rows(study, runs):
     )
     assert store.build(study) == {
         "cells": 4, "runs": 1, "attempts": 1, "updates": 2, "validations": 1, "spikes": 0,
-        "evaluations": 0,
+        "evaluations": 0, "measurements": 0,
     }  # fmt: skip
     assert ask(study, "SELECT update, tokens, train_loss, surviving FROM updates") == [
         (1, 64, 3.0, True), (2, 128, 2.5, True),
@@ -421,3 +421,64 @@ def test_an_endpoint_whose_trunk_has_no_validation_yet_stands_alone(branched):
     study, laid_out, run = branched
     (study / "runs" / laid_out.branches[run].trunk / "log.jsonl").write_bytes(b"")
     assert ask(study, "SELECT run, trunk_val_loss FROM endpoints") == [(run, None)]
+
+
+def timed(study, method, seconds, size="s", device="gpu", **values):
+    """One series of the speed study: its times by context, None where memory did not suffice."""
+    attention, _, implementation = method.partition(" ")
+    folder = study / "speed" / "time_step" / f"{size}-0"
+    folder.mkdir(parents=True, exist_ok=True)
+    for context, time in seconds.items():
+        made = {
+            "kind": "time_step", "sweep": f"{size}-0", "size": size, "attention": attention,
+            "implementation": implementation, "n_layer": 1, "n_head": 1, "d_head": 8,
+            "params": 100, "context": context, "batch": 1, "chunk": None, "passes": "",
+            "dtype": "float32", "compiled": False, "captured": False, "warm_up": 1, "repeats": 3,
+            "updates": 0, "loss": None, "accuracy": None, "peak_memory_bytes": None,
+            "status": "done" if time else "oom", "message": "", "started": "a", "device": device,
+            "environment": ENVIRONMENT | {"device": device},
+        } | {
+            f"{part}_seconds": time
+            for part in ("least", "lower", "median", "upper", "most", "mean", "sd")
+        } | values  # fmt: skip
+        line = records.Measurement(**made)
+        text = json.dumps({"record": line.record, **vars(line)})
+        (folder / f"{method}-{device}-{context}.json").write_text(text)
+
+
+CROSSINGS = [
+    ("always", {16: 1.0, 32: 1.0}, {16: 2.0, 32: 4.0}, (None, None, None, 16, 32)),
+    ("never", {16: 3.0, 32: 5.0}, {16: 2.0, 32: 4.0}, (None, None, None, 16, 32)),
+    ("never", {16: 1.0, 32: 1.0}, {16: 1.0, 32: 1.0}, (None, None, None, 16, 32)),  # ties
+    ("always", {16: 1.0}, {16: 2.0, 32: 2.0}, (None, None, None, 16, 16)),  # one point only
+    ("from", {16: 2.0, 64: 2.0}, {16: 1.0, 64: 4.0}, (32, 16, 64, 16, 64)),
+    ("from", {16: 2.0, 32: 2.0, 64: 2.0}, {16: 1.0, 32: 2.0, 64: 4.0}, (32, 32, 64, 16, 64)),
+    ("from", {16: 2.0, 32: None, 64: 2.0}, {16: 1.0, 32: 2.0, 64: 4.0}, (32, 16, 64, 16, 64)),
+    ("until", {16: 1.0, 64: 4.0}, {16: 2.0, 64: 2.0}, (32, 16, 64, 16, 64)),
+    ("until", {16: 1.0, 64: 2.0}, {16: 2.0, 64: 2.0}, (64, 16, 64, 16, 64)),  # ends in a tie
+    ("several", {16: 1.0, 32: 3.0, 128: 1.0}, {16: 3.0, 32: 1.0, 128: 3.0}, (64, 32, 128, 16, 128)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "challenger", "baseline", "expected"), CROSSINGS)
+def test_a_crossing_is_where_both_take_the_same_time(study, status, challenger, baseline, expected):
+    timed(study, "linear chunked", challenger)
+    timed(study, "softmax flash", baseline)
+    ((found, *rest),) = ask(
+        study, "SELECT status, context, low, high, shortest, longest FROM crossings"
+    )
+    assert found == status
+    assert rest == [pytest.approx(e) if e else None for e in expected]
+
+
+def test_a_crossing_is_that_of_one_setup_one_size_and_one_pair(study):
+    timed(study, "linear chunked", {16: 1.0, 32: 1.0})
+    timed(study, "softmax flash", {16: 0.5}, device="another gpu")
+    timed(study, "softmax flash", {16: 0.5}, size="m")
+    timed(study, "softmax cudnn", {16: 0.5, 32: 0.5})
+    timed(study, "linear state", {16: 0.5, 32: 0.5})
+    assert ask(study, "FROM crossings") == []
+    timed(study, "softmax flash", {16: 2.0, 32: 0.1})
+    assert ask(
+        study, "SELECT size, challenger, baseline, status, least_ratio, most_ratio FROM crossings"
+    ) == [("s", "linear chunked", "softmax flash", "until", 0.1, 2.0)]

@@ -11,12 +11,12 @@ import torch
 from conftest import ROOT, calibration
 from safetensors.torch import load_file
 
-from lmscaling import records
+from lmscaling import optimizer, records
 from lmscaling.errors import UserError
 from lmscaling.files import locked
 from lmscaling.model import GPT
 from lmscaling.stream import Stream
-from lmscaling.train import boundary, optimizer
+from lmscaling.train import boundary
 from lmscaling.train.budget import Budget, Clock
 from lmscaling.train.run import train
 
@@ -302,23 +302,6 @@ def test_a_budget_counts_its_own_unit(text, spent, left):
     nothing = {"updates": 0, "tokens": 0, "seconds": 0.0}
     assert Budget(text).spent(**(nothing | spent))
     assert not Budget(text).spent(**(nothing | left))
-
-
-def test_only_matrices_decay(cell):
-    gpt = GPT(cell)
-    decayed, plain = optimizer.build(gpt, cell).param_groups
-    names = {id(p): name for name, p in gpt.named_parameters()}
-    block = "blocks.0"
-    linears = [f"{block}.{x}" for x in ("attention.qkv", "attention.out", "up", "down")]
-    norms = [f"{block}.norm_1", f"{block}.norm_2", "norm"]
-    assert {names[id(p)] for p in decayed["params"]} == {
-        "wte.weight", "wpe.weight", *(f"{x}.weight" for x in linears),
-    }  # fmt: skip
-    assert {names[id(p)] for p in plain["params"]} == {
-        *(f"{x}.bias" for x in (*linears, *norms)), *(f"{x}.weight" for x in norms),
-    }  # fmt: skip
-    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
-    assert len(names) == len(decayed["params"]) + len(plain["params"])
 
 
 def test_a_row_is_one_line_of_strict_json():

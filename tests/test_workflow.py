@@ -13,7 +13,7 @@ import pytest
 import yaml
 from conftest import ROOT, STUDY
 
-PARTS = ("Snakefile", "workflow", "config", "profiles", "slurm", "src")
+PARTS = ("Snakefile", "workflow", "config", "profiles", "default", "slurm", "src")
 TABLE = re.compile(r"^(?:local)?rule (\w+):$")
 
 OVERLAY = STUDY | {
@@ -23,6 +23,21 @@ OVERLAY = STUDY | {
     "calibrate": {"attention": "linear"},
     "branches": {"attention": "linear", "shares": [0.5]},
     "evaluate": {"attention": "linear", "datasets": ["lines"]},
+    "speed": {
+        "limit_seconds": 60,
+        "repeats": 3,
+        "point_seconds": 0.01,
+        "time_step": {
+            "sizes": ["s"],
+            "contexts": [16],
+            "implementations": ["linear/chunked", "softmax"],
+        },
+        "tune_chunk": {"implementations": ["linear/chunked"], "chunks": [8, 16]},
+        "time_decode": None,
+        "time_layer": [],
+        "copy_task": None,
+    },
+    "published": False,
 }
 
 
@@ -101,6 +116,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Place:
             shutil.copytree(ROOT / part, root / part, symlinks=True, ignore=ignore)
         else:
             shutil.copy2(ROOT / part, root / part, follow_symlinks=False)
+    (root / "results" / "published").mkdir(parents=True)
+    for path in (ROOT / "results" / "published").glob("*.csv"):
+        shutil.copy2(path, root / "results" / "published")
     for name, n in (("a", 400), ("b", 100), ("v", 60)):
         rows = (json.dumps({"text": f"{name} document {i}"}) + "\n" for i in range(n))
         (root / f"{name}.jsonl").write_text("".join(rows))
@@ -140,7 +158,7 @@ def test_one_command_leaves_everything_that_is_promised(trained):
         bins = [row for row in rows if row["axis"] == axis]
         mean = sum(b["tokens"] * b["loss"] for b in bins) / last["val_tokens"]
         assert mean == pytest.approx(last["val_loss"], rel=1e-5)
-    assert [p.name for p in (trained.root / "results").iterdir()] == ["tiny"]
+    assert {p.name for p in (trained.root / "results").iterdir()} == {"tiny", "published"}
 
 
 def test_a_finished_study_plans_nothing(place):
@@ -295,6 +313,68 @@ def test_rerun_plans_exactly_its_cell_and_keeps_the_old_record(place):
     assert old.exists()
     assert place.plan() == []
     assert kept.read_bytes() == before
+
+
+def sweeps_of(plan):
+    """What a plan would measure."""
+    return [(rule, out.split("/")[-2].rpartition("-")[0]) for rule, out in plan if "/speed/" in out]
+
+
+def test_every_point_of_the_speed_study_is_measured_by_its_rule(trained):
+    for kind, points in (
+        ("tune_chunk", ["linear.chunked-c16-b1-ctx16", "linear.chunked-c8-b1-ctx16"]),
+        ("time_step", ["linear.chunked-b1-ctx16", "softmax-b1-ctx16"]),
+    ):
+        (folder,) = trained.results.glob(f"speed/{kind}/s-????????")
+        assert sorted(p.stem for p in folder.iterdir()) == [*points, "sweep"]
+        for point in points:
+            assert json.loads((folder / f"{point}.json").read_text())["status"] == "done"
+    (tuned,) = trained.results.glob("speed/tune_chunk/*/sweep.json")
+    (chunk,) = json.loads(tuned.read_text())["fastest"]["linear/chunked"].values()
+    (step,) = trained.results.glob("speed/time_step/*/linear.chunked-b1-ctx16.json")
+    assert json.loads(step.read_text())["chunk"] == chunk
+
+
+def test_a_context_of_the_speed_study_plans_its_sweeps_and_measures_only_its_points(place):
+    speed = {
+        **OVERLAY["speed"],
+        "time_step": {**OVERLAY["speed"]["time_step"], "contexts": [16, 32]},
+    }
+    place.study(speed=speed)
+    plan = place.plan()
+    assert sweeps_of(plan) == [("time_step", "s"), ("tune_chunk", "s")]
+    assert not [r for r, _ in plan if r in {"train", "branch", "calibrate", "tokenize", "evaluate"}]
+    before = {p: p.read_bytes() for p in place.results.glob("speed/*/*/*ctx16.json")}
+    place.snakemake("--cores", "2")
+    assert {p: p.read_bytes() for p in before} == before
+    assert len(list(place.results.glob("speed/*/*/*ctx32.json"))) == 4
+    assert place.plan() == []
+
+
+def test_rerun_of_a_point_plans_exactly_its_sweep(place):
+    place.lmscaling("rerun", "time_step/s/softmax-b1-ctx16")
+    plan = place.plan()
+    assert sweeps_of(plan) == [("time_step", "s")]
+    assert not [r for r, _ in plan if r in {"train", "branch", "calibrate", "tokenize", "evaluate"}]
+
+
+def test_scrambled_times_measure_nothing(place):
+    for i, path in enumerate(sorted(place.results.rglob("*"))):
+        os.utime(path, (1e9 + 1e4 * (i % 7), 1e9 + 1e4 * (i % 7)))
+    assert sweeps_of(place.plan()) == []
+
+
+def test_the_speed_study_alone_trains_and_tokenizes_nothing(place):
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "speed", "--profile", "default", "-n"],
+        cwd=place.root, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    table = done.stdout.split("Job stats:")[-1].split("total")[0].split("\n")
+    jobs = dict(line.split() for line in table if line.strip() and line.split()[-1].isdigit())
+    assert jobs == {
+        "study": "1", "speed": "1", "time_step": "4", "tune_chunk": "4", "time_decode": "4",
+        "time_layer": "2", "copy_task": "1",
+    }  # fmt: skip
 
 
 def test_forcing_a_finished_cell_cannot_delete_it(place):

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from lmscaling import files
+from lmscaling import files, sweeps
 from lmscaling.errors import UserError
 
 
@@ -69,6 +69,13 @@ def train(args: argparse.Namespace) -> str:
     return f"train: {run.name} {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
 
 
+def measure(args: argparse.Namespace) -> str:
+    """Measure one sweep of the speed study."""
+    from lmscaling.speed import sweep
+
+    return sweep.measure(args.sweep, args.kind, args.out, args.chunks)
+
+
 def evaluate(args: argparse.Namespace) -> str:
     """Evaluate the final weights of a run position by position."""
     from lmscaling.train.evaluate import evaluate
@@ -80,8 +87,9 @@ def study(args: argparse.Namespace) -> str:
     """Write down the study that standard input holds as JSON."""
     from lmscaling import grid
 
-    n_cells = len(grid.write_record(args.out, files.parse_json(sys.stdin.read(), "study")).cells)
-    return f"study: {args.out}, {n_cells} cells"
+    made = grid.write_record(args.out, files.parse_json(sys.stdin.read(), "study"))
+    sweeps.write(args.out.parent, made.study)
+    return f"study: {args.out}, {len(made.cells)} cells"
 
 
 def collect(args: argparse.Namespace) -> str:
@@ -108,10 +116,11 @@ def report(args: argparse.Namespace) -> str:
 
 def figures(args: argparse.Namespace) -> str:
     """Rebuild store, figures and report from the records and logs that exist."""
-    from lmscaling import figures, report, store
+    from lmscaling import figures, published, report, store
 
     store.build(args.study)
-    for path in figures.save_all(args.study / "store", args.study / "figures"):
+    blank = not published.is_folder(args.study)
+    for path in figures.save_all(args.study / "store", args.study / "figures", blank):
         print(f"figure: {path}", flush=True)
     return f"report: {report.write(args.study)}"
 
@@ -124,9 +133,13 @@ def status(args: argparse.Namespace) -> str:
 
 
 def rerun(args: argparse.Namespace) -> str:
-    """Move what a cell has left to the attic, so that the next snakemake trains it again."""
+    """Move what a cell or a measurement has left to the attic: the next snakemake does it again."""
     from lmscaling import rerun
 
+    if args.cell and "/" in args.cell:
+        study, paths = rerun.select_measurements(args.results, args.study, args.cell)
+        attic = rerun.move_measurements(study, paths)
+        return f"moved to {attic}: {', '.join(paths)}; the next snakemake measures again"
     study, runs = rerun.select(args.results, args.study, args.cell, args.status)
     attic = rerun.move(study, runs)
     return f"moved to {attic}: {', '.join(runs)}; the next snakemake trains from update 0"
@@ -134,9 +147,11 @@ def rerun(args: argparse.Namespace) -> str:
 
 def tune_kernels(args: argparse.Namespace) -> str:
     """Find the fastest configuration of the fused kernels on this GPU."""
+    from lmscaling import gpus
     from lmscaling.speed import tune
 
-    return tune.tune(args.out)
+    with gpus.reserved(1):
+        return tune.tune(args.out)
 
 
 def export(args: argparse.Namespace) -> str:
@@ -149,9 +164,11 @@ def export(args: argparse.Namespace) -> str:
 
 def bench_kernels(args: argparse.Namespace) -> str:
     """Time every implementation of attention that is right, over shapes."""
+    from lmscaling import gpus
     from lmscaling.speed import kernels
 
-    return kernels.bench(args.out, args.names)
+    with gpus.reserved(1):
+        return kernels.bench(args.out, args.names)
 
 
 def schema(args: argparse.Namespace) -> str:
@@ -204,6 +221,14 @@ def main() -> None:
     v.add_argument("--record", type=Path, required=True, help="run.json; the log lands beside it")
     v.add_argument("--calibration", type=Path, help="calibration.json; a guess without")
 
+    for kind, what in sweeps.KINDS.items():
+        v = verbs.add_parser(kind, help=what, description=what)
+        v.set_defaults(do=measure, kind=kind, chunks=None)
+        v.add_argument("sweep", type=Path, help="results/<study>/sweeps/<kind>/<sweep>.json")
+        v.add_argument("out", type=Path, help="gets a record a point, and sweep.json at the end")
+        if kind == "time_step":
+            v.add_argument("--chunks", type=Path, help="sweep.json of tune_chunk at this size")
+
     v = verb(evaluate)
     v.add_argument("run", type=Path, help="results/<study>/runs/<run>")
     v.add_argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
@@ -224,14 +249,16 @@ def main() -> None:
     v.add_argument("study", type=Path, help="results/<study>")
 
     v = verb(figures)
-    v.add_argument("study", type=Path, help="results/<study>")
+    v.add_argument("study", type=Path, help="results/<study>, or results/published")
 
     v = verb(status)
     v.add_argument("study", type=Path, help="results/<study>")
 
     v = verb(rerun)
     which = v.add_mutually_exclusive_group(required=True)
-    which.add_argument("cell", nargs="?", help="name of a cell or a run")
+    which.add_argument(
+        "cell", nargs="?", help="name of a cell or a run, or kind/size[/point] of a measurement"
+    )
     which.add_argument("--status", help="every run whose record has this status")
     v.add_argument("--study", help="name of the study, if several have such a run")
     v.add_argument("--results", type=Path, default=Path("results"), help="folder of the studies")

@@ -12,6 +12,9 @@ Source: Radford et al. 2019 (GPT-2), section 2.3; initial values as in OpenAI's 
 
 import hashlib
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lmscaling import attention
 from lmscaling.config import Cell
+from lmscaling.errors import UserError
 from lmscaling.forecast import Shape
 from lmscaling.position import Rotary, Rotate, unrotated
 
@@ -27,6 +31,9 @@ PAD_VOCABULARY = 64
 INIT_STD = 0.02
 LOGITS_AT_ONCE = 2**27
 """Logits that exist at one time: half a GiB in float32, and as much for their gradient."""
+
+PROMPT_AT_ONCE = 2**16
+"""Tokens of a prompt that are four times as wide at one time."""
 
 
 class Block(nn.Module):
@@ -41,12 +48,35 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * d_model, d_model)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        x_BTD = x_BTD + self.attention(self.norm_1(x_BTD))
-        return x_BTD + self.down(F.gelu(self.up(self.norm_2(x_BTD)), approximate="tanh"))
+        return self._mlp(x_BTD + self.attention(self.norm_1(x_BTD)))
+
+    def prefill(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See ``Attention.prefill``; the MLP of a long prompt is computed part by part."""
+        y_BTD, state = self.attention.prefill(self.norm_1(x_BTD), state)
+        h_BTD = x_BTD + y_BTD
+        for part in h_BTD.split(max(1, PROMPT_AT_ONCE // len(h_BTD)), 1):
+            part.copy_(self._mlp(part))
+        return h_BTD, state
+
+    def step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See ``Attention.step``."""
+        y_BD, state = self.attention.step(self.norm_1(x_BD), state)
+        return self._mlp(x_BD + y_BD), state
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
 
     def flops_per_token(self, context: int) -> float:
         """Forward FLOPs: the attention's own count and the two matrices of the MLP."""
         return self.attention.flops_per_token(context) + 2 * 8 * self.up.in_features**2
+
+
+@dataclass
+class States:
+    """What sampling remembers of the tokens so far: one state a block, and their number."""
+
+    blocks: list[Any]
+    length: int
 
 
 class GPT(nn.Module):
@@ -97,9 +127,7 @@ class GPT(nn.Module):
 
     def hidden(self, x_BT: Tensor) -> Tensor:
         """What the head reads, ``[B, T, D]``."""
-        h_BTD = self.wte(x_BT)
-        if self.wpe is not None:
-            h_BTD = h_BTD + self.wpe(torch.arange(x_BT.shape[1], device=x_BT.device))
+        h_BTD = self._embed(x_BT, 0)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
                 h_BTD = checkpoint(block, h_BTD, use_reentrant=False)
@@ -107,15 +135,66 @@ class GPT(nn.Module):
                 h_BTD = block(h_BTD)
         return self.norm(h_BTD)
 
+    def _embed(self, x_BT: Tensor, start: int) -> Tensor:
+        """Tokens of which the first stands at ``start``."""
+        h_BTD, stop = self.wte(x_BT), start + x_BT.shape[1]
+        if self.wpe is None:
+            return h_BTD
+        if stop > self.context:  # of which a GPU would say only that an assertion failed
+            raise UserError(
+                f"a context of {stop} tokens is beyond the position table; "
+                f"allowed: up to {self.context}"
+            )
+        return h_BTD + self.wpe(torch.arange(start, stop, device=x_BT.device))
+
+    def init_states(self, batch: int, context: int) -> States:
+        """States before the first token of each sequence, with room for ``context`` tokens."""
+        made = [block.attention.init_state(batch, context) for block in self._each_block()]
+        return States(made, 0)
+
+    @torch.no_grad()
+    def prefill(self, x_BT: Tensor, states: States) -> tuple[Tensor, States]:
+        """Logits ``[B, V]`` behind the last of the first T tokens, and the states there.
+
+        The states given are used up; no gradient.
+
+        Raises:
+            UserError: The tokens are more than the position table has rows.
+        """
+        h_BTD = self._embed(x_BT, 0)
+        after = []
+        for block, state in zip(self._each_block(), states.blocks, strict=True):
+            h_BTD, state = block.prefill(h_BTD, state)
+            after.append(state)
+        return self._logits(h_BTD[:, -1]), States(after, x_BT.shape[1])
+
+    @torch.no_grad()
+    def step(self, x_B: Tensor, states: States) -> tuple[Tensor, States]:
+        """Logits ``[B, V]`` behind the next token, and the states there; see ``prefill``."""
+        h_BD = self._embed(x_B.unsqueeze(1), states.length).squeeze(1)
+        after = []
+        for block, state in zip(self._each_block(), states.blocks, strict=True):
+            h_BD, state = block.step(h_BD, state)
+            after.append(state)
+        return self._logits(h_BD), States(after, states.length + 1)
+
+    def _logits(self, h_BD: Tensor) -> Tensor:
+        return F.linear(self.norm(h_BD), self.wte.weight)
+
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
         """What the attention leaves open to a device of this type: see ``Attention.tunable``."""
-        first = next(block for block in self.modules() if isinstance(block, Block))
-        return first.attention.tunable(device_type)
+        return next(self._each_block()).attention.tunable(device_type)
 
     def tune(self, choice: dict[str, int | str]) -> None:
-        """Set what an attention leaves open to the device: see ``Attention.tunable``."""
+        """Set what an attention leaves open to the device, or how it is computed.
+
+        Raises:
+            UserError: The attention leaves no such thing open, or an implementation has no file.
+        """
         for block in self.blocks:
             for name, value in choice.items():
+                if not hasattr(block.attention, name):
+                    raise UserError(f"{name} {value!r} cannot be chosen: the attention has none")
                 setattr(block.attention, name, value)
 
     def compile_blocks(self) -> None:
@@ -171,8 +250,11 @@ class GPT(nn.Module):
     def flops_per_token(self) -> float:
         """Training FLOPs per token at the cell's context: forward, and backward at twice that."""
         head = 2 * self.wte.weight.numel()
-        blocks = (block for block in self.modules() if isinstance(block, Block))
-        return 3 * (head + sum(block.flops_per_token(self.context) for block in blocks))
+        blocks = sum(block.flops_per_token(self.context) for block in self._each_block())
+        return 3 * (head + blocks)
+
+    def _each_block(self) -> Iterator[Block]:
+        return iter(cast("list[Block]", self.blocks))  # a ModuleList knows of modules only
 
 
 def shape(cell: Cell) -> Shape:

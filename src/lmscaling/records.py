@@ -213,7 +213,7 @@ class KernelTime:
     floor_fraction: float | None
     """Share of the median that moving every input and output once would take, 0 to 1."""
     peak_memory_bytes: int | None
-    """The most allocated, inputs counted; null on the CPU."""
+    """See ``Measurement``; inputs counted."""
     status: str
     """A key of ``KERNEL_STATUSES``."""
     message: str
@@ -280,7 +280,8 @@ class Measurement:
     sd_seconds: float | None
     """Standard deviation of the repeats, not of their mean."""
     peak_memory_bytes: int | None
-    """The most allocated on the GPU, or the most resident on the CPU less what was before."""
+    """The most allocated on the GPU, or resident on the CPU, less what was before; null where the
+    system does not say."""
     updates: int
     """Updates of the copy task that were learned before; 0 elsewhere."""
     loss: float | None
@@ -395,6 +396,21 @@ def run_columns() -> dict[str, str]:
     """Every column of ``run.json``, with its SQL type; nested values stay JSON."""
     return {c.name: SQL_TYPES.get(getattr(c.type, "__name__", ""), "JSON") for c in fields(Run)}
 
+
+_RUN = {"params_millions": "BIGINT", "attention": "VARCHAR", "context": "BIGINT"}
+_TIME = {"params_millions": "BIGINT", "implementation": "VARCHAR", "context": "BIGINT"}
+
+PUBLISHED = {
+    "step_time": {**_TIME, "milliseconds": "DOUBLE"},
+    "decode_time": {**_TIME, "milliseconds_per_token": "DOUBLE"},
+    "final_loss": {**_RUN, "final_train_loss": "DOUBLE"},
+    "curves": {**_RUN, "update": "DOUBLE", "hours": "DOUBLE", "train_loss": "DOUBLE"},
+    "runs": {
+        **_RUN, "last_update": "DOUBLE", "hours": "DOUBLE", "points": "BIGINT",
+        "points_without_loss": "BIGINT", "spikes": "BIGINT", "highest_spike": "DOUBLE",
+    },
+}  # fmt: skip
+"""Files of ``results/published/`` by stem, with their columns; what they mean is in its README."""
 
 LOCK = "lock"
 """File in the scratch folder of a run that its trainer keeps locked."""

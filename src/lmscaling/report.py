@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import jinja2
 
-from lmscaling import figures, grid, plan, registry, store
+from lmscaling import figures, grid, plan, published, registry, store
 from lmscaling.config import Study
 from lmscaling.errors import UserError
 from lmscaling.files import write_text
@@ -39,8 +39,29 @@ ENDPOINTS = """
 """
 
 
+CROSSINGS = """
+    SELECT kind, size, batch, challenger, baseline, status, context, low, high, shortest, longest,
+        least_ratio, most_ratio, source, setup
+    FROM crossings
+    ORDER BY kind DESC, source, setup, challenger, baseline DESC, params, size, batch
+"""
+
+KINDS = {"time_step": "Time of a training step", "time_decode": "Time of a sampled token"}
+
+FASTER = {
+    "always": "at all",
+    "never": "at none",
+    "from": "from {at} on",
+    "until": "up to {at}",
+    "several": "changes, last at {at}",
+}
+"""Where the first way of a pair is faster, by the status of a crossing."""
+
+
 def write(study: Path) -> Path:
     """Write ``results/<study>/report.html`` from the study's record, store and figures.
+
+    In ``results/published/`` there is no record, and the page has nothing about cells.
 
     Returns:
         The path of the page.
@@ -48,13 +69,18 @@ def write(study: Path) -> Path:
     Raises:
         UserError: The record, the exports or a figure are not there.
     """
-    record = grid.read_record(study / "study.json")
+    alone = published.is_folder(study)
+    record = None if alone else grid.read_record(study / "study.json")
+    drawn = study / "figures"
+    names = [n for n in registry.figures() if not alone or (drawn / f"{n}.svg").is_file()]
     with store.connect(study / "store") as db:
         val_tokens = _rows(db, "SELECT coalesce(max(val_tokens), 0) AS n FROM validations")[0]["n"]
         text = _template().render(
-            study=record.grid.study.study,
-            summary=_summary(db, record.grid.study),
-            figures=_figures(study / "figures"),
+            title=f"{record.grid.study.study}: scaling study" if record else "Published numbers",
+            summary=_summary(db, record.grid.study) if record else "",
+            published=_published(db),
+            figures=_figures(drawn, names),
+            crossings=[_crossing(row) for row in _rows(db, CROSSINGS)],
             cells=[_show(cell) for cell in _rows(db, CELLS)],
             spiked=_rows(db, "SELECT 1 FROM status JOIN stability USING (run) WHERE spikes > 0"),
             lost=_lost(db),
@@ -66,7 +92,7 @@ def write(study: Path) -> Path:
             environments=_environments(db),
             here=f"lmscaling {version('lmscaling')}, duckdb {version('duckdb')}, "
             f"seaborn {version('seaborn')}, Python {platform.python_version()}",
-            commands=record.command,
+            commands=record.command if record else f"python -m lmscaling figures {study}",
         )
     write_text(study / "report.html", text)
     return study / "report.html"
@@ -91,15 +117,51 @@ def _summary(db: duckdb.DuckDBPyConnection, study: Study) -> str:
     )
 
 
-def _figures(drawn: Path) -> list[dict[str, str]]:
-    """The figures that have something to say."""
-    for name in registry.figures():
+def _published(db: duckdb.DuckDBPyConnection) -> str:
+    """How many numbers of others the page shows, and whose; empty if none."""
+    counts = db.sql("""
+        SELECT
+            (SELECT count(*) FROM runs WHERE source = 'published'),
+            (SELECT count(*) FROM speeds WHERE source = 'published' AND status = 'done')
+    """).fetchall()
+    runs, times = counts[0]
+    if not runs + times:
+        return ""
+    return (
+        f"Published are {runs} runs and {times} times of {published.CITATION}. They were copied, "
+        "not measured again; their losses are those of training, means over the last updates."
+    )
+
+
+def _crossing(row: dict[str, Any]) -> dict[str, str]:
+    """A row of the view as a reader wants it; a context between two that were measured is rough."""
+    at = "" if row["context"] is None else f"{float(format(row['context'], '.2g')):,.0f}"
+    between = "" if row["low"] is None else _range(row["low"], row["high"])
+    return {
+        "group": f"{KINDS[row['kind']]}, {row['source']}: {row['setup']}",
+        "size": row["size"],
+        "batch": str(row["batch"]),
+        "pair": f"{row['challenger']} against {row['baseline']}",
+        "faster": FASTER[row["status"]].format(at=at),
+        "between": between,
+        "compared": _range(row["shortest"], row["longest"]),
+        "ratios": f"{row['least_ratio']:.3g} to {row['most_ratio']:.3g}",
+    }
+
+
+def _range(low: int, high: int) -> str:
+    """Two contexts, powers of two as ``1k to 512k``."""
+    return " to ".join(f"{n // 1024}k" if n % 1024 == 0 else f"{n:,}" for n in (low, high))
+
+
+def _figures(drawn: Path, names: list[str]) -> list[dict[str, str]]:
+    """Those of the figures that have something to say."""
+    for name in names:
         for kind in ("svg", "csv"):
             path = drawn / f"{name}.{kind}"
             if not path.is_file():
                 raise UserError(f"figure {path} does not exist; run snakemake figures to draw it")
-    names = [name for name in registry.figures() if not figures.says_nothing(name, drawn)]
-    return [_figure(name, drawn) for name in names]
+    return [_figure(name, drawn) for name in names if not figures.says_nothing(name, drawn)]
 
 
 def _figure(name: str, drawn: Path) -> dict[str, str]:

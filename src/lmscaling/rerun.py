@@ -1,7 +1,7 @@
-"""Train a finished cell again: what it has left moves to the attic, nothing is deleted.
+"""Train a cell or measure a point again: what it has left moves to the attic, nothing is deleted.
 
-A cell with a record is never planned by the workflow; without one it is. So the next
-``snakemake`` trains exactly the cells moved here, from update 0.
+What has a record is never planned by the workflow; without one it is. So the next ``snakemake``
+trains exactly the cells moved here, from update 0, and measures exactly the points.
 """
 
 from datetime import UTC, datetime
@@ -82,6 +82,39 @@ def _matching(study: Path, runs: set[str], cell: str | None, status: str | None)
     )
 
 
+def select_measurements(results: Path, study: str | None, name: str) -> tuple[Path, list[str]]:
+    """Sweeps or points of the speed study by ``kind/size`` or ``kind/size/point``.
+
+    Returns:
+        The folder of the study, and what to move, by its path in it; with a point goes the
+        ``sweep.json`` that says that it is settled.
+
+    Raises:
+        UserError: Nothing matches, or something of several studies does and ``study`` is None.
+    """
+    kind, size, *point = name.split("/")
+    known: set[str] = set()
+    found: dict[Path, list[str]] = {}
+    for sweep in sorted(results.glob(f"{study or '*'}/speed/*/*/")):
+        short = f"{sweep.parent.name}/{_cell(sweep.name)}"
+        known.add(short)
+        if sweep.parent.name != kind or size not in (sweep.name, _cell(sweep.name)):
+            continue
+        folder, inner = sweep.parents[2], f"speed/{kind}/{sweep.name}"
+        files = [f"{inner}/{p}.json" for p in point]
+        if not point:
+            found.setdefault(folder, []).append(inner)
+        elif (folder / files[0]).is_file():
+            found.setdefault(folder, []).extend([files[0], f"{inner}/sweep.json"])
+        known |= {f"{short}/{p.stem}" for p in sweep.glob("*.json") if point and p.stem != "sweep"}
+    if not found:
+        raise UserError(f"nothing measured is called {name!r}; {choose(name, sorted(known))}")
+    if len(found) > 1:
+        names = [folder.name for folder in found]
+        raise UserError(f"several studies have {name}; add --study; {choose(name, names)}")
+    return found.popitem()
+
+
 def move(study: Path, runs: list[str]) -> Path:
     """Move what these runs have left into ``attic/<time>/``; returns that folder.
 
@@ -90,21 +123,34 @@ def move(study: Path, runs: list[str]) -> Path:
     """
     for run in runs:
         _check_idle(study / "scratch" / run)
-    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%f")
-    attic = study / "attic" / stamp
-    for run in runs:
-        for place in PLACES:
-            if (study / place / run).exists():
-                (attic / place).mkdir(parents=True, exist_ok=True)
-                (study / place / run).rename(attic / place / run)
+    return _move(study, [f"{place}/{run}" for run in runs for place in PLACES])
+
+
+def move_measurements(study: Path, paths: list[str]) -> Path:
+    """Move these sweeps or points into ``attic/<time>/``; returns that folder.
+
+    Raises:
+        UserError: One of them is being measured; nothing is moved.
+    """
+    for path in paths:
+        _check_idle(study / path if (study / path).is_dir() else (study / path).parent)
+    return _move(study, paths)
+
+
+def _move(study: Path, paths: list[str]) -> Path:
+    attic = study / "attic" / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%f")
+    for path in paths:
+        if (study / path).exists():
+            (attic / path).parent.mkdir(parents=True, exist_ok=True)
+            (study / path).rename(attic / path)
     return attic
 
 
-def _check_idle(scratch: Path) -> None:
-    if not (scratch / LOCK).exists():
+def _check_idle(folder: Path) -> None:
+    if not (folder / LOCK).exists():
         return
     try:
-        with locked(scratch / LOCK):
+        with locked(folder / LOCK):
             pass
     except BlockingIOError:
-        raise UserError(f"run {scratch.name} is being trained; stop its job first") from None
+        raise UserError(f"{folder.name} is at work; stop its job first") from None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmscaling import grid
+from lmscaling import grid, sweeps
 from lmscaling.columns import aligned
 from lmscaling.files import read_json
 
@@ -48,7 +48,22 @@ def table(study: Path) -> str:
     lines = aligned([list(vars(row).values()) for row in (head, *rows)], left={0, 1, 5})
     counts = Counter(row.status for row in rows)
     total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
-    return "\n".join([*lines, total])
+    return "\n".join([*lines, total, *_speed(study, laid_out)])
+
+
+def _speed(study: Path, laid_out: grid.Grid) -> list[str]:
+    """One line about the speed study, if there is one."""
+    planned = sweeps.expand(laid_out.study)
+    if not planned:
+        return []
+    open_ = [f for f, sweep in planned.items() if sweeps.is_pending(study / "speed" / f, sweep)]
+    points = [
+        (study / "speed" / folder / f"{point.name}.json").is_file()
+        for folder, sweep in planned.items()
+        for point in sweep.points
+    ]
+    over = f"{len(planned) - len(open_)} of {len(planned)} sweeps"
+    return [f"speed: {over} over, {sum(points)} of {len(points)} points have a record"]
 
 
 def _branches(study: Path, laid_out: grid.Grid) -> dict[str, str]:

@@ -15,12 +15,13 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from lmscaling import grid, records, spikes
+from lmscaling import grid, published, records, spikes
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 
 CELL_COLUMNS = {
+    "source": "VARCHAR",
     "run": "VARCHAR",
     "name": "VARCHAR",
     "attention": "VARCHAR",
@@ -38,22 +39,24 @@ CELL_COLUMNS = {
     "skipped": "VARCHAR",
     "place": "BIGINT",
 }
-"""Columns of ``cells``; ``skipped`` is the reason, ``place`` stands in the study's order; a branch
-is a cell of its own, and a trunk's ``trunk`` is its own run."""
+"""Columns of ``cells``; ``source`` is ``measured``, or ``published`` of a run that others trained;
+``skipped`` is the reason, ``place`` stands in the study's order; a branch is a cell of its own, and
+a trunk's ``trunk`` is its own run."""
 
 
 def build(study: Path) -> dict[str, int]:
     """Read all records, logs and evaluations of ``results/<study>/`` into ``store/`` there.
 
-    Records count when they are there, and logs of runs without one as far as they go.
+    Records count when they are there, and logs of runs without one as far as they go. Published
+    numbers stand beside them if the study asks for that, and alone in ``results/published/``.
 
     Returns:
         The number of rows of each export.
 
     Raises:
-        UserError: There is no such study, or a record is not whole.
+        UserError: There is no such study, or a record or a published file is not whole.
     """
-    cells = grid.read_record(study / "study.json").grid
+    cells, others = _contents(study)
     run_files = sorted(study.glob("runs/*/run.json"))
     for path in run_files:
         _check_record(path)
@@ -87,6 +90,8 @@ def build(study: Path) -> dict[str, int]:
                 db.execute(f"SET VARIABLE {name} = ?", [value])
             db.execute(_sql("store.sql"))
             _fill_spikes(db)
+            if others:  # behind the spikes: curves that were thinned have none to find
+                published.add(db, others)
             db.execute(_sql("views.sql"))
             counts = {name: _export(db, name, work) for name in records.EXPORTS}
         for name in [*(f"{name}.parquet" for name in records.EXPORTS), "store.duckdb"]:
@@ -111,6 +116,14 @@ def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         yield db
 
 
+def _contents(study: Path) -> tuple[grid.Grid | None, Path | None]:
+    """The study's cells, and the folder of published numbers that stand beside or for them."""
+    if published.is_folder(study):
+        return None, study
+    laid_out = grid.read_record(study / "study.json").grid
+    return laid_out, study.parent / published.FOLDER if laid_out.study.published else None
+
+
 def _sql(name: str) -> str:
     return files("lmscaling").joinpath(name).read_text()
 
@@ -122,9 +135,11 @@ def _export(db: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:
     return len(table)
 
 
-def _fill_cells(db: duckdb.DuckDBPyConnection, cells: grid.Grid) -> None:
+def _fill_cells(db: duckdb.DuckDBPyConnection, cells: grid.Grid | None) -> None:
     columns = ", ".join(f"{name} {kind}" for name, kind in CELL_COLUMNS.items())
     db.execute(f"CREATE TABLE cells ({columns})")
+    if cells is None:
+        return
     rows = [_row(cell, None) for cell in cells.cells.values()]
     rows += [_row(cell, None) for cell in cells.branches.values()]
     rows += [_row(cell, reason) for cell, reason in cells.skipped]
@@ -151,6 +166,7 @@ def _fill_spikes(db: duckdb.DuckDBPyConnection) -> None:
 
 def _row(cell: Cell, skipped: str | None) -> dict[str, Any]:
     return {
+        "source": "measured",
         "run": cell.run,
         "name": cell.name,
         "attention": cell.attention,

@@ -97,7 +97,8 @@ FROM read_json(
 )
 WHERE record = 'measurement';
 
--- One row per run that has left anything: a record if it is over, else what its log says.
+-- One row per run that has left anything: a record if it is over, else what its log says. Only
+-- published runs have a `final_train_loss`, their mean over the last updates, nats per token.
 CREATE TABLE runs AS
 WITH records AS (
     SELECT * FROM read_json(
@@ -120,6 +121,7 @@ first AS (SELECT * FROM headers QUALIFY row_number() OVER (PARTITION BY run ORDE
 last AS (SELECT * FROM attempts QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt DESC) = 1)
 SELECT
     run,
+    'measured' AS source,
     run IN (SELECT run FROM cells) AS in_study,
     coalesce(r.status, CASE WHEN last.status IS NULL THEN 'running' ELSE last.status END) AS status,
     coalesce(r.message, last.message, '') AS message,
@@ -127,6 +129,7 @@ SELECT
     coalesce(r.updates, logged.updates, 0) AS updates,
     coalesce(r.tokens, logged.tokens, 0) AS tokens,
     coalesce(r.train_seconds, logged.train_seconds, 0) AS train_seconds,
+    NULL::DOUBLE AS final_train_loss,
     coalesce(r.params, first.params) AS params,
     coalesce(r.params_total, first.params_total) AS params_total,
     coalesce(r.flops_per_token, first.flops_per_token) AS flops_per_token,

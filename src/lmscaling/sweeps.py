@@ -5,19 +5,30 @@ measured by one job on one device. A series is what differs in the context only;
 memory or patience does.
 """
 
+from collections.abc import Callable
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
 from lmscaling import grid
 from lmscaling.config import Cell, Model, Study
 from lmscaling.fields import STRICT, Name, Positive, digest, dump
-from lmscaling.files import read_json
+from lmscaling.files import read_json, write_json
 from lmscaling.speeds import CopyTask, Speed, TimeLayer
 
-Kind = Literal["time_step", "tune_chunk", "time_decode", "time_layer", "copy_task"]
+Kind = Literal["tune_chunk", "time_step", "time_decode", "time_layer", "copy_task"]
+
+KINDS: dict[Kind, str] = {
+    "tune_chunk": "Find the fastest chunk size of a training step at every context.",
+    "time_step": "Time a training step of one size at every context.",
+    "time_decode": "Time the sampling of a token behind every context.",
+    "time_layer": "Time one attention alone at every context.",
+    "copy_task": "Learn to copy a sequence, and time a step, at every context.",
+}
+"""What a rule measures, by its name."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -103,6 +114,12 @@ def expand(study: Study) -> dict[str, Sweep]:
     return {sweep.folder: sweep for sweep in made}
 
 
+def write(folder: Path, study: Study) -> None:
+    """Write ``sweeps/<sweep.folder>.json`` for every sweep into a study's folder."""
+    for name, sweep in expand(study).items():
+        write_json(folder / "sweeps" / f"{name}.json", dump(sweep))
+
+
 def is_pending(folder: Path, sweep: Sweep) -> bool:
     """Whether a point of the sweep is not settled in ``speed/<sweep.folder>``.
 
@@ -117,12 +134,13 @@ def is_pending(folder: Path, sweep: Sweep) -> bool:
 
 
 def _sweeps(study: Study, speed: Speed) -> list[Sweep]:
-    empty = {
-        "gpus": min(1, study.gpus),
-        "limit_seconds": speed.limit_seconds,
-        "repeats": speed.repeats,
-        "point_seconds": speed.point_seconds,
-    }
+    sweep = partial(
+        Sweep,
+        gpus=1 if study.gpus else 0,
+        limit_seconds=speed.limit_seconds,
+        repeats=speed.repeats,
+        point_seconds=speed.point_seconds,
+    )
     made: list[Sweep] = []
     if step := speed.time_step:
         points = [
@@ -140,8 +158,8 @@ def _sweeps(study: Study, speed: Speed) -> list[Sweep]:
                     for chunk in tune.chunks
                     if chunk <= context
                 ]
-                made.append(Sweep(kind="tune_chunk", name=size, cell=cell, points=chunks, **empty))
-            made.append(Sweep(kind="time_step", name=size, cell=cell, points=points, **empty))
+                made.append(sweep(kind="tune_chunk", name=size, cell=cell, points=chunks))
+            made.append(sweep(kind="time_step", name=size, cell=cell, points=points))
     if decode := speed.time_decode:
         points = [
             _point(attention, context=context, batch=batch)
@@ -151,14 +169,14 @@ def _sweeps(study: Study, speed: Speed) -> list[Sweep]:
         ]
         for size in decode.sizes:
             cell = _cell(study, size)
-            made.append(Sweep(kind="time_decode", name=size, cell=cell, points=points, **empty))
-    made += [_layer(layer, empty) for layer in speed.time_layer]
+            made.append(sweep(kind="time_decode", name=size, cell=cell, points=points))
+    made += [_layer(layer, sweep) for layer in speed.time_layer]
     if speed.copy_task:
-        made.append(_copy(study, speed.copy_task, empty))
+        made.append(_copy(study, speed.copy_task, sweep))
     return made
 
 
-def _point(implementation: str, **values) -> Point:
+def _point(implementation: str, **values: Any) -> Point:
     attention, _, stem = implementation.partition("/")
     return Point(attention=attention, implementation=stem, **values)
 
@@ -168,7 +186,7 @@ def _cell(study: Study, size: str) -> Cell:
     return replace(grid.cell(study, point | {"size": size}), keep=(), protocol={})
 
 
-def _layer(layer: TimeLayer, empty: dict) -> Sweep:
+def _layer(layer: TimeLayer, sweep: Callable[..., Sweep]) -> Sweep:
     points = [
         _point(
             implementation,
@@ -181,16 +199,12 @@ def _layer(layer: TimeLayer, empty: dict) -> Sweep:
         for implementation in layer.implementations
     ]
     heads = Heads(n_head=layer.n_head, d_head=layer.d_head)
-    return Sweep(
-        **empty | {"repeats": layer.repeats},
-        kind="time_layer",
-        name=layer.name,
-        layer=heads,
-        points=points,
+    return sweep(
+        kind="time_layer", name=layer.name, layer=heads, points=points, repeats=layer.repeats
     )
 
 
-def _copy(study: Study, task: CopyTask, empty: dict) -> Sweep:
+def _copy(study: Study, task: CopyTask, sweep: Callable[..., Sweep]) -> Sweep:
     points = [
         _point(
             attention,
@@ -210,4 +224,4 @@ def _copy(study: Study, task: CopyTask, empty: dict) -> Sweep:
     cell = replace(
         _cell(study, study.axes.size[0]), size="copy", model=model, lr=task.lr, seed=task.seed
     )
-    return Sweep(kind="copy_task", name="copy", cell=cell, points=points, **empty)
+    return sweep(kind="copy_task", name="copy", cell=cell, points=points)

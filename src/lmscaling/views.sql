@@ -1,11 +1,16 @@
 -- What figures and the report read: views over the tables of the store.
 
--- One row per trunk and per branch of the study, whatever became of it.
-CREATE VIEW planned AS
+-- One row per trunk and per branch of the study, whatever became of it, and per published run.
+CREATE VIEW known AS
 SELECT
-    c.*, params, params_total, flops_per_token, updates, tokens, train_seconds, attempts, message,
+    c.*, params, params_total, flops_per_token, updates, tokens, train_seconds, final_train_loss,
+    attempts, message,
     CASE WHEN c.skipped IS NOT NULL THEN 'skipped' ELSE coalesce(r.status, 'pending') END AS status
 FROM cells c LEFT JOIN runs r USING (run);
+
+-- Those of the study. Here and below, where published runs are not named, all is about ours.
+CREATE VIEW planned AS
+SELECT * EXCLUDE (final_train_loss) FROM known WHERE source = 'measured';
 
 -- One row per cell. Here and below, where branches are not named, all is about trunks.
 CREATE VIEW status AS
@@ -32,10 +37,37 @@ CREATE VIEW last_validation AS
 SELECT * FROM validation
 QUALIFY row_number() OVER (PARTITION BY run ORDER BY update DESC) = 1;
 
--- The same, where several learning rates were tried that of the best.
+-- The last loss of each cell, where several learning rates were tried that of the best, and of each
+-- published run. `split` says what `loss` was measured on: ours on validation tokens, that of
+-- published runs on training tokens of their last updates; their `val_loss` is NULL.
 CREATE VIEW final AS
-SELECT * FROM last_validation
-QUALIFY row_number() OVER (PARTITION BY attention, size, context, seed ORDER BY val_loss, run) = 1;
+SELECT *, 'validation' AS split, val_loss AS loss FROM last_validation
+QUALIFY row_number() OVER (PARTITION BY attention, size, context, seed ORDER BY val_loss, run) = 1
+UNION ALL BY NAME
+SELECT
+    * EXCLUDE (updates, train_seconds, final_train_loss),
+    updates AS "update", train_seconds / 3600 AS hours, 'train' AS split, final_train_loss AS loss
+FROM known WHERE source = 'published' AND final_train_loss IS NOT NULL;
+
+-- Training loss along each run of `final` and each published run: ours as means over 60 intervals of
+-- equal ratio of updates; a published point is a mean already and is shown as it is.
+CREATE VIEW curves AS
+WITH binned AS (
+    SELECT *, floor(60 * ln(update) / ln(max(update) OVER (PARTITION BY run) + 1)) AS bin
+    FROM training WHERE run IN (SELECT run FROM final)
+)
+SELECT
+    source, context, attention, size, params, seed, run, max(status) AS status,
+    exp(avg(ln(update))) AS updates, exp(avg(ln(tokens))) AS tokens, avg(hours) AS hours,
+    avg(train_loss) AS loss
+FROM binned
+GROUP BY source, context, attention, size, params, seed, run, bin
+UNION ALL
+SELECT
+    k.source, context, attention, size, params, seed, run, status,
+    u.tokens / update_tokens, u.tokens, u.train_seconds / 3600, u.train_loss
+FROM updates u JOIN known k USING (run)
+WHERE k.source = 'published' AND u.train_loss IS NOT NULL;
 
 -- Loss of the final weights by position, one row per bin. `context` is the trained one and
 -- `eval_context` the length of the windows here; `position` is the middle of the bin on a log
@@ -73,7 +105,7 @@ SELECT
     highest_spike, nonfinite_losses
 FROM (
     SELECT run, count(*) AS updates, count(*) - count(train_loss) AS nonfinite_losses
-    FROM updates WHERE surviving GROUP BY run
+    FROM updates JOIN runs USING (run) WHERE surviving AND source = 'measured' GROUP BY run
 )
 LEFT JOIN (
     SELECT run, count(*) AS spikes, max(height) AS highest_spike FROM spikes GROUP BY run
@@ -87,3 +119,67 @@ SELECT
     concat_ws(' ', attention, nullif(implementation, '')) AS method,
     median_seconds AS seconds
 FROM measurements;
+
+-- Where the faster of two ways changes as contexts grow, one row per pair, size, batch and setup:
+-- what was measured elsewhere is never compared. `least_ratio` and `most_ratio` are the extremes of
+-- baseline over challenger at common contexts. `context` is where both take the same time in the last
+-- change, on straight lines in logarithms between its neighbours `low` and `high`. A tie is not
+-- faster. Status of the challenger: faster `always`, `never`, `from` or `until` the one change, or
+-- `several` changes.
+CREATE VIEW crossings AS
+WITH pairs AS (
+    FROM (VALUES
+        ('time_step', 'linear state_parallel', 'softmax flash'),
+        ('time_step', 'linear state_parallel', 'softmax no_flash'),
+        ('time_step', 'linear state_parallel', 'linear attention_parallel'),
+        ('time_step', 'linear state', 'linear attention'),
+        ('time_step', 'linear chunked', 'softmax flash'),
+        ('time_step', 'linear chunked', 'linear attention_parallel'),
+        ('time_step', 'linear chunked', 'linear state_parallel'),
+        ('time_decode', 'linear', 'softmax')
+    ) AS pairs (kind, challenger, baseline)
+),
+compared AS (
+    SELECT
+        kind, a.sweep, a.size, a.params, a.batch, a.source, a.setup, challenger, baseline, a.context,
+        b.seconds / a.seconds AS ratio,
+        ratio > 1 AS faster,
+        lag(a.context) OVER series AS context_before,
+        lag(ratio) OVER series AS ratio_before,
+        coalesce(faster <> lag(faster) OVER series, false) AS changes
+    FROM pairs
+    JOIN speeds a USING (kind)
+    JOIN speeds b USING (kind, sweep, size, batch, source, setup, context)
+    WHERE a.method = challenger AND b.method = baseline
+        AND a.seconds IS NOT NULL AND b.seconds IS NOT NULL
+    WINDOW series AS (
+        PARTITION BY kind, a.sweep, a.size, a.batch, a.source, a.setup, challenger, baseline
+        ORDER BY a.context
+    )
+)
+SELECT
+    * EXCLUDE (n_changes, last_faster),
+    CASE
+        WHEN n_changes > 1 THEN 'several'
+        WHEN n_changes = 1 THEN if(last_faster, 'from', 'until')
+        ELSE if(last_faster, 'always', 'never')
+    END AS status
+FROM (
+    SELECT
+        kind, sweep, size, max(params) AS params, batch, source, setup, challenger, baseline,
+        max_by(
+            exp(
+                ln(context_before)
+                + ln(context / context_before) * ln(ratio_before) / (ln(ratio_before) - ln(ratio))
+            ),
+            context
+        ) FILTER (changes) AS context,
+        max_by(context_before, compared.context) FILTER (changes) AS low,
+        max(compared.context) FILTER (changes) AS high,
+        min(compared.context) AS shortest, max(compared.context) AS longest,
+        min(ratio) AS least_ratio, max(ratio) AS most_ratio,
+        count(*) FILTER (changes) AS n_changes,
+        max_by(faster, compared.context) AS last_faster
+    FROM compared
+    GROUP BY kind, sweep, size, batch, source, setup, challenger, baseline
+);

@@ -3,11 +3,17 @@
 EXPORTS = [f"<results>/store/{table}.parquet" for table in records.EXPORTS]
 
 
+# Numbers of others that the store holds beside the study's own.
+PUBLISHED = [f"results/published/{stem}.csv" for stem in records.PUBLISHED if STUDY.published]
+
+
 rule collect:
     input:
+        PUBLISHED,
         "<results>/study.json",
         collect("<results>/runs/{run}/run.json", run=RUNS),
         collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS),
+        collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS),
     output:
         EXPORTS,
     log:
@@ -27,7 +33,10 @@ rule figure:
     input:
         EXPORTS,
         code=figure_source,
-        look=os.path.relpath(registry.PACKAGE / "figures" / "style.py"),
+        look=[
+            os.path.relpath(registry.PACKAGE / "figures" / f"{shared}.py")
+            for shared in ("style", "_speed")
+        ],
     output:
         report(
             "<results>/figures/{figure}.svg",

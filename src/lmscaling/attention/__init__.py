@@ -2,7 +2,8 @@
 
 A module of this folder defines ``class Attention(nn.Module)`` with the contract of ``Attention``
 below, and its file stem is then a legal value of ``axes.attention``. Tests, FLOP counts, figures
-and the report pick it up by that name.
+and the report pick it up by that name. A variant that can be computed in several ways has them as
+files in ``kernels/<name>/`` and an attribute ``implementation``, the stem of the one it uses.
 
 Legend: B batch, T tokens, D model width, H heads, K head width.
 """
@@ -39,6 +40,11 @@ class Attention(Protocol):
 
     def init_state(self, batch: int, context: int) -> Any:
         """State before the first token, with room for ``context`` tokens."""
+        ...
+
+    def prefill(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """``forward`` of the first T tokens and the state behind the last of them, without a
+        gradient; equals T calls of ``step`` on a state that has seen no token."""
         ...
 
     def step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:

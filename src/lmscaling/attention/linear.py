@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from lmscaling import kernels
 from lmscaling.kernels import at_least_float32, decode
 from lmscaling.kernels.feature_maps import find
 from lmscaling.kernels.linear import chunked
@@ -41,36 +42,72 @@ class Attention(nn.Module):
         super().__init__()
         self.d_model, self.n_head, self.rotate = d_model, n_head, rotate
         self.chunk = CHUNK
+        self.implementation = "chunked"
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
+
+    @property
+    def implementation(self) -> str:
+        """File stem in ``kernels/linear/``."""
+        return self._implementation
+
+    @implementation.setter
+    def implementation(self, name: str) -> None:
+        # Found here and not in every forward pass: a compiler cannot trace an import.
+        self._implementation, self._attend = name, kernels.load("linear", name)
+        self._takes_chunk = kernels.takes_chunk(self._attend)
 
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
         """Tokens per chunk in plain PyTorch; the kernels of a GPU have a table of their own."""
         return {} if device_type == "cuda" else {"chunk": (CHUNK, 32, 128, 256)}
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        qkv_BTW = self.qkv(x_BTD)
-        # Sums over a long context need more digits than bf16 has.
-        with torch.autocast(x_BTD.device.type, enabled=False):
-            if self.rotate is unrotated:
-                o_BTHK = chunked.attend_packed(qkv_BTW, self.n_head, FEATURE_MAP, True, self.chunk)
-            else:
-                o_BTHK = self._mix_rotated(qkv_BTW)
-        return self.out(o_BTHK.flatten(2))
+        return self.out(self._mix(self.qkv(x_BTD)).flatten(2))
 
-    def _mix_rotated(self, qkv_BTW: Tensor) -> Tensor:
-        q, k, v = qkv_BTW.unflatten(-1, (3, self.n_head, -1)).unbind(2)
-        q, k = (find(FEATURE_MAP).of(at_least_float32(x)) for x in (q, k))
-        turned_q, turned_k = (self.rotate(x.transpose(1, 2), 0).transpose(1, 2) for x in (q, k))
-        values = v.to(q.dtype)
-        sums = chunked.attend(turned_q, turned_k, values, "identity", False, self.chunk)
-        return (sums / (q * k.cumsum(1)).sum(-1, keepdim=True)).to(v.dtype)
+    def _mix(self, qkv_BTW: Tensor) -> Tensor:
+        # Sums over a long context need more digits than bf16 has.
+        with torch.autocast(qkv_BTW.device.type, enabled=False):
+            if self.rotate is not unrotated:
+                return self._mix_rotated(*self._heads(qkv_BTW))
+            if self.implementation == "chunked":  # reads the projection as it lies
+                return chunked.attend_packed(qkv_BTW, self.n_head, FEATURE_MAP, True, self.chunk)
+            return self._attend(*self._heads(qkv_BTW), FEATURE_MAP, True, *self._options())
+
+    def _mix_rotated(self, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:
+        q, k = (find(FEATURE_MAP).of(at_least_float32(x)) for x in (q_BTHK, k_BTHK))
+        turned = (self._turned(q), self._turned(k), v_BTHK.to(q.dtype))
+        sums = self._attend(*turned, "identity", False, *self._options())
+        return (sums / (q * k.cumsum(1)).sum(-1, keepdim=True)).to(v_BTHK.dtype)
+
+    def _heads(self, qkv_BTW: Tensor) -> tuple[Tensor, ...]:
+        return qkv_BTW.unflatten(-1, (3, self.n_head, -1)).unbind(2)
+
+    def _turned(self, x_BTHK: Tensor) -> Tensor:
+        return self.rotate(x_BTHK.transpose(1, 2), 0).transpose(1, 2)
+
+    def _options(self) -> tuple[int, ...]:
+        return (self.chunk,) if self._takes_chunk else ()
 
     def init_state(self, batch: int, context: int) -> State:
         """The same size for every context."""
         K, weight = self.d_model // self.n_head, at_least_float32(self.qkv.weight)
         shape = (batch, self.n_head, K)
         return State(weight.new_zeros((*shape, K)), weight.new_zeros(shape), 0)
+
+    @torch.no_grad()
+    def prefill(self, x_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """Without gradient; the state given, which is that before the first token, is not read."""
+        qkv_BTW = self.qkv(x_BTD)
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            sums = self._sums(*self._heads(qkv_BTW)[1:])
+        return self.out(self._mix(qkv_BTW).flatten(2)), State(*sums, x_BTD.shape[1])
+
+    def _sums(self, k_BTHK: Tensor, v_BTHK: Tensor) -> tuple[Tensor, Tensor]:
+        if self.rotate is unrotated:
+            return decode.prefill(k_BTHK, v_BTHK, FEATURE_MAP)
+        k = find(FEATURE_MAP).of(at_least_float32(k_BTHK))
+        kv_BHKK, _ = decode.prefill(self._turned(k), v_BTHK.to(k.dtype), "identity")
+        return kv_BHKK, k.sum(1)
 
     @torch.no_grad()
     def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:

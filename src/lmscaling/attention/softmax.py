@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lmscaling import kernels
 from lmscaling.position import Rotate
 
-IMPLEMENTATIONS = {name: kernels.load("softmax", name) for name in ("flash", "cudnn")}
 CUDNN_WIDTHS = range(8, 129, 8)
 """Head widths that cuDNN takes on every device."""
 
@@ -36,6 +35,16 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
 
+    @property
+    def implementation(self) -> str:
+        """File stem in ``kernels/softmax/``."""
+        return self._implementation
+
+    @implementation.setter
+    def implementation(self, name: str) -> None:
+        # Found here and not in every forward pass: a compiler cannot trace an import.
+        self._implementation, self._attend = name, kernels.load("softmax", name)
+
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
         """The back end on a GPU; a CPU has one only."""
         if device_type == "cuda" and self.d_model // self.n_head in CUDNN_WIDTHS:
@@ -43,19 +52,33 @@ class Attention(nn.Module):
         return {}
 
     def forward(self, x_BTD: Tensor) -> Tensor:
+        q, k, v = self._turned(x_BTD)
+        return self.out(self._attend(q, k, v).flatten(2))
+
+    def _turned(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys, values ``[B, T, H, K]`` of tokens that begin a sequence."""
         q, k, v = self.qkv(x_BTD).unflatten(-1, (3, self.n_head, -1)).unbind(2)
         q, k = (self.rotate(x.transpose(1, 2), 0).transpose(1, 2) for x in (q, k))
-        o_BTHK = IMPLEMENTATIONS[self.implementation](q, k, v)
-        return self.out(o_BTHK.flatten(2))
+        return q, k, v
 
     def init_state(self, batch: int, context: int) -> State:
         weight, shape = self.qkv.weight, (batch, self.n_head, context, self.d_model // self.n_head)
         return State(weight.new_zeros(shape), weight.new_zeros(shape), 0)
 
+    @torch.no_grad()
+    def prefill(self, x_BTD: Tensor, state: State) -> tuple[Tensor, State]:
+        """Writes into the state's tensors, without gradient: the state given is used up."""
+        q, k, v = self._turned(x_BTD)
+        here, length = _next(state, x_BTD.shape[1])
+        state.k_BHTK[:, :, here], state.v_BHTK[:, :, here] = k.transpose(1, 2), v.transpose(1, 2)
+        y_BTD = self.out(self._attend(q, k, v).flatten(2))
+        return y_BTD, State(state.k_BHTK, state.v_BHTK, length)
+
+    @torch.no_grad()
     def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
-        """Writes into the state's tensors: the state given is used up."""
+        """Writes into the state's tensors, without gradient: the state given is used up."""
         q, k, v = self.qkv(x_BD).unflatten(-1, (3, self.n_head, 1, -1)).unbind(1)  # [B, H, 1, K]
-        here, length = slice(state.length, state.length + 1), state.length + 1
+        here, length = _next(state, 1)
         state.k_BHTK[:, :, here], state.v_BHTK[:, :, here] = self.rotate(k, state.length), v
         o_BHTK = F.scaled_dot_product_attention(
             self.rotate(q, state.length), state.k_BHTK[:, :, :length], state.v_BHTK[:, :, :length]
@@ -65,3 +88,11 @@ class Attention(nn.Module):
     def flops_per_token(self, context: int) -> float:
         """Four D x D projections, and two products over half the context on average."""
         return 2 * 4 * self.d_model**2 + 2 * 2 * self.d_model * context / 2
+
+
+def _next(state: State, tokens: int) -> tuple[slice, int]:
+    """The places of the next tokens, and the length behind them."""
+    length, room = state.length + tokens, state.k_BHTK.shape[2]
+    if length > room:  # which writing to a slice beyond the end would not say
+        raise ValueError(f"{length} tokens do not fit into a state for {room}; allowed: {room}")
+    return slice(state.length, length), length

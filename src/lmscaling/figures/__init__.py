@@ -16,8 +16,9 @@ from typing import Any
 import duckdb
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+from pandas import DataFrame
 
-from lmscaling import registry, store
+from lmscaling import published, registry, store
 from lmscaling.errors import UserError, choose
 from lmscaling.figures import style
 from lmscaling.files import replacing, write_text
@@ -70,7 +71,9 @@ def save(name: str, exports: Path, folder: Path) -> Path:
     with store.connect(exports) as db:
         rows = db.sql(module.QUERY).df()
         figure = module.draw(rows, db) if len(rows) else style.nothing("Nothing to draw yet.")
-        note = missing(db)
+        # Figures of times say themselves who measured; what is timed was not trained.
+        notes = [] if "setup" in rows else [missing(db), _cited(rows)]
+        note = "\n".join(filter(None, notes))
     if note:
         figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")
     write_text(folder / f"{name}.csv", rows.to_csv(index=False))
@@ -79,6 +82,12 @@ def save(name: str, exports: Path, folder: Path) -> Path:
             figure.savefig(file, format=kind, metadata=metadata, bbox_inches="tight")
     plt.close("all")
     return folder / f"{name}.svg"
+
+
+def _cited(rows: DataFrame) -> str:
+    """Whose numbers a figure shows beside or instead of ours; empty if it shows none."""
+    is_cited = "source" in rows and rows.source.eq("published").any()
+    return f"Published: {published.CITATION}." if is_cited else ""
 
 
 def missing(db: duckdb.DuckDBPyConnection) -> str:
@@ -103,7 +112,22 @@ ORDER = (
 )  # fmt: skip
 
 
-def save_all(exports: Path, folder: Path) -> Iterable[Path]:
-    """Draw every figure; yields each path when it is done."""
+def save_all(exports: Path, folder: Path, blank: bool) -> Iterable[Path]:
+    """Draw every figure; yields the path of each that shows something when it is done.
+
+    Args:
+        blank: Whether a figure with nothing to show is written too, for rules that declare it.
+    """
     for name in registry.figures():
-        yield save(name, exports, folder)
+        if blank or _shows(name, exports):
+            path = save(name, exports, folder)
+            if not says_nothing(name, folder):
+                yield path
+        else:
+            for kind in FORMATS:
+                (folder / f"{name}.{kind}").unlink(missing_ok=True)
+
+
+def _shows(name: str, exports: Path) -> bool:
+    with store.connect(exports) as db:
+        return bool(db.sql(load(name).QUERY).limit(1).fetchall())

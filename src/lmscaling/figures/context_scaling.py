@@ -1,7 +1,8 @@
 """Loss against training context for every attention. Each point is the validation loss of one run
 at the end of its budget, on the same validation tokens cut to its own context; darker lines are
 larger models. Every run has the same budget and sees the same tokens per update, so a longer
-context means fewer sequences, not more text.
+context means fewer sequences, not more text. Published runs, squares on dotted lines where ours
+stand beside them, are training losses: means over the last updates.
 """
 
 import seaborn as sns
@@ -13,9 +14,10 @@ from pandas import DataFrame
 from lmscaling.figures import style
 
 QUERY = """
-    SELECT attention, size, params, context, seed, lr_scale, status, update, tokens, hours, val_loss
+    SELECT source, split, attention, size, params, context, seed, lr_scale, status, update, tokens,
+        hours, loss
     FROM final
-    ORDER BY attention DESC, params, size, context, seed
+    ORDER BY source, attention DESC, params, size, context, seed
 """
 
 
@@ -23,6 +25,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
     sizes = rows.sort_values(["params", "size"])["size"].unique().tolist()
+    contexts = sorted(rows.context.unique())
     grid = sns.FacetGrid(
         rows, col="attention", col_order=attentions, col_wrap=min(3, len(attentions)),
         height=2.8, aspect=style.PAGE / 2.8 / min(3, max(2, len(attentions))) * 0.98,
@@ -30,22 +33,17 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     for attention, axes in grid.axes_dict.items():
         part = rows.loc[rows.attention == attention]
         sns.lineplot(
-            part, x="context", y="val_loss", hue="size", hue_order=sizes,
+            part, x="context", y="loss", hue="size", hue_order=sizes,
             palette=style.shades(colours[attention], len(sizes)),
-            marker="o", markersize=5, errorbar=("pi", 100), err_style="bars", ax=axes,
+            markersize=5, errorbar=("pi", 100), err_style="bars", ax=axes, **style.by_source(rows),
         )  # fmt: skip
-        style.mark_unusual(axes, part, "context", "val_loss", colours)
+        style.mark_unusual(axes, part, "context", "loss", colours)
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted(rows.context.unique()))
-        axes.xaxis.set_major_formatter(FuncFormatter(tokens))
+        axes.set_xticks(contexts[:: 1 if len(contexts) < 8 else 2])
+        axes.xaxis.set_major_formatter(FuncFormatter(style.tokens))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set_title(f"{attention} attention")
-        axes.legend(title="Size", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    grid.set_axis_labels("Context (tokens)", "Validation loss (nats per token)")
+        style.tidy(axes.legend(title="Size", loc="upper left", bbox_to_anchor=(1.0, 1.0)))
+    grid.set_axis_labels("Context (tokens)", style.loss_label(rows))
     grid.figure.tight_layout()
     return grid.figure
-
-
-def tokens(value: float, position: int | None = None) -> str:
-    """``65536`` as ``64k``: contexts are powers of two."""
-    return f"{value / 1024:g}k" if value >= 1024 else f"{value:g}"

@@ -11,7 +11,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullLocator
 from pandas import DataFrame
 
 from lmscaling.figures import style
@@ -85,7 +85,4 @@ def _draw_panel(axes: Axes, rows: DataFrame, shades: dict[tuple[str, str], str])
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(numticks=7))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=[1, 1.5, 2, 3, 4, 5, 6, 8]))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
+    style.loss_scale(axes)

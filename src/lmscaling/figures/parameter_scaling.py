@@ -1,6 +1,8 @@
 """Loss against model size at every context. Each point is the validation loss of one run at the
 end of its budget; lines join the sizes. N counts parameters without embeddings. Hollow points are
 runs that still go on, crosses are runs that diverged; with several seeds the line is their mean.
+Published runs, squares on dotted lines where ours stand beside them, are training losses: means
+over the last updates.
 """
 
 import seaborn as sns
@@ -12,9 +14,10 @@ from pandas import DataFrame
 from lmscaling.figures import style
 
 QUERY = """
-    SELECT context, attention, size, params, seed, lr_scale, status, update, tokens, hours, val_loss
+    SELECT source, split, context, attention, size, params, seed, lr_scale, status, update, tokens,
+        hours, loss
     FROM final
-    ORDER BY context, attention DESC, params, size, seed
+    ORDER BY source, context, attention DESC, params, size, seed
 """
 
 
@@ -23,18 +26,20 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     contexts = sorted(rows.context.unique())
     grid = sns.relplot(
         rows, kind="line",
-        x="params", y="val_loss", hue="attention", palette=colours,
+        x="params", y="loss", hue="attention", palette=colours,
         hue_order=[name for name in colours if name in set(rows.attention)],
         col="context", col_order=contexts, col_wrap=min(4, len(contexts)),
-        marker="o", markersize=5, errorbar=("pi", 100), err_style="bars",
+        markersize=5, errorbar=("pi", 100), err_style="bars", **style.by_source(rows),
         height=2.4, aspect=style.PAGE / 2.4 / min(4, max(2, len(contexts))) * 0.86,
         facet_kws={"legend_out": True},
     )  # fmt: skip
     for context, axes in grid.axes_dict.items():
-        style.mark_unusual(axes, rows[rows.context == context], "params", "val_loss", colours)
+        style.mark_unusual(axes, rows[rows.context == context], "params", "loss", colours)
         axes.set_title(f"context {context:,}")
         axes.yaxis.set_major_locator(MaxNLocator(5))
-    grid.set(xscale="log")
-    grid.set_axis_labels("N (parameters)", "Validation loss (nats per token)")
+        style.count_scale(axes)
+    grid.set_axis_labels("N (parameters)", style.loss_label(rows))
     sns.move_legend(grid, "center right", title="Attention")
+    if grid.legend:
+        style.tidy(grid.legend)
     return grid.figure

@@ -14,8 +14,10 @@ packed projection ``[B, T, 3, H, K]``; only the last axis must be contiguous.
 Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, N chunks.
 """
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Literal
+from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,12 +28,12 @@ from lmscaling.errors import UserError, choose
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
-def names(kind: Literal["linear", "softmax"]) -> list[str]:
+def names(kind: str) -> list[str]:
     """Implementations of a kind, by file name."""
     return list(registry.sources(f"kernels/{kind}"))
 
 
-def load(kind: Literal["linear", "softmax"], name: str) -> Any:
+def load(kind: str, name: str) -> Any:
     """The ``attend`` function of ``kernels/<kind>/<name>.py``.
 
     Raises:
@@ -40,6 +42,11 @@ def load(kind: Literal["linear", "softmax"], name: str) -> Any:
     if name not in names(kind):
         raise UserError(f"implementation {name!r} has no file; {choose(name, names(kind))}")
     return import_module(f"{__name__}.{kind}.{name}").attend
+
+
+def takes_chunk(attend: Callable[..., Tensor]) -> bool:
+    """Whether an implementation has a chunk size to choose."""
+    return "chunk" in signature(attend).parameters
 
 
 def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> None:

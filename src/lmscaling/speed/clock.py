@@ -1,8 +1,9 @@
-"""How long a call takes on a device, apart from what launching it costs.
+"""How long a call takes on a device, with what launching it costs or without.
 
-On CUDA a call is captured in a graph and replayed between two events, several times in one graph
-if it is short; what cannot be captured is launched. Caches stay as the call before left them, as
-in a model, where a projection has just written what attention reads.
+``timed`` is without: on CUDA a call is captured in a graph and replayed between two events, several
+times in one graph if it is short; what cannot be captured is launched. ``launched`` is for what a
+program launches piece by piece, such as a training step. Caches stay as the call before left them,
+as in a model, where a projection has just written what attention reads.
 """
 
 import math
@@ -12,8 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
+from lmscaling.speed.memory import Memory
+
 WARM_UP = 3
-"""Calls that are not counted: they compile, tune and load."""
+"""Calls that are not counted beside the first, which compiles, tunes and loads, and the second,
+which says how many there can be."""
 SHORT_SECONDS = 1e-3
 """Calls are repeated within one measurement up to this: an event is good to about a microsecond."""
 MOST_CALLS = 64
@@ -30,30 +34,51 @@ class Timing:
 
     seconds: list[float]
     """Of one call each, sorted."""
+    warm_up: int
+    """Calls before these."""
     captured: bool
     peak_memory_bytes: int | None
-    """The most allocated during a call, with what was there before it; None on the CPU."""
+    """What ``memory`` says of the calls and of what it has watched before them."""
 
 
-def timed(
-    call: Callable[[], object], device: torch.device, budget_seconds: float, most: int
-) -> Timing:
+def timed(call: Callable[[], object], memory: Memory, budget_seconds: float, most: int) -> Timing:
     """Measure for about ``budget_seconds``, at most ``most`` times and at least three times.
+
+    Args:
+        call: What is measured.
+        memory: Watches the device on which it runs.
+        budget_seconds: About how long.
+        most: Most measurements.
 
     Raises:
         torch.OutOfMemoryError: The call does.
     """
-    if device.type == "cuda":
-        return _on_cuda(call, budget_seconds, most)
+    if memory.device.type == "cuda":
+        return _on_cuda(call, memory, budget_seconds, most)
+    return launched(call, memory, budget_seconds, most)
+
+
+def launched(
+    call: Callable[[], object], memory: Memory, budget_seconds: float, most: int
+) -> Timing:
+    """Measure as often, the device waited for before and behind each call.
+
+    Raises:
+        torch.OutOfMemoryError: The call does.
+    """
     call()
-    first = _seconds_of(call)
-    seconds = [_seconds_of(call) for _ in range(_repeats(first, budget_seconds, most))]
-    return Timing(sorted(seconds), False, None)
+    second = _waited(call, memory.device)
+    repeats = _repeats(second, budget_seconds, most)
+    seconds = sorted(_waited(call, memory.device) for _ in range(repeats))
+    return Timing(seconds, 2, False, memory.peak_bytes())
 
 
-def _seconds_of(call: Callable[[], object]) -> float:
+def _waited(call: Callable[[], object], device: torch.device) -> float:
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()
     begun = time.perf_counter()
     call()
+    wait()
     return time.perf_counter() - begun
 
 
@@ -61,28 +86,29 @@ def _repeats(seconds: float, budget_seconds: float, most: int) -> int:
     return min(most, max(LEAST_REPEATS, int(budget_seconds / max(seconds, 1e-9))))
 
 
-def _on_cuda(call: Callable[[], object], budget_seconds: float, most: int) -> Timing:
+def _on_cuda(
+    call: Callable[[], object], memory: Memory, budget_seconds: float, most: int
+) -> Timing:
     torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
     # A graph is captured on a stream of its own; what is tuned and allocated first must be too.
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         call()
-        estimate = _between_events(call)
+        warm_up, estimate = 2, _between_events(call)
         if estimate < LONG_SECONDS:
             for _ in range(WARM_UP):
                 call()
-            estimate = _between_events(call)
+            warm_up, estimate = warm_up + WARM_UP + 1, _between_events(call)
     torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated()
+    peak = memory.peak_bytes()  # before a graph takes as much again
     calls = min(MOST_CALLS, math.ceil(SHORT_SECONDS / estimate))
     graph = _captured(call, calls) if estimate < LONG_SECONDS else None
     run = graph.replay if graph else lambda: [call() for _ in range(calls)]
     run()
     repeats = _repeats(estimate * calls, budget_seconds, most)
     seconds = sorted(_between_events(run) / calls for _ in range(repeats))
-    return Timing(seconds, graph is not None, peak)
+    return Timing(seconds, warm_up + calls, graph is not None, peak)
 
 
 def _between_events(call: Callable[[], object]) -> float:

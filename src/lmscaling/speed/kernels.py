@@ -13,23 +13,23 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from lmscaling import environment, kernels, records
 from lmscaling.columns import aligned
 from lmscaling.errors import UserError, choose
 from lmscaling.records import Bench, KernelTime
-from lmscaling.speed import peers
+from lmscaling.speed import layer, peers
 from lmscaling.speed.clock import timed
 from lmscaling.speed.exactness import Attend, fault
+from lmscaling.speed.layer import PASSES
+from lmscaling.speed.memory import Memory
 
-PASSES = ("forward", "forward+backward")
 COMPILERS_AND_PEERS = ("triton", "flash-linear-attention", "fla-core")
 SMI = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
 
@@ -191,8 +191,10 @@ def _point(
     if device.type == "cuda":
         torch.cuda.empty_cache()
     try:
-        call = _call(row, attend, device)
-        timing = timed(call, device, preset.budget_seconds, preset.most_repeats)
+        memory = Memory(device)
+        shape = (row.batch, row.context, row.n_head, row.d_head)
+        call = layer.call(attend, row.kind, row.passes, shape, getattr(torch, row.dtype), device)
+        timing = timed(call, memory, preset.budget_seconds, preset.most_repeats)
     except torch.OutOfMemoryError as error:
         row = replace(row, status="oom", message=_sentence(error))
     except Exception as error:
@@ -218,21 +220,6 @@ def floor_bytes(row: KernelTime) -> int:
     """What a token of a head must move: four tensors forward, seven more backward, see above."""
     tensor = row.d_head * getattr(torch, row.dtype).itemsize
     return 4 * tensor + 4 + (7 * tensor + 4 if row.passes == PASSES[1] else 0)
-
-
-def _call(row: KernelTime, attend: Attend, device: torch.device) -> Callable[[], object]:
-    options = () if row.kind == "softmax" else ("softplus", True)
-    shape = (row.batch, row.context, 3, row.n_head, row.d_head)
-    packed = torch.randn(shape, device=device, dtype=getattr(torch, row.dtype))
-    if row.passes == "forward":
-        return partial(attend, *packed.unbind(2), *options)
-    dy = torch.randn_like(packed[:, :, 0])
-    packed.requires_grad_()
-
-    def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(attend(*packed.unbind(2), *options), packed, dy)
-
-    return both
 
 
 def _choose(names: list[str], device: torch.device) -> list[tuple[str, str, Attend]]:
@@ -272,7 +259,8 @@ def _copy(preset: Preset, device: torch.device) -> float:
     """Bytes per second of a copy, read and written."""
     source = torch.ones(preset.copy_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    timing = timed(lambda: target.copy_(source), device, preset.budget_seconds, preset.most_repeats)
+    copy = partial(target.copy_, source)
+    timing = timed(copy, Memory(device), preset.budget_seconds, preset.most_repeats)
     return 2 * preset.copy_bytes / statistics.median(timing.seconds)
 
 
@@ -281,7 +269,7 @@ def _matmul(preset: Preset, device: torch.device) -> float:
     width, dtype = preset.matmul_width, getattr(torch, preset.dtype)
     a, b, c = (torch.randn(width, width, device=device, dtype=dtype) for _ in range(3))
     product = partial(torch.mm, a, b, out=c)
-    timing = timed(product, device, preset.budget_seconds, preset.most_repeats)
+    timing = timed(product, Memory(device), preset.budget_seconds, preset.most_repeats)
     return 2 * width**3 / statistics.median(timing.seconds)
 
 

@@ -1,6 +1,11 @@
 """What measuring one point gives back."""
 
 from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from lmscaling.speed.clock import Timing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,3 +27,14 @@ class Outcome:
     """Parameters without embeddings; None of a layer alone."""
     loss: float | None = None
     accuracy: float | None = None
+
+    @classmethod
+    def of(cls, timing: Timing, dtype: torch.dtype) -> Self:
+        """What the clock says; the rest is for the caller to fill."""
+        return cls(
+            seconds=timing.seconds,
+            warm_up=timing.warm_up,
+            dtype=str(dtype).removeprefix("torch."),
+            peak_memory_bytes=timing.peak_memory_bytes,
+            captured=timing.captured,
+        )

@@ -21,6 +21,7 @@ from lmscaling.kernels.fused import tuned
 from lmscaling.kernels.fused.config import Config
 from lmscaling.kernels.fused.plan import Plan, Shape, block, choose
 from lmscaling.speed import clock, exactness
+from lmscaling.speed.memory import Memory
 
 CANDIDATES = [
     Config(chunk=chunk, warps=warps, stages=stages)
@@ -186,5 +187,5 @@ def _seconds(role: str, plan: Plan, qkv_BTW: Tensor, shape: Shape) -> float:
         True: lambda: launch.forward(qkv_BTW, shape, plan),
         False: lambda: launch.backward(qkv_BTW, dy_BTHV, reciprocal_BHT, shape, plan),
     }
-    measured = clock.timed(calls[role == "forward"], qkv_BTW.device, SECONDS, MOST).seconds
+    measured = clock.timed(calls[role == "forward"], Memory(qkv_BTW.device), SECONDS, MOST).seconds
     return measured[len(measured) // 2]

@@ -16,12 +16,12 @@ import lightning
 import torch
 from torch import Tensor
 
-from lmscaling import records
+from lmscaling import optimizer, records
 from lmscaling.config import Cell
 from lmscaling.devices import find
 from lmscaling.forecast import BRANCH_AT
 from lmscaling.records import finite
-from lmscaling.train import checkpoint, optimizer
+from lmscaling.train import checkpoint
 from lmscaling.train.budget import Budget, Clock
 from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import Log

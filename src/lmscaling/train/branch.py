@@ -19,10 +19,10 @@ from lmscaling.errors import UserError
 from lmscaling.fields import SECONDS
 from lmscaling.files import read_json
 from lmscaling.forecast import BRANCH_AT
+from lmscaling.optimizer import Decay
 from lmscaling.train import checkpoint
 from lmscaling.train.budget import Budget
 from lmscaling.train.ledger import Ledger
-from lmscaling.train.optimizer import Decay
 
 
 class NoTrunk(Exception):

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lmscaling import devices, environment, forecast, model
+from lmscaling import devices, environment, forecast, gpus, model, optimizer
 from lmscaling.calibration import Calibration, Trial
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
@@ -22,7 +22,6 @@ from lmscaling.explain import checked
 from lmscaling.fields import dump
 from lmscaling.files import read_json, write_json
 from lmscaling.model import GPT
-from lmscaling.train import optimizer
 
 WARM_UP = 2
 """Repeats that are not counted: the first compiles and loads."""
@@ -43,9 +42,10 @@ def calibrate(cell_path: Path, out: Path) -> Calibration:
         UserError: The cell is no cell, the machine has no GPU for it, or no way fits its memory.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
-    if cell.gpus and not torch.cuda.is_available():
-        raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
-    found = _Bench(cell).best()
+    with gpus.reserved(min(1, cell.gpus)):
+        if cell.gpus and not torch.cuda.is_available():
+            raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
+        found = _Bench(cell).best()
     write_json(out, dump(found))
     return found
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmscaling import records, trained
+from lmscaling import gpus, records, trained
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, replacing
@@ -65,8 +65,9 @@ def evaluate(run: Path, manifest: Path, out: Path) -> str:
     elif not n:
         said = f"{dataset} has {stream.tokens:,} tokens, less than a window of {cell.name}"
     else:
-        model = trained.model(run).to(_device(cell)).eval()
-        made = _rows(model, stream.read(0, n + 1), cell)
+        with gpus.reserved(min(1, cell.gpus)):
+            model = trained.model(run).to(_device(cell)).eval()
+            made = list(_rows(model, stream.read(0, n + 1), cell))
         rows = [records.Evaluation(run=cell.run, dataset=dataset, **values) for values in made]
         said = f"{cell.name} on {n:,} tokens of {dataset}, {len(contexts(cell.context))} contexts"
     with replacing(out) as file:

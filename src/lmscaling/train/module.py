@@ -16,11 +16,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from lmscaling import optimizer
 from lmscaling.calibration import Calibration
 from lmscaling.config import Cell
 from lmscaling.model import GPT
 from lmscaling.stream import Stream
-from lmscaling.train import optimizer
 
 
 class Updates(Dataset):

@@ -20,7 +20,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 
-from lmscaling import environment, forecast, records
+from lmscaling import environment, forecast, gpus, records
 from lmscaling.calibration import Calibration
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
@@ -64,6 +64,13 @@ def train(
         UserError: The cell, the tokens or the machine do not fit, or the run is already going.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
+    with gpus.reserved(cell.gpus):
+        return _train(cell, manifest, scratch, record, calibration)
+
+
+def _train(
+    cell: Cell, manifest: Path, scratch: Path, record: Path, calibration: Path | None
+) -> records.Run | None:
     streams = Stream(manifest, "train"), Stream(manifest, "validation")
     _check(cell, *streams, record)
     way = calibrate.read(calibration, cell) if calibration else calibrate.guessed(cell)

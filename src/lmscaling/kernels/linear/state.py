@@ -16,6 +16,7 @@ from lmscaling.kernels import at_least_float32, check
 from lmscaling.kernels.feature_maps import find
 
 
+@torch.compiler.disable(reason="a compiler would write out the loop over tokens")
 def attend(
     q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str, normalize: bool
 ) -> Tensor:

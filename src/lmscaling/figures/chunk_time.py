@@ -1,0 +1,81 @@
+"""Time of a training step against the size of chunks. Each line is one context, darker for longer
+ones, and a star marks its fastest chunk. Panels are sizes and implementations. A cross stands where
+a chunk size ran out of memory, a plus where it took too long.
+"""
+
+from typing import Any
+
+from duckdb import DuckDBPyConnection
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pandas import DataFrame
+
+from lmscaling.figures import _speed, style
+
+QUERY = """
+    SELECT source, setup, sweep, size, params, method, context, chunk, batch, repeats, status,
+        1e3 * seconds AS milliseconds,
+        1e3 * lower_seconds AS lower_milliseconds, 1e3 * upper_seconds AS upper_milliseconds
+    FROM speeds
+    WHERE kind = 'tune_chunk'
+    ORDER BY ALL
+"""
+
+MARKERS = "osD^v<>Pph"
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    methods = list(style.methods(rows.method.tolist()))
+    made = set(rows[["size", "method"]].itertuples(index=False, name=None))
+    wanted = [(s, m) for m in methods for s in style.sizes_of(rows) if (s, m) in made]
+    of = _contexts(rows)
+    figure, panels = _speed.page(rows, len(wanted), handles=_legend(of))
+    for axes, (size, method) in zip(panels, wanted, strict=True):
+        part = rows.loc[(rows["size"] == size) & (rows.method == method)]
+        _draw_panel(axes, part, of, _speed.looks(rows))
+        axes.set_title(f"{size}, {method}")
+    _speed.powers_of_two(panels, rows.chunk, "Chunk (tokens)")
+    _speed.log_scale(panels, "Time of a step (ms)")
+    return figure
+
+
+def _contexts(rows: DataFrame) -> dict[int, style.Method]:
+    """The look of each context: the colour of linear attention, darker for longer ones."""
+    contexts = sorted(rows.context.unique())
+    shades = style.shades(style.COLOURS["linear"], len(contexts) + 3)[3:]  # the first are faint
+    return {
+        context: style.Method(shade, MARKERS[i % len(MARKERS)])
+        for i, (context, shade) in enumerate(zip(contexts, shades, strict=True))
+    }
+
+
+def _draw_panel(
+    axes: Axes,
+    rows: DataFrame,
+    of: dict[int, style.Method],
+    looks: dict[tuple[str, str], _speed.Look],
+) -> None:
+    groups: list[tuple[Any, DataFrame]] = list(
+        rows.groupby(["context", "source", "setup", "sweep"])
+    )
+    for (context, source, setup, _), part in groups:
+        _speed.line(axes, part, "chunk", "milliseconds", of[context], looks[source, setup])
+        done = part[part.milliseconds.notna()]
+        if len(done):
+            best = done.loc[done.milliseconds.idxmin()]
+            axes.plot(best.chunk, best.milliseconds, **STAR)
+
+
+STAR = {"marker": "*", "color": "white", "markeredgecolor": "black", "markersize": 9, "zorder": 5}
+
+
+def _legend(of: dict[int, style.Method]) -> list[Line2D]:
+    return [
+        *(
+            Line2D([], [], color=look.colour, marker=look.marker, markersize=4.5,
+                   label=f"context {style.tokens(context)}")
+            for context, look in of.items()
+        ),
+        Line2D([], [], linestyle="", label="fastest", **STAR),
+    ]  # fmt: skip

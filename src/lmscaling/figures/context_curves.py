@@ -1,0 +1,60 @@
+"""Training loss along each run, all contexts together. Rows of panels are sizes, columns
+attentions; darker lines are longer contexts. Lines are means over 60 intervals of equal ratio of
+updates. Every context sees the same tokens per update. Published runs have columns of their own:
+some 50 points a run, each a mean over 100 updates, so that most of their spikes lie between two.
+"""
+
+import seaborn as sns
+from duckdb import DuckDBPyConnection
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pandas import DataFrame
+
+from lmscaling.figures import style
+
+QUERY = """
+    SELECT source, attention, size, params, context, seed, run, status, updates, tokens, hours, loss
+    FROM curves
+    ORDER BY ALL
+"""
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    sizes, contexts = style.sizes_of(rows), sorted(rows.context.unique())
+    columns = [
+        (attention, source)
+        for source in sorted(set(rows.source))
+        for attention in style.palette(rows.attention.tolist())
+        if ((rows.attention == attention) & (rows.source == source)).any()
+    ]
+    mixed = style.beside(rows.source)
+    colours = dict(zip(contexts, sns.color_palette("crest", len(contexts)), strict=True))
+    figure, panels = plt.subplots(
+        len(sizes), len(columns), figsize=(style.PAGE, 0.9 + 2.4 * len(sizes)),
+        sharex=True, sharey=True, squeeze=False, layout="constrained",
+    )  # fmt: skip
+    for size, places in zip(sizes, panels, strict=True):
+        for (attention, source), axes in zip(columns, places, strict=True):
+            is_here = (rows["size"] == size) & (rows.attention == attention)
+            _draw_panel(axes, rows.loc[is_here & (rows.source == source)], colours)
+        places[0].set_ylabel("Training loss\n(nats per token)")
+        places[-1].annotate(size, (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center")
+    for (attention, source), top, bottom in zip(columns, panels[0], panels[-1], strict=True):
+        top.set_title(f"{attention} attention" + ",\npublished" * (source == "published" and mixed))
+        bottom.set_xlabel("Updates")
+    handles = [Line2D([], [], color=c, label=f"{context:,}") for context, c in colours.items()]
+    figure.legend(
+        handles=handles, title="Context (tokens)", loc="outside upper center",
+        ncols=min(5, len(handles)),
+    )  # fmt: skip
+    sns.despine(figure)
+    return figure
+
+
+def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[int, tuple[float, ...]]) -> None:
+    for _, run in rows.groupby(["context", "run"]):
+        axes.plot(run.updates, run.loss, color=colours[run.context.iloc[0]], linewidth=1.0)
+    axes.set_xscale("log")
+    style.loss_scale(axes)

@@ -1,0 +1,48 @@
+"""Learning to copy a sequence: what it reaches and what it costs. Left is the share of the copy's
+tokens that is predicted after learning, where it was learned; in the middle the median time of an
+update over its tokens, with quartiles; right its peak memory. A context is a sequence of random
+symbols, a separator and the copy. A cross stands where a context ran out of memory, a plus where it
+took too long.
+"""
+
+from duckdb import DuckDBPyConnection
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from pandas import DataFrame
+
+from lmscaling.figures import _speed
+
+QUERY = """
+    SELECT source, setup, sweep, size, params, method, context, batch, repeats, status, updates,
+        loss, accuracy, accuracy AS lower_accuracy, accuracy AS upper_accuracy,
+        1e6 * seconds / (batch * context) AS microseconds,
+        1e6 * lower_seconds / (batch * context) AS lower_microseconds,
+        1e6 * upper_seconds / (batch * context) AS upper_microseconds,
+        nullif(peak_memory_bytes, 0) / 1e9 AS gigabytes,
+        gigabytes AS lower_gigabytes, gigabytes AS upper_gigabytes
+    FROM speeds
+    WHERE kind = 'copy_task'
+    ORDER BY ALL
+"""
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    figure, panels = _speed.page(rows, 3, height=2.3, sharey=False)
+    accuracy, time, memory = panels
+    learned = rows.loc[rows.accuracy.notna()]
+    _speed.lines(accuracy, learned, "accuracy", _speed.looks(rows))
+    accuracy.set_ylim(-0.03, 1.03)
+    accuracy.yaxis.set_major_locator(MaxNLocator(5))
+    accuracy.set_ylabel("Accuracy (share of tokens)")
+    if learned.empty:
+        accuracy.annotate("nothing was learned yet", (0.5, 0.5), xycoords="axes fraction",
+                          ha="center", color="0.4")  # fmt: skip
+    for axes, column, label in (
+        (time, "microseconds", "Time of an update (µs per token)"),
+        (memory, "gigabytes", "Peak memory (GB)"),
+    ):
+        _speed.lines(axes, rows, column, _speed.looks(rows))
+        _speed.log_scale([axes], "")
+        axes.set_ylabel(label)
+    _speed.powers_of_two(panels, rows.context, "Context (tokens)")
+    return figure

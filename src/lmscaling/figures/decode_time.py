@@ -1,0 +1,34 @@
+"""Time of sampling one token against the tokens before it. Softmax attention reads a cache of keys
+and values that grows with them, linear attention a state of fixed size. Panels are sizes and the
+number of sequences that are sampled at once; the time is that of one token of each of them. A line
+ends with a cross where the next context ran out of memory, and with a plus where it took too long.
+"""
+
+from duckdb import DuckDBPyConnection
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from lmscaling.figures import _speed, style
+
+QUERY = """
+    SELECT source, setup, sweep, size, params, batch, method, context, repeats, status,
+        1e3 * seconds AS milliseconds,
+        1e3 * lower_seconds AS lower_milliseconds, 1e3 * upper_seconds AS upper_milliseconds
+    FROM speeds
+    WHERE kind = 'time_decode'
+    ORDER BY ALL
+"""
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    batches = sorted(rows.batch.unique())
+    wanted = [(size, batch) for size in style.sizes_of(rows) for batch in batches]
+    columns = len(batches) if len(batches) > 1 else None
+    figure, panels = _speed.page(rows, len(wanted), columns=columns, height=1.8)
+    for axes, (size, batch) in zip(panels, wanted, strict=True):
+        part = rows.loc[(rows["size"] == size) & (rows.batch == batch)]
+        _speed.lines(axes, part, "milliseconds", _speed.looks(rows))
+        axes.set_title(f"{size}, {batch} sequence{'s' if batch > 1 else ''}")
+    _speed.powers_of_two(panels, rows.context, "Context (tokens)")
+    _speed.log_scale(panels, "Time of a token (ms)")
+    return figure

@@ -1,0 +1,28 @@
+"""Five formulations of linear attention, by the time of a training step. All compute the same
+numbers: from all pairs of tokens by a loop (attention), at once (attention_parallel_no_flash) or
+tile by tile (attention_parallel), or from a state that goes from token to token (state) or is
+written down for all tokens (state_parallel). A line ends with a cross where the next context ran
+out of memory, and with a plus where it took too long, where the last two points lead.
+"""
+
+from duckdb import DuckDBPyConnection
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from lmscaling.figures import _speed
+
+QUERY = """
+    SELECT source, setup, sweep, size, params, method, context, batch, repeats, status,
+        1e3 * seconds AS milliseconds,
+        1e3 * lower_seconds AS lower_milliseconds, 1e3 * upper_seconds AS upper_milliseconds
+    FROM speeds
+    WHERE kind = 'time_step' AND method IN (
+        'linear attention', 'linear attention_parallel_no_flash', 'linear attention_parallel',
+        'linear state', 'linear state_parallel'
+    )
+    ORDER BY ALL
+"""
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    return _speed.by_size(rows, "milliseconds", "Time of a step (ms)")[0]

@@ -1,0 +1,70 @@
+"""Time of one attention alone against context. Rows are presets and passes. Left is the time: where
+the number of sequences is fixed the mean and the standard deviation of a pass, else the median of a
+pass over tokens and heads, with quartiles. Right is how many times faster than softmax by
+FlashAttention of the same setup that is; bars reach from the end of the one over the other end of
+the other to the reverse. A cross stands where a context ran out of memory, a plus where it took too
+long.
+"""
+
+from duckdb import DuckDBPyConnection
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from lmscaling.figures import _speed, style
+
+QUERY = """
+    WITH layer AS (
+        SELECT *, min(batch) OVER preset = max(batch) OVER preset AS fixed,
+            1e9 / (batch * context * n_head) AS share
+        FROM speeds
+        WHERE kind = 'time_layer'
+        WINDOW preset AS (PARTITION BY source, setup, sweep)
+    ),
+    timed AS (
+        SELECT source, setup, sweep, size, passes, method, context, batch, n_head, d_head, repeats,
+            status, fixed,
+            if(fixed, 1e3 * mean_seconds, share * seconds) AS time,
+            if(fixed, 1e3 * (mean_seconds - sd_seconds), share * lower_seconds) AS lower_time,
+            if(fixed, 1e3 * (mean_seconds + sd_seconds), share * upper_seconds) AS upper_time
+        FROM layer
+    )
+    SELECT t.*,
+        flash.time / t.time AS speed_up,
+        flash.lower_time / t.upper_time AS lower_speed_up,
+        flash.upper_time / t.lower_time AS upper_speed_up
+    FROM timed t
+    LEFT JOIN (SELECT * FROM timed WHERE method = 'softmax flash') flash
+        USING (source, setup, sweep, passes, context, batch)
+    ORDER BY ALL
+"""
+
+SPREAD = "{} repeats: medians with quartiles, or in ms means with standard deviations"
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    wanted = sorted(set(rows[["size", "passes"]].itertuples(index=False, name=None)))
+    figure, panels = _speed.page(
+        rows, 2 * len(wanted), columns=2, height=1.9, spread=SPREAD, sharex="row", sharey=False
+    )
+    pairs = zip(panels[::2], panels[1::2], strict=True)
+    for (left, right), (size, passes) in zip(pairs, wanted, strict=True):
+        part = rows.loc[(rows["size"] == size) & (rows.passes == passes)]
+        _speed.lines(left, part, "time", _speed.looks(rows))
+        left.set_title(f"{size}, {passes}, {_at_once(part)}")
+        _speed.log_scale([left], "Time (ms)" if part.fixed.all() else "Time (ns per token, head)")
+        compared = part[part.speed_up.notna() & (part.method != "softmax flash")]
+        _speed.lines(right, compared, "speed_up", _speed.looks(rows))
+        _speed.line_at_one(right)
+        if compared.empty:
+            right.annotate("no softmax flash to compare with", (0.5, 0.5), xycoords="axes fraction",
+                           ha="center", color="0.4")  # fmt: skip
+        _speed.log_scale([right], "")
+        right.set_ylabel("Speed-up\n(softmax flash = 1)")
+        _speed.powers_of_two([left, right], part.context, "Context (tokens)")
+    return figure
+
+
+def _at_once(rows: DataFrame) -> str:
+    if rows.fixed.all():
+        return f"{rows.batch.max()} sequences"
+    return f"{style.tokens((rows.batch * rows.context).max())} tokens"

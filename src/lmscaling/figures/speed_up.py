@@ -1,0 +1,33 @@
+"""How many times faster than softmax attention a training step is. Each point is the time of a step
+with softmax by FlashAttention over the time of a step with linear attention, of equal size and
+context and of the same setup; above 1, linear attention is faster. Bars reach from the lower
+quartile of the one over the upper of the other to the reverse. A line ends where one of the two
+does.
+"""
+
+from duckdb import DuckDBPyConnection
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from lmscaling.figures import _speed
+
+QUERY = """
+    WITH step AS (SELECT * FROM speeds WHERE kind = 'time_step' AND status = 'done')
+    SELECT source, setup, sweep, size, s.params, s.method, context, batch, s.repeats, s.status,
+        1e3 * flash.seconds AS flash_milliseconds, 1e3 * s.seconds AS milliseconds,
+        flash.seconds / s.seconds AS speed_up,
+        flash.lower_seconds / s.upper_seconds AS lower_speed_up,
+        flash.upper_seconds / s.lower_seconds AS upper_speed_up
+    FROM step s
+    JOIN (SELECT * FROM step WHERE method = 'softmax flash') flash
+        USING (source, setup, sweep, size, context, batch)
+    WHERE s.attention = 'linear'
+    ORDER BY ALL
+"""
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    figure, panels = _speed.by_size(rows, "speed_up", "Speed-up (softmax flash = 1)")
+    for axes in panels.values():
+        _speed.line_at_one(axes)
+    return figure

@@ -1,0 +1,46 @@
+"""Time of a training step against context. A step is forward, backward and optimizer on one
+sequence; panels are sizes. Softmax is computed without the matrix of weights (flash, cudnn) or with
+it (no_flash), linear attention token by token (state) or by chunks of tokens (chunked). Thin grey
+lines rise with the context (1) and with its square (2). A line ends with a cross where the next
+context ran out of memory, and with a plus where it took too long, where the last two points lead.
+"""
+
+from duckdb import DuckDBPyConnection
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from lmscaling.figures import _speed
+
+QUERY = """
+    SELECT source, setup, sweep, size, params, method, context, batch, chunk, repeats, status,
+        1e3 * seconds AS milliseconds,
+        1e3 * lower_seconds AS lower_milliseconds, 1e3 * upper_seconds AS upper_milliseconds
+    FROM speeds
+    WHERE kind = 'time_step' AND method IN (
+        'softmax flash', 'softmax no_flash', 'softmax cudnn', 'linear state', 'linear chunked'
+    )
+    ORDER BY ALL
+"""
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    figure, panels = _speed.by_size(rows, "milliseconds", "Time of a step (ms)")
+    for size, axes in panels.items():
+        _draw_slopes(axes, rows.loc[(rows["size"] == size) & rows.milliseconds.notna()])
+    return figure
+
+
+def _draw_slopes(axes: Axes, rows: DataFrame) -> None:
+    """Guides below the lines: up to the last context, and to half of the least time there."""
+    last, least = rows.context.max(), rows.milliseconds.min()
+    width = (rows.milliseconds[rows.context == last].min() / 2 / least) ** 0.5
+    if not width > 1.5:  # too short to show a slope; or nothing was measured
+        return
+    for slope in (1, 2):
+        height = least * width**slope
+        axes.plot([last / width, last], [least, height], color="0.6", linewidth=0.7, zorder=0)
+        axes.annotate(
+            str(slope), (last, height), (3, 0), textcoords="offset points",
+            color="0.45", fontsize="small", va="center", annotation_clip=False,
+        )  # fmt: skip

@@ -1,0 +1,52 @@
+"""How much memory a measurement takes: the most in use, less what was in use before it.
+
+On a GPU what PyTorch's allocator has handed out. On a CPU what of the process is resident: Linux
+keeps the most of it and forgets that on request (man 5 proc, ``clear_refs``); elsewhere it is not
+known. Pages of libraries that are touched for the first time count, some tens of MB in all.
+"""
+
+import ctypes
+from pathlib import Path
+
+import torch
+
+PROCESS = Path("/proc/self")
+
+
+class Memory:
+    """Watches the memory of a device, from now on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.reset()
+        self._before = self._most()
+
+    def reset(self) -> None:
+        """Forget the most so far: what is in use now begins the next."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        elif PROCESS.is_dir():
+            _give_back()
+            (PROCESS / "clear_refs").write_text("5")
+
+    def peak_bytes(self) -> int | None:
+        """The most in use since ``reset``, less what was before all; None where nobody knows."""
+        most = self._most()
+        return None if most is None or self._before is None else max(0, most - self._before)
+
+    def _most(self) -> int | None:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated()
+        return _resident_bytes() if PROCESS.is_dir() else None
+
+
+def _give_back() -> None:
+    """Let the C library return what was freed: it would count as in use, and be used again."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc only
+        trim(0)
+
+
+def _resident_bytes() -> int:
+    """The most that was resident at once; Linux counts in kB of 1024 bytes."""
+    lines = (PROCESS / "status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

@@ -1,0 +1,109 @@
+"""Points of a speed study for the tests of its figures: as measured, and as published."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from lmscaling import records
+
+DEVICE, OTHER_DEVICE = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+VERSIONS = {"lmscaling": "0.1.0", "torch": "2.11.0"}
+SETUP = f"{DEVICE}, Python 3.12.1, lmscaling 0.1.0, torch 2.11.0"
+PUBLISHED = "one NVIDIA H100 (Buckman and Gelada 2024)"
+PARAMS = {"s": 1000, "m": 3000}
+
+
+def point(
+    kind: str, method: str, context: int, seconds: float | None, device: str = DEVICE, **values: Any
+) -> records.Measurement:
+    """A point whose quartiles are a tenth away; without seconds out of memory, or its status."""
+    attention, _, implementation = method.partition(" ")
+    size = values.pop("size", "s")
+    numbers: dict[str, Any] = {
+        f"{name}_seconds": None if seconds is None else seconds * factor
+        for name, factor in {
+            "least": 0.8, "lower": 0.9, "median": 1.0, "upper": 1.1, "most": 1.3, "mean": 1.02,
+            "sd": 0.1,
+        }.items()
+    }  # fmt: skip
+    made: dict[str, Any] = {
+        "kind": kind, "sweep": f"{size}-12345678", "size": size, "attention": attention,
+        "implementation": implementation, "n_layer": 2, "n_head": 2, "d_head": 8,
+        "params": PARAMS.get(size, 500), "context": context, "batch": 1, "chunk": None,
+        "passes": "", "dtype": "bfloat16", "compiled": True, "captured": False,
+        "warm_up": 3, "repeats": 0 if seconds is None else 50,
+        "peak_memory_bytes": None if seconds is None else 10**8 + 10**6 * context,
+        "updates": 0, "loss": None, "accuracy": None,
+        "status": "oom" if seconds is None else "done", "message": "", "started": "2026-01-01",
+        "device": device,
+        "environment": {"device": device, "python": "3.12.1", "versions": VERSIONS},
+    }  # fmt: skip
+    return records.Measurement(**made | numbers | values)
+
+
+def write(study: Path, *points: records.Measurement) -> None:
+    """Each point into a file of its own, as the programs that measure do."""
+    for made in points:
+        text = json.dumps({"record": made.record, **asdict(made)})
+        folder = study / "speed" / made.kind / made.sweep
+        folder.mkdir(parents=True, exist_ok=True)
+        name = hashlib.sha256(text.encode()).hexdigest()[:12]
+        (folder / f"{name}.json").write_text(text)
+
+
+def publish(study: Path, *points: records.Measurement) -> None:
+    """Add points to the export as published ones: a median, and nothing of how it came about."""
+    path = study / "store" / "measurements.parquet"
+    unknown = "least_seconds lower_seconds upper_seconds most_seconds mean_seconds sd_seconds"
+    unknown += " peak_memory_bytes"
+    with duckdb.connect() as db:
+        db.execute("CREATE TABLE measurements AS SELECT * FROM read_parquet(?)", [str(path)])
+        for made in points:
+            row = asdict(made) | dict.fromkeys(unknown.split())
+            row |= {"source": "published", "setup": PUBLISHED, "repeats": None, "sweep": "p"}
+            columns = [name for (name, *_) in db.sql("DESCRIBE measurements").fetchall()]
+            marks = ", ".join("?" for _ in columns)
+            db.execute(f"INSERT INTO measurements VALUES ({marks})", [row[c] for c in columns])
+        db.table("measurements").order("ALL").write_parquet(str(path))
+
+
+def tiny() -> list[records.Measurement]:
+    """Some of every kind, with an end out of memory, one too slow, and another device."""
+    made = []
+    for size, factor in (("s", 1.0), ("m", 3.0)):
+        for context in (1024, 2048, 4096):
+            flash, chunked = factor * context**2 / 1e8, factor * context / 1e5
+            state = None if context == 4096 else factor * context / 1e3
+            slow = {"status": "slow"} if state is None else {}
+            made += [
+                point("time_step", "softmax flash", context, flash, size=size),
+                point("time_step", "linear chunked", context, chunked, size=size),
+                point("time_step", "linear state", context, state, size=size, **slow),
+                point("time_decode", "softmax", context, flash / 100, size=size),
+                point("time_decode", "linear", context, 1e-3, size=size),
+            ]
+            made += [
+                point("tune_chunk", "linear chunked", context, chunked * cost, size=size,
+                      chunk=chunk)
+                for chunk, cost in ((16, 1.5), (64, 1.0), (256, 1.2))
+            ]  # fmt: skip
+        made.append(point("time_step", "softmax no_flash", 1024, 0.1 * factor, size=size))
+        made.append(point("time_step", "softmax no_flash", 2048, None, size=size))
+    for context, reached in ((128, 0.9), (256, None)):
+        for method in ("softmax", "linear"):
+            learned = {"size": "copy", "batch": 512 // context, "accuracy": reached}
+            made.append(point("copy_task", method, context, 0.01, **learned))
+    for size, batches in (("article", (4, 4)), ("saturated", (8, 4))):
+        for context, batch in zip((128, 256), batches, strict=True):
+            layer = {"size": size, "batch": batch, "passes": "forward", "n_layer": None}
+            made.append(point("time_layer", "softmax flash", context, context / 1e5, **layer))
+            made.append(point("time_layer", "linear chunked", context, 1e-3, **layer))
+    for context in (1024, 2048):
+        other = {"device": OTHER_DEVICE}
+        made.append(point("time_step", "softmax flash", context, context**2 / 2e8, **other))
+        made.append(point("time_step", "linear chunked", context, context / 3e5, **other))
+    return made

@@ -1,0 +1,78 @@
+"""What the fits say of the 48 runs of the published study, where its numbers are at hand."""
+
+import csv
+import gzip
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from lmscaling.fits import context_law, final_loss, multiplier
+from lmscaling.fits.context_law import Losses
+from lmscaling.fits.multiplier import Curve
+
+PUBLISHED = ROOT.parent / "shared" / "published"
+pytestmark = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no published numbers here")
+
+Run = tuple[str, str, int]
+
+
+@pytest.fixture(scope="module")
+def curves() -> dict[Run, Curve]:
+    rows: dict[Run, list[list[float]]] = defaultdict(list)
+    with gzip.open(PUBLISHED / "learning_curves.csv.gz", "rt") as file:
+        for row in csv.DictReader(file):
+            key = (row["attention"], row["params_millions"], int(row["context"]))
+            loss = float(row["train_loss"] or "nan")
+            rows[key].append([float(row["update"]) + 0.5, float(row["hours"]), loss])
+    columns = {key: np.array(run).T for key, run in rows.items()}
+    return {key: Curve(u, u, hours, loss) for key, (u, hours, loss) in columns.items()}
+
+
+@pytest.fixture(scope="module")
+def losses() -> dict[Run, float]:
+    with open(PUBLISHED / "final_loss.csv") as file:
+        return {
+            (row["attention"], row["params_millions"], int(row["context"])): float(
+                row["final_train_loss"]
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def test_ends_of_runs_are_those_published(curves, losses):
+    ends = {key: final_loss.fit(curves[key].loss).loss for key in losses}
+    off = [abs(ends[key] - loss) for key, loss in losses.items()]
+    assert np.median(off) < 0.003
+    assert max(off) < 0.02  # short runs: 20 means over 100 updates are more than their last 1 %
+
+
+def test_linear_attention_is_faster_and_learns_less(curves):
+    for (attention, size, context), other in curves.items():
+        reference = curves.get(("softmax", size, context))
+        if attention != "linear" or reference is None:
+            continue
+        found = multiplier.fit(reference, other, count=100)
+        last = found.levels[-1]
+        assert last.hours < 1
+        assert last.hours == pytest.approx(last.updates * last.speed)
+        assert found.crossings["hours"].ahead == "reference"
+        if context == 65536:
+            assert 3.4 < last.speed < 3.7
+            assert last.updates < 0.25
+
+
+def test_softmax_prefers_contexts_twice_as_long(losses):
+    best = {}
+    for attention in ("softmax", "linear"):
+        of = {
+            size: {c: v for (a, s, c), v in losses.items() if (a, s) == (attention, size)}
+            for size in ("124", "355", "774")
+        }
+        sizes = {size: Losses(list(known), list(known.values())) for size, known in of.items()}
+        best[attention] = context_law.fit(sizes)
+    for size in ("124", "355", "774"):
+        assert best["softmax"][size].status == best["linear"][size].status == "bracketed"
+        ratio = best["softmax"][size].at / best["linear"][size].at
+        assert 1.5 < ratio < 2.2

@@ -1,0 +1,308 @@
+"""Figures of the speed study: who is on one line, where a line ends, and what the page says."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import speed_points
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from speed_points import OTHER_DEVICE, PUBLISHED, SETUP, point
+
+from lmscaling import figures, registry, store
+from lmscaling.figures import _speed, style
+
+NAMES = [name for name in registry.figures() if "FROM speeds" in figures.load(name).QUERY]
+
+THEIRS = [
+    point(kind, f"{attention}{implementation}", context, context / 1e4)
+    for context in (1024, 2048)
+    for kind, names in (("time_step", (" flash", " chunked")), ("time_decode", ("", "")))
+    for attention, implementation in zip(("softmax", "linear"), names, strict=True)
+]
+
+
+@pytest.fixture
+def study(tmp_path, values):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
+    yield folder
+    plt.close("all")
+
+
+def draw(study, name, published=()):
+    """Rows and figure from the points that were written, and published ones."""
+    store.build(study)
+    speed_points.publish(study, *published)
+    with store.connect(study / "store") as db:
+        rows = db.sql(figures.load(name).QUERY).df()
+        return rows, figures.load(name).draw(rows, db) if len(rows) else style.nothing("")
+
+
+def panel(figure, title) -> Axes:
+    return next(axes for axes in figure.axes if axes.get_title().startswith(title))
+
+
+def lines(axes, method):
+    """The lines of a method, by its colour and marker."""
+    look = style.METHODS[method]
+    data = [container[0] for container in axes.containers]
+    return [x for x in data if (x.get_color(), x.get_marker()) == (look.colour, look.marker)]
+
+
+def marks(axes, mark):
+    return [line for line in axes.lines if line.get_marker() == mark]
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def pairs(line):
+    return [(x, pytest.approx(y)) for x, y in line.get_xydata().tolist()]
+
+
+def test_other_devices_and_published_numbers_are_lines_of_their_own(study):
+    speed_points.write(study, *speed_points.tiny())
+    _, figure = draw(study, "step_time", THEIRS)
+    first, second, theirs = lines(panel(figure, "s"), "softmax flash")
+    assert pairs(first) == [(1024, 10.48576), (2048, 41.94304), (4096, 167.77216)]
+    assert pairs(second) == [(1024, 5.24288), (2048, 20.97152)]
+    assert pairs(theirs) == [(1024, 102.4), (2048, 204.8)]
+    assert len({line.get_linestyle() for line in (first, second, theirs)}) == 3
+    assert to_hex(first.get_markerfacecolor()) == to_hex(first.get_color())
+    assert to_hex(second.get_markerfacecolor()) == to_hex(theirs.get_markerfacecolor()) == "#ffffff"
+    assert theirs.get_linewidth() < second.get_linewidth()
+    assert legend(figure)[-5:] == ["setup 1", "setup 2", "published", "out of memory", "too slow"]
+
+
+def test_one_setup_is_named_in_the_note_only(study):
+    speed_points.write(study, point("time_step", "softmax flash", 64, 1.0))
+    _, figure = draw(study, "step_time")
+    assert legend(figure) == ["softmax flash"]
+    assert figure.get_supxlabel().startswith(f"Measured on {SETUP};")
+
+
+def test_two_models_of_one_name_are_not_joined(study):
+    for sweep, seconds in (("s-1", 1.0), ("s-2", 2.0)):
+        points = [point("time_step", "softmax flash", c, seconds, sweep=sweep) for c in (64, 128)]
+        speed_points.write(study, *points)
+    _, figure = draw(study, "step_time")
+    one, other = lines(panel(figure, "s"), "softmax flash")
+    assert pairs(one) == [(64, 1000), (128, 1000)]
+    assert pairs(other) == [(64, 2000), (128, 2000)]
+
+
+def test_a_line_ends_with_a_mark_where_its_last_points_lead(study):
+    speed_points.write(study, *speed_points.tiny())
+    speed_points.write(study, point("time_step", "softmax cudnn", 2048, None, status="failed"))
+    _, figure = draw(study, "step_time")
+    axes = panel(figure, "s")
+    (oom,), (slow,), (failed,) = (marks(axes, mark) for mark in "x+1")
+    assert pairs(oom) == [(2048, 100.0)]  # of one point: no slope is known
+    assert pairs(slow) == [(4096, 4096.0)]
+    assert pairs(failed) == [(2048, 1.0)]  # of none: at the upper edge
+    assert failed.get_transform() == axes.get_xaxis_transform()
+    assert slow.get_color() == style.METHODS["linear state"].colour
+    assert pairs(lines(axes, "linear state")[0])[-1][0] == 2048
+    assert legend(figure)[-3:] == ["out of memory", "too slow", "failed"]
+
+
+def test_bars_are_quartiles_and_published_numbers_have_none(study):
+    speed_points.write(study, point("time_step", "softmax flash", 1024, 1.0))
+    _, figure = draw(study, "step_time", THEIRS)
+    ours, theirs, _ = figure.axes[0].containers  # the last is published linear attention
+    ((segment,),) = (bars.get_segments() for bars in ours[2])
+    assert segment.tolist() == [[1024, pytest.approx(900)], [1024, pytest.approx(1100)]]
+    assert not any(len(bar) for bar in theirs[2][0].get_segments())
+
+
+def test_guides_rise_with_the_context_and_its_square_below_all_lines(study):
+    for context in (64, 1024, 16384):
+        flash = point("time_step", "softmax flash", context, context**2 / 1e8)
+        speed_points.write(
+            study, flash, point("time_step", "linear chunked", context, context / 1e5)
+        )
+    _, figure = draw(study, "step_time")
+    axes = panel(figure, "s")
+    guides = [line for line in axes.lines if line.get_linewidth() == 0.7]
+    for slope, guide in zip((1, 2), guides, strict=True):
+        (x0, y0), (x1, y1) = np.asarray(guide.get_xydata())
+        assert math.log(y1 / y0) / math.log(x1 / x0) == pytest.approx(slope)
+        assert (x1, y0) == (16384, pytest.approx(0.04096))
+        assert y1 < 163
+    assert [text.get_text() for text in axes.texts] == ["1", "2"]
+
+
+def test_the_speed_up_compares_within_a_setup_and_a_size(study):
+    speed_points.write(study, *speed_points.tiny())
+    speed_points.write(study, point("time_step", "linear chunked", 4096, 1e-9, OTHER_DEVICE))
+    rows, figure = draw(study, "speed_up", THEIRS)
+    assert not rows.method.str.startswith("softmax").any()
+    found = {
+        (row.source, row.setup.partition(",")[0], row.size, row.context): row.speed_up
+        for row in rows[rows.method == "linear chunked"].itertuples()
+    }
+    expected = {
+        ("measured", "NVIDIA H100 80GB HBM3", size, context): context / 1e3
+        for size in ("s", "m")
+        for context in (1024, 2048, 4096)
+    }
+    expected |= {("measured", OTHER_DEVICE, "s", c): 1.5 * c / 1e3 for c in (1024, 2048)}
+    expected |= {("published", PUBLISHED, "s", c): 1.0 for c in (1024, 2048)}
+    assert found == pytest.approx(expected)
+    ours = rows[(rows.source == "measured") & (rows.method == "linear chunked")]
+    assert (ours.lower_speed_up / ours.speed_up).tolist() == pytest.approx([9 / 11] * 8)
+    assert (ours.upper_speed_up / ours.speed_up).tolist() == pytest.approx([11 / 9] * 8)
+    for axes in figure.axes:
+        assert [1.0, 1.0] in [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
+
+
+def test_nothing_is_compared_where_softmax_flash_is_missing(study):
+    layer = {"size": "article", "passes": "forward", "n_layer": None}
+    speed_points.write(
+        study,
+        point("time_step", "linear chunked", 64, 1.0),
+        point("time_layer", "linear chunked", 64, 1.0, **layer),
+    )
+    store.build(study)
+    figures.save("speed_up", study / "store", study / "figures")
+    assert figures.says_nothing("speed_up", study / "figures")
+    _, figure = draw(study, "layer_time")
+    assert [t.get_text() for t in figure.axes[1].texts] == ["no softmax flash to compare with"]
+
+
+def test_the_note_names_hardware_versions_and_repeats(study):
+    points = [point("time_step", "softmax flash", c, 1.0, repeats=c) for c in (20, 50)]
+    speed_points.write(study, *points, point("time_step", "softmax flash", 64, None))
+    _, figure = draw(study, "step_time", THEIRS)
+    words = " ".join(figure.get_supxlabel().split())
+    assert f"{SETUP}; medians of 20 to 50 repeats, bars are quartiles." in words
+    assert words.endswith(f"Published: {PUBLISHED}; repeats not stated.")
+    assert max(map(len, figure.get_supxlabel().splitlines())) <= _speed.LETTERS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_says_where_it_was_measured(study, name):
+    speed_points.write(study, *speed_points.tiny())
+    rows, figure = draw(study, name)
+    for setup in rows.setup.unique():
+        assert setup in " ".join(figure.get_supxlabel().split())
+    assert "50 repeats" in " ".join(figure.get_supxlabel().split())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_keeps_what_is_written_apart_and_within_its_borders(study, name):
+    speed_points.write(study, *speed_points.tiny())
+    style.use()
+    _, figure = draw(study, name, THEIRS)
+    figure.canvas.draw()
+    (below,) = (text.get_window_extent() for text in figure.texts)
+    assert 0 <= below.x0 < below.x1 <= figure.bbox.x1
+    for axes in figure.axes:
+        box = axes.get_tightbbox()
+        assert box
+        assert below.y1 <= box.y0
+        assert box.y1 <= figure.legends[0].get_window_extent().y0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_points_that_all_failed_are_drawn_as_marks(study, name):
+    points = [point(**made) for made in failed()]
+    speed_points.write(study, *points)
+    rows, figure = draw(study, name)
+    if len(rows):
+        assert any(marks(axes, "x") for axes in figure.axes)
+    else:
+        assert name in {"memory", "speed_up"}
+
+
+def failed():
+    """One point of each kind that ran out of memory."""
+    for kind, method in (
+        ("time_step", "softmax flash"), ("time_step", "linear chunked"),
+        ("time_step", "linear state"), ("tune_chunk", "linear chunked"),
+        ("time_decode", "linear"), ("time_layer", "linear chunked"), ("copy_task", "linear"),
+    ):  # fmt: skip
+        yield {"kind": kind, "method": method, "context": 64, "seconds": None, "chunk": 16}
+
+
+@pytest.mark.parametrize("name", ["step_time", "speed_up", "chunked_against_all", "decode_time"])
+def test_published_numbers_are_drawn_without_any_of_ours(study, name):
+    rows, figure = draw(study, name, THEIRS)
+    assert set(rows.source) == {"published"}
+    assert legend(figure)[-1] == "published"
+    assert len(figure.axes) == 1
+
+
+def test_a_method_keeps_its_colour_and_each_has_a_marker_of_its_own(study):
+    speed_points.write(study, *speed_points.tiny())
+    for name in ("step_time", "chunked_against_all", "memory"):
+        _, figure = draw(study, name)
+        assert lines(figure.axes[0], "softmax flash"), name
+    apart = {name: look for name, look in style.METHODS.items() if " " in name}
+    assert len({look.colour for look in apart.values()}) == len(apart)
+    assert len({look.marker for look in apart.values()}) == len(apart)
+    assert style.METHODS["softmax"] == style.METHODS["softmax flash"]
+    assert style.METHODS["linear"] == style.METHODS["linear chunked"]
+    assert list(style.methods(["mine", "linear", "softmax"])) == ["softmax", "linear", "mine"]
+
+
+def test_the_fastest_chunk_of_each_context_has_a_star(study):
+    speed_points.write(study, *speed_points.tiny())
+    speed_points.write(study, point("tune_chunk", "linear chunked", 8192, None, chunk=16))
+    _, figure = draw(study, "chunk_time")
+    axes = panel(figure, "s, linear chunked")
+    assert [pairs(star) for star in marks(axes, "*")] == [
+        [(64, context / 100)] for context in (1024, 2048, 4096)
+    ]
+    assert legend(figure)[:4] == ["context 1k", "context 2k", "context 4k", "context 8k"]
+
+
+def test_decode_times_have_a_panel_for_each_size_and_batch(study):
+    for batch in (1, 16):
+        points = [point("time_decode", "softmax", c, 1e-3 * batch, batch=batch) for c in (64, 128)]
+        speed_points.write(study, *points)
+    _, figure = draw(study, "decode_time")
+    assert [axes.get_title() for axes in figure.axes] == ["s, 1 sequence", "s, 16 sequences"]
+    assert pairs(lines(figure.axes[1], "softmax")[0]) == [(64, 16.0), (128, 16.0)]
+
+
+def test_a_layer_is_timed_by_its_mean_or_by_token_and_head(study):
+    speed_points.write(study, *speed_points.tiny())
+    rows, figure = draw(study, "layer_time")
+    labels = [axes.get_ylabel() for axes in figure.axes[::2]]
+    assert labels == ["Time (ms)", "Time (ns per token, head)"]
+    chunked = rows[(rows.method == "linear chunked") & (rows.context == 128)]
+    fixed, shared = chunked.sort_values("size").itertuples()
+    assert (fixed.time, fixed.upper_time) == (pytest.approx(1.02), pytest.approx(1.12))
+    assert shared.time == pytest.approx(1e6 / (8 * 128 * 2))
+    assert (fixed.speed_up, shared.speed_up) == (pytest.approx(1.28), pytest.approx(1.28))
+    assert not lines(figure.axes[1], "softmax flash")
+
+
+def test_accuracy_is_drawn_where_the_copy_was_learned(study):
+    speed_points.write(study, *speed_points.tiny())
+    _, figure = draw(study, "copy_task")
+    accuracy, time, memory = figure.axes
+    assert pairs(lines(accuracy, "linear")[0]) == [(128, 0.9)]
+    assert pairs(lines(time, "linear")[0]) == [(128, 1e4 / 512), (256, 1e4 / 512)]
+    assert pairs(lines(memory, "linear")[0]) == [(128, 0.228), (256, 0.356)]
+
+
+def test_memory_that_is_not_known_is_not_drawn(study):
+    speed_points.write(
+        study,
+        point("time_step", "softmax flash", 64, 1.0),
+        point("time_step", "softmax flash", 128, 1.0, peak_memory_bytes=0),
+    )
+    rows, figure = draw(study, "memory", THEIRS)
+    assert set(rows.source) == {"measured"}
+    assert pairs(lines(figure.axes[0], "softmax flash")[0]) == [(64, pytest.approx(0.164))]
+
+
+def test_contexts_are_written_in_units_of_1024_where_they_are_multiples():
+    assert [style.tokens(n) for n in (0, 64, 1000, 1024, 65536)] == ["0", "64", "1000", "1k", "64k"]

@@ -1,0 +1,326 @@
+"""A sweep measures each point once, in a process of its own; how a point ends is a record."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_main import lmscaling
+
+from lmscaling import grid, rerun, sweeps
+from lmscaling.errors import UserError
+from lmscaling.fields import dump
+from lmscaling.files import write_json
+from lmscaling.records import MEASUREMENT_STATUSES, Measurement
+from lmscaling.speed import sweep as runner
+from lmscaling.speed.isolation import isolated
+from lmscaling.speed.outcome import Outcome
+
+SPEED = {
+    "limit_seconds": 20,
+    "repeats": 3,
+    "point_seconds": 0.01,
+    "time_step": {
+        "sizes": ["s"],
+        "contexts": [16, 32, 64],
+        "implementations": ["softmax/flash", "linear/chunked"],
+    },
+    "tune_chunk": {"implementations": ["linear/chunked"], "chunks": [8, 16, 32]},
+    "time_decode": {
+        "sizes": ["s"], "contexts": [16, 32], "attentions": ["softmax"], "batches": [1, 2],
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def planned(values):
+    """The sweeps of a tiny study by kind."""
+    values["speed"] = SPEED
+    made = sweeps.expand(grid.expand(values).study).values()
+    return {sweep.kind: sweep for sweep in made}
+
+
+@pytest.fixture
+def run(tmp_path, planned, monkeypatch):
+    """Measure a sweep by a function of our own; gives back its records by point."""
+
+    def run(call, kind="time_step", chunks=None):
+        # Children report to a file whom they measured: they share no memory with us.
+        def measure(sweep, point):
+            with (tmp_path / "measured").open("a") as file:
+                file.write(f"{point.name}\n")
+            return call(point)
+
+        monkeypatch.setattr(runner, "import_module", lambda _: SimpleNamespace(measure=measure))
+        sweep = planned[kind]
+        write_json(tmp_path / f"{kind}.json", dump(sweep))
+        runner.measure(tmp_path / f"{kind}.json", kind, tmp_path / kind, chunks)
+        summary = json.loads((tmp_path / kind / "sweep.json").read_text())
+        points = [p for p in (tmp_path / kind).glob("*.json") if p.name != "sweep.json"]
+        return summary, {p.stem: json.loads(p.read_text()) for p in points}
+
+    return run
+
+
+def measured(tmp_path):
+    """Names of the points that were measured, in order."""
+    return (tmp_path / "measured").read_text().splitlines()
+
+
+def outcome(point, seconds=(3.0, 1.0, 2.0, 10.0)):
+    return Outcome(seconds=list(seconds), warm_up=1, dtype="float32", peak_memory_bytes=7)
+
+
+def test_every_point_is_a_whole_record_with_its_spread_and_setup(run, planned):
+    summary, points = run(outcome)
+    assert set(points) == {p.name for p in planned["time_step"].points}
+    assert set(summary["statuses"].values()) == {"done"}
+    for point in points.values():
+        assert set(point) == {"record", *(f.name for f in fields(Measurement))}
+        assert (point["least_seconds"], point["median_seconds"], point["most_seconds"]) == (
+            1,
+            2.5,
+            10,
+        )
+        assert point["lower_seconds"] == 1.75
+        assert point["repeats"] == 4
+        assert point["environment"]["versions"]["torch"] == torch.__version__
+        assert point["device"] == point["environment"]["device"]
+
+
+def test_a_point_with_a_record_is_not_measured_again(run, tmp_path):
+    run(outcome)
+    before = measured(tmp_path)
+    (tmp_path / "time_step" / "linear.chunked-b1-ctx32.json").unlink()
+    run(outcome)
+    assert measured(tmp_path)[len(before) :] == ["linear.chunked-b1-ctx32"]
+
+
+def test_memory_that_ends_is_a_record_and_ends_its_series_only(run, tmp_path):
+    def call(point):
+        if point.implementation == "flash" and point.context == 32:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
+        return outcome(point)
+
+    summary, points = run(call)
+    end = points["softmax.flash-b1-ctx32"]
+    assert (end["status"], end["message"]) == ("oom", "CUDA out of memory. Tried to allocate 2 GiB")
+    assert end["median_seconds"] is None
+    assert end["repeats"] == 0
+    assert summary["statuses"]["softmax.flash-b1-ctx64"] == "not_tried"
+    assert "softmax.flash-b1-ctx64" not in measured(tmp_path)
+    assert points["linear.chunked-b1-ctx64"]["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("call", "status", "message"),
+    [
+        (lambda point: os.kill(os.getpid(), signal.SIGKILL), "oom", "killed, as Linux does"),
+        (lambda point: os.kill(os.getpid(), signal.SIGUSR1), "failed", "ended by SIGUSR1"),
+        (lambda point: os._exit(3), "failed", "ended by exit code 3"),
+        (lambda point: [][0], "failed", "list index out of range"),
+        (lambda point: torch.empty(2**60), "oom", "can't allocate memory"),
+    ],
+)
+def test_a_process_that_dies_is_a_record_and_the_sweep_goes_on(run, call, status, message):
+    summary, points = run(
+        lambda point: outcome(point) if point.attention == "linear" else call(point)
+    )
+    end = points["softmax.flash-b1-ctx16"]
+    assert end["status"] == status
+    assert message in end["message"]
+    assert summary["statuses"]["softmax.flash-b1-ctx32"] == "not_tried"
+    assert summary["statuses"]["linear.chunked-b1-ctx64"] == "done"
+    assert status in MEASUREMENT_STATUSES
+
+
+def test_what_hangs_is_killed_at_the_limit_with_all_that_it_started(tmp_path):
+    def hang():
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        (tmp_path / "pid").write_text(str(child.pid))
+        time.sleep(60)
+
+    begun = time.monotonic()
+    ended = isolated(hang, 1.5)
+    assert time.monotonic() - begun < 10
+    assert ended.status == "slow"
+    assert ended.message == "had not ended after 1.5 s"
+    time.sleep(0.1)
+    state = Path("/proc") / (tmp_path / "pid").read_text() / "stat"
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_a_mistake_of_the_user_stops_the_sweep_in_one_sentence(run, tmp_path):
+    def call(point):
+        raise UserError("implementation 'x' has no file")
+
+    with pytest.raises(UserError, match="implementation 'x' has no file"):
+        run(call)
+    assert not (tmp_path / "time_step" / "sweep.json").exists()
+
+
+def test_points_survive_a_sweep_that_is_stopped(run, tmp_path):
+    def stop(point):
+        if point.context == 32:
+            raise UserError("stop")
+        return outcome(point)
+
+    with pytest.raises(UserError):
+        run(stop)
+    before = measured(tmp_path)
+    run(outcome)
+    again = measured(tmp_path)[len(before) :]
+    assert "softmax.flash-b1-ctx16" not in again
+    assert "softmax.flash-b1-ctx32" in again
+
+
+def test_batches_of_decoding_are_series_of_their_own(run):
+    def call(point):
+        if point.batch == 2:
+            raise MemoryError("no room")
+        return outcome(point)
+
+    summary, _ = run(call, "time_decode")
+    assert summary["statuses"] == {
+        "softmax-b1-ctx16": "done",
+        "softmax-b2-ctx16": "oom",
+        "softmax-b1-ctx32": "done",
+        "softmax-b2-ctx32": "not_tried",
+    }
+
+
+def test_the_fastest_chunk_is_written_down_and_used(run, tmp_path):
+    def call(point):
+        best = {16: 8, 32: 32, 64: 16}[point.context]
+        return outcome(point, [1.0 if point.chunk == best else 2.0] * 3)
+
+    summary, _ = run(call, "tune_chunk")
+    assert summary["fastest"] == {"linear/chunked": {"16": 8, "32": 32, "64": 16}}
+    (tmp_path / "measured").unlink()
+    _, points = run(outcome, "time_step", tmp_path / "tune_chunk" / "sweep.json")
+    assert "linear.chunked-c32-b1-ctx32" in measured(tmp_path)
+    chunks = {name: point["chunk"] for name, point in points.items()}
+    assert chunks["linear.chunked-b1-ctx64"] == 16
+    assert chunks["softmax.flash-b1-ctx64"] is None
+
+
+def test_a_context_without_a_tuned_chunk_uses_that_of_the_longest_below(planned):
+    point = planned["time_step"].points[-1]
+    tuned = {"linear/chunked": {"16": 8, "32": 32}}
+    assert runner._with_chunk(point, tuned).chunk == 32
+    assert runner._with_chunk(point, {"linear/chunked": {"256": 128}}).chunk == 128
+
+
+def test_a_sweep_is_pending_until_all_its_points_are_settled(run, tmp_path, planned, values):
+    folder, sweep = tmp_path / "time_step", planned["time_step"]
+    assert sweeps.is_pending(folder, sweep)
+    run(outcome)
+    assert not sweeps.is_pending(folder, sweep)
+    longer = {**SPEED["time_step"], "contexts": [16, 32, 64, 128]}
+    values["speed"] = SPEED | {"time_step": longer}
+    more = {s.kind: s for s in sweeps.expand(grid.expand(values).study).values()}["time_step"]
+    assert more.folder == sweep.folder
+    assert sweeps.is_pending(folder, more)
+
+
+def test_two_processes_do_not_measure_one_sweep(run, tmp_path):
+    def call(point):
+        # The sweep that we are in holds the lock: a second one is refused.
+        with pytest.raises(UserError, match="another process measures"):
+            runner.measure(tmp_path / "time_step.json", "time_step", tmp_path / "time_step", None)
+        return outcome(point)
+
+    summary, _ = run(call)
+    assert set(summary["statuses"].values()) == {"done"}
+
+
+def test_a_sweep_for_a_gpu_is_refused_without_one(tmp_path, values):
+    values["speed"], values["gpus"] = SPEED, 1
+    sweep = next(iter(sweeps.expand(grid.expand(values).study).values()))
+    write_json(tmp_path / "s.json", dump(sweep))
+    done = lmscaling(sweep.kind, tmp_path / "s.json", tmp_path / "out", cwd=tmp_path)
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert done.returncode == 1
+    assert "measured on a GPU and this machine has none" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "out").glob("*.json"))
+
+
+def test_a_sweep_of_another_kind_is_refused(tmp_path, planned):
+    write_json(tmp_path / "s.json", dump(planned["time_step"]))
+    with pytest.raises(UserError, match="is for time_step; run python -m lmscaling time_step"):
+        runner.measure(tmp_path / "s.json", "time_decode", tmp_path / "out", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"time_step": {"implementations": ["linear/chunkd"]}},
+            r"no file in kernels/linear/; nearest is 'chunked'",
+        ),
+        (
+            {"time_step": {"implementations": ["sotfmax"]}},
+            r"no file in attention/; nearest is 'softmax'",
+        ),
+        ({"time_step": {"sizes": ["xl"]}}, r"speed.time_step.sizes 'xl' has no row under sizes"),
+        ({"tune_chunk": {"chunks": [48]}}, r"48 is no power of two; nearest is 32"),
+        ({"time_step": None}, r"tune_chunk is for the sizes and contexts of time_step"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_study_is_one_sentence(values, change, sentence):
+    speed = dict(SPEED)
+    for part, keys in change.items():
+        speed[part] = keys and {**speed[part], **keys}
+    values["speed"] = speed
+    with pytest.raises(UserError, match=sentence) as error:
+        grid.expand(values)
+    assert "\n" not in str(error.value)
+
+
+def test_points_that_are_added_change_no_folder_and_another_model_does(values, planned):
+    values["speed"] = SPEED
+    values["sizes"]["s"]["d_model"] = 16
+    other = {s.kind: s for s in sweeps.expand(grid.expand(values).study).values()}
+    assert other["time_step"].folder != planned["time_step"].folder
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A study with two measured points of one sweep."""
+    sweep = tmp_path / "tiny" / "speed" / "time_step" / "s-0123abcd"
+    for name in ("linear-b1-ctx16", "linear-b1-ctx32", "sweep"):
+        write_json(sweep / f"{name}.json", {})
+    return tmp_path
+
+
+def test_rerun_moves_a_point_and_what_says_that_it_is_settled(results):
+    study, paths = rerun.select_measurements(results, None, "time_step/s/linear-b1-ctx16")
+    attic = rerun.move_measurements(study, paths)
+    sweep = study / "speed" / "time_step" / "s-0123abcd"
+    assert [p.name for p in sweep.iterdir()] == ["linear-b1-ctx32.json"]
+    moved = attic / "speed" / "time_step" / "s-0123abcd"
+    assert {p.name for p in moved.iterdir()} == {"linear-b1-ctx16.json", "sweep.json"}
+
+
+def test_rerun_moves_a_whole_sweep(results):
+    study, paths = rerun.select_measurements(results, "tiny", "time_step/s-0123abcd")
+    rerun.move_measurements(study, paths)
+    assert not list((study / "speed" / "time_step").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("time_step/x", "time_step/s"), ("time_step/s/linear-b1-ctx61", "linear-b1-ctx16")],
+)
+def test_rerun_of_what_was_not_measured_names_the_nearest(results, name, nearest):
+    with pytest.raises(UserError, match=f"nearest is '.*{nearest}'"):
+        rerun.select_measurements(results, None, name)
