@@ -1,4 +1,4 @@
-"""Check what `make demo` promises: its files, 24 cells, 6 branches, loss falling with size, times."""
+"""Check what `make demo` promises: files, 24 cells, 6 branches, loss falling with size, times."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ assert len(measured) == 2 + len(branches)
 losses = defaultdict(list)
 with (demo / "figures/parameter_scaling.csv").open() as file:
     for row in csv.DictReader(file):
-        point = (float(row["params"]), float(row["val_loss"]))
+        point = (float(row["params"]), float(row["loss"]))
         losses[row["attention"], int(row["context"])].append(point)
 assert len(losses) == 6, sorted(losses)
 for cells, points in sorted(losses.items()):
@@ -71,4 +71,4 @@ assert steps["chunked", 4096] < steps["flash", 4096], steps
 learned = {p["attention"]: p["accuracy"] for p in points if p["accuracy"] is not None}
 assert learned["softmax"] > 0.9, learned  # 0.25 by chance
 assert learned["linear"] > 0.5, learned
-print(f"{demo}: 24 cells and 6 branches done, loss falls with size at every context, 55 points timed")
+print(f"{demo}: 24 cells and 6 branches done, loss falls with size at every context, 55 times")
