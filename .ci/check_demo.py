@@ -1,4 +1,4 @@
-"""Check what `make demo` promises: its files, 24 cells, 6 branches, and loss falling with size."""
+"""Check what `make demo` promises: files, 24 cells, 6 branches, loss falling with size, times."""
 
 import csv
 import json
@@ -7,14 +7,17 @@ from collections import defaultdict
 from pathlib import Path
 
 demo = Path(sys.argv[1])
-figures = ("learning_curves", "parameter_scaling", "context_scaling", "loss_by_position")
+figures = (
+    "learning_curves", "parameter_scaling", "context_scaling", "loss_by_position", "step_time",
+    "speed_up", "formulations", "chunked_against_all", "chunk_time", "decode_time", "layer_time",
+    "memory", "copy_task",
+)  # fmt: skip
 promised = ["study.json", "plan.json", "report.html", "store/store.duckdb"]
 promised += [f"figures/{figure}.{kind}" for figure in figures for kind in ("svg", "png", "csv")]
 absent = [name for name in promised if not (demo / name).is_file()]
 assert not absent, f"absent: {absent}"
-assert [p.name for p in demo.parent.iterdir() if p.is_dir()] == ["demo"], (
-    "another study was touched"
-)
+folders = {p.name for p in demo.parent.iterdir() if p.is_dir()}
+assert folders == {"demo", "published"}, f"another study was touched: {folders}"
 
 records = [json.loads(p.read_text()) for p in demo.glob("runs/*/run.json")]
 statuses = [record["status"] for record in records]
@@ -32,7 +35,7 @@ assert len(measured) == 2 + len(branches)
 losses = defaultdict(list)
 with (demo / "figures/parameter_scaling.csv").open() as file:
     for row in csv.DictReader(file):
-        point = (float(row["params"]), float(row["val_loss"]))
+        point = (float(row["params"]), float(row["loss"]))
         losses[row["attention"], int(row["context"])].append(point)
 assert len(losses) == 6, sorted(losses)
 for cells, points in sorted(losses.items()):
@@ -50,4 +53,22 @@ for path in demo.glob("evaluations/*/*.jsonl"):
     assert abs(mean - last["val_loss"]) < 1e-4, f"{run}: {mean} by position, {last['val_loss']}"
 evaluated = len(list(demo.glob("evaluations/*/*.jsonl")))
 assert evaluated == 6, evaluated
-print(f"{demo}: 24 cells and 6 branches done, loss falls with size at every context")
+
+points = [json.loads(p.read_text()) for p in demo.glob("speed/*/*/*.json") if p.stem != "sweep"]
+assert len(points) == 55, len(points)
+for point in points:
+    assert point["status"] == "done", point
+    assert 0 < point["least_seconds"] <= point["median_seconds"] <= point["most_seconds"], point
+    assert point["repeats"] >= 3, point
+    assert point["warm_up"] >= 1, point
+steps = {
+    (p["implementation"], p["context"]): p["median_seconds"]
+    for p in points
+    if p["kind"] == "time_step"
+}
+# Loose on purpose, for a busy machine: in 4,096 tokens one cost is quadratic, the other linear.
+assert steps["chunked", 4096] < steps["flash", 4096], steps
+learned = {p["attention"]: p["accuracy"] for p in points if p["accuracy"] is not None}
+assert learned["softmax"] > 0.9, learned  # 0.25 by chance
+assert learned["linear"] > 0.5, learned
+print(f"{demo}: 24 cells and 6 branches done, loss falls with size at every context, 55 times")

@@ -490,5 +490,5 @@ def test_the_slurm_profile_is_found_by_its_name_and_understood(place):
     place.study(gpus=4, sizes={"m": STUDY["sizes"]["m"]}, axes={"size": ["m"]})
     done = place.snakemake("-n", "--profile", "slurm")
     assert done.stdout.count("gpu=4,") == 3  # two cells and a branch
-    assert done.stdout.count("gpu=1,") == 2  # a calibration and an evaluation take one
+    assert done.stdout.count("gpu=1,") == 4  # a calibration, an evaluation and two sweeps take one
     assert done.stdout.count("slurm_extra=--signal=TERM@600") == 3

@@ -18,9 +18,15 @@ def sweep_gpus(wildcards):
     return SWEEPS[wildcards.sweep].gpus
 
 
+def kind_of(wildcards):
+    return SWEEPS[wildcards.sweep].kind
+
+
 def tuned(wildcards):
-    folder = f"tune_chunk/{os.path.basename(wildcards.sweep)}"
-    return [f"{RESULTS}/speed/{folder}/sweep.json"] if folder in SWEEPS else []
+    """The fastest chunks of this size, for its steps."""
+    folder = wildcards.sweep.replace("time_step/", "tune_chunk/")
+    is_step = kind_of(wildcards) == "time_step"
+    return [f"{RESULTS}/speed/{folder}/sweep.json"] if is_step and folder in SWEEPS else []
 
 
 def chunks_option(wildcards, input):
@@ -44,7 +50,7 @@ rule time_step:
         mem="64GB" if STUDY.gpus else "4GB",
         runtime="12h",
     params:
-        kind="time_step",
+        kind=kind_of,
         sweep=f"{RESULTS}/sweeps/{{sweep}}.json",
         out=f"{RESULTS}/speed/{{sweep}}",  # points outlive a failed job
         chunks=chunks_option,
@@ -53,45 +59,23 @@ rule time_step:
 
 
 use rule time_step as tune_chunk with:
-    input:
-        study="<results>/study.json",
     wildcard_constraints:
         sweep=unmeasured("tune_chunk"),
-    params:
-        kind="tune_chunk",
-        sweep=f"{RESULTS}/sweeps/{{sweep}}.json",
-        out=f"{RESULTS}/speed/{{sweep}}",
-        chunks="",
 
 
-use rule tune_chunk as time_decode with:
+use rule time_step as time_decode with:
     wildcard_constraints:
         sweep=unmeasured("time_decode"),
-    params:
-        kind="time_decode",
-        sweep=f"{RESULTS}/sweeps/{{sweep}}.json",
-        out=f"{RESULTS}/speed/{{sweep}}",
-        chunks="",
 
 
-use rule tune_chunk as time_layer with:
+use rule time_step as time_layer with:
     wildcard_constraints:
         sweep=unmeasured("time_layer"),
-    params:
-        kind="time_layer",
-        sweep=f"{RESULTS}/sweeps/{{sweep}}.json",
-        out=f"{RESULTS}/speed/{{sweep}}",
-        chunks="",
 
 
-use rule tune_chunk as copy_task with:
+use rule time_step as copy_task with:
     wildcard_constraints:
         sweep=unmeasured("copy_task"),
-    params:
-        kind="copy_task",
-        sweep=f"{RESULTS}/sweeps/{{sweep}}.json",
-        out=f"{RESULTS}/speed/{{sweep}}",
-        chunks="",
 
 
 # All of it and what can be drawn of it, nothing trained. It declares no file, like `figures`.
