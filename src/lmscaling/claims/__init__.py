@@ -73,11 +73,11 @@ def judge(name: str, rows: DataFrame, sources: Iterable[str]) -> list[Judged]:
     """One claim against the rows of its query, once for each source and setup."""
     made = []
     for source in sources:
-        of_source = rows[rows.source == source]
+        of_source = rows.loc[rows.source == source]
         # Without rows there is no setup either, and the claim says what is missing.
         setups = of_source.setup.unique().tolist() if "setup" in rows else []
         for setup in setups or [""]:
-            part = of_source[of_source.setup == setup] if setups else of_source
+            part = of_source.loc[of_source.setup == setup] if setups else of_source
             judgement = load(name).judge(part.reset_index(drop=True))
             made.append(
                 Judged(
