@@ -11,7 +11,7 @@ import speed_points
 from conftest import ROOT
 from pandas import DataFrame
 from speed_points import OTHER_DEVICE, point
-from test_store import end, header, log, record, update, validation
+from test_store import end, header, live, log, record, update, validation
 
 from lmscaling import claims, grid, records, registry, store
 from lmscaling.claims import judgement
@@ -380,6 +380,24 @@ def test_half_a_study_is_judged_by_what_it_has(study):
     assert {one.source for one in made} == {"measured"}
     assert "chunked_always_faster" in decided(made)
     assert "gap_grows" not in decided(made)
+
+
+def test_a_run_that_is_not_over_has_no_final_loss(study, values):
+    values["axes"]["context"] = [1024, 2048, 4096]
+    values |= {"update_tokens": 4096, "validation": {"tokens": 4096, "every_tokens": 4096}}
+    (study / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
+    cells = grid.read_record(study / "study.json").grid.cells
+    for i, (run, cell) in enumerate(cells.items()):
+        loss = 3.0 if cell.attention == "softmax" else 3 + cell.context / 10_000
+        data = log(header(run), update(1), validation(1, loss=loss))
+        if i == len(cells) - 1:
+            last = run
+            live(study, run, data)
+        else:
+            record(study, run, data + log(end(1)))
+    assert "softmax_converges" not in decided(judge_all(study))
+    record(study, last, data + log(end(1)))
+    assert decided(judge_all(study))["softmax_converges"].judgement.verdict == "holds"
 
 
 def test_spikes_of_a_study_and_of_the_published_runs_are_rates_of_one_view(study, published):

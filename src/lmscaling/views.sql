@@ -120,7 +120,8 @@ SELECT
     10000 * coalesce(r.spikes, s.spikes) / k.updates AS spikes_per_10000_updates,
     coalesce(r.highest_spike, s.highest_spike) AS highest_spike
 FROM known k JOIN runs r USING (run) LEFT JOIN stability s USING (run)
-WHERE k.updates > 0 AND (r.spikes IS NOT NULL OR run IN (SELECT run FROM final));
+WHERE k.updates > 0
+    AND (r.spikes IS NOT NULL OR s.run IS NOT NULL AND run IN (SELECT run FROM final));
 
 -- One row per point of the speed study. `method` is how attention was computed, for people;
 -- `seconds` is the median, of one step, of one sampled token of all sequences, or of one pass.

@@ -27,7 +27,7 @@ QUERY = """
 """
 
 THRESHOLD = 1.02
-"""Times of a step repeat within about two percent; chunks that are so close are equally good."""
+"""Two percent of a step are no reason to choose another chunk."""
 
 CLAIMED = 512
 """Tokens."""

@@ -24,8 +24,8 @@ QUERY = """
 """
 
 THRESHOLD = 1.0
-"""Strictly faster is any ratio above: medians of steps repeat within a percent or two, so a point
-that is that close to 1 may go either way, and the sentence gives the least ratio."""
+"""Strictly faster is any ratio above. Published times come without their scatter, so a point within
+a percent or two may go either way; the sentence names all."""
 
 SHORT = 1024
 """Tokens. The shortest context that the post timed."""

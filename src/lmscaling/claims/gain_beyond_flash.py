@@ -63,4 +63,4 @@ def _from(rows: DataFrame) -> str:
     """From which context on the claim is true, as far as it was timed."""
     below = rows.context[rows.ratio <= THRESHOLD]
     after = rows.context[rows.context > below.max()] if len(below) else rows.context
-    return f"larger from {after.min():,} on" if len(after) else "not larger up to there"
+    return f"larger from {after.min():,} on" if len(after) else "not larger from any context on"

@@ -73,8 +73,9 @@ def _gaps(rows: DataFrame) -> DataFrame:
     pairs: list[tuple[Any, DataFrame]] = list(rows.groupby(["size", "context", "seed"], sort=False))
     for (size, context, _), pair in pairs:
         runs = dict(list(pair.groupby("attention")))
-        if len(runs) == 2:
-            end = min(run.hours.max() for run in runs.values())
+        end = min(run.hours.max() for run in runs.values())
+        # What began after the other's end shares no time with it.
+        if len(runs) == 2 and end >= max(run.hours.min() for run in runs.values()):
             linear, softmax = (_best(runs[name], end) for name in ("linear", "softmax"))
             made.append({"size": size, "context": context, "gap": linear - softmax})
     return DataFrame(made, columns=["size", "context", "gap"])

@@ -20,7 +20,7 @@ NUMBER = "difference of the slopes farthest from 0, linear less softmax, with it
 QUERY = """
     SELECT source, size, params, attention, context, avg(loss) AS loss
     FROM final
-    WHERE attention IN ('linear', 'softmax') AND params > 0
+    WHERE attention IN ('linear', 'softmax') AND params > 0 AND status = 'done'
     GROUP BY ALL
     ORDER BY source, context, params, attention
 """

@@ -19,14 +19,15 @@ QUERY = """
     SELECT source, size, a.params, context, seed, a.loss - b.loss AS gap
     FROM final a JOIN final b USING (source, size, context, seed)
     WHERE a.attention = 'linear' AND b.attention = 'softmax'
+        AND a.status IN ('done', 'out_of_tokens') AND b.status IN ('done', 'out_of_tokens')
         AND a.run IN (SELECT run FROM validations WHERE epoch > 2 AND surviving)
         AND b.run IN (SELECT run FROM validations WHERE epoch > 2 AND surviving)
     ORDER BY source, a.params, size, context, seed
 """
 
 THRESHOLD = 0.02
-"""Nats: 2 % of perplexity, and a quarter of the least gap that the published runs have on new text
-from 1,024 tokens on."""
+"""Nats: 2 % of perplexity, and a quarter of the gap that published runs have on new text at 1,024
+tokens."""
 
 CHANCE = 1.96 * np.sqrt(2) * STATED.sd
 """Half the interval of a gap of two runs."""
