@@ -387,16 +387,16 @@ def test_a_run_that_is_not_over_has_no_final_loss(study, values):
     values |= {"update_tokens": 4096, "validation": {"tokens": 4096, "every_tokens": 4096}}
     (study / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
     cells = grid.read_record(study / "study.json").grid.cells
-    for i, (run, cell) in enumerate(cells.items()):
+    logs = {}
+    for run, cell in cells.items():
         loss = 3.0 if cell.attention == "softmax" else 3 + cell.context / 10_000
-        data = log(header(run), update(1), validation(1, loss=loss))
-        if i == len(cells) - 1:
-            last = run
-            live(study, run, data)
-        else:
-            record(study, run, data + log(end(1)))
+        logs[run] = log(header(run), update(1), validation(1, loss=loss))
+    *over, last = logs
+    for run in over:
+        record(study, run, logs[run] + log(end(1)))
+    live(study, last, logs[last])
     assert "softmax_converges" not in decided(judge_all(study))
-    record(study, last, data + log(end(1)))
+    record(study, last, logs[last] + log(end(1)))
     assert decided(judge_all(study))["softmax_converges"].judgement.verdict == "holds"
 
 
