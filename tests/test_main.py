@@ -14,6 +14,7 @@ FOREIGN = {
     "grid": {"torch", "lightning", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
     "store": {"torch", "lightning", "tiktoken"},
     "published": {"torch", "lightning", "tiktoken"},
+    "claims": {"torch", "lightning", "tiktoken", "matplotlib"},
     "report": {"torch", "lightning", "tiktoken"},
     "figures.learning_curves": {"torch", "lightning", "tiktoken"},
     "train.run": {"duckdb", "seaborn"},

@@ -114,14 +114,25 @@ def report(args: argparse.Namespace) -> str:
     return f"report: {report.write(args.study)}"
 
 
+def claims(args: argparse.Namespace) -> str:
+    """Judge the claims of the literature by the records and logs that exist."""
+    from lmscaling import claims, store
+
+    store.build(args.study)
+    made = claims.write(args.study)
+    return f"{claims.text(made)}\nclaims: {args.study / 'claims.json'}; {claims.summary(made)}"
+
+
 def figures(args: argparse.Namespace) -> str:
-    """Rebuild store, figures and report from the records and logs that exist."""
-    from lmscaling import figures, published, report, store
+    """Rebuild store, figures, claims and report from the records and logs that exist."""
+    from lmscaling import claims, figures, published, report, store
 
     store.build(args.study)
     blank = not published.is_folder(args.study)
     for path in figures.save_all(args.study / "store", args.study / "figures", blank):
         print(f"figure: {path}", flush=True)
+    judged = claims.summary(claims.write(args.study))
+    print(f"claims: {args.study / 'claims.json'}; {judged}", flush=True)
     return f"report: {report.write(args.study)}"
 
 
@@ -247,6 +258,9 @@ def main() -> None:
 
     v = verb(report)
     v.add_argument("study", type=Path, help="results/<study>")
+
+    v = verb(claims)
+    v.add_argument("study", type=Path, help="results/<study>, or results/published")
 
     v = verb(figures)
     v.add_argument("study", type=Path, help="results/<study>, or results/published")

@@ -80,6 +80,7 @@ SELECT
     (last_update * 524288)::BIGINT AS tokens,
     hours * 3600 AS train_seconds,
     final_train_loss,
+    spikes, highest_spike,
     params,
     params + (50257 + context) * d_model AS params_total,
     0 AS lines, 0 AS damaged_lines, 0 AS superseded_rows

@@ -1,4 +1,4 @@
-"""The folder is the registry: a variant or a figure exists because its file does.
+"""The folder is the registry: a variant, a figure or a claim exists because its file does.
 
 Names are read from file stems without importing anything, so that planning a study never loads
 torch or duckdb.
@@ -28,3 +28,8 @@ def implementations(attention: str) -> list[str]:
 def figures() -> dict[str, Path]:
     """Figure modules by name; the workflow makes each source an input of its figure."""
     return sources("figures", helpers=frozenset({"style"}))
+
+
+def claims() -> dict[str, Path]:
+    """Modules of the claims of the literature by name."""
+    return sources("claims", helpers=frozenset({"judgement"}))

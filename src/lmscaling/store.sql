@@ -98,7 +98,8 @@ FROM read_json(
 WHERE record = 'measurement';
 
 -- One row per run that has left anything: a record if it is over, else what its log says. Only
--- published runs have a `final_train_loss`, their mean over the last updates, nats per token.
+-- published runs have a `final_train_loss`, their mean over the last updates, nats per token, and
+-- counted `spikes` with the highest: those of ours are found in their logs (table `spikes`).
 CREATE TABLE runs AS
 WITH records AS (
     SELECT * FROM read_json(
@@ -130,6 +131,7 @@ SELECT
     coalesce(r.tokens, logged.tokens, 0) AS tokens,
     coalesce(r.train_seconds, logged.train_seconds, 0) AS train_seconds,
     NULL::DOUBLE AS final_train_loss,
+    NULL::BIGINT AS spikes, NULL::DOUBLE AS highest_spike,
     coalesce(r.params, first.params) AS params,
     coalesce(r.params_total, first.params_total) AS params_total,
     coalesce(r.flops_per_token, first.flops_per_token) AS flops_per_token,

@@ -111,6 +111,18 @@ LEFT JOIN (
     SELECT run, count(*) AS spikes, max(height) AS highest_spike FROM spikes GROUP BY run
 ) USING (run);
 
+-- The spikes of each run of `final` and of each published run. Those of ours are single updates,
+-- published ones means over 100 updates, so rates of the two sources are not comparable.
+CREATE VIEW spike_rates AS
+SELECT
+    k.source, run, k.attention, k.size, k.params, k.context, k.seed, k.updates,
+    coalesce(r.spikes, s.spikes) AS spikes,
+    10000 * coalesce(r.spikes, s.spikes) / k.updates AS spikes_per_10000_updates,
+    coalesce(r.highest_spike, s.highest_spike) AS highest_spike
+FROM known k JOIN runs r USING (run) LEFT JOIN stability s USING (run)
+WHERE k.updates > 0
+    AND (r.spikes IS NOT NULL OR s.run IS NOT NULL AND run IN (SELECT run FROM final));
+
 -- One row per point of the speed study. `method` is how attention was computed, for people;
 -- `seconds` is the median, of one step, of one sampled token of all sequences, or of one pass.
 CREATE VIEW speeds AS

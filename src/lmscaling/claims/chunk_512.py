@@ -1,0 +1,57 @@
+"""The fastest chunk of a model of 1.5 billion parameters has 512 tokens.
+
+Buckman and Gelada, draft of Linear Transformers Are Faster After All, Manifest AI 2024, section 3
+(Chunked Formulation).
+
+By the time of a step with chunks of 512 over that with the fastest chunk, at every context where
+512, a smaller and a larger chunk were timed.
+"""
+
+from pandas import DataFrame
+
+from lmscaling.claims.judgement import Judgement, points, spread, untested
+
+NUMBER = "largest ratio of the times, chunk of 512 over the fastest; range over contexts"
+
+QUERY = """
+    SELECT
+        source, setup, sweep, size, method, batch, context, chunk,
+        seconds / min(seconds) OVER (
+            PARTITION BY source, setup, sweep, method, batch, context
+        ) AS ratio
+    FROM speeds
+    WHERE kind = 'tune_chunk' AND seconds IS NOT NULL
+        -- GPT-2's 1,558M without embeddings, whatever its row is called.
+        AND params BETWEEN 1.3e9 AND 1.7e9
+    ORDER BY ALL
+"""
+
+THRESHOLD = 1.02
+"""Two percent of a step are no reason to choose another chunk."""
+
+CLAIMED = 512
+"""Tokens."""
+
+
+def judge(rows: DataFrame) -> Judgement:
+    tuned = rows.groupby(["sweep", "method", "batch", "context"]).filter(
+        lambda part: (
+            part.chunk.min() < CLAIMED < part.chunk.max() and CLAIMED in part.chunk.tolist()
+        )
+    )
+    if tuned.empty:
+        return untested(
+            "Chunks of 512 tokens and of more and less were not timed at 1.5 billion parameters; "
+            "speed: tune_chunk of a study does that."
+        )
+    ratios = tuned.ratio[tuned.chunk == CLAIMED]
+    best = sorted({int(chunk) for chunk in tuned.chunk[tuned.ratio == 1]})
+    worst = float(ratios.max())
+    return Judgement(
+        verdict="holds" if worst <= THRESHOLD else "fails",
+        number=worst,
+        interval=spread(ratios),
+        rests_on=points(tuned),
+        why=f"The fastest chunk has {' or '.join(map(str, best))} tokens, and one of {CLAIMED} "
+        f"takes at most {worst:.3f} times as long.",
+    )

@@ -1,0 +1,53 @@
+"""Linear attention learns to copy a sequence as well as softmax does.
+
+Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236, section 4.1 (Synthetic Tasks).
+
+By the share of the copy's tokens that is predicted after learning, linear less softmax, at every
+length at which both learned with the same updates and batch. Lengths that softmax has not learned
+either say nothing.
+"""
+
+from pandas import DataFrame
+
+from lmscaling.claims.judgement import Judgement, points, spread, untested
+
+NUMBER = "least difference of the accuracies, linear less softmax; range over lengths"
+
+QUERY = """
+    SELECT
+        source, setup, size, context, batch, updates, a.accuracy AS linear, b.accuracy AS softmax,
+        a.accuracy - b.accuracy AS difference
+    FROM speeds a JOIN speeds b USING (kind, sweep, size, batch, updates, source, setup, context)
+    WHERE kind = 'copy_task' AND a.attention = 'linear' AND b.attention = 'softmax'
+        AND a.accuracy IS NOT NULL AND b.accuracy IS NOT NULL
+    ORDER BY ALL
+"""
+
+THRESHOLD = 0.01
+"""Share of the tokens. The paper's curves end together to the eye."""
+
+LEARNED = 0.9
+"""Accuracy of softmax from which a length counts as learned."""
+
+
+def judge(rows: DataFrame) -> Judgement:
+    if rows.empty:
+        return untested(
+            "No length of the copy task was learned with both attentions; speed: copy_task of a "
+            "study does that."
+        )
+    learned = rows.loc[rows.softmax >= LEARNED]
+    if learned.empty:
+        return untested(
+            f"Softmax itself predicts at most {rows.softmax.max():.2f} of the copy; more updates "
+            "are needed."
+        )
+    worst = learned.loc[learned.difference.idxmin()]
+    return Judgement(
+        verdict="holds" if worst.difference >= -THRESHOLD else "fails",
+        number=float(worst.difference),
+        interval=spread(learned.difference),
+        rests_on=points(learned),
+        why=f"At {worst.context:,} tokens linear attention predicts {worst.linear:.3f} of the copy "
+        f"and softmax {worst.softmax:.3f}; lengths compared: {len(learned)}.",
+    )

@@ -1,0 +1,58 @@
+"""A training step with linear attention is 20 times faster at 4,096 tokens and 200 times at
+100,000.
+
+Buckman and Gelada, draft of Linear Transformers Are Faster After All, Manifest AI 2024; the post
+itself says less.
+
+By the largest speed-up at any size, of chunks over softmax with or without FlashAttention, at 4,096
+tokens and at the timed contexts around 100,000: whatever speaks for the claim counts.
+"""
+
+from pandas import DataFrame
+
+from lmscaling.claims.judgement import Judgement, overall, points, spread, untested
+
+NUMBER = "largest speed-up near 100,000 tokens, else at 4,096; range over sizes and baselines"
+
+QUERY = """
+    SELECT
+        source, setup, size, a.params, batch, context, b.method AS baseline,
+        b.seconds / a.seconds AS ratio, if(context = 4096, 4096, 100000) AS around
+    FROM speeds a JOIN speeds b USING (kind, sweep, size, batch, source, setup, context)
+    WHERE kind = 'time_step' AND a.method = 'linear chunked'
+        AND b.method IN ('softmax flash', 'softmax no_flash')
+        AND (context = 4096 OR context BETWEEN 65536 AND 131072)
+        AND a.seconds IS NOT NULL AND b.seconds IS NOT NULL
+    ORDER BY source, setup, a.params, batch, context, baseline
+"""
+
+THRESHOLD = 0.5
+"""Share of the claimed speed-up. 20 and 200 are round numbers, and half of them is another
+claim."""
+
+CLAIMED = {4096: 20, 100_000: 200}
+"""Times, by tokens."""
+
+
+def judge(rows: DataFrame) -> Judgement:
+    if rows.empty:
+        return untested("No step was timed at 4,096 or near 100,000 tokens with linear/chunked "
+                        "and softmax.")  # fmt: skip
+    verdicts, parts = [], []
+    for context, claimed in CLAIMED.items():
+        part = rows[rows.around == context]
+        best = part.loc[part.ratio.idxmax()] if len(part) else None
+        if best is None:
+            verdicts.append("not tested")
+            parts.append(f"nothing was timed near {context:,} tokens")
+            continue
+        verdicts.append("holds" if best.ratio >= THRESHOLD * claimed else "fails")
+        parts.append(
+            f"{claimed} times at {context:,} was said, {best.ratio:.1f} is the most "
+            f"({best['size']} at {best.context:,}, over {best.baseline})"
+        )
+    last = rows[rows.around == rows.around.max()]
+    return Judgement(
+        verdict=overall(verdicts), number=float(last.ratio.max()), interval=spread(last.ratio),
+        rests_on=points(rows), why=f"{'; '.join(parts)}.",
+    )  # fmt: skip
