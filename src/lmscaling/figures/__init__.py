@@ -1,9 +1,10 @@
 """Figures: one module each, found by file name.
 
 A module of this folder has a docstring (the caption; its first sentence is the title), a
-``QUERY`` over the views of the store (its rows are exported beside the figure) and a function
-``draw(rows, db) -> Figure``, which gets those rows as a data frame. Theme, saving, caption and the
-note on missing cells happen here.
+``SECTION`` of the report (a key of ``tables.SECTIONS``), a ``QUERY`` over the views of the store
+(its rows are exported beside the figure) and a function ``draw(rows, db) -> Figure``, which gets
+those rows as a data frame. Figures whose ``SWITCH`` names the same group are shown one at a time,
+each behind its own label. Theme, saving, caption and the note on missing cells happen here.
 """
 
 from collections.abc import Iterable
