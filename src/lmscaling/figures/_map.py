@@ -77,7 +77,8 @@ def _draw_panel(
     axes.set_xticks([j + 0.5 for j in range(len(contexts))], [style.tokens(c) for c in contexts])
     axes.set_yticks([i + 0.5 for i in range(len(sizes))], sizes)
     axes.set_xlabel("Context (tokens)")
-    if axes.get_subplotspec().is_first_col():
+    place = axes.get_subplotspec()
+    if place and place.is_first_col():
         axes.set_ylabel("Size (N)")
     axes.grid(False)
     axes.tick_params(length=0)
