@@ -20,11 +20,13 @@ from test_store import (
     validation,
 )
 
-from lmscaling import figures, grid, registry, report, store
+from lmscaling import figures, grid, registry, report, store, tables
 from lmscaling.errors import UserError
 
 NAMES = list(registry.figures())
 TRAINING = [name for name in NAMES if "FROM speeds" not in figures.load(name).QUERY]
+LOSSES = [name for name in TRAINING if re.search(r"\b(val_)?loss\b", figures.load(name).QUERY)]
+CURVES = {name for name in NAMES if hasattr(figures.load(name), "SWITCH")}
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ def test_it_draws_a_whole_study_with_units_on_every_axis(study, cells, name, mon
         assert re.search(r"\(.+\)", label) or label in {"Updates", "Tokens"}, label
     assert any(a.get_xlabel() for a in drawn[0].axes)
     assert any(a.get_ylabel() for a in drawn[0].axes)
-    assert name not in TRAINING or any("nats per token" in label for label in labels)
+    assert name not in LOSSES or any("nats per token" in label for label in labels)
     assert ElementTree.parse(path).getroot().tag.endswith("svg")
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     lines = path.with_suffix(".csv").read_text().splitlines()
@@ -121,6 +123,62 @@ def test_its_docstring_is_a_caption(name):
     caption = figures.caption(name)
     assert 3 < len(caption.title.split()) < 16
     assert caption.text.endswith(".")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_belongs_to_a_section_of_the_report(name):
+    assert figures.load(name).SECTION in tables.SECTIONS
+
+
+def test_the_map_of_the_grid_tells_statuses_by_letters_too(study, cells):
+    finish(study, cells[:4])
+    record(study, cells[4].run, b"", "oom")
+    live(study, cells[5].run, log(header(cells[5].run), update(1)))
+    lay_out(study, skip=[{"context": 32, "attention": "linear", "reason": "not wanted"}])
+    store.build(study)
+    module = figures.load("grid_status")
+    with store.connect(study / "store") as db:
+        rows = db.sql(module.QUERY).df()
+        drawn = module.draw(rows, db)
+    texts = [text.get_text() for axes in drawn.axes for text in axes.texts]
+    assert len(texts) == 2 * 2 * 2
+    assert texts[:2] == ["4D", "1R 2P 1M"]
+    assert texts.count("4S") == 2
+    assert texts.count("4P") == 4
+    for status in rows.status.unique():
+        assert status in module.LOOKS
+
+
+def test_the_map_of_spikes_has_their_rate_and_what_is_no_number(study, cells):
+    losses = [3.0] * 100
+    losses[60] = 4.0
+    rows = [update(i + 1, loss=loss) for i, loss in enumerate(losses)]
+    for cell, more in zip(cells[::4], ([], [update(101, loss=None)]), strict=False):
+        made = log(header(cell.run), *rows, *more, end(100))
+        record(study, cell.run, made, updates=100 + len(more))
+    store.build(study)
+    module = figures.load("instability")
+    with store.connect(study / "store") as db:
+        drawn = module.draw(db.sql(module.QUERY).df(), db)
+    texts = [text.get_text() for axes in drawn.axes for text in axes.texts]
+    assert sorted(texts) == ["100", "99 !"]
+
+
+def test_the_times_of_a_run_add_up_to_its_attempts(study, cells):
+    finish(study, cells[:1])
+    path = study / "runs" / cells[0].run / "run.json"
+    spent = {"train_seconds": 3600.0, "lost_seconds": 1800.0, "attempt_seconds": 7200.0}
+    path.write_text(json.dumps(json.loads(path.read_text()) | spent))
+    lay_out(study, budget="90 minutes")
+    run = next(iter(grid.read_record(study / "study.json").grid.cells))
+    (study / "runs" / cells[0].run).rename(study / "runs" / run)
+    path = study / "runs" / run / "run.json"
+    path.write_text(path.read_text().replace(cells[0].run, run))
+    store.build(study)
+    columns = "budget_hours, productive_hours, lost_hours, other_hours"
+    with store.connect(study / "store") as db:
+        query = figures.load("budget_audit").QUERY
+        assert db.sql(f"SELECT {columns} FROM ({query})").fetchall() == [(1.5, 1.0, 0.5, 0.5)]
 
 
 def test_loss_by_position_draws_four_contexts_and_two_texts_at_most(study, cells, values):
@@ -209,7 +267,7 @@ def test_learning_curves_mark_the_endpoints_and_no_other_figure_has_them(study, 
     ends = [row for row in drawn["learning_curves"].splitlines() if row.startswith("decayed")]
     assert len(ends) == 16  # of the better of two rates
     assert drawn["learning_curves"].count("\n") == plain["learning_curves"].count("\n") + 16
-    for name in set(TRAINING) - {"learning_curves"}:
+    for name in set(TRAINING) - CURVES:
         assert drawn[name] == plain[name], name
 
 
@@ -281,7 +339,7 @@ def test_the_report_shows_endpoints_and_spikes_only_where_there_are_any(study, c
     assert f'<td class="text">{planned.name}</td>' in page
     assert page.count('id="endpoints"') == 1
     assert "<td>99</td><td>1.00</td>" in page  # one spike in 101 updates
-    assert "no number: 1 (runs: 1)." in page
+    assert "training losses that are no number</td><td>1</td><td>1</td>" in page
     assert f'<td class="text">{cells[1].name}</td>' in page
 
 

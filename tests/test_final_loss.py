@@ -47,3 +47,9 @@ def test_the_error_is_that_of_blocks_not_of_updates():
 def test_too_few_losses_have_no_end(loss):
     found = final_loss.fit(loss)
     assert (found.status, found.loss) == ("too_few", None)
+
+
+def test_the_last_losses_alone_say_what_the_whole_run_says():
+    loss = run(5_000)
+    loss[-30], loss[-20] = 9.0, np.nan
+    assert final_loss.mean(loss[-50:]) == final_loss.fit(loss)

@@ -6,7 +6,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from lmscaling import grid, records, store
+from lmscaling import grid, records, spikes, store
 from lmscaling.errors import UserError
 
 ENVIRONMENT = {
@@ -320,6 +320,26 @@ def test_spikes_are_those_of_the_definition_computed_plainly(study, runs):
             expected.append((i + 1, pytest.approx(height)))
     assert len(expected) > 10
     assert ask(study, "SELECT update, height FROM spikes ORDER BY update") == expected
+
+
+def test_recoveries_are_those_of_the_function_and_have_a_median(study, runs):
+    losses = noisy(1500)
+    losses[[200, 203, 700, 1000]] += [1.0, 0.8, 0.5, 0.7]
+    losses[701:720] += 0.5
+    train(study, runs[0], losses.tolist())
+    found, _ = spikes.find(losses)
+    first, lasted = spikes.recoveries(losses, found)
+    assert len(first) == 3 < len(found)
+    query = "SELECT update, recovery FROM spikes WHERE recovery IS NOT NULL ORDER BY update"
+    assert ask(study, query) == list(zip((first + 1).tolist(), lasted.tolist(), strict=True))
+    assert ask(study, "SELECT median_recovery FROM stability") == [(sorted(lasted)[1],)]
+
+
+def test_an_upset_at_the_end_is_never_over(study, runs):
+    losses = noisy(300)
+    losses[298:] += 1.0
+    train(study, runs[0], losses.tolist())
+    assert ask(study, "SELECT isinf(median_recovery) FROM stability") == [(True,)]
 
 
 @pytest.mark.parametrize("sigma", [0.002, 0.02, 0.2])

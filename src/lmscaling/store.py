@@ -154,14 +154,19 @@ def _fill_spikes(db: duckdb.DuckDBPyConnection) -> None:
         SELECT update, train_loss FROM updates
         WHERE run = ? AND surviving AND train_loss IS NOT NULL ORDER BY update
     """
-    insert = (
-        "INSERT INTO spikes SELECT ?, unnest(?::BIGINT[]), unnest(?::DOUBLE[]), unnest(?::DOUBLE[])"
-    )
+    insert = """
+        INSERT INTO spikes SELECT ?, unnest(?::BIGINT[]), unnest(?::DOUBLE[]), unnest(?::DOUBLE[]),
+            unnest(?::DOUBLE[])
+    """
     for (run,) in db.execute("SELECT DISTINCT run FROM updates ORDER BY run").fetchall():
         columns = db.execute(losses, [run]).fetchnumpy()
         update, loss = columns["update"], columns["train_loss"]
         found, heights = spikes.find(np.asarray(loss))
-        db.execute(insert, [run, update[found].tolist(), loss[found].tolist(), heights.tolist()])
+        begin, lasted = spikes.recoveries(np.asarray(loss), found)
+        over = dict(zip(begin.tolist(), lasted.tolist(), strict=True))
+        recovery = [over.get(i) for i in found.tolist()]
+        values = [update[found].tolist(), loss[found].tolist(), heights.tolist(), recovery]
+        db.execute(insert, [run, *values])
 
 
 def _row(cell: Cell, skipped: str | None) -> dict[str, Any]:

@@ -44,8 +44,12 @@ SELECT
 FROM lines LEFT JOIN attempts a USING (run, attempt)
 WHERE record = 'update' AND NOT damaged;
 
--- One row per spike of the training loss: what that is, and who finds them, is in spikes.py.
-CREATE TABLE spikes (run VARCHAR, update BIGINT, train_loss DOUBLE, height DOUBLE);
+-- One row per spike of the training loss: what that is, and who finds them, is in spikes.py. Where
+-- one begins an upset, `recovery` is after how many updates that was over, infinite if it never was;
+-- later spikes of the same upset have none.
+CREATE TABLE spikes (
+    run VARCHAR, update BIGINT, train_loss DOUBLE, height DOUBLE, recovery DOUBLE
+);
 
 CREATE TABLE validations AS
 SELECT

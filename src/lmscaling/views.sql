@@ -98,17 +98,21 @@ FROM ends e LEFT JOIN validation t ON t.run = e.trunk
 QUALIFY row_number() OVER (PARTITION BY e.run ORDER BY abs(t.hours - e.hours), t.update) = 1;
 
 -- How calmly each run with updates went: its spikes (spikes.py) and its losses that are no number.
+-- `median_recovery` is in updates, of two in the middle the lower one.
 CREATE VIEW stability AS
 SELECT
     run, coalesce(spikes, 0) AS spikes,
     10000 * coalesce(spikes, 0) / updates AS spikes_per_10000_updates,
-    highest_spike, nonfinite_losses
+    highest_spike, median_recovery, nonfinite_losses
 FROM (
     SELECT run, count(*) AS updates, count(*) - count(train_loss) AS nonfinite_losses
     FROM updates JOIN runs USING (run) WHERE surviving AND source = 'measured' GROUP BY run
 )
 LEFT JOIN (
-    SELECT run, count(*) AS spikes, max(height) AS highest_spike FROM spikes GROUP BY run
+    SELECT
+        run, count(*) AS spikes, max(height) AS highest_spike,
+        quantile_disc(recovery, 0.5) AS median_recovery
+    FROM spikes GROUP BY run
 ) USING (run);
 
 -- The spikes of each run of `final` and of each published run. Those of ours are single updates,

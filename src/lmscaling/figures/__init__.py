@@ -1,15 +1,16 @@
 """Figures: one module each, found by file name.
 
 A module of this folder has a docstring (the caption; its first sentence is the title), a
-``QUERY`` over the views of the store (its rows are exported beside the figure) and a function
-``draw(rows, db) -> Figure``, which gets those rows as a data frame. Theme, saving, caption and the
-note on missing cells happen here.
+``SECTION`` of the report (a key of ``tables.SECTIONS``), a ``QUERY`` over the views of the store
+(its rows are exported beside the figure) and a function ``draw(rows, db) -> Figure``, which gets
+those rows as a data frame. Figures whose ``SWITCH`` names the same group are shown one at a time,
+each behind its own label. Theme, saving, caption and the note on missing cells happen here.
 """
 
+import csv
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,13 @@ def caption(name: str) -> Caption:
 
 def says_nothing(name: str, folder: Path) -> bool:
     """Whether a figure that was saved has no row, because the study has nothing of its kind."""
-    with (folder / f"{name}.csv").open() as file:
-        return len(list(islice(file, 2))) < 2
+    return n_rows(name, folder) == 0
+
+
+def n_rows(name: str, folder: Path) -> int:
+    """How many rows lie beside a figure that was saved."""
+    with (folder / f"{name}.csv").open(newline="") as file:
+        return sum(1 for _ in csv.reader(file)) - 1
 
 
 def save(name: str, exports: Path, folder: Path) -> Path:

@@ -13,6 +13,8 @@ from pandas import DataFrame
 
 from lmscaling.figures import _speed, style
 
+SECTION = "speed"
+
 QUERY = """
     SELECT source, setup, sweep, size, params, method, context, chunk, batch, repeats, status,
         1e3 * seconds AS milliseconds,

@@ -14,6 +14,8 @@ from pandas import DataFrame
 
 from lmscaling.figures import style
 
+SECTION = "learning"
+
 QUERY = """
     SELECT source, attention, size, params, context, seed, run, status, updates, tokens, hours, loss
     FROM curves

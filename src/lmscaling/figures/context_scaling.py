@@ -13,6 +13,8 @@ from pandas import DataFrame
 
 from lmscaling.figures import style
 
+SECTION = "learning"
+
 QUERY = """
     SELECT source, split, attention, size, params, context, seed, lr_scale, status, update, tokens,
         hours, loss

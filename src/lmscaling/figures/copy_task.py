@@ -12,6 +12,8 @@ from pandas import DataFrame
 
 from lmscaling.figures import _speed
 
+SECTION = "speed"
+
 QUERY = """
     SELECT source, setup, sweep, size, params, method, context, batch, repeats, status, updates,
         loss, accuracy, accuracy AS lower_accuracy, accuracy AS upper_accuracy,

@@ -10,6 +10,8 @@ from pandas import DataFrame
 
 from lmscaling.figures import _speed, style
 
+SECTION = "speed"
+
 QUERY = """
     SELECT source, setup, sweep, size, params, batch, method, context, repeats, status,
         1e3 * seconds AS milliseconds,

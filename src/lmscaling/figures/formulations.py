@@ -11,6 +11,8 @@ from pandas import DataFrame
 
 from lmscaling.figures import _speed
 
+SECTION = "speed"
+
 QUERY = """
     SELECT source, setup, sweep, size, params, method, context, batch, repeats, status,
         1e3 * seconds AS milliseconds,

@@ -12,6 +12,8 @@ from pandas import DataFrame
 
 from lmscaling.figures import _speed, style
 
+SECTION = "speed"
+
 QUERY = """
     WITH layer AS (
         SELECT *, min(batch) OVER preset = max(batch) OVER preset AS fixed,

@@ -18,6 +18,8 @@ from pandas import DataFrame
 from lmscaling.figures import style
 from lmscaling.fits import lr_optimum
 
+SECTION = "learning"
+
 QUERY = """
     SELECT
         size, params, context, attention, seed, lr, lr_scale, status, update, tokens, hours,

@@ -16,6 +16,8 @@ from pandas import DataFrame
 
 from lmscaling.figures import style
 
+SECTION = "learning"
+
 # Bins that few blocks of the text reach say more about one document than about the model.
 QUERY = """
     SELECT dataset, context, attention, size, params, seed, run, status, axis, "start", stop,

@@ -10,6 +10,8 @@ from pandas import DataFrame
 
 from lmscaling.figures import _speed
 
+SECTION = "speed"
+
 # Zero has no place on a logarithmic axis; published numbers say nothing of memory.
 QUERY = """
     SELECT source, setup, sweep, size, params, method, context, batch, repeats, status,

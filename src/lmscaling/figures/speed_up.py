@@ -11,6 +11,8 @@ from pandas import DataFrame
 
 from lmscaling.figures import _speed
 
+SECTION = "speed"
+
 QUERY = """
     WITH step AS (SELECT * FROM speeds WHERE kind = 'time_step' AND status = 'done')
     SELECT source, setup, sweep, size, s.params, s.method, context, batch, s.repeats, s.status,

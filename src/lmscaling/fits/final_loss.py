@@ -47,7 +47,12 @@ class FinalLoss:
 def fit(train_loss: ArrayLike) -> FinalLoss:
     """The end of a run from its losses in order, one an update or means over some; NaN is none."""
     loss = np.asarray(train_loss, dtype=float)
-    last = loss[-max(FEWEST, int(SHARE * len(loss))) :]
+    return mean(loss[-max(FEWEST, int(SHARE * len(loss))) :])
+
+
+def mean(last_losses: ArrayLike) -> FinalLoss:
+    """The same from the last losses alone, all of which belong to the end."""
+    last = np.asarray(last_losses, dtype=float)
     known = last[np.isfinite(last)]
     if len(known) < FEWEST // 2 or len(last) < FEWEST:
         return FinalLoss(status="too_few")

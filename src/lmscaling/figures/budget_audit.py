@@ -1,0 +1,94 @@
+"""What the time of every run went to. Bars stand in the order of contexts and, darker for larger
+models, of sizes. From below: productive time, which is what the budget counts; time that was lost
+with an attempt and trained again; and the rest of the attempts: validation, checkpoints and
+compilation; attempts are timed to ten seconds. The dashed line is the budget, where it is a time.
+Published runs say only how long they lasted, and the line is the 24 hours that the post states.
+"""
+
+from typing import Any
+
+import seaborn as sns
+from duckdb import DuckDBPyConnection
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from pandas import DataFrame
+
+from lmscaling.figures import _map, style
+
+SECTION = "audit"
+
+QUERY = """
+    SELECT
+        k.source, attention, size, k.params, context, seed, lr_scale, k.status,
+        CASE
+            WHEN k.source = 'published' THEN 24
+            WHEN budget LIKE '% hours' THEN split_part(budget, ' ', 1)::DOUBLE
+            WHEN budget LIKE '% minutes' THEN split_part(budget, ' ', 1)::DOUBLE / 60
+            WHEN budget LIKE '% seconds' THEN split_part(budget, ' ', 1)::DOUBLE / 3600
+        END AS budget_hours,
+        r.train_seconds / 3600 AS productive_hours,
+        r.lost_seconds / 3600 AS lost_hours,
+        greatest(0, r.attempt_seconds - r.train_seconds - r.lost_seconds) / 3600 AS other_hours
+    FROM known k JOIN runs r USING (run)
+    WHERE branch IS NULL
+    ORDER BY ALL
+"""
+
+LOST, OTHER = "#B00020", "0.72"
+GAP = 1.0
+"""Free bars between contexts."""
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    shades, panels = style.shades_of(rows), _map.panels_of(rows)
+    figure, places = plt.subplots(
+        len(panels), 1, figsize=(style.PAGE, 0.6 + 1.9 * len(panels)),
+        sharey=True, squeeze=False, layout="constrained",
+    )  # fmt: skip
+    for (title, part), axes in zip(panels.items(), places.flat, strict=True):
+        _draw_panel(axes, part, shades)
+        axes.set_title(title)
+        axes.set_ylabel("Wall clock (hours)")
+    places.flat[-1].set_xlabel("Context (tokens)")
+    figure.legend(handles=_legend(rows, shades), loc="outside upper center", ncols=5)
+    sns.despine(figure)
+    return figure
+
+
+def _draw_panel(axes: Axes, rows: DataFrame, shades: dict[tuple[str, str], str]) -> None:
+    at, middles = 0.0, {}
+    groups: list[tuple[Any, DataFrame]] = list(rows.groupby("context"))
+    for context, group in groups:
+        part = group.sort_values(["params", "size", "seed", "lr_scale"]).fillna(
+            {"lost_hours": 0.0, "other_hours": 0.0}
+        )
+        places = [at + i for i in range(len(part))]
+        colours = [shades[key] for key in zip(part.attention, part["size"], strict=True)]
+        axes.bar(places, part.productive_hours, width=0.9, color=colours)
+        lower = part.productive_hours
+        for column, colour in (("lost_hours", LOST), ("other_hours", OTHER)):
+            axes.bar(places, part[column], width=0.9, bottom=lower, color=colour)
+            lower = lower + part[column]
+        middles[style.tokens(context)] = at + (len(part) - 1) / 2
+        at += len(part) + GAP
+    if rows.budget_hours.notna().any():
+        axes.axhline(rows.budget_hours.max(), color="0.2", linestyle="--", linewidth=1.0)
+    axes.set_xticks(list(middles.values()), list(middles))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.grid(False, axis="x")
+
+
+def _legend(rows: DataFrame, shades: dict[tuple[str, str], str]) -> list[Patch | Line2D]:
+    made: list[Patch | Line2D] = [
+        Patch(color=colour, label=f"{attention} {size}")
+        for (attention, size), colour in shades.items()
+    ]
+    if rows.lost_hours.notna().any():
+        made += [Patch(color=LOST, label="lost"), Patch(color=OTHER, label="validation and other")]
+    if rows.budget_hours.notna().any():
+        made.append(Line2D([], [], color="0.2", linestyle="--", linewidth=1.0, label="budget"))
+    return made

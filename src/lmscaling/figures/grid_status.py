@@ -1,0 +1,59 @@
+"""What became of every cell of the study. A field is a size and a context, with the letter of its
+status; where seeds or learning rates share a field, the number of runs stands before each letter
+and the colour is that of the worst. White fields without a letter are no cells.
+"""
+
+from collections import Counter
+
+from duckdb import DuckDBPyConnection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from pandas import DataFrame
+
+from lmscaling.figures import _map
+
+SECTION = "grid"
+
+QUERY = """
+    SELECT
+        source, attention, size, params, context, seed, lr_scale, status,
+        coalesce(skipped, message, '') AS note
+    FROM status
+    ORDER BY place
+"""
+
+LOOKS = {
+    "done": ("D", "#3B6FB6"),
+    "running": ("R", "#9CC3E6"),
+    "interrupted": ("I", "#C9DDF0"),
+    "pending": ("P", "#EDEDED"),
+    "skipped": ("S", "#C8C8C8"),
+    "out_of_tokens": ("T", "#F2C14E"),
+    "no_trunk": ("N", "#B08968"),
+    "oom": ("M", "#E07A3F"),
+    "crashed": ("C", "#8E3B8A"),
+    "diverged": ("X", "#B00020"),
+}
+"""Letter and colour of each status, the best first."""
+
+NAMES = {"oom": "out of memory"}
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    legend = [
+        Patch(facecolor=colour, label=f"{letter}  {NAMES.get(status, status.replace('_', ' '))}")
+        for status, (letter, colour) in LOOKS.items()
+        if status in set(rows.status)
+    ]
+    sizes = list(dict.fromkeys(rows["size"]))  # pending ones have no N to be sorted by
+    return _map.draw(sizes, _map.fields_of(rows, _field), legend)
+
+
+def _field(rows: DataFrame) -> tuple[str, str]:
+    """Colour and letters of one field."""
+    counts = Counter(rows.status)
+    found = [status for status in LOOKS if counts[status]]
+    colour = LOOKS[found[-1]][1]
+    if len(rows) == 1:
+        return colour, LOOKS[found[0]][0]
+    return colour, " ".join(f"{counts[status]}{LOOKS[status][0]}" for status in found)

@@ -1,0 +1,248 @@
+"""The page: sections in order, every number behind its query, nothing that needs a network."""
+
+import base64
+import csv
+import html
+import json
+import re
+import shutil
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from test_figures import fill, finish, lay_out, write
+from test_store import end, header, live, log, record, update, validation
+
+from lmscaling import figures, grid, records, registry, report, store
+from lmscaling.fits import final_loss
+from lmscaling.report import losses, question
+from lmscaling.tables import SECTIONS, Table
+
+HERE = ROOT / "results" / "published"
+
+PRINTED = re.compile(
+    r'<details class="query">\s*<summary>Query of ([\d,]+) rows</summary>\s*<pre>(.*?)</pre>',
+    re.DOTALL,
+)
+
+
+@pytest.fixture
+def study(tmp_path, values):
+    values["axes"] |= {
+        "size": ["s", "m"], "context": [16, 32], "seed": [0, 1], "lr_scale": [1.0, 2.0],
+    }  # fmt: skip
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    text = json.dumps({"command": "snakemake --cores <all>", "study": values})
+    (folder / "study.json").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def cells(study):
+    return list(grid.read_record(study / "study.json").grid.cells.values())
+
+
+@pytest.fixture
+def page(study, cells):
+    """A half-done study: done, running, diverged and pending cells, and one branch planned."""
+    fill(study, cells[:10])
+    live(study, cells[10].run, log(header(cells[10].run), update(1), validation(1)))
+    record(study, cells[11].run, log(header(cells[11].run), update(1)), "diverged")
+    return write(study)
+
+
+@pytest.fixture
+def published(tmp_path):
+    """The page of the published numbers alone, with its folder."""
+    folder = tmp_path / "published"
+    folder.mkdir()
+    for stem in records.PUBLISHED:
+        shutil.copy(HERE / f"{stem}.csv", folder)
+    store.build(folder)
+    list(figures.save_all(folder / "store", folder / "figures", blank=False))
+    return folder, report.write(folder).read_text()
+
+
+def headings(page):
+    return re.findall(r'<h2 id="section-(\w+)">', page)
+
+
+def blocks(page):
+    """Anchor, rows and text of every query that is printed."""
+    parts = re.split(r'<(?:figure|div class="table") id="', page)[1:]
+    for part in parts:
+        name = part.partition('"')[0]
+        ((n, query),) = PRINTED.findall(part)
+        yield name, int(n.replace(",", "")), html.unescape(query)
+
+
+def test_sections_stand_in_their_order_and_in_the_contents(page):
+    found = headings(page)
+    assert found == [name for name in SECTIONS if name in found]
+    assert {"question", "grid", "speed", "learning", "audit"} <= set(found)
+    assert re.findall(r'href="#section-(\w+)"', page) == found
+
+
+def test_every_figure_and_table_stands_in_its_own_section(page):
+    for part in page.split('<h2 id="section-')[1:]:
+        section = part.partition('"')[0]
+        for name in re.findall(r'<figure id="(\w+)"', part):
+            assert section == figures.load(name).SECTION
+    assert page.index('id="cells"') < page.index('id="section-speed"') < page.index('"crossings"')
+
+
+def check(folder, page):
+    """Every printed query answers again, with as many rows as it says."""
+    seen = 0
+    with store.connect(folder / "store") as db:
+        db.execute(f"SET file_search_path = '{folder}'")
+        for name, n, query in blocks(page):
+            assert len(db.sql(query)) == n > 0, name
+            path = folder / "figures" / f"{name}.csv"
+            if name in registry.figures():
+                with path.open(newline="") as file:
+                    assert len(list(csv.reader(file))) == n + 1
+            seen += 1
+    assert seen == page.count("<figure id=") + page.count('<div class="table" id=') > 10
+
+
+def test_every_query_runs_again_with_as_many_rows(page, study):
+    check(study, page)
+
+
+def test_queries_of_the_published_numbers_run_again_too(published):
+    check(*published)
+
+
+def test_rows_that_come_from_the_query_one_by_one_are_as_many(page):
+    for name, n, _ in blocks(page):
+        if name in {"cells", "crossings", "sizes"}:
+            table = page.partition(f'<div class="table" id="{name}"')[2].partition("</table>")[0]
+            assert table.count("<tr") == n + 1
+
+
+def test_the_page_asks_no_network_for_anything_and_has_no_script(page, published):
+    for text in (page, published[1]):
+        loading = r"(?:src|href|srcset|action|data|poster)\s*=\s*[\"'](?!data:|#)|url\(|@import"
+        assert not re.findall(loading, text)
+        for tag in ("<script", "<link", "<iframe", "<object", "http-equiv"):
+            assert tag not in text
+        for svg in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", text):
+            drawn = base64.b64decode(svg).decode()
+            assert not re.findall(r'(?:src|href)="(?!#|data:)', drawn)
+
+
+def test_the_published_page_cites_its_source_and_has_no_cells(published):
+    _, text = published
+    assert headings(text) == ["question", "speed", "learning", "audit"]
+    assert "48 runs and 289 times of Buckman and Gelada" in text
+    assert 'id="final_losses"' in text
+    assert "3.3327</td>" in text  # as published, without an error
+    assert "±" not in text.replace("Behind ±", "")
+
+
+def test_sections_with_nothing_are_left_out(study, cells):
+    finish(study, cells[:1])
+    assert headings(write(study)) == ["question", "grid", "learning", "audit"]
+
+
+def test_a_study_that_has_not_begun_has_its_question_and_its_grid(study):
+    text = write(study)
+    assert headings(text) == ["question", "grid", "audit"]
+    assert "Which of softmax and linear attention learns more within 4 updates a run" in text
+    assert "Of 32 cells: 32 pending." in text
+
+
+def test_the_question_is_made_from_the_values(study):
+    asked = lay_out(study, axes={"attention": ["linear"], "size": ["s"], "context": [16, 64]})
+    store.build(study)
+    with store.connect(study / "store") as db:
+        first, second = question.words(db, asked.study)
+    assert first == "What does a model with linear attention learn within 4 updates a run?"
+    assert "2 cells, each with a budget of 4 updates and 64 tokens per update on the CPU" in second
+    assert "contexts 16 and 64, seeds 0." in second
+
+
+def test_the_switch_is_of_radio_buttons_and_hides_nothing_before_it_is_understood(page):
+    part = page.partition('<div class="switch">')[2].partition('<div class="table"')[0]
+    shown = re.findall(r'<figure id="(learning_curves\w*)"', part)
+    assert len(shown) == 3
+    buttons = re.findall(r'<input type="radio" name="(\S+)" id="show-(\w+)"( checked)?>', part)
+    assert [name for _, name, _ in buttons] == shown
+    assert len({group for group, _, _ in buttons}) == 1
+    assert [bool(checked) for *_, checked in buttons] == [True, False, False]
+    assert len(re.findall(r'<input type="radio"', part)) == 4  # and one for all
+    assert "hidden" not in part
+    rules = re.findall(r"\.switch:has\(#show-(\w+):checked\) > figure:not\(#(\w+)\)", page)
+    assert rules == [(name, name) for name in shown]
+
+
+def test_figures_have_alternative_texts_and_headings_leave_out_no_level(page):
+    images = re.findall(r"<img [^>]*>", page)
+    assert all(len(re.findall(r'alt="([^"]+)"', image)[0]) > 20 for image in images)
+    levels = [int(level) for level in re.findall(r"<h([1-6])\b", page)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+
+
+def test_long_tables_are_folded(page):
+    part = page.partition('<div class="table" id="cells"')[2].partition("<table>")[0]
+    assert '<details class="rows"><summary>32 rows</summary>' in part
+    assert 'class="rows"' not in page.partition('id="sizes"')[2].partition("<table>")[0]
+
+
+def test_words_are_escaped(study, monkeypatch):
+    made = Table(
+        name="mine", section="laws", title="<b>", note="a < b", query="SELECT 1 AS x",
+        head=("<i>",), rows=(("<u>",),),
+    )  # fmt: skip
+    monkeypatch.setattr(report, "TABLES", (lambda db: [made],))
+    text = write(study)
+    assert headings(text) == ["question", "grid", "laws", "audit"]
+    for tag in ("<b>", "<i>", "<u>"):
+        assert tag not in text
+
+
+def ends(study):
+    store.build(study)
+    with store.connect(study / "store") as db:
+        return losses.tables(db)[0].rows
+
+
+def test_a_final_loss_has_the_error_of_its_blocks_or_of_seeds(study):
+    axes = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
+    runs = list(lay_out(study, axes=axes).cells)
+    found = []
+    for i, run in enumerate(runs):
+        loss = 3 + i / 10 + np.random.default_rng(i).normal(0, 0.03, 3000)
+        loss[2990] = 9.0
+        rows = [update(n + 1, loss=float(x)) for n, x in enumerate(loss)]
+        made = log(header(run), *rows, validation(3000, loss=3.0 + i / 10), end(3000))
+        record(study, run, made, updates=3000)
+        found.append(final_loss.fit(loss))
+        if i == 0:
+            ((*_, validated, trained, origin),) = ends(study)
+            assert (validated, origin) == ("3.0000", "blocks")
+            assert trained == f"{found[0].loss:.4f} ± {found[0].error:.4f}"
+    ((*_, validated, trained, origin),) = ends(study)
+    assert (validated, origin) == ("3.0500 ± 0.0500", "seeds")
+    means = [one.loss for one in found]
+    assert trained == f"{np.mean(means):.4f} ± {np.std(means, ddof=1) / 2**0.5:.4f}"
+
+
+def test_a_recovery_is_on_the_page_and_one_that_never_came_is_said(study, cells):
+    for cell, last in ((cells[0], 3.0), (cells[1], 4.0)):
+        rows = [update(n, loss=4.0 if n in (80, 81) else 3.0) for n in range(1, 100)]
+        rows += [update(n, loss=last) for n in range(100, 103)]
+        rows = rows[:79] + rows[90:] if last > 3 else rows
+        record(study, cell.run, log(header(cell.run), *rows, validation(102), end(102)))
+    text = write(study)
+    first, second = (
+        text.partition(f'<td class="text">{cell.name}</td>')[2].partition("</tr>")[0]
+        for cell in cells[:2]
+    )
+    assert "<td>1.00</td><td>2</td>" in first
+    assert "no recovery" in second
