@@ -68,6 +68,13 @@ def test_a_run_leaves_a_log_and_a_record(run, cell, places):
     assert not list(places[1].glob("attempt-*"))
 
 
+def test_the_account_of_a_run_reaches_its_end(run, cell):
+    # Shorter than a beat of the ledger: without an entry at the end nothing would be accounted.
+    made, _ = run(replace(cell, budget="0.5 seconds"))
+    assert made.attempt_seconds >= made.train_seconds >= 0.5
+    assert made.lost_seconds == 0
+
+
 def test_rows_say_updates_tokens_time_rate_and_validation_tokens(run, cell):
     _, rows = run(cell)
     updates = rows_of(rows, "update")

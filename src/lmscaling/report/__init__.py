@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from duckdb import DuckDBPyConnection
 
-from lmscaling import figures, grid, published, registry, store
+from lmscaling import claims, figures, grid, published, registry, store
 from lmscaling.errors import UserError
 from lmscaling.files import write_text
 from lmscaling.report import cells, crossings, losses, made, question, rates
@@ -29,6 +29,7 @@ TABLES: tuple[Callable[[DuckDBPyConnection], list[Table]], ...] = (
     losses.tables,
     rates.tables,
     crossings.tables,
+    lambda db: [claims.table(db)],
     made.tables,
 )
 """Who makes tables. Each table names its section; within one they stand in this order."""

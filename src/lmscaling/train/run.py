@@ -126,6 +126,7 @@ def _attempt(
             boundary.end("done", "")
         else:
             _fit(boundary, module)
+            ledger.write("beat", module.updates, boundary.clock.seconds)  # what came since the last
         ended = environment.now()
         log.write(
             records.End(
