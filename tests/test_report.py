@@ -136,7 +136,7 @@ def test_the_page_asks_no_network_for_anything_and_has_no_script(page, published
 
 def test_the_published_page_cites_its_source_and_has_no_cells(published):
     _, text = published
-    assert headings(text) == ["question", "speed", "learning", "audit"]
+    assert headings(text) == ["question", "speed", "learning", "claims", "audit"]
     assert "48 runs and 289 times of Buckman and Gelada" in text
     assert 'id="final_losses"' in text
     assert "3.3327</td>" in text  # as published, without an error

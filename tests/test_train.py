@@ -70,8 +70,8 @@ def test_a_run_leaves_a_log_and_a_record(run, cell, places):
 
 def test_the_account_of_a_run_reaches_its_end(run, cell):
     # Shorter than a beat of the ledger: without an entry at the end nothing would be accounted.
-    made, _ = run(replace(cell, budget="0.5 seconds"))
-    assert made.attempt_seconds >= made.train_seconds >= 0.5
+    made, _ = run(replace(cell, budget="40 updates"))
+    assert made.attempt_seconds >= made.train_seconds > 0
     assert made.lost_seconds == 0
 
 

@@ -99,8 +99,14 @@ def judge_all(db: duckdb.DuckDBPyConnection) -> list[Judged]:
 
 
 def table(db: duckdb.DuckDBPyConnection) -> Table:
-    """All judgements as a table of the report."""
+    """All judgements as a table of the report; no row where nothing could be tested."""
     made = judge_all(db)
+    if all(one.judgement.verdict == "not tested" for one in made):
+        made = []
+    queries = (
+        f"SELECT '{name}' AS claim, count(*) AS rows FROM ({load(name).QUERY.rstrip()}\n)"
+        for name in registry.claims()
+    )
     return Table(
         name="claims",
         section="claims",
@@ -109,8 +115,9 @@ def table(db: duckdb.DuckDBPyConnection) -> Table:
         "all numbers agree with it, fails where some disagree by more than chance, and is not "
         "tested where there are none or where they do not tell. The range is an interval of the "
         "number or what it ranges over; the file of a claim says which, and why its threshold is "
-        "what it is.",
-        query="\n".join(f"-- {name}{load(name).QUERY.rstrip()};" for name in registry.claims()),
+        "what it is. The query counts the rows that each claim is judged by, with the claim's own "
+        "query inside.",
+        query="\nUNION ALL\n".join(queries),
         head=HEAD,
         rows=tuple((one.claim.title, *row) for one, row in zip(made, _rows(made), strict=True)),
         text=frozenset({0, 1, 2, 5}),
