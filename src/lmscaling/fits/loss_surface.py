@@ -11,12 +11,13 @@ and data for ``C = 6 N D``: their equation 4.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lmscaling.fits import log_sum_exp, powers, profile, uncertainty
+from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import LEVEL, STATED, Interval, Noise, Runs
 
 STATUSES = {
@@ -157,6 +158,21 @@ def fit(
     if check:
         result = replace(result, check=_check(seen, model, found, loss, runs, count))
     return _judged(result, model, found, loss, runs, count)
+
+
+def of(points: Group, convention: str = "non_embedding", **options: Any) -> LossSurface:
+    """The surface of an attention at a context; options as for ``fit``."""
+    N, D = counted(points, convention), points.column("tokens")
+    of_runs = {"trunk": points.trunks, "cell": points.cells}
+    return fit(N, D, points.column("loss"), convention=convention, **of_runs, **options)
+
+
+def counted(points: Group, convention: str) -> NDArray:
+    """``N`` of every point by a key of ``CONVENTIONS``."""
+    if convention == "non_embedding":
+        return points.column("params")
+    positions = points.column("params_positions") if convention == "total_less_positions" else 0
+    return points.column("params_total") - positions
 
 
 def _search(
