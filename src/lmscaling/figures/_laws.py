@@ -77,7 +77,8 @@ def say(axes: Axes, text: str, width: int = 30) -> None:
 
 
 def say_instead(axes: Axes, text: str, width: int = 26) -> None:
-    """Words in a panel that has nothing to show."""
+    """Words in place of a panel that has nothing to show."""
+    axes.set_axis_off()
     axes.text(
         0.5, 0.5, textwrap.fill(text, width), transform=axes.transAxes,
         ha="center", va="center", fontsize="small", color="0.35",
@@ -95,6 +96,12 @@ def told(statuses: Mapping[Hashable, str], meanings: Mapping[str, str], besides:
     return "\n".join(lines)
 
 
+def ends(interval: Interval) -> str:
+    """``0.41 to 0.47``, with ``open`` for an end that is."""
+    low, high = ("open" if e is None else f"{e:.2f}" for e in (interval.low, interval.high))
+    return f"{low} to {high}"
+
+
 def bar(axes: Axes, x: float, y: float, interval: Interval, colour: str, across: bool) -> None:
     """An interval along x if ``across``, else along y; an open end reaches the edge of the panel.
 
@@ -103,7 +110,9 @@ def bar(axes: Axes, x: float, y: float, interval: Interval, colour: str, across:
     ends = [low if interval.low is None else interval.low]
     ends.append(high if interval.high is None else interval.high)
     place = (ends, [y, y]) if across else ([x, x], ends)
-    axes.plot(*place, color=colour, linewidth=1.2, marker="|" if across else "_", markersize=5)
+    axes.plot(
+        *place, color=colour, linewidth=1.2, marker="|" if across else "_", markersize=7, zorder=5
+    )
     if across:
         axes.set_xlim(low, high)
     else:
@@ -114,7 +123,7 @@ def band(axes: Axes, x: Sequence[float], intervals: Sequence[Interval], colour: 
     """Intervals along a curve, cut where an end is open."""
     low = [np.nan if i.low is None else i.low for i in intervals]
     high = [np.nan if i.high is None else i.high for i in intervals]
-    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    axes.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0)
 
 
 def context_scale(axes: Axes, contexts: Iterable[int]) -> None:

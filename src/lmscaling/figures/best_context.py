@@ -73,6 +73,6 @@ def _draw_panel(axes: Axes, groups: dict[str, Group], looks: dict, attentions: l
         if best.at is not None and best.loss is not None and best.interval is not None:
             _laws.bar(axes, best.at, best.loss, best.interval, "black", across=True)
             axes.plot(
-                best.at, best.loss, "*", color=looks[name][0], mec="black", markersize=10, zorder=4
+                best.at, best.loss, "*", color=looks[name][0], mec="black", markersize=8, zorder=4
             )
     _laws.say(axes, _laws.told(statuses, context_law.STATUSES, {"bracketed"}), 42)

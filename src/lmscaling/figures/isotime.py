@@ -81,7 +81,7 @@ def _draw_losses(axes: Axes, group: Group, law: IsoTime, looks: dict, unit: str)
         if best.at is not None and best.loss is not None and best.interval is not None:
             _laws.bar(axes, best.at, best.loss, best.interval, "black", across=True)
             colour = looks[budget][0]
-            axes.plot(best.at, best.loss, "*", color=colour, mec="black", markersize=9, zorder=4)
+            axes.plot(best.at, best.loss, "*", color=colour, mec="black", markersize=7, zorder=4)
     short_unit = "h" if unit == "hours" else unit
     statuses = {f"{budget:g} {short_unit}": best.status for budget, best in law.optima.items()}
     _laws.say(axes, _laws.told(statuses, parabola.STATUSES, {"bracketed"}), 40)
@@ -96,13 +96,12 @@ def _draw_growth(axes: Axes, laws: dict[str, IsoTime], colours: dict[str, str]) 
     lines = []
     for name, law in laws.items():
         if law.G is not None and law.p is not None:
-            spans = _ends(law)
-            lines.append(f"{name}: N* ~ t^{law.p:.2f} ({spans})")
+            span = "" if law.interval is None else f" ({_laws.ends(law.interval)})"
+            lines.append(f"{name}: N* ~ t^{law.p:.2f}{span}")
         elif found[name]:
             lines.append(f"{name}: {isotime.STATUSES[law.status]}")
     if not any(found.values()):
         _laws.say_instead(axes, "no budget has a bracketed optimum")
-        axes.set_yticks([])
         return
     times = [t for best in found.values() for t, _ in best]
     _laws.plain_log(axes, sorted(set(times)), "x")
@@ -120,12 +119,3 @@ def _draw_growth(axes: Axes, laws: dict[str, IsoTime], colours: dict[str, str]) 
             if one.at is not None and one.interval is not None:
                 _laws.bar(axes, t, one.at, one.interval, colours[name], across=False)
     _laws.say(axes, "\n".join(lines), 40)
-
-
-def _ends(law: IsoTime) -> str:
-    if law.interval is None:
-        return ""
-    low, high = law.interval.low, law.interval.high
-    return (
-        f"{'open' if low is None else f'{low:.2f}'} to {'open' if high is None else f'{high:.2f}'}"
-    )

@@ -1,8 +1,8 @@
 """How much more softmax attention must spend for the same loss. The compute multiplier of another
 attention, m(L) = spent by softmax / spent by the other until the loss is first L, in updates, in
 FLOPs where they are known, and in productive hours; above 1 the other attention is the better one.
-Time runs to the right, as losses fall; rows of panels are sizes, lines contexts. In hours, the
-multiplier is that in updates times how much faster an update is. Bands are 95 % intervals for one
+Time runs to the right, as losses fall by their last 1.5 nats; rows of panels are sizes, lines
+contexts. In hours, the multiplier is that in updates times how much faster an update is. Bands are 95 % intervals for one
 shift of each curve by its seed, 0.002 nats; an end is cut where a curve, so shifted, does not reach
 the loss. Curves are training losses of published runs and validation losses of ours, at a constant
 rate.
@@ -28,6 +28,8 @@ LABELS = {
     "flops": "Multiplier\nin FLOPs (ratio)",
     "hours": "Multiplier\nin hours (ratio)",
 }
+SHOWN = 1.5
+"""Nats above the lowest loss: what comes before is warm-up."""
 TICKS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 
 
@@ -46,7 +48,9 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             _draw_panel(axes, here, axis, colours)
             axes.set_ylabel(LABELS[axis])
             axes.tick_params(labelleft=True)
-        row[0].invert_xaxis()
+        lowest = min((lvl.loss for pair in here for lvl in pair.found.levels), default=None)
+        if lowest is not None:
+            row[0].set_xlim(lowest + SHOWN, lowest - 0.05 * SHOWN)
         _laws.name_row(row[-1], f"{attention}, {size}")
     for axes in panels[-1]:
         axes.set_xlabel("Loss (nats per token)")

@@ -24,7 +24,11 @@ from lmscaling.fits.uncertainty import STATED
 SECTION = "laws"
 QUERY = points.QUERY
 
-REASONS = loss_surface.STATUSES | {"not_unique": "many surfaces fit", "too_few": "too few points"}
+REASONS = loss_surface.STATUSES | {
+    "not_unique": "many surfaces fit",
+    "too_few": "too few points",
+    "misfit": "off by more than noise",
+}
 """In a panel, short."""
 
 
@@ -65,12 +69,18 @@ def _draw_residuals(left: Axes, right: Axes, groups: dict[int, Group], looks: di
         colour, mark = looks[context]
         for axes, name in ((left, "params"), (right, "tokens")):
             if fitted.residuals:
-                axes.plot(group.column(name), fitted.residuals, mark, color=colour, markersize=3.5)
+                at = group.column(name) * 1.04 ** (list(looks).index(context) - len(looks) / 2)
+                axes.plot(
+                    at if name == "params" else group.column(name),
+                    fitted.residuals,
+                    mark,
+                    color=colour,
+                    markersize=3.5,
+                )
     fine = {status for status in statuses.values() if status in ("fitted", "misfit", "bound")}
     if not fine:
         for axes in (left, right):
             _laws.say_instead(axes, _laws.told(statuses, loss_surface.STATUSES, set()))
-            axes.set_yticks([])
     for axes in (left, right) if fine else ():
         axes.axhspan(-1.96 * STATED.sd, 1.96 * STATED.sd, color="0.85", zorder=0)
         axes.axhline(0, color="0.5", linewidth=0.8, zorder=1)
@@ -104,8 +114,6 @@ def _draw_foresight(axes: Axes, groups: dict[int, Group], looks: dict) -> None:
             drawn += [loss[i], low, high]
     if not drawn:
         _laws.say_instead(axes, "no prediction: " + holdout.STATUSES["no_surface"])
-        axes.set_yticks([])
-        axes.set_xticks([])
     else:
         ends = [min(drawn), max(drawn)]
         axes.plot(ends, ends, color="0.5", linewidth=0.8, zorder=1)

@@ -81,17 +81,16 @@ def _draw_panel(
             stroke = style.dashes(name, attentions)
             axes.plot(x, law.loss(x), stroke, color=colour, linewidth=1.2)
             _laws.band(axes, x.tolist(), law.band(x), colour)
-        words.append(_say(name, law))
+        words += _say(name, law)
     ticks = sorted({p.budget for p in group.points})
     _laws.plain_log(axes, ticks if len(ticks) < 7 else ticks[::2], "x")
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    _laws.say(axes, "\n".join(words), 34)
+    statuses = {name: law.status for name, law in fitted.laws.items()}
+    words += [_laws.told(statuses, STATUSES, {"fitted"})]
+    _laws.say(axes, "\n".join(filter(None, words)), 36)
 
 
-def _say(name: str, law: power_law.PowerLaw) -> str:
+def _say(name: str, law: power_law.PowerLaw) -> list[str]:
     if law.gamma is None or law.status in ("bound", "stopped_early"):
-        return f"{name}: {STATUSES[law.status]}"
-    span = law.intervals["gamma"]
-    ends = [end for end in (span.low, span.high) if end is not None]
-    said = f"{name}: gamma {law.gamma:.2f} ({' to '.join(f'{end:.2f}' for end in ends)})"
-    return said if law.status == "fitted" else f"{said}, {STATUSES[law.status]}"
+        return []
+    return [f"{name}: gamma {law.gamma:.2f} ({_laws.ends(law.intervals['gamma'])})"]
