@@ -59,13 +59,14 @@ WITH binned AS (
 SELECT
     source, context, attention, size, params, seed, run, max(status) AS status,
     exp(avg(ln(update))) AS updates, exp(avg(ln(tokens))) AS tokens, avg(hours) AS hours,
-    avg(train_loss) AS loss
+    exp(avg(ln(flops))) AS flops, avg(train_loss) AS loss
 FROM binned
 GROUP BY source, context, attention, size, params, seed, run, bin
 UNION ALL
 SELECT
     k.source, context, attention, size, params, seed, run, status,
-    u.tokens / update_tokens, u.tokens, u.train_seconds / 3600, u.train_loss
+    u.tokens / update_tokens, u.tokens, u.train_seconds / 3600, u.tokens * flops_per_token,
+    u.train_loss
 FROM updates u JOIN known k USING (run)
 WHERE k.source = 'published' AND u.train_loss IS NOT NULL;
 

@@ -17,6 +17,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from pandas import DataFrame
 
 from lmscaling.figures import style
+from lmscaling.fits.parabola import AROUND, Optimum
 from lmscaling.fits.points import Group, Point, read
 from lmscaling.fits.uncertainty import Interval
 
@@ -117,6 +118,23 @@ def bar(axes: Axes, x: float, y: float, interval: Interval, colour: str, across:
         axes.set_xlim(low, high)
     else:
         axes.set_ylim(low, high)
+
+
+def optimum(
+    axes: Axes, best: Optimum, values: Iterable[float], line: str, face: str, size: float = 7
+) -> None:
+    """The parabola through the points around the lowest, its vertex as a star, and the interval;
+    nothing where there is none. Axes must have their limits."""
+    if best.at is None or best.loss is None or best.bend is None or best.interval is None:
+        return
+    known = sorted(set(values))
+    place = known.index(best.lowest)
+    ends = known[max(0, place - AROUND)], known[min(len(known) - 1, place + AROUND)]
+    x = np.geomspace(*ends, 30)
+    bent = best.loss + best.bend * np.log(x / best.at) ** 2
+    axes.plot(x, bent, color=line, linewidth=0.8, linestyle=":", zorder=3)
+    bar(axes, best.at, best.loss, best.interval, "black", across=True)
+    axes.plot(best.at, best.loss, "*", color=face, mec="black", mew=0.6, markersize=size, zorder=6)
 
 
 def band(axes: Axes, x: Sequence[float], intervals: Sequence[Interval], colour: str) -> None:

@@ -1,10 +1,10 @@
 """The best context to train at, by size and attention. Loss at the end of the budget against
 context, a panel a size; lines join means over seeds. A star is the vertex of a parabola in the
-logarithm of the context through the points around the lowest, with its 95 % interval, drawn only
-where two contexts lie on each side of it; elsewhere the panel says why there is none. Intervals
-assume that seeds differ by 0.002 nats unless seeds tell; they do not hold how far the parabola is
-from the truth. Published runs ended after 15 to 29 hours; they count at 24 hours, or at their own
-earlier end.
+logarithm of the context (dotted) through the points around the lowest, with its 95 % interval,
+which may be narrower than the star; it is drawn only where two contexts lie on each side of it;
+elsewhere the panel says why there is none. Intervals assume that seeds differ by 0.002 nats unless
+seeds tell; they do not hold how far the parabola is from the truth. Published runs ended after 15
+to 29 hours; they count at 24 hours, or at their own earlier end.
 """
 
 from duckdb import DuckDBPyConnection
@@ -70,9 +70,5 @@ def _draw_panel(axes: Axes, groups: dict[str, Group], looks: dict, attentions: l
     for name, group in groups.items():
         best = context_law.of(group, count=_laws.COUNT)
         statuses[name] = best.status
-        if best.at is not None and best.loss is not None and best.interval is not None:
-            _laws.bar(axes, best.at, best.loss, best.interval, "black", across=True)
-            axes.plot(
-                best.at, best.loss, "*", color=looks[name][0], mec="black", markersize=8, zorder=4
-            )
+        _laws.optimum(axes, best, group.column("context"), "black", looks[name][0], 8)
     _laws.say(axes, _laws.told(statuses, context_law.STATUSES, {"bracketed"}), 42)

@@ -1,9 +1,10 @@
 """The best size for a budget of time. Loss against N at each share of the budget, a row of panels a
 context and a column an attention. Thin lines join the sizes of one budget; a star is the vertex of
-a parabola in ln N through the points around the lowest, with its 95 % interval, drawn only where
-two sizes lie on each side of it. Right, how the best size grows: N*(t) = G t^p, given where three
-budgets bracket theirs. Where there is no answer, the panel says why. N counts parameters without
-embeddings. Intervals assume that seeds differ by 0.002 nats unless seeds tell.
+a parabola in ln N (dotted) through the points around the lowest, with its 95 % interval, which may
+be narrower than the star; it is drawn only where two sizes lie on each side of it. Right, how the
+best size grows: N*(t) = G t^p, given where three budgets bracket theirs. Where there is no answer,
+the panel says why. N counts parameters without embeddings. Intervals assume that seeds differ by
+0.002 nats unless seeds tell.
 """
 
 import seaborn as sns
@@ -11,7 +12,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
 from lmscaling.columns import short
@@ -78,10 +79,8 @@ def _draw_losses(axes: Axes, group: Group, law: IsoTime, looks: dict, unit: str)
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.margins(x=0.08, y=0.1)
     for budget, best in law.optima.items():
-        if best.at is not None and best.loss is not None and best.interval is not None:
-            _laws.bar(axes, best.at, best.loss, best.interval, "black", across=True)
-            colour = looks[budget][0]
-            axes.plot(best.at, best.loss, "*", color=colour, mec="black", markersize=7, zorder=4)
+        tried = [p.params for p in group.points if p.budget == budget]
+        _laws.optimum(axes, best, tried, "black", looks[budget][0])
     short_unit = "h" if unit == "hours" else unit
     statuses = {f"{budget:g} {short_unit}": best.status for budget, best in law.optima.items()}
     _laws.say(axes, _laws.told(statuses, parabola.STATUSES, {"bracketed"}), 40)
@@ -112,7 +111,9 @@ def _draw_growth(axes: Axes, laws: dict[str, IsoTime], colours: dict[str, str]) 
         if law.G is not None and law.p is not None:
             axes.plot(times := sorted(times), [law.G * t**law.p for t in times],
                       style.dashes(name, list(laws)), color=colours[name])  # fmt: skip
+    axes.yaxis.set_major_locator(LogLocator(subs=[1, 1.5, 2, 3, 5, 7]))
     axes.yaxis.set_major_formatter(lambda value, _: short(value))
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.margins(0.12, 0.25)
     for name, best in found.items():
         for t, one in best:

@@ -1,10 +1,11 @@
-"""Training loss along each run, against updates, tokens and hours. Lines are means over 60
+"""Training loss along each run, against updates, tokens, hours and FLOPs. Lines are means over 60
 intervals of equal ratio; dots are validation losses. Rows of panels are contexts, colours
 attentions (all but the first dashed), and darker lines larger models. Hollow diamonds, where there
 are any, are validation losses at the ends of decayed branches, placed by all that the branch and
-its trunk spent. Updates and tokens run alike for every cell; hours show what an attention costs.
-Published runs, dotted where ours stand beside them, are training losses alone: some 50 points a
-run, each a mean over 100 updates, so that most of their spikes lie between two points.
+its trunk spent. Updates and tokens run alike for every cell; hours show what an attention costs,
+and FLOPs, where they are known, what it computes. Published runs, dotted where ours stand beside
+them, are training losses alone: some 50 points a run, each a mean over 100 updates, so that most of
+their spikes lie between two points.
 """
 
 from typing import Any
@@ -20,40 +21,46 @@ from lmscaling.figures import style
 
 QUERY = """
     SELECT 'train' AS split, source, context, attention, size, params, seed, run, status,
-        updates, tokens, hours, loss
+        updates, tokens, hours, flops, loss
     FROM curves
     UNION ALL
     SELECT 'validation', source, context, attention, size, params, seed, run, status,
-        update, tokens, hours, val_loss
+        update, tokens, hours, flops, val_loss
     FROM validation
     WHERE run IN (SELECT run FROM final)
     UNION ALL
     SELECT 'decayed', 'measured', context, attention, size, params, seed, run, 'done',
-        update, tokens, hours, val_loss
+        update, tokens, hours, flops, val_loss
     FROM endpoints
     WHERE trunk IN (SELECT run FROM final)
     ORDER BY ALL
 """
 
-AXES = {"updates": "Updates", "tokens": "Tokens", "hours": "Productive time (hours)"}
+AXES = {
+    "updates": "Updates",
+    "tokens": "Tokens",
+    "hours": "Productive time (hours)",
+    "flops": "Compute (FLOPs)",
+}
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     contexts = sorted(rows.context.unique())
     published = style.PUBLISHED if style.beside(rows.source) else {}
     shades = style.shades_of(rows)
+    columns = {name: label for name, label in AXES.items() if rows[name].notna().any()}
     figure, panels = plt.subplots(
-        len(contexts), len(AXES), figsize=(style.PAGE, 0.9 + 1.7 * len(contexts)),
+        len(contexts), len(columns), figsize=(style.PAGE, 0.9 + 1.7 * len(contexts)),
         sharex="col", sharey=True, squeeze=False, layout="constrained",
     )  # fmt: skip
     for context, row in zip(contexts, panels, strict=True):
-        for column, axes in zip(AXES, row, strict=True):
+        for column, axes in zip(columns, row, strict=True):
             _draw_panel(axes, rows.loc[rows.context == context], column, shades, published)
         row[0].set_ylabel("Loss (nats per token)")
         row[-1].annotate(
             f"context {context:,}", (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center"
         )
-    for axes, label in zip(panels[-1], AXES.values(), strict=True):
+    for axes, label in zip(panels[-1], columns.values(), strict=True):
         axes.set_xlabel(label)
     style.legend_of(figure, shades, rows.source)
     sns.despine(figure)

@@ -2,10 +2,10 @@
 attention, m(L) = spent by softmax / spent by the other until the loss is first L, in updates, in
 FLOPs where they are known, and in productive hours; above 1 the other attention is the better one.
 Time runs to the right, as losses fall by their last 1.5 nats; rows of panels are sizes, lines
-contexts. In hours, the multiplier is that in updates times how much faster an update is. Bands are 95 % intervals for one
-shift of each curve by its seed, 0.002 nats; an end is cut where a curve, so shifted, does not reach
-the loss. Curves are training losses of published runs and validation losses of ours, at a constant
-rate.
+contexts. In hours, the multiplier is that in updates times how much faster an update is. Bands are
+95 % intervals for one shift of each curve by its seed, 0.002 nats; they are cut where a curve, so
+shifted, does not reach the loss. Curves are training losses of published runs and validation losses
+of ours, at a constant rate.
 """
 
 import seaborn as sns
@@ -31,6 +31,8 @@ LABELS = {
 SHOWN = 1.5
 """Nats above the lowest loss: what comes before is warm-up."""
 TICKS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
+NARROW = (0.3, 0.4, 0.7, 1.5, 3, 4)
+"""Further ticks where all multipliers lie within a factor of ten."""
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
@@ -52,6 +54,9 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         if lowest is not None:
             row[0].set_xlim(lowest + SHOWN, lowest - 0.05 * SHOWN)
         _laws.name_row(row[-1], f"{attention}, {size}")
+    low, high = panels[0, 0].get_ylim()
+    for axes in panels.flat:
+        _laws.plain_log(axes, sorted(TICKS + NARROW) if high < 10 * low else TICKS, "y")
     for axes in panels[-1]:
         axes.set_xlabel("Loss (nats per token)")
     handles = [
@@ -78,5 +83,5 @@ def _draw_panel(axes: Axes, pairs: list[Pair], axis: str, colours: dict[int, str
         _laws.band(axes, losses, [level.intervals[axis] for level in levels], colour)
     statuses = {style.tokens(pair.context): pair.found.status for pair in pairs}
     _laws.say(axes, _laws.told(statuses, multiplier.STATUSES, {"compared"}), 34)
-    _laws.plain_log(axes, TICKS, "y")
+    axes.set_yscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(5))

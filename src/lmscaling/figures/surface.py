@@ -1,10 +1,10 @@
 """How well the surface L(N, D) = E + A / N^alpha + B / D^beta follows its points. Left and middle,
 measured less fitted loss against N and against D, one surface for each attention (rows) and context
 (colours and markers); the grey band holds 95 % of points if seeds differ by 0.002 nats and the form
-is right. What lies far outside is what the form cannot follow. Right, the largest size as a surface
-through the smaller ones foresees it, against what was measured: bars are 95 % intervals that hold
-together, and a miss is hollow. Contexts without a surface are named with the reason. N counts
-parameters without embeddings, D tokens.
+is right. What lies far outside is what the form cannot follow. Right, how far the largest size is
+from what a surface through the smaller ones foresees: bars are 95 % intervals that hold together,
+and a miss, whose bar does not reach zero, is hollow. Contexts without a surface are named with the
+reason. N counts parameters without embeddings, D tokens.
 """
 
 import seaborn as sns
@@ -90,7 +90,8 @@ def _draw_residuals(left: Axes, right: Axes, groups: dict[int, Group], looks: di
         _laws.say(left, _laws.told(statuses, REASONS, {"fitted", "bound"}), 44)
     style.count_scale(left)
     right.set_xscale("log")
-    right.xaxis.set_major_locator(LogLocator(subs=[1, 3], numticks=5))
+    low, high = right.get_xlim()
+    right.xaxis.set_major_locator(LogLocator(subs=[1] if high > 100 * low else [1, 3]))
     right.xaxis.set_major_formatter(lambda value, _: short(value))
     right.xaxis.set_minor_locator(NullLocator())
     left.set_ylabel("Measured - fitted loss\n(nats per token)")
@@ -107,22 +108,22 @@ def _draw_foresight(axes: Axes, groups: dict[int, Group], looks: dict) -> None:
             low = value if span.low is None else span.low
             high = value if span.high is None else span.high
             axes.errorbar(
-                loss[i], value, yerr=[[value - low], [high - value]], fmt=mark, color=colour,
+                loss[i], loss[i] - value, yerr=[[high - value], [value - low]],
+                fmt=mark, color=colour,
                 markerfacecolor=colour if loss[i] in span else "white", markersize=4.5,
                 elinewidth=0.9,
             )  # fmt: skip
-            drawn += [loss[i], low, high]
+            drawn.append(i)
     if not drawn:
         _laws.say_instead(axes, "no prediction: " + holdout.STATUSES["no_surface"])
     else:
-        ends = [min(drawn), max(drawn)]
-        axes.plot(ends, ends, color="0.5", linewidth=0.8, zorder=1)
+        axes.axhline(0, color="0.5", linewidth=0.8, zorder=1)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         off = [status for status in statuses.values() if status == "missed"]
         said = f"missed at {len(off)} of {len(statuses)} contexts" if off else "none missed"
         _laws.say(axes, said + _absent(statuses), 44)
-    axes.set_ylabel("Foreseen loss\n(nats per token)")
+    axes.set_ylabel("Measured - foreseen loss\n(nats per token)")
 
 
 def _absent(statuses: dict[str, str]) -> str:
