@@ -171,7 +171,7 @@ def looks(names: Iterable[Hashable], colours: Sequence) -> dict:
 
 def legend(figure: Figure, handles: list[Line2D], title: str | None = None) -> None:
     figure.legend(
-        handles=handles, loc="outside upper center", ncols=min(6, len(handles)), title=title
+        handles=handles, loc="outside upper center", ncols=min(7, len(handles)), title=title
     )
 
 

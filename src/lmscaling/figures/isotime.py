@@ -53,6 +53,12 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         [
             Line2D([], [], color=colour, marker=mark, markersize=4.5, label=f"{budget:g} {unit}")
             for budget, (colour, mark) in looks.items()
+        ]
+        + [
+            Line2D(
+                [], [], color=colours[name], label=name, linestyle=style.dashes(name, attentions)
+            )
+            for name in attentions
         ],
     )
     _laws.note(figure, known.values())

@@ -15,6 +15,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from pandas import DataFrame
 
 from lmscaling.figures import style
@@ -90,4 +91,5 @@ def _draw_panel(
             marker="D", facecolor="white", edgecolor=colour, s=16, zorder=4, linewidth=0.9,
         )  # fmt: skip
     axes.set_xscale("log")
+    axes.xaxis.set_minor_locator(NullLocator())
     style.loss_scale(axes)
