@@ -28,6 +28,8 @@ TRAINING = [name for name in NAMES if "FROM speeds" not in figures.load(name).QU
 LOSSES = [name for name in TRAINING if re.search(r"\b(val_)?loss\b", figures.load(name).QUERY)]
 CURVES = {name for name in NAMES if hasattr(figures.load(name), "SWITCH")}
 
+LAWS = ["best_context", "isotime", "multiplier", "surface", "time_law"]
+
 
 @pytest.fixture
 def study(tmp_path, values):
@@ -258,7 +260,7 @@ def branch(study, run):
     record(study, run, log(header(run, start=30), update(39), validation(39, loss=2.0), end(39)))
 
 
-def test_learning_curves_mark_the_endpoints_and_no_other_figure_has_them(study, cells):
+def test_learning_curves_and_laws_have_the_endpoints_and_no_other_figure(study, cells):
     finish(study, cells)
     plain = {name: draw(study, name).with_suffix(".csv").read_text() for name in TRAINING}
     for run in lay_out(study, branches={"shares": [0.5]}).branches:
@@ -266,8 +268,10 @@ def test_learning_curves_mark_the_endpoints_and_no_other_figure_has_them(study, 
     drawn = {name: draw(study, name).with_suffix(".csv").read_text() for name in TRAINING}
     ends = [row for row in drawn["learning_curves"].splitlines() if row.startswith("decayed")]
     assert len(ends) == 16  # of the better of two rates
+    for name in LAWS:
+        assert ("decayed" in drawn[name]) == (name != "multiplier")
     assert drawn["learning_curves"].count("\n") == plain["learning_curves"].count("\n") + 16
-    for name in set(TRAINING) - CURVES:
+    for name in set(TRAINING) - CURVES - set(LAWS):
         assert drawn[name] == plain[name], name
 
 

@@ -35,7 +35,7 @@ rule figure:
         code=figure_source,
         look=[
             os.path.relpath(registry.PACKAGE / "figures" / f"{shared}.py")
-            for shared in ("style", "_speed", "_curves", "_map")
+            for shared in ("style", "_speed", "_curves", "_map", "_laws")
         ],
     output:
         report(

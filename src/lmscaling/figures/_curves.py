@@ -1,4 +1,4 @@
-"""What the figures of learning curves share: equal panels against updates, tokens or hours.
+"""What the figures of learning curves share: equal panels against updates, tokens, hours or FLOPs.
 
 They are figures of their own, so that each is wide enough to be read; the report shows one of them
 at a time.
@@ -16,25 +16,30 @@ from lmscaling.figures import style
 
 QUERY = """
     SELECT 'train' AS split, source, context, attention, size, params, seed, run, status,
-        updates, tokens, hours, loss
+        updates, tokens, hours, flops, loss
     FROM curves
     UNION ALL
     SELECT 'validation', source, context, attention, size, params, seed, run, status,
-        update, tokens, hours, val_loss
+        update, tokens, hours, flops, val_loss
     FROM validation
     WHERE run IN (SELECT run FROM final)
     UNION ALL
     SELECT 'decayed', 'measured', context, attention, size, params, seed, run, 'done',
-        update, tokens, hours, val_loss
+        update, tokens, hours, flops, val_loss
     FROM endpoints
     WHERE trunk IN (SELECT run FROM final)
     ORDER BY ALL
 """
 
-AXES = {"updates": "Updates", "tokens": "Tokens", "hours": "Productive time (hours)"}
-
+AXES = {
+    "updates": "Updates",
+    "tokens": "Tokens",
+    "hours": "Productive time (hours)",
+    "flops": "Compute (FLOPs)",
+}
 
 MOST_COLUMNS = 3
+"""Panels side by side."""
 
 
 def draw(rows: DataFrame, column: str) -> Figure:

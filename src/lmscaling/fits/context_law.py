@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from lmscaling.fits import parabola, uncertainty
 from lmscaling.fits.isotime import redrawn
 from lmscaling.fits.parabola import STATUSES, Optimum
+from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import STATED, Noise, Runs
 
 __all__ = ["STATUSES", "Losses", "fit"]
@@ -43,3 +44,10 @@ def fit(
         drawn = redrawn(context[None], loss, runs, noise, count)
         optima[name], _ = parabola.fit(context, loss, drawn)
     return optima
+
+
+def of(points: Group, count: int = uncertainty.REPLICATES) -> Optimum:
+    """The best context of one attention and size at the end of the budget."""
+    last = Group(tuple(point for point in points.points if point.share == 1))
+    losses = Losses(last.column("context"), last.column("loss"))
+    return fit({"size": losses}, count=count)["size"]

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from lmscaling.fits import loss_surface, uncertainty
 from lmscaling.fits.loss_surface import LossSurface
+from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import LEVEL, STATED, Interval, Noise
 
 STATUSES = {
@@ -36,6 +37,8 @@ class Holdout:
     """The ``N`` that was left out."""
     surface: LossSurface = field(repr=False)
     """Through the others."""
+    left_out: tuple[int, ...] = ()
+    """Places of its points among all."""
     predicted: tuple[float, ...] = ()
     intervals: tuple[Interval, ...] = ()
     """Of what a run would measure there; all hold together with 95 % confidence."""
@@ -81,7 +84,14 @@ def fit(
         status="predicted" if inside else "missed",
         size=float(N.max()),
         surface=surface,
+        left_out=tuple(np.flatnonzero(~known).tolist()),
         predicted=tuple(map(float, predicted)),
         intervals=tuple(intervals),
         errors=tuple(map(float, errors)),
     )
+
+
+def of(points: Group, count: int = uncertainty.REPLICATES) -> Holdout:
+    """The largest size of an attention at a context, foreseen by the others."""
+    N, D, loss = (points.column(name) for name in ("params", "tokens", "loss"))
+    return fit(N, D, loss, trunk=points.trunks, cell=points.cells, count=count)

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lmscaling.fits import parabola, uncertainty
 from lmscaling.fits.parabola import Optimum
+from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import STATED, Interval, Noise, Runs
 
 STATUSES = {
@@ -23,6 +24,8 @@ STATUSES = {
     "too_few": "fewer than three budgets have a bracketed optimum: no law",
 }
 FEWEST = 3
+NEAR = 0.07
+"""A run that spent so much less or more than a budget counts: its loss is off by 0.003 nats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,18 @@ def fit(
     G = float(np.exp(np.mean([row[0] for row in logs]) - p * np.mean(budgets)))
     interval = uncertainty.interval(rising[1:])
     return IsoTime(status="fitted", optima=optima, G=G, p=p, interval=interval)
+
+
+def near(points: Group) -> Group:
+    """The points that spent what their budget says."""
+    return Group(tuple(p for p in points.points if abs(p.spent / p.budget - 1) <= NEAR))
+
+
+def of(points: Group, count: int = uncertainty.REPLICATES) -> IsoTime:
+    """Best sizes of an attention at a context, by the budgets that its points reach."""
+    points = near(points)
+    N, budget, loss = (points.column(name) for name in ("params", "budget", "loss"))
+    return fit(N, budget, loss, trunk=points.trunks, cell=points.cells, count=count)
 
 
 def redrawn(place: NDArray, loss: NDArray, runs: Runs, stated: Noise, count: int) -> NDArray:

@@ -11,12 +11,14 @@ and data for ``C = 6 N D``: their equation 4.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from itertools import product
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lmscaling.fits import log_sum_exp, powers, profile, uncertainty
+from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import LEVEL, STATED, Interval, Noise, Runs
 
 STATUSES = {
@@ -36,8 +38,8 @@ CONVENTIONS = {
 """What ``N`` may count; exponents differ with it (Pearce and Song 2024, arXiv:2406.12907)."""
 
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "a")
-START = np.geomspace(0.04, 2, 9)
-"""Exponents in whose pairs searches begin."""
+STARTS = np.array(list(product(np.geomspace(0.04, 2, 9), repeat=2)))
+"""Pairs of exponents at which searches begin."""
 APART = 1.1
 """Ratio of exponents from which two minima are two."""
 CHANCE = 0.99
@@ -143,10 +145,12 @@ def fit(
     model, found = _search(N, D, loss, runs, noise)
     seen = runs.noise(loss - model.values(found.g_RJ, found.c_RP)[0], noise)
 
-    def lowest(noise: Noise) -> float:
-        return float(_search(N, D, loss, runs, noise)[1].chi2_R[0])
+    _, found = _search(N, D, loss, runs, seen)
 
-    degrees, cost = len(loss) - 5, lowest(seen)
+    def lowest(noise: Noise) -> float:  # wider noise moves the minimum little
+        return float(_search(N, D, loss, runs, noise, found.g_RJ)[1].chi2_R[0])
+
+    degrees, cost = len(loss) - 5, float(found.chi2_R[0])
     result = replace(blank, status="fitted", noise=seen, chi2=cost, degrees=degrees)
     if uncertainty.misfit(cost, seen, degrees):
         result = replace(result, status="misfit", noise=uncertainty.widen(lowest, seen, degrees))
@@ -159,13 +163,32 @@ def fit(
     return _judged(result, model, found, loss, runs, count)
 
 
+def of(points: Group, convention: str = "non_embedding", **options: Any) -> LossSurface:
+    """The surface of an attention at a context; options as for ``fit``."""
+    N, D = counted(points, convention), points.column("tokens")
+    of_runs = {"trunk": points.trunks, "cell": points.cells}
+    return fit(N, D, points.column("loss"), convention=convention, **of_runs, **options)
+
+
+def counted(points: Group, convention: str) -> NDArray:
+    """``N`` of every point by a key of ``CONVENTIONS``."""
+    if convention == "non_embedding":
+        return points.column("params")
+    positions = points.column("params_positions") if convention == "total_less_positions" else 0
+    return points.column("params_total") - positions
+
+
 def _search(
-    N: NDArray, D: NDArray, loss: NDArray, runs: Runs, noise: Noise
+    N: NDArray,
+    D: NDArray,
+    loss: NDArray,
+    runs: Runs,
+    noise: Noise,
+    start_RJ: NDArray = STARTS,
 ) -> tuple[powers.Powers, powers.Fitted]:
     """The best surface, first, and all others that fit about as well and have other exponents."""
     model = powers.Powers.of([N, D], runs.whitener(noise))
-    start = np.array([(alpha, beta) for alpha in START for beta in START])
-    found = powers.fit(model, np.tile(loss, (len(start), 1)), start)
+    found = powers.fit(model, np.tile(loss, (len(start_RJ), 1)), start_RJ)
     order = np.argsort(found.chi2_R, kind="stable")
     good = order[found.chi2_R[order] < found.chi2_R[order[0]] + profile.RISE]
     kept = [good[0]]

@@ -13,7 +13,9 @@ FLOPs and hours take the same place between the same points, so the product is e
 The seed shifts a whole curve: intervals come from draws of one shift for each.
 """
 
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -29,6 +31,16 @@ STATUSES = {
     "too_few": "fewer than two points in some curve",
 }
 
+QUERY = """
+    SELECT source, size, params, context, attention, seeds, updates, hours, flops, loss
+    FROM law_means
+    WINDOW pair AS (PARTITION BY source, size, context)
+    QUALIFY bool_or(attention = 'softmax') OVER pair AND bool_or(attention <> 'softmax') OVER pair
+    ORDER BY source, params, size, context, attention DESC, updates
+"""
+"""Curves of what is compared with softmax, means over seeds."""
+
+REFERENCE = "softmax"
 AXES = ("updates", "flops", "hours")
 WINDOW = 21
 LEVELS = 20
@@ -111,6 +123,47 @@ def fit(
         ends = {a: _exp(uncertainty.interval(drawn[i, :, j])) for i, a in enumerate(AXES)}
         made.append(AtLoss(float(loss), **m, speed=m["hours"] / m["updates"], intervals=ends))
     return Multipliers(status="compared", levels=tuple(made), crossings=crossings)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An attention beside softmax, at one size and context of one source."""
+
+    source: str
+    size: str
+    context: int
+    attention: str
+    axes: tuple[str, ...]
+    """Of ``AXES``, those on which both are known."""
+    found: Multipliers
+
+
+def pairs(rows: Iterable[tuple], count: int = uncertainty.REPLICATES) -> list[Pair]:
+    """Every comparison that the rows of ``QUERY`` allow, in their order."""
+    curves: dict[tuple, dict[str, list[tuple]]] = defaultdict(lambda: defaultdict(list))
+    for source, size, _, context, attention, *numbers in rows:
+        curves[source, size, context][attention].append(tuple(numbers))
+    made = []
+    for key, known in curves.items():
+        table = {name: np.array(part, dtype=float).T for name, part in known.items()}
+        reference = table.pop(REFERENCE)
+        for attention, other in table.items():
+            made.append(Pair(*key, attention, *_compared(reference, other, count)))
+    return made
+
+
+def _compared(one: NDArray, two: NDArray, count: int) -> tuple[tuple[str, ...], Multipliers]:
+    """The axes that are known, and the multipliers, of columns of ``QUERY`` from ``seeds`` on."""
+    costed = bool(np.isfinite(one[3]).all() and np.isfinite(two[3]).all())
+    # Means over seeds differ less; the two may have unlike many.
+    shrunk = np.sqrt((1 / one[0, 0] + 1 / two[0, 0]) / 2)
+    noise = replace(STATED, seed_sd=STATED.seed_sd * shrunk, point_sd=STATED.point_sd * shrunk)
+    curves = [
+        Curve(updates, flops if costed else updates, hours, loss)
+        for _, updates, hours, flops, loss in (one, two)
+    ]
+    found = fit(*curves, noise=noise, count=count)
+    return tuple(axis for axis in AXES if costed or axis != "flops"), found
 
 
 @dataclass(frozen=True)

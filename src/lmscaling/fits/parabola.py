@@ -43,6 +43,8 @@ class Optimum:
     """Of ``at``; an open end where replicates have no optimum on that side."""
     loss: float | None = None
     """What the parabola says there, nats per token."""
+    bend: float | None = None
+    """``b`` of the formula, nats."""
     lowest: float | None = None
     """The tried value with the lowest loss."""
 
@@ -62,7 +64,7 @@ def fit(x_n: NDArray, loss_n: NDArray, drawn_Rn: NDArray) -> tuple[Optimum, NDAr
         return Optimum(status="edge", lowest=lowest), nowhere
     near = np.abs(which - best) <= AROUND
     u = np.log(x_n[near])
-    at, height = _vertices(u, np.concatenate([loss_n[None, near], drawn_Rn[:, near]]))
+    at, height, bend = _vertices(u, np.concatenate([loss_n[None, near], drawn_Rn[:, near]]))
     if not np.isfinite(at[0]):
         return Optimum(status="flat", lowest=lowest), nowhere
     optimum = np.exp(at[0])
@@ -70,20 +72,24 @@ def fit(x_n: NDArray, loss_n: NDArray, drawn_Rn: NDArray) -> tuple[Optimum, NDAr
         return Optimum(status="thin", lowest=lowest), nowhere
     ends = uncertainty.interval(at[1:])
     interval = Interval(*(None if e is None else float(np.exp(e)) for e in (ends.low, ends.high)))
-    loss = float(height[0])
     found = Optimum(
-        status="bracketed", at=float(optimum), interval=interval, loss=loss, lowest=lowest
+        status="bracketed",
+        at=float(optimum),
+        interval=interval,
+        loss=float(height[0]),
+        bend=float(bend[0]),
+        lowest=lowest,
     )
     return found, at[1:]
 
 
-def _vertices(u: NDArray, loss_Rn: NDArray) -> tuple[NDArray, NDArray]:
-    """Place and height of the vertex of each row. Without a minimum it lies infinitely far down the
-    slope."""
+def _vertices(u: NDArray, loss_Rn: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    """Place and height of the vertex of each row, and the bend. Without a minimum the vertex lies
+    infinitely far down the slope."""
     middle = u.mean()
     columns = np.stack([np.ones_like(u), u - middle, (u - middle) ** 2], axis=1)
     level, slope, bend = np.linalg.lstsq(columns, loss_Rn.T, rcond=None)[0]
     cup = bend > 1e-12 * np.abs(loss_Rn).max()
     bend = np.where(cup, bend, 1)
     at = np.where(cup, middle - slope / (2 * bend), -np.sign(slope) * np.inf)
-    return at, level - slope**2 / (4 * bend)
+    return at, level - slope**2 / (4 * bend), bend

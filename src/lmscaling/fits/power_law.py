@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import chi2
 
 from lmscaling.fits import powers, uncertainty
+from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import STATED, Interval, Noise, Runs
 
 STATUSES = {
@@ -63,12 +64,21 @@ class PowerLaw:
     gamma: float | None = None
     intervals: dict[str, Interval] = field(default_factory=dict)
     """Of ``E``, ``k`` and ``gamma``."""
+    drawn: dict[str, NDArray] = field(default_factory=dict, repr=False, compare=False)
+    """Parameters of the replicates, for bands around curves."""
 
     def loss(self, x: ArrayLike) -> NDArray:
         """What the law says elsewhere, nats per token."""
         if self.E is None or self.k is None or self.gamma is None:
             raise ValueError(f"a law of status {self.status!r} has no values")
         return self.E + self.k * np.asarray(x, dtype=float) ** -self.gamma
+
+    def band(self, x: ArrayLike) -> list[Interval]:
+        """Intervals of the law elsewhere."""
+        if not self.drawn:
+            raise ValueError(f"a law of status {self.status!r} has no values")
+        E, k, gamma = (self.drawn[name] for name in ("E", "k", "gamma"))
+        return [uncertainty.interval(E + k * at**-gamma) for at in np.ravel(x)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +139,16 @@ def fit(
     ratio = max(joint.chi2 - chi2_free(noise), 0.0)
     p_value = float(chi2.sf(ratio, len(enough) - 1))
     return PowerLaws(shared=shared, free=free, ratio=ratio, p_value=p_value)
+
+
+def of(points: Group, count: int = uncertainty.REPLICATES) -> PowerLaws:
+    """Loss over hours of every attention, of one size at one context; over updates where budgets
+    count those."""
+    curves = {
+        attention: Points(group.column("spent"), group.column("loss"), group.trunks, group.cells)
+        for attention, group in points.split("attention").items()
+    }
+    return fit(curves, count=count)
 
 
 @dataclass(frozen=True)
@@ -199,6 +219,7 @@ class _Joint:
                     "k": uncertainty.interval(k_R[:, j]),
                     "gamma": uncertainty.interval(again.g_RJ[:, j]),
                 },
+                drawn={"E": again.c_RP[:, 0], "k": k_R[:, j], "gamma": again.g_RJ[:, j]},
             )
             for j, name in enumerate(self.names)
         }

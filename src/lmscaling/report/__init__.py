@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from duckdb import DuckDBPyConnection
 
-from lmscaling import claims, figures, grid, published, registry, store
+from lmscaling import claims, figures, grid, laws, published, registry, store
 from lmscaling.errors import UserError
 from lmscaling.files import write_text
 from lmscaling.report import cells, crossings, losses, made, question, rates
@@ -29,6 +29,7 @@ TABLES: tuple[Callable[[DuckDBPyConnection], list[Table]], ...] = (
     losses.tables,
     rates.tables,
     crossings.tables,
+    laws.tables,
     lambda db: [claims.table(db)],
     made.tables,
 )

@@ -1,0 +1,248 @@
+"""What follows from a study: tables and figures say what the fits say, and of which points."""
+
+import json
+import shutil
+
+import law_study
+import pytest
+from conftest import ROOT
+from test_store import header, log, record, validation
+
+from lmscaling import figures, laws, store
+from lmscaling.figures import _laws
+from lmscaling.fits import context_law, isotime, loss_surface, multiplier, points, power_law
+
+FIGURES = ["best_context", "isotime", "multiplier", "surface", "time_law"]
+PUBLISHED = ROOT / "results" / "published"
+
+
+@pytest.fixture(scope="module")
+def decayed(tmp_path_factory):
+    """A study with branches, and what is computed from it."""
+    from conftest import STUDY
+
+    folder = tmp_path_factory.mktemp("decayed")
+    law_study.write(folder, law_study.values_of(STUDY))
+    store.build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(decayed):
+    return tables(decayed)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results") / "published"
+    shutil.copytree(PUBLISHED, folder)
+    store.build(folder)
+    return folder
+
+
+def tables(folder):
+    with store.connect(folder / "store") as db:
+        return {table.name: table for table in laws.tables(db)}
+
+
+def known(folder):
+    with store.connect(folder / "store") as db:
+        return points.read(db.sql(points.QUERY).fetchall())
+
+
+def records(table):
+    return [dict(zip(table.head, row, strict=True)) for row in table.rows]
+
+
+def ends(text):
+    low, _, high = text.partition("(")[2].rstrip(")").partition(" to ")
+    return float(low), float(high)
+
+
+def test_a_known_surface_comes_back_within_its_intervals(made):
+    rows = records(made["surfaces"])
+    assert len(rows) == 6
+    truth = law_study.PARAMETERS
+    share = truth["beta"] / (truth["alpha"] + truth["beta"])
+    for row in rows:
+        assert row["points are"] == "ends of decayed branches, validation loss"
+        assert row["points"] == "20"
+        assert row["status"] == loss_surface.STATUSES["fitted"]
+        assert row["check"] == "agrees"
+        for name, value in (("alpha", truth["alpha"]), ("beta", truth["beta"]), ("a", share)):
+            low, high = ends(row[name])
+            assert low - 0.01 <= value <= high + 0.01
+
+
+def test_exponents_move_with_what_N_counts(made):
+    rows = records(made["conventions"])
+    assert len(rows) == 18
+    alphas = [float(row["alpha"].split()[0]) for row in rows[:3]]
+    assert alphas[0] < alphas[2] == pytest.approx(alphas[1], abs=0.02)
+
+
+def test_tables_say_what_the_fits_say(decayed, made):
+    groups = points.groups(known(decayed), "attention", "context")
+    group = groups["measured", "softmax", 4096]
+    law = loss_surface.of(group, count=laws.COUNT)
+    row = next(r for r in records(made["surfaces"]) if r["context (tokens)"] == "4k")
+    assert row["E (nats)"].split()[0] == f"{law.values['E']:.3g}"
+    assert ends(row["a"]) == pytest.approx(
+        (law.intervals["a"].low, law.intervals["a"].high), abs=5e-4
+    )
+    best = isotime.of(group, laws.COUNT)
+    rows = [r for r in records(made["best_sizes"]) if r["context (tokens)"] == "4k"]
+    last = next(r for r in rows if r["budget"] == "law over budgets")
+    assert last["best N (parameters)"].startswith(f"t^{best.p:.3g} (")
+    assert last["status"] == isotime.STATUSES["fitted"]
+    size = points.groups(known(decayed), "size", "context")["measured", "m", 1024]
+    row = next(
+        r for r in records(made["time_laws"])
+        if (r["size"], r["context (tokens)"], r["attention"]) == ("m", "1k", "linear")
+    )  # fmt: skip
+    gamma = power_law.of(size, laws.COUNT).laws["linear"].gamma
+    assert row["gamma"].split()[0] == f"{gamma:.3g}"
+
+
+def test_hours_are_updates_times_speed(made):
+    rows = records(made["multipliers"])
+    assert len(rows) == 12
+    for row in rows:
+        updates, hours = (float(row[f"{n} (ratio)"].split()[0]) for n in ("updates", "= hours"))
+        assert hours == pytest.approx(updates * float(row["x speed (ratio)"]), rel=0.01)
+        slow = 1 + 1024 * int(row["context (tokens)"][:-1]) / 8192
+        assert float(row["x speed (ratio)"]) == pytest.approx(slow / 1.2, rel=0.01)
+        assert row["FLOPs (ratio)"]
+
+
+def test_the_largest_size_is_foreseen(made):
+    for row in records(made["held_out"]):
+        assert row["N left out"] == "800M"
+        assert row["points"] == "5"
+        assert row["status"] == "every point lies within its interval"
+        assert float(row["rms error (nats)"]) < 0.02
+
+
+def test_three_contexts_bracket_nothing_and_the_table_says_so(made):
+    for row in records(made["best_contexts"]):
+        assert row["best context (tokens)"] == ""
+        assert row["status"] == context_law.STATUSES["too_few"]
+
+
+def test_every_table_has_its_query_and_stands_under_laws(decayed, made):
+    with store.connect(decayed / "store") as db:
+        for table in made.values():
+            assert table.section == "laws"
+            assert db.sql(table.query).limit(1).fetchall()
+
+
+def test_without_branches_points_are_those_of_trunks_and_the_table_says_so(tmp_path, values):
+    law_study.write(tmp_path / "trunks", law_study.values_of(values), branches=False)
+    store.build(tmp_path / "trunks")
+    found = tables(tmp_path / "trunks")
+    for row in records(found["surfaces"]):
+        assert row["points are"].startswith("no branch is done: trunks at a constant rate")
+        assert row["points"] == "20"
+
+
+def test_a_fit_has_branches_or_trunks_and_never_both(tmp_path, values):
+    laid_out = law_study.write(tmp_path / "half", law_study.values_of(values))
+    for run, cell in laid_out.branches.items():
+        if cell.context == 1024 or (cell.attention, cell.branch) == ("linear", 0.5):
+            shutil.rmtree(tmp_path / "half" / "runs" / run)
+    store.build(tmp_path / "half")
+    groups = points.groups(known(tmp_path / "half"), "attention", "context")
+    for (_, attention, context), group in groups.items():
+        assert {p.schedule for p in group.points} == {"constant" if context == 1024 else "decayed"}
+        assert len(group.points) == (16 if attention == "linear" and context > 1024 else 20)
+
+
+def test_sources_are_never_mixed(published, decayed):
+    both = points.groups(known(published) + known(decayed), "attention", "context")
+    assert ("published", "softmax", 1024) in both
+    assert ("measured", "softmax", 1024) in both
+    for (source, *_), group in both.items():
+        assert {p.source for p in group.points} == {source}
+
+
+def test_published_points_pass_the_shares_of_a_day_or_end(published):
+    for p in known(published):
+        assert (p.schedule, p.split, p.flops) == ("constant", "train", None)
+        if p.share < 1 or p.spent == 24:
+            assert p.hours == pytest.approx(24 * p.share)
+        else:
+            assert 14.9 < p.hours < 24
+    groups = points.groups(known(published), "attention", "context")
+    near = isotime.near(groups["published", "softmax", 65536])
+    assert {p.size for p in near.points if p.share == 1} == set()  # ended after 15 to 22 hours
+
+
+def test_published_surfaces_have_numbers_or_say_why_not(published):
+    found = tables(published)
+    rows = {(r["attention"], r["context (tokens)"]): r for r in records(found["surfaces"])}
+    assert rows["softmax", "512"]["status"] == loss_surface.STATUSES["too_few"]
+    assert rows["softmax", "512"]["a"] == ""
+    assert rows["softmax", "4k"]["status"] == loss_surface.STATUSES["misfit"]
+    assert rows["softmax", "4k"]["a"]
+    assert {r["FLOPs (ratio)"] for r in records(found["multipliers"])} == {""}
+    best = {(r["attention"], r["size"]): r for r in records(found["best_contexts"])}
+    assert best["softmax", "774M"]["status"] == context_law.STATUSES["bracketed"]
+    assert {r["budget"] for r in records(found["best_sizes"])} == {"all, hours"}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_has_the_points_of_its_fits_as_data(decayed, name):
+    with store.connect(decayed / "store") as db:
+        rows = db.sql(figures.load(name).QUERY).df()
+        if name == "multiplier":
+            plain = db.sql(multiplier.QUERY).fetchall()
+            assert [tuple(row) for row in rows.itertuples(index=False)] == plain
+            return
+        expected = points.read(db.sql(points.QUERY).fetchall())
+    assert _laws.points(rows) == [p for p in expected if name != "best_context" or p.share == 1]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_stands_under_laws_and_says_what_its_points_are(published, name, monkeypatch):
+    said = []
+    plain = _laws.note
+    monkeypatch.setattr(_laws, "note", lambda f, g: said.extend(g) or plain(f, said))
+    figures.save(name, published / "store", published / "figures")
+    assert figures.load(name).SECTION == "laws"
+    assert {group.of for group in said} <= {"trunks at a constant rate, training loss"}
+    assert bool(said) == (name != "multiplier")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_study_of_one_attention_has_laws_but_nothing_to_compare(tmp_path, values, name):
+    study = tmp_path / "one"
+    axes = {"attention": ["linear"], "context": [1024]}
+    law_study.write(study, law_study.values_of(values, **axes))
+    store.build(study)
+    figures.save(name, study / "store", study / "figures")
+    assert figures.says_nothing(name, study / "figures") == (name == "multiplier")
+    if name == "surface":
+        found = tables(study)
+        assert found["surfaces"].rows
+        assert {row["p of one E"] for row in records(found["time_laws"])} == {""}
+        assert found["multipliers"].rows == found["loss_crossings"].rows == ()
+
+
+def test_a_study_without_a_run_has_tables_without_rows(tmp_path, values):
+    law_study.write(tmp_path / "empty", law_study.values_of(values), False, False)
+    store.build(tmp_path / "empty")
+    assert [table.rows for table in tables(tmp_path / "empty").values()] == [()] * 8
+
+
+def test_a_budget_in_updates_is_shared_in_updates(tmp_path, values):
+    (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    from lmscaling import grid
+
+    for run in grid.read_record(tmp_path / "study.json").grid.cells:
+        rows = [validation(n, loss=4 - n / 40) for n in range(1, 41)]
+        record(tmp_path, run, log(header(run), *rows), updates=40)
+    store.build(tmp_path)
+    found = known(tmp_path)
+    assert {p.unit for p in found} == {"updates"}
+    assert sorted({p.budget for p in found}) == [2.5, 5, 10, 20, 40]
+    assert all(p.updates == pytest.approx(p.budget) for p in found)
