@@ -49,7 +49,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     contexts = sorted(rows.context.unique())
     published = style.PUBLISHED if style.beside(rows.source) else {}
     shades = style.shades_of(rows)
-    columns = {name: label for name, label in AXES.items() if rows[name].notna().any()}
+    columns = {name: label for name, label in AXES.items() if bool(rows[name].notna().any())}
     figure, panels = plt.subplots(
         len(contexts), len(columns), figsize=(style.PAGE, 0.9 + 1.7 * len(contexts)),
         sharex="col", sharey=True, squeeze=False, layout="constrained",
