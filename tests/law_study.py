@@ -48,7 +48,8 @@ def write(folder, values, branches=True, trunks=True, seed=0):
         points = [(share, loss(cell, share) + 0.05 + luck[run]) for share in shares]
         fill(folder, run, cell, points)
     for run, cell in laid_out.branches.items() if branches else ():
-        fill(folder, run, cell, [(cell.branch, loss(cell, cell.branch) + luck[cell.trunk])])
+        share = cell.branch or 1.0
+        fill(folder, run, cell, [(share, loss(cell, share) + luck[cell.trunk])])
     return laid_out
 
 
@@ -70,7 +71,7 @@ def loss(cell, share: float) -> float:
 def fill(folder, run, cell, points):
     n = int(N[cell.size])
     first = replace(header(run), params=n, params_total=n + 10**7 + 8 * cell.context)
-    rows = [replace(first, flops_per_token=6.0 * n)]
+    at, rows = 0, [replace(first, flops_per_token=6.0 * n)]
     for share, value in points:
         tokens = share * per_day(cell)
         place = {"tokens": int(tokens), "train_seconds": 86400 * share}

@@ -34,15 +34,15 @@ CELL_COLUMNS = {
     "trunk": "VARCHAR",
     "d_model": "BIGINT",
     "n_layer": "BIGINT",
-    "position": "VARCHAR",
+    "positions": "VARCHAR",
     "update_tokens": "BIGINT",
     "budget": "VARCHAR",
     "skipped": "VARCHAR",
     "place": "BIGINT",
 }
 """Columns of ``cells``; ``source`` is ``measured``, or ``published`` of a run that others trained;
-``skipped`` is the reason, ``place`` stands in the study's order; a branch is a cell of its own, and
-a trunk's ``trunk`` is its own run."""
+``positions`` is how they are told (``learned``, ...); ``skipped`` is the reason, ``place`` stands
+in the study's order; a branch is a cell of its own, and a trunk's ``trunk`` is its own run."""
 
 
 def build(study: Path) -> dict[str, int]:
@@ -185,7 +185,7 @@ def _row(cell: Cell, skipped: str | None) -> dict[str, Any]:
         "trunk": cell.trunk,
         "d_model": cell.model.d_model,
         "n_layer": cell.model.n_layer,
-        "position": cell.position,
+        "positions": cell.position,
         "update_tokens": cell.update_tokens,
         "budget": cell.budget,
         "skipped": skipped,

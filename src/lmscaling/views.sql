@@ -118,7 +118,7 @@ budgets AS (
     SELECT
         * EXCLUDE (updates, tokens, train_seconds, budget),
         if(source = 'published', 'train', 'validation') AS split,
-        if(position = 'learned', context * d_model, 0) AS params_positions,
+        if(positions = 'learned', context * d_model, 0) AS params_positions,
         split_part(budget, ' ', 1)::DOUBLE * CASE
             WHEN budget LIKE '%hour%' THEN 1 WHEN budget LIKE '%minute%' THEN 1 / 60
             WHEN budget LIKE '%second%' THEN 1 / 3600

@@ -6,6 +6,7 @@ A law that has no answer is never an empty panel: its status stands there in wor
 import textwrap
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import seaborn as sns
@@ -21,11 +22,13 @@ from lmscaling.fits.parabola import AROUND, Optimum
 from lmscaling.fits.points import Group, Point, read
 from lmscaling.fits.uncertainty import Interval
 
+Stroke = Literal["-", "--", ":", "-."]
+
 COUNT = 400
 """Replicates: ten lie beyond either end of an interval, enough for a line's width."""
 MOST_CONTEXTS = 4
 """Rows or columns that a page can hold."""
-STROKES = ("-", "--", ":", "-.")
+STROKES: tuple[Stroke, ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 
 
@@ -35,9 +38,10 @@ def points(rows: DataFrame) -> list[Point]:
     return read(plain.itertuples(index=False, name=None))
 
 
-def source(rows: DataFrame) -> DataFrame:
-    """The rows of one source: ours, or published ones where we have none."""
-    return rows.loc[rows.source == min(rows.source)]
+def of_one_source(query: str) -> str:
+    """The rows of ours, or published ones where we have none: laws of both would cover each other,
+    and tables hold them."""
+    return query.replace("ORDER BY", "QUALIFY source = min(source) OVER () ORDER BY")
 
 
 def spread(values: Iterable[int]) -> list[int]:
@@ -86,7 +90,7 @@ def say_instead(axes: Axes, text: str, width: int = 26) -> None:
     )  # fmt: skip
 
 
-def told(statuses: Mapping[Hashable, str], meanings: Mapping[str, str], besides: set[str]) -> str:
+def told(statuses: Mapping[Any, str], meanings: Mapping[str, str], besides: set[str]) -> str:
     """Statuses in words, those of several together; ``besides`` need none."""
     count = Counter(status for status in statuses.values() if status not in besides)
     lines = []
@@ -128,7 +132,7 @@ def optimum(
     if best.at is None or best.loss is None or best.bend is None or best.interval is None:
         return
     known = sorted(set(values))
-    place = known.index(best.lowest)
+    place = known.index(best.lowest or known[0])
     ends = known[max(0, place - AROUND)], known[min(len(known) - 1, place + AROUND)]
     x = np.geomspace(*ends, 30)
     bent = best.loss + best.bend * np.log(x / best.at) ** 2

@@ -19,12 +19,13 @@ from lmscaling.fits import context_law, points
 from lmscaling.fits.points import Group
 
 SECTION = "laws"
-QUERY = points.QUERY.replace("FROM law_points", "FROM law_points WHERE share = 1")
+QUERY = _laws.of_one_source(points.QUERY).replace(
+    "FROM law_points", "FROM law_points WHERE share = 1"
+)
 COLUMNS = 3
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    rows = _laws.source(rows)
     known = points.groups(_laws.points(rows), "attention", "size")
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]

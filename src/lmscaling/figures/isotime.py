@@ -22,11 +22,11 @@ from lmscaling.fits.isotime import IsoTime
 from lmscaling.fits.points import Group
 
 SECTION = "laws"
-QUERY = points.QUERY
+QUERY = _laws.of_one_source(points.QUERY)
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    known = points.groups(_laws.points(_laws.source(rows)), "attention", "context")
+    known = points.groups(_laws.points(rows), "attention", "context")
     contexts = _laws.most_sizes([p for group in known.values() for p in group.points])
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
@@ -95,7 +95,7 @@ def _draw_losses(axes: Axes, group: Group, law: IsoTime, looks: dict, unit: str)
 def _draw_growth(axes: Axes, laws: dict[str, IsoTime], colours: dict[str, str]) -> None:
     """Best sizes over time, of all attentions."""
     found = {
-        name: [(t, best) for t, best in law.optima.items() if best.at is not None]
+        name: [(t, best, best.at) for t, best in law.optima.items() if best.at is not None]
         for name, law in laws.items()
     }
     lines = []
@@ -108,11 +108,11 @@ def _draw_growth(axes: Axes, laws: dict[str, IsoTime], colours: dict[str, str]) 
     if not any(found.values()):
         _laws.say_instead(axes, "no budget has a bracketed optimum")
         return
-    times = [t for best in found.values() for t, _ in best]
+    times = [t for best in found.values() for t, _, _ in best]
     _laws.plain_log(axes, sorted(set(times)), "x")
     axes.set_yscale("log")
     for name, best in found.items():
-        axes.plot([t for t, _ in best], [b.at for _, b in best], "o", color=colours[name])
+        axes.plot([t for t, _, _ in best], [at for _, _, at in best], "o", color=colours[name])
         law = laws[name]
         if law.G is not None and law.p is not None:
             axes.plot(times := sorted(times), [law.G * t**law.p for t in times],
@@ -122,7 +122,7 @@ def _draw_growth(axes: Axes, laws: dict[str, IsoTime], colours: dict[str, str]) 
     axes.yaxis.set_minor_locator(NullLocator())
     axes.margins(0.12, 0.25)
     for name, best in found.items():
-        for t, one in best:
-            if one.at is not None and one.interval is not None:
-                _laws.bar(axes, t, one.at, one.interval, colours[name], across=False)
+        for t, one, at in best:
+            if one.interval is not None:
+                _laws.bar(axes, t, at, one.interval, colours[name], across=False)
     _laws.say(axes, "\n".join(lines), 40)

@@ -21,7 +21,7 @@ from lmscaling.fits import multiplier
 from lmscaling.fits.multiplier import Pair
 
 SECTION = "laws"
-QUERY = multiplier.QUERY
+QUERY = multiplier.QUERY.replace("ORDER BY", "AND source = min(source) OVER () ORDER BY")
 
 LABELS = {
     "updates": "Multiplier\nin updates (ratio)",
@@ -36,7 +36,6 @@ NARROW = (0.3, 0.4, 0.7, 1.5, 3, 4)
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    rows = _laws.source(rows)
     plain = rows.astype(object).where(rows.notna(), None)
     known = multiplier.pairs(plain.itertuples(index=False, name=None), _laws.COUNT)
     axes_known = [a for a in multiplier.AXES if any(a in pair.axes for pair in known)]
@@ -68,7 +67,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     return figure
 
 
-def _stroke(contexts: list[int], context: int) -> str:
+def _stroke(contexts: list[int], context: int) -> _laws.Stroke:
     return _laws.STROKES[contexts.index(context) % len(_laws.STROKES)]
 
 

@@ -1,10 +1,10 @@
-"""How well the surface L(N, D) = E + A / N^alpha + B / D^beta follows its points. Left and middle,
-measured less fitted loss against N and against D, one surface for each attention (rows) and context
-(colours and markers); the grey band holds 95 % of points if seeds differ by 0.002 nats and the form
-is right. What lies far outside is what the form cannot follow. Right, how far the largest size is
-from what a surface through the smaller ones foresees: bars are 95 % intervals that hold together,
-and a miss, whose bar does not reach zero, is hollow. Contexts without a surface are named with the
-reason. N counts parameters without embeddings, D tokens.
+"""How well a surface of loss follows its points. L(N, D) = E + A / N^alpha + B / D^beta. Left and
+middle, measured less fitted loss against N and against D, one surface for each attention (rows) and
+context (colours and markers); the grey band holds 95 % of points if seeds differ by 0.002 nats and
+the form is right. What lies far outside is what the form cannot follow. Right, how far the largest
+size is from what a surface through the smaller ones foresees: bars are 95 % intervals that hold
+together, and a miss, whose bar does not reach zero, is hollow. Contexts without a surface are named
+with the reason. N counts parameters without embeddings, D tokens.
 """
 
 import seaborn as sns
@@ -22,7 +22,7 @@ from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import STATED
 
 SECTION = "laws"
-QUERY = points.QUERY
+QUERY = _laws.of_one_source(points.QUERY)
 
 REASONS = loss_surface.STATUSES | {
     "not_unique": "many surfaces fit",
@@ -33,7 +33,6 @@ REASONS = loss_surface.STATUSES | {
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    rows = _laws.source(rows)
     known = points.groups(_laws.points(rows), "attention", "context")
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]

@@ -19,7 +19,7 @@ from lmscaling.fits import points, power_law
 from lmscaling.fits.points import Group
 
 SECTION = "laws"
-QUERY = points.QUERY
+QUERY = _laws.of_one_source(points.QUERY)
 
 WAYS = """
     SELECT source, size, context, attention, run, spent, budget, loss FROM law_curves
@@ -31,7 +31,6 @@ STATUSES = power_law.STATUSES | {"misfit": "off by more than noise", "bound": "t
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    rows = _laws.source(rows)
     known = points.groups(_laws.points(rows), "size", "context")
     ways = db.sql(WAYS).df()
     ways = ways.loc[(ways.source == min(rows.source)) & (ways.spent > ways.budget / 50)]

@@ -140,7 +140,9 @@ class Pair:
 
 def pairs(rows: Iterable[tuple], count: int = uncertainty.REPLICATES) -> list[Pair]:
     """Every comparison that the rows of ``QUERY`` allow, in their order."""
-    curves: dict[tuple, dict[str, list[tuple]]] = defaultdict(lambda: defaultdict(list))
+    curves: dict[tuple[str, str, int], dict[str, list[tuple]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for source, size, _, context, attention, *numbers in rows:
         curves[source, size, context][attention].append(tuple(numbers))
     made = []
@@ -148,7 +150,8 @@ def pairs(rows: Iterable[tuple], count: int = uncertainty.REPLICATES) -> list[Pa
         table = {name: np.array(part, dtype=float).T for name, part in known.items()}
         reference = table.pop(REFERENCE)
         for attention, other in table.items():
-            made.append(Pair(*key, attention, *_compared(reference, other, count)))
+            axes, found = _compared(reference, other, count)
+            made.append(Pair(*key, attention, axes, found))
     return made
 
 
@@ -162,7 +165,7 @@ def _compared(one: NDArray, two: NDArray, count: int) -> tuple[tuple[str, ...], 
         Curve(updates, flops if costed else updates, hours, loss)
         for _, updates, hours, flops, loss in (one, two)
     ]
-    found = fit(*curves, noise=noise, count=count)
+    found = fit(curves[0], curves[1], noise=noise, count=count)
     return tuple(axis for axis in AXES if costed or axis != "flops"), found
 
 
