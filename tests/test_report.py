@@ -136,7 +136,7 @@ def test_the_page_asks_no_network_for_anything_and_has_no_script(page, published
 
 def test_the_published_page_cites_its_source_and_has_no_cells(published):
     _, text = published
-    assert headings(text) == ["question", "speed", "learning", "claims", "audit"]
+    assert headings(text) == ["question", "speed", "learning", "laws", "claims", "audit"]
     assert "48 runs and 289 times of Buckman and Gelada" in text
     assert 'id="final_losses"' in text
     assert "3.3327</td>" in text  # as published, without an error
@@ -145,7 +145,7 @@ def test_the_published_page_cites_its_source_and_has_no_cells(published):
 
 def test_sections_with_nothing_are_left_out(study, cells):
     finish(study, cells[:1])
-    assert headings(write(study)) == ["question", "grid", "learning", "audit"]
+    assert headings(write(study)) == ["question", "grid", "learning", "laws", "audit"]
 
 
 def test_a_study_that_has_not_begun_has_its_question_and_its_grid(study):
@@ -168,12 +168,12 @@ def test_the_question_is_made_from_the_values(study):
 def test_the_switch_is_of_radio_buttons_and_hides_nothing_before_it_is_understood(page):
     part = page.partition('<div class="switch">')[2].partition('<div class="table"')[0]
     shown = re.findall(r'<figure id="(learning_curves\w*)"', part)
-    assert len(shown) == 3
+    assert len(shown) == 4
     buttons = re.findall(r'<input type="radio" name="(\S+)" id="show-(\w+)"( checked)?>', part)
     assert [name for _, name, _ in buttons] == shown
     assert len({group for group, _, _ in buttons}) == 1
-    assert [bool(checked) for *_, checked in buttons] == [True, False, False]
-    assert len(re.findall(r'<input type="radio"', part)) == 4  # and one for all
+    assert [bool(checked) for *_, checked in buttons] == [True, False, False, False]
+    assert len(re.findall(r'<input type="radio"', part)) == 5  # and one for all
     assert "hidden" not in part
     rules = re.findall(r"\.switch:has\(#show-(\w+):checked\) > figure:not\(#(\w+)\)", page)
     assert rules == [(name, name) for name in shown]

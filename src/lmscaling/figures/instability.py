@@ -19,9 +19,16 @@ SECTION = "audit"
 
 QUERY = """
     SELECT
-        r.source, r.attention, r.size, r.params, r.context, r.seed, k.lr_scale, k.status,
-        r.spikes, r.spikes_per_10000_updates, r.highest_spike, s.median_recovery, s.nonfinite_losses
-    FROM spike_rates r JOIN known k USING (run) LEFT JOIN stability s USING (run)
+        source, attention, size, params, context, seed, lr_scale, status,
+        spikes, spikes_per_10000_updates, highest_spike, median_recovery, nonfinite_losses
+    FROM stability JOIN known USING (run)
+    WHERE branch IS NULL
+    UNION ALL
+    SELECT
+        r.source, r.attention, r.size, r.params, r.context, r.seed, lr_scale, status,
+        r.spikes, r.spikes_per_10000_updates, r.highest_spike, NULL, NULL
+    FROM spike_rates r JOIN known USING (run)
+    WHERE r.source = 'published'
     ORDER BY ALL
 """
 
