@@ -14,6 +14,8 @@ import yaml
 from conftest import ROOT, STUDY
 
 PARTS = ("Snakefile", "workflow", "config", "profiles", "default", "slurm", "src")
+FIGURES = {"style", "learning_curves", "context_scaling", "loss_by_position", "step_time"}
+"""Files of figures/ that the product here has: every figure is a job, and drawn in other tests."""
 TABLE = re.compile(r"^(?:local)?rule (\w+):$")
 
 OVERLAY = STUDY | {
@@ -119,6 +121,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Place:
     (root / "results" / "published").mkdir(parents=True)
     for path in (ROOT / "results" / "published").glob("*.csv"):
         shutil.copy2(path, root / "results" / "published")
+    for path in (root / "src/lmscaling/figures").glob("[a-z]*.py"):
+        if path.stem not in FIGURES:
+            path.unlink()
     for name, n in (("a", 400), ("b", 100), ("v", 60)):
         rows = (json.dumps({"text": f"{name} document {i}"}) + "\n" for i in range(n))
         (root / f"{name}.jsonl").write_text("".join(rows))
