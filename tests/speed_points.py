@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from lmscaling import records
+from lmscaling.times import Measurement
 
 DEVICE, OTHER_DEVICE = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 VERSIONS = {"lmscaling": "0.1.0", "torch": "2.11.0"}
@@ -19,7 +19,7 @@ PARAMS = {"s": 1000, "m": 3000}
 
 def point(
     kind: str, method: str, context: int, seconds: float | None, device: str = DEVICE, **values: Any
-) -> records.Measurement:
+) -> Measurement:
     """A point whose quartiles are a tenth away; without seconds out of memory, or its status."""
     attention, _, implementation = method.partition(" ")
     size = values.pop("size", "s")
@@ -42,10 +42,10 @@ def point(
         "device": device,
         "environment": {"device": device, "python": "3.12.1", "versions": VERSIONS},
     }  # fmt: skip
-    return records.Measurement(**made | numbers | values)
+    return Measurement(**made | numbers | values)
 
 
-def write(study: Path, *points: records.Measurement) -> None:
+def write(study: Path, *points: Measurement) -> None:
     """Each point into a file of its own, as the programs that measure do."""
     for made in points:
         text = json.dumps({"record": made.record, **asdict(made)})
@@ -55,7 +55,7 @@ def write(study: Path, *points: records.Measurement) -> None:
         (folder / f"{name}.json").write_text(text)
 
 
-def publish(study: Path, *points: records.Measurement) -> None:
+def publish(study: Path, *points: Measurement) -> None:
     """Add points to the export as published ones: a median, and nothing of how it came about."""
     path = study / "store" / "measurements.parquet"
     unknown = "least_seconds lower_seconds upper_seconds most_seconds mean_seconds sd_seconds"
@@ -71,7 +71,7 @@ def publish(study: Path, *points: records.Measurement) -> None:
         db.table("measurements").order("ALL").write_parquet(str(path))
 
 
-def tiny() -> list[records.Measurement]:
+def tiny() -> list[Measurement]:
     """Some of every kind, with an end out of memory, one too slow, and another device."""
     made = []
     for size, factor in (("s", 1.0), ("m", 3.0)):

@@ -9,10 +9,10 @@ import torch
 from test_main import lmscaling
 
 from lmscaling import kernels
-from lmscaling.records import KERNEL_STATUSES, KernelTime
 from lmscaling.speed import clock, exactness
 from lmscaling.speed import kernels as speed
 from lmscaling.speed.memory import Memory
+from lmscaling.times import KERNEL_STATUSES, KernelTime
 
 TINY = replace(
     speed.CPU,

@@ -6,7 +6,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from lmscaling import grid, records, spikes, store
+from lmscaling import grid, records, spikes, store, times
 from lmscaling.errors import UserError
 
 ENVIRONMENT = {
@@ -461,7 +461,7 @@ def timed(study, method, seconds, size="s", device="gpu", **values):
             f"{part}_seconds": time
             for part in ("least", "lower", "median", "upper", "most", "mean", "sd")
         } | values  # fmt: skip
-        line = records.Measurement(**made)
+        line = times.Measurement(**made)
         text = json.dumps({"record": line.record, **vars(line)})
         (folder / f"{method}-{device}-{context}.json").write_text(text)
 

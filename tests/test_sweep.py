@@ -18,10 +18,10 @@ from lmscaling import grid, rerun, sweeps
 from lmscaling.errors import UserError
 from lmscaling.fields import dump
 from lmscaling.files import write_json
-from lmscaling.records import MEASUREMENT_STATUSES, Measurement
 from lmscaling.speed import sweep as runner
 from lmscaling.speed.isolation import isolated
 from lmscaling.speed.outcome import Outcome
+from lmscaling.times import MEASUREMENT_STATUSES, Measurement
 
 SPEED = {
     "limit_seconds": 20,

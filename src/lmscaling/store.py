@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from lmscaling import grid, published, records, spikes
+from lmscaling import grid, published, records, spikes, times
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
@@ -86,7 +86,7 @@ def build(study: Path) -> dict[str, int]:
                 "run_columns": records.run_columns(),
                 "log_columns": records.log_columns(),
                 "evaluation_columns": records.evaluation_columns(),
-                "measurement_columns": records.measurement_columns(),
+                "measurement_columns": times.measurement_columns(),
             }.items():
                 db.execute(f"SET VARIABLE {name} = ?", [value])
             db.execute(_sql("store.sql"))

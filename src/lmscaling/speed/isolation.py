@@ -29,7 +29,7 @@ class Ended:
     """How an isolated call ended: its value, or a status other than ``done`` and the reason."""
 
     status: str
-    """A key of ``records.MEASUREMENT_STATUSES``."""
+    """A key of ``times.MEASUREMENT_STATUSES``."""
     message: str
     value: Any
 

@@ -23,12 +23,12 @@ import torch
 from lmscaling import environment, kernels, records
 from lmscaling.columns import aligned
 from lmscaling.errors import UserError, choose
-from lmscaling.records import Bench, KernelTime
 from lmscaling.speed import layer, peers
 from lmscaling.speed.clock import timed
 from lmscaling.speed.exactness import Attend, fault
 from lmscaling.speed.layer import PASSES
 from lmscaling.speed.memory import Memory
+from lmscaling.times import Bench, KernelTime
 
 COMPILERS_AND_PEERS = ("triton", "flash-linear-attention", "fla-core")
 SMI = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")

@@ -23,10 +23,11 @@ from lmscaling.errors import UserError
 from lmscaling.explain import checked
 from lmscaling.fields import dump
 from lmscaling.files import locked, read_json, write_json
-from lmscaling.records import LOCK, Measurement
+from lmscaling.records import LOCK
 from lmscaling.speed.isolation import Ended, isolated
 from lmscaling.speed.outcome import Outcome
 from lmscaling.sweeps import Point, Sweep
+from lmscaling.times import Measurement
 
 MEASURES = {
     "time_step": "step",
