@@ -18,8 +18,11 @@ import torch
 
 from lmscaling import forecast, grid, optimizer, shards
 from lmscaling.config import Cell
+from lmscaling.explain import checked
 from lmscaling.model import GPT
+from lmscaling.rows import Corpus
 from lmscaling.stream import Stream
+from lmscaling.tokenize import tokenize
 from lmscaling.train.module import micro_batches
 from lmscaling.train.run import train
 
@@ -38,12 +41,18 @@ def cells() -> dict[str, Cell]:
 
 
 def tokens(folder: Path) -> Path:
-    """A stream of random bytes."""
+    """A stream of random characters, tokenized as any text is."""
     rng = np.random.default_rng(0)
+    source = {"kind": "jsonl"}
     for split, n in (("train", 2**22), ("validation", 2**17)):
-        path = folder / f"{split}-00000.bin"
-        made, sha256 = shards.write(path, [rng.integers(0, 257, n).astype(np.uint16)])
-        path.with_suffix(".json").write_text(json.dumps({"tokens": made, "sha256": sha256}))
+        text = rng.integers(32, 127, n).astype(np.uint8).tobytes().decode()
+        (folder / f"{split}.jsonl").write_text(json.dumps({"text": text}) + "\n")
+        source |= {split: [str(folder / f"{split}.jsonl")]}
+    row = {"encoding": "bytes", "vocab_size": 257}
+    values = {"dataset": "random", "source": source, "tokenizer": "bytes", "encoding": row}
+    corpus = checked(Corpus, values, "corpus")
+    for split in ("validation", "train"):
+        tokenize(corpus, split, 0, folder / f"{split}-00000.bin")
     shards.write_manifest(folder / "manifest.json", {"train": 1, "validation": 1})
     return folder / "manifest.json"
 

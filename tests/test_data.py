@@ -13,7 +13,8 @@ from lmscaling.errors import UserError
 from lmscaling.explain import checked
 from lmscaling.files import sha256_of
 from lmscaling.rows import Corpus, Tokenizer
-from lmscaling.tokenize import END_OF_TEXT, encoding, tokenize
+from lmscaling.tokenize import tokenize
+from lmscaling.vocabulary import END_OF_TEXT, encoding
 
 BYTES = {"encoding": "bytes", "vocab_size": 257}
 GPT2 = {"encoding": "gpt2", "vocab_size": 50257}
@@ -178,7 +179,7 @@ def test_a_file_missing_from_a_hub_folder_names_the_nearest(c4, tmp_path):
 def test_a_gzip_cut_short_on_a_hub_folder_is_refused(c4, tmp_path):
     file = tmp_path / "hub" / "en" / "c4-train.00000-of-01024.json.gz"
     file.write_bytes(file.read_bytes()[:-1000])
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="is not whole gzip"):
         tokenize(corpus(c4, "gpt2"), "train", 0, tmp_path / "train-00000.bin")
     assert not (tmp_path / "train-00000.bin").exists()
 

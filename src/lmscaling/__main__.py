@@ -5,19 +5,41 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from lmscaling import files, sweeps
 from lmscaling.errors import UserError
 
 
-def tokenize(args: argparse.Namespace) -> str:
-    """Tokenize one source shard of the corpus that standard input holds as JSON."""
+def corpus_given() -> Any:
+    """The corpus that standard input holds as JSON."""
     from lmscaling.explain import checked
     from lmscaling.rows import Corpus
+
+    return checked(Corpus, files.parse_json(sys.stdin.read(), "corpus"), "corpus")
+
+
+def vocabulary(args: argparse.Namespace) -> str:
+    """Fetch GPT-2's vocabulary, for jobs that have no network."""
+    from lmscaling import vocabulary
+
+    vocabulary.fetch(args.out)
+    return f"vocabulary: {args.out}"
+
+
+def fetch(args: argparse.Namespace) -> str:
+    """Fetch one file of the hub repository of the corpus that standard input holds as JSON."""
+    from lmscaling.fetch import fetch
+
+    made = fetch(corpus_given().source, args.file, args.out)
+    return f"fetch: {args.file}, {made['bytes']:,} bytes, SHA-256 {made['sha256']}"
+
+
+def tokenize(args: argparse.Namespace) -> str:
+    """Tokenize one source shard of the corpus that standard input holds as JSON."""
     from lmscaling.tokenize import tokenize
 
-    corpus = checked(Corpus, files.parse_json(sys.stdin.read(), "corpus"), "corpus")
-    made = tokenize(corpus, args.split, args.shard, args.out)
+    made = tokenize(corpus_given(), args.split, args.shard, args.out, args.source, args.vocabulary)
     return (
         f"tokenize: {made['dataset']} {args.split} {args.shard}, {made['tokens']:,} tokens "
         f"in {made['documents']:,} documents"
@@ -182,6 +204,13 @@ def bench_kernels(args: argparse.Namespace) -> str:
         return kernels.bench(args.out, args.names)
 
 
+def bench_tokenize(args: argparse.Namespace) -> str:
+    """Time every way to tokenize, by stage, on the documents of JSON lines."""
+    from lmscaling.speed import tokenizing
+
+    return tokenizing.bench(args.files, args.vocabulary)
+
+
 def schema(args: argparse.Namespace) -> str:
     """Write the JSON schema of the study file, for editors."""
     from lmscaling import config
@@ -199,10 +228,19 @@ def main() -> None:
         sub.set_defaults(do=do)
         return sub
 
+    v = verb(vocabulary)
+    v.add_argument("out", type=Path, help="results/<study>/vocabulary/gpt2.tiktoken")
+
+    v = verb(fetch)
+    v.add_argument("file", help="path in the repository")
+    v.add_argument("out", type=Path, help="where it goes; its hash is written beside it")
+
     v = verb(tokenize)
     v.add_argument("split", choices=["train", "validation"])
     v.add_argument("shard", type=int, help="number of the source shard, from 0")
     v.add_argument("out", type=Path, help="the .bin; its sidecar is written beside it")
+    v.add_argument("--source", type=Path, help="file of a hub row as it was fetched")
+    v.add_argument("--vocabulary", type=Path, help="as the verb vocabulary wrote it")
 
     v = verb(manifest)
     v.add_argument("out", type=Path, help="manifest.json")
@@ -295,6 +333,11 @@ def main() -> None:
     v.set_defaults(do=bench_kernels)
     v.add_argument("names", nargs="*", help="implementations; all if none is named")
     v.add_argument("--out", type=Path, required=True, help="JSON lines, one a shape")
+    what = bench_tokenize.__doc__
+    v = subjects.add_parser("tokenize", help=what, description=what)
+    v.set_defaults(do=bench_tokenize)
+    v.add_argument("files", type=Path, nargs="+", help="JSON lines, gzip or plain")
+    v.add_argument("--vocabulary", type=Path, required=True, help="as the verb vocabulary wrote it")
 
     v = verb(schema)
     v.add_argument("out", type=Path, help="config/study.schema.json")

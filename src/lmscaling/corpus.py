@@ -7,14 +7,17 @@ by a hash of the content, so that equal documents always fall on the same side.
 
 import gzip
 import hashlib
-import json
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lmscaling.errors import UserError, choose
 from lmscaling.fields import Split
+from lmscaling.files import sha256_of
+from lmscaling.jsonlines import SUFFIXES, Lines
 from lmscaling.rows import Corpus, Dataset, Hub, Jsonl, Stdlib, Text
 
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
@@ -26,27 +29,77 @@ def digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
-def documents(corpus: Corpus, split: Split, shard: int) -> Iterator[str]:
+def documents(corpus: Corpus, split: Split, shard: int, file: Path | None = None) -> Iterator[str]:
     """The documents of one source shard, in order.
+
+    Args:
+        corpus: What is read.
+        split: ``"train"`` or ``"validation"``.
+        shard: Number of the source shard, from 0.
+        file: Where a hub row's file lies, if not in the row's own folder.
 
     Raises:
         UserError: A file is missing, cut short, or holds something else than documents.
     """
+    return opened(corpus, split, shard, file).texts
+
+
+@dataclass
+class Source:
+    """One source shard while it is read."""
+
+    texts: Iterator[str]
+    """Its documents that belong to the split."""
+    path: Path | None = None
+    """The file that is read, if it is one."""
+    lines: Lines | None = None
+    """Its reader, if that hashes what it reads."""
+
+    def described(self) -> dict[str, Any]:
+        """Size and SHA-256 of the file, once its documents were read; nothing if it is not one."""
+        if self.lines is not None:
+            return {"bytes": self.lines.bytes, "sha256": self.lines.sha256}
+        if self.path is not None:
+            return {"bytes": self.path.stat().st_size, "sha256": sha256_of(self.path)}
+        return {}
+
+
+def opened(corpus: Corpus, split: Split, shard: int, file: Path | None = None) -> Source:
+    """A source shard about to be read; arguments and errors as those of ``documents``."""
     row = corpus.source
     names = row.files(split)
     if not 0 <= shard < len(names):
         raise UserError(f"{corpus.dataset} has {len(names)} {split} shards; there is no {shard}")
+    path = None
     match row:
         case Hub():
-            texts = _hub(row, split, names[shard])
+            path = file or Path(row.folder) / names[shard]
+            _check_file(path, f"{names[shard]} of {row.repository}")
+            texts = _records(path, row.text, corpus.encoding.backend)
         case Jsonl():
-            texts = _lines(Path(names[shard]), row.text)
+            path = Path(names[shard])
+            _check_file(path, f"dataset file {path}")
+            texts = _records(path, row.text, corpus.encoding.backend)
         case Text():
             files = row.train if split == "train" else row.validation or row.train
             texts = (_read(Path(name)) for name in files)
         case Stdlib():
             texts = _standard_library()
-    return _side(texts, row, split)
+    lines = texts if isinstance(texts, Lines) else None
+    return Source(_side(iter(texts), row, split), path, lines)
+
+
+def _records(path: Path, key: str, backend: str) -> Iterable[str]:
+    """The documents of a file with one a row."""
+    if path.name.endswith(SUFFIXES) and backend != "simple":
+        return Lines(path, key)
+    return through_datasets(path, key)
+
+
+def _check_file(path: Path, what: str) -> None:
+    """A file that is missing is named with its neighbours before anything is written."""
+    if not path.is_file():
+        raise UserError(f"{what} does not exist; {choose(path.name, _names(path))}")
 
 
 def _side(texts: Iterator[str], row: Dataset, split: Split) -> Iterator[str]:
@@ -58,42 +111,22 @@ def _side(texts: Iterator[str], row: Dataset, split: Split) -> Iterator[str]:
     return (t for t in texts if (int.from_bytes(digest(t)[:8], "big") < below) == wanted)
 
 
-def _hub(row: Hub, split: Split, file: str) -> Iterator[str]:
-    """Stream one file of a hub repository, or of a local folder laid out like one."""
+def through_datasets(path: Path, column: str) -> Iterator[str]:
+    """One document at a time, from any format that ``datasets`` knows by the file's ending."""
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
 
-    place = f"{file} of {row.repository}"
-    local = Path(row.repository)
-    if row.repository.startswith((".", "/")) and not (local / file).is_file():
-        raise UserError(f"{place} does not exist; {choose(file, _names(local / file))}")
     try:
         rows = load_dataset(
-            row.repository,
-            data_files={split: [file]},
-            revision=row.revision or None,
-            split=split,
-            streaming=True,
+            str(path.parent), data_files={"train": [path.name]}, split="train", streaming=True
         )
         for example in rows:
-            if not isinstance(example.get(row.text), str):
-                raise UserError(f"{place} has no column {row.text!r}; {choose(row.text, example)}")
-            yield example[row.text]
+            if not isinstance(example.get(column), str):
+                raise UserError(f"{path} has no column {column!r}; {choose(column, example)}")
+            yield example[column]
     except (OSError, EOFError, DatasetsError) as error:
         problem = " ".join(str(error).split())
-        raise UserError(f"{place} cannot be read: {problem}") from error
-
-
-def _lines(path: Path, key: str) -> Iterator[str]:
-    for number, line in enumerate(_read(path).splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {number}: not valid JSON: {error}") from None
-        if not isinstance(record, dict) or not isinstance(record.get(key), str):
-            known = record if isinstance(record, dict) else []
-            raise UserError(f"{path}, line {number}: no text under {key!r}; {choose(key, known)}")
-        yield record[key]
+        raise UserError(f"{path} cannot be read: {problem}") from error
 
 
 def _read(path: Path) -> str:
@@ -121,10 +154,10 @@ def _standard_library() -> Iterator[str]:
     yield from (texts[key] for key in sorted(texts))
 
 
-def provenance(corpus: Corpus, split: Split, shard: int) -> dict[str, str]:
+def provenance(corpus: Corpus, split: Split, shard: int) -> dict[str, Any]:
     """Where the documents of a source shard came from, for its sidecar."""
     row = corpus.source
-    origin = {"kind": row.kind, "files": row.files(split)[shard]}
+    origin: dict[str, Any] = {"kind": row.kind, "file": row.files(split)[shard], "shard": shard}
     if isinstance(row, Hub):
         origin |= {"repository": row.repository, "revision": row.revision}
     if isinstance(row, Stdlib):

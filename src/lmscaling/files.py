@@ -5,16 +5,22 @@ renamed, so that a reader (or a rerun after a crash) never meets half a file.
 """
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
+import platform
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from lmscaling.errors import UserError
+
+HOST = platform.node().replace(".", "_")
+DAY_SECONDS = 86_400
 
 
 @contextmanager
@@ -32,9 +38,14 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A path that becomes ``path`` if the block ends well, and vanishes if it does not."""
+    """A path that becomes ``path`` if the block ends well, and vanishes if it does not.
+
+    What a killed process has left of an earlier attempt vanishes too.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    _sweep(path)
+    unique = f"{HOST}.{os.getpid()}.{uuid.uuid4().hex}"
+    temporary = path.with_name(f".{path.name}.{unique}.tmp")
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -43,6 +54,29 @@ def new_file(path: Path) -> Iterator[Path]:
         _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sweep(path: Path) -> None:
+    """Remove temporary files for ``path`` whose process is gone.
+
+    Of another machine's processes nothing is known but that a day is long for one file.
+    """
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.*.*.tmp"):
+        _, host, pid, _, _ = left.name.rsplit(".", 4)
+        with suppress(FileNotFoundError):  # another process sweeps too
+            old = time.time() - left.stat().st_mtime > DAY_SECONDS
+            if old or (host == HOST and not _is_alive(int(pid))):
+                left.unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 @contextmanager
@@ -91,6 +125,11 @@ def parse_json(text: str | bytes, what: str) -> Any:
         return json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{what} is not valid JSON: {error}") from error
+
+
+def described_at(fetched: Path) -> Path:
+    """Where it is written what a fetched file is and what its SHA-256 is."""
+    return fetched.with_name(f"{fetched.name}.fetched.json")
 
 
 def sha256_of(path: Path, offset: int = 0) -> str:

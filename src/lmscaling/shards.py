@@ -8,10 +8,11 @@ the tokens). The manifest lists the shards of both splits; its identity is a pre
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -36,25 +37,38 @@ class Shard:
     """Prefix chain up to and including this shard."""
 
 
-def write(path: Path, pieces: Iterable[np.ndarray]) -> tuple[int, str]:
-    """Write tokens as a shard; the header goes in last, so a torn file has no magic number.
+class Writer:
+    """Appends tokens to a shard and knows how many there are and what their SHA-256 is."""
 
-    Returns:
-        The number of tokens and the SHA-256 of the tokens.
-    """
-    digest, n_tokens = hashlib.sha256(), 0
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self.tokens = 0
+
+    def write(self, tokens: np.ndarray) -> None:
+        """Append tokens, any unsigned integers below 2^16."""
+        payload = tokens.astype(TOKEN, casting="same_kind", copy=False).tobytes()
+        self._digest.update(payload)
+        self._file.write(payload)
+        self.tokens += tokens.size
+
+    @property
+    def sha256(self) -> str:
+        """Of the tokens so far."""
+        return self._digest.hexdigest()
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Writer]:
+    """A shard that appears whole if the block ends well; its header goes in last."""
     with replacing(path) as file:
         file.write(bytes(HEADER_BYTES))
-        for piece in pieces:
-            payload = piece.astype(TOKEN, casting="same_kind").tobytes()
-            digest.update(payload)
-            file.write(payload)
-            n_tokens += piece.size
+        writer = Writer(file)
+        yield writer
         header = np.zeros(256, dtype="<i4")
-        header[:3] = MAGIC, VERSION, n_tokens
+        header[:3] = MAGIC, VERSION, writer.tokens
         file.seek(0)
         file.write(header.tobytes())
-    return n_tokens, digest.hexdigest()
 
 
 def check(path: Path) -> int:
@@ -80,21 +94,29 @@ def check(path: Path) -> int:
     return int(header[2])
 
 
-REMEDY = "delete the folder it lies in and run snakemake again to tokenize anew"
+REMEDY = "delete it with its sidecar and run snakemake again to tokenize it anew"
+
+
+ALIKE = ("dataset", "encoding", "end_of_text", "ranks_sha256", "pattern_sha256")
+"""What all shards of a folder have in common."""
 
 
 def write_manifest(path: Path, counts: dict[str, int]) -> None:
     """Chain the shards of each split, as many as ``counts`` says, whose sidecars lie beside it.
 
     Raises:
-        UserError: A sidecar is missing or not whole.
+        UserError: A shard or its sidecar is missing or not whole, lies in another's place, or was
+            made by another tokenizer than the rest.
     """
     splits: dict[str, list[dict[str, Any]]] = {}
+    first: tuple[Path, dict[str, Any]] | None = None
     for split, count in counts.items():
         chained = splits[split] = []
         for i in range(count):
             sidecar = path.with_name(f"{split}-{i:05d}.json")
-            record = read_json(sidecar, "sidecar")
+            record = _read_sidecar(sidecar, split, i)
+            first = first or (sidecar, record)
+            _check_alike(*first, sidecar, record)
             previous = chained[-1]["id"] if chained else ""
             shard = Shard(
                 file=sidecar.with_suffix(".bin").name,
@@ -104,6 +126,38 @@ def write_manifest(path: Path, counts: dict[str, int]) -> None:
             )
             chained.append(asdict(shard))
     write_json(path, splits)
+
+
+def _read_sidecar(sidecar: Path, split: str, i: int) -> dict[str, Any]:
+    """A sidecar that belongs where it lies and to the shard beside it."""
+    record = read_json(sidecar, "sidecar")
+    needed = {"split", "source", "tokens", "sha256", *ALIKE}
+    if not isinstance(record, dict) or not needed <= record.keys():
+        raise UserError(f"sidecar {sidecar} is not whole; {REMEDY}")
+    place = record["split"], record["source"]["shard"]
+    if place != (split, i):
+        raise UserError(
+            f"sidecar {sidecar} is that of {place[0]} shard {place[1]}, so shards have changed "
+            f"places; {REMEDY}"
+        )
+    shard = sidecar.with_suffix(".bin")
+    found = check(shard)
+    if found != record["tokens"]:
+        raise UserError(
+            f"shard {shard} has {found} tokens, its sidecar says {record['tokens']}; {REMEDY}"
+        )
+    return record
+
+
+def _check_alike(
+    first: Path, wanted: dict[str, Any], sidecar: Path, record: dict[str, Any]
+) -> None:
+    for key in ALIKE:
+        if record[key] != wanted[key]:
+            raise UserError(
+                f"shard {sidecar.with_suffix('.bin')} was made with {key} {record[key]}, "
+                f"{first.with_suffix('.bin').name} with {wanted[key]}; {REMEDY}"
+            )
 
 
 def read_manifest(path: Path, split: str) -> list[Shard]:

@@ -1,125 +1,162 @@
 """From documents to one shard: end-of-text, then the document's tokens, then the next document.
 
 Text is always encoded as ordinary text: a document that contains the words ``<|endoftext|>`` does
-not forge a boundary, so the end-of-text token marks exactly the starts of documents.
+not forge a boundary, so the end-of-text token marks exactly the starts of documents. A shard comes
+whole from one source file, whatever the backend, or not at all.
 """
 
 import hashlib
-import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tiktoken
-
 from lmscaling import corpus as corpora
-from lmscaling import shards
+from lmscaling import encoders, shards, vocabulary
 from lmscaling.errors import UserError
 from lmscaling.fields import Split
-from lmscaling.files import replacing, write_json
-from lmscaling.rows import Corpus, Tokenizer
+from lmscaling.files import described_at, read_json, replacing, write_json
+from lmscaling.rows import Corpus, Hub
 
-END_OF_TEXT = "<|endoftext|>"
 DIGEST_BYTES = 16
 
-
-def encoding(row: Tokenizer) -> tiktoken.Encoding:
-    """The encoding of a tokenizer row.
-
-    Raises:
-        UserError: Its size is not the row's, or its vocabulary cannot be had.
-    """
-    if row.encoding == "bytes":
-        found = tiktoken.Encoding(
-            name="bytes",
-            pat_str=r"(?s:.{1,64})",  # pieces are cut short only for speed: nothing ever merges
-            mergeable_ranks={bytes([i]): i for i in range(256)},
-            special_tokens={END_OF_TEXT: 256},
-        )
-    else:
-        try:
-            found = tiktoken.get_encoding(row.encoding)
-        except OSError as error:
-            raise UserError(
-                f"the vocabulary of {row.encoding} cannot be downloaded; connect once, or set "
-                f"TIKTOKEN_CACHE_DIR to a folder that has it (now {_cache()})"
-            ) from error
-    if found.n_vocab != row.vocab_size:
-        raise UserError(
-            f"tokenizer {row.encoding} has {found.n_vocab} tokens, "
-            f"its row says vocab_size {row.vocab_size}; write {found.n_vocab}"
-        )
-    return found
+BATCH = 1_000
+"""Documents at once: some two megabytes of text."""
 
 
-def _cache() -> str:
-    return os.environ.get("TIKTOKEN_CACHE_DIR") or "not set"
-
-
-def tokenize(corpus: Corpus, split: Split, shard: int, out: Path) -> dict[str, Any]:
+def tokenize(
+    corpus: Corpus,
+    split: Split,
+    shard: int,
+    out: Path,
+    source: Path | None = None,
+    ranks: Path | None = None,
+) -> dict[str, Any]:
     """Tokenize one source shard into ``out`` (``.bin``); the sidecar (``.json``) comes last.
 
     A validation shard also leaves the digests of its documents (``.digests``); a training shard
     drops every document that is among those in its folder.
 
+    Args:
+        corpus: Dataset and tokenizer.
+        split: ``"train"`` or ``"validation"``.
+        shard: Number of the source shard, from 0.
+        out: The shard.
+        source: File of a hub row as it was fetched, its description beside it; without it the
+            file is looked for in the row's own folder.
+        ranks: The vocabulary as a file.
+
     Returns:
         The sidecar's content.
 
     Raises:
-        UserError: The source or the tokenizer cannot be read, or no document is left.
+        UserError: The source or the tokenizer cannot be read or is not what it should be, or no
+            document is left.
     """
-    encoder = encoding(corpus.encoding)
+    encoder = vocabulary.encoding(corpus.encoding, ranks)
+    encode = encoders.encode_with(
+        corpus.encoding, encoder, ranks, f"{corpus.dataset} {split} {shard}"
+    )
+    opened = corpora.opened(corpus, split, shard, source)
     known = _known_digests(out.parent) if split == "train" else set()
-    seen: list[bytes] = []
-    dropped = 0
-    text_hash = hashlib.sha256()
-
-    def pieces() -> Iterator[np.ndarray]:
-        nonlocal dropped
-        separator = np.array([encoder.eot_token], dtype=np.uint16)
-        for text in corpora.documents(corpus, split, shard):
-            key = corpora.digest(text)
-            if key in known:
-                dropped += 1
-                continue
-            seen.append(key)
-            text_hash.update(key)
-            yield separator
-            yield encoder.encode_to_numpy(text, disallowed_special=()).astype(np.uint16)
-
-    n_tokens, sha256 = shards.write(out, pieces())
-    if not seen:
-        out.unlink()
-        raise UserError(
-            f"{corpus.dataset}: the {split} split has no document; give it more files, "
-            "or hold out a larger share"
-        )
+    kept = _Kept(known)
+    with shards.writing(out) as writer:
+        for texts in _batches(kept.of(opened.texts), BATCH):
+            writer.write(encoders.joined(encode(texts), encoder.eot_token))
+        compared = encode.finish() if isinstance(encode, encoders.Compared) else None
+        _check_count(corpus, split, shard, len(kept.digests) + kept.dropped)
+        if not kept.digests:
+            raise UserError(
+                f"{corpus.dataset}: the {split} split has no document; give it more files, "
+                "or hold out a larger share"
+            )
+        origin = corpora.provenance(corpus, split, shard) | _checked_file(opened, source)
     if split == "validation":
         with replacing(out.with_suffix(".digests")) as file:
-            file.write(b"".join(seen))
+            file.write(b"".join(kept.digests))
     sidecar = {
         "split": split,
-        "tokens": n_tokens,
-        "documents": len(seen),
-        "documents_dropped": dropped,
-        "sha256": sha256,
-        "documents_sha256": text_hash.hexdigest(),
+        "tokens": writer.tokens,
+        "documents": len(kept.digests),
+        "documents_dropped": kept.dropped,
+        "sha256": writer.sha256,
+        "documents_sha256": hashlib.sha256(b"".join(kept.digests)).hexdigest(),
         "dataset": corpus.dataset,
-        "source": corpora.provenance(corpus, split, shard),
+        "source": origin,
         "tokenizer": corpus.tokenizer,
         "encoding": corpus.encoding.encoding,
         "end_of_text": encoder.eot_token,
+        **vocabulary.identity(encoder),
+        "backend": corpus.encoding.backend,
+        "compared_documents": compared,
         "versions": {
             "lmscaling": version("lmscaling"),
             "python": platform.python_version(),
-            "tiktoken": version("tiktoken"),
+            **encoders.versions(corpus.encoding),
         },
     }
     write_json(out.with_suffix(".json"), sidecar)
     return sidecar
+
+
+class _Kept:
+    """The documents that stay, with their digests, and how many did not."""
+
+    def __init__(self, known: set[bytes]) -> None:
+        self.known = known
+        self.digests: list[bytes] = []
+        self.dropped = 0
+
+    def of(self, texts: Iterable[str]) -> Iterator[str]:
+        for text in texts:
+            key = corpora.digest(text)
+            if key in self.known:
+                self.dropped += 1
+            else:
+                self.digests.append(key)
+                yield text
+
+
+def _batches(texts: Iterator[str], n: int) -> Iterator[list[str]]:
+    while batch := list(islice(texts, n)):
+        yield batch
+
+
+def _check_count(corpus: Corpus, split: Split, shard: int, found: int) -> None:
+    """A file that ends too early between two documents is still whole gzip and whole JSON.
+
+    Raises:
+        UserError: It has another number of documents than its row allows.
+    """
+    row = corpus.source
+    counts = row.counts(split) if isinstance(row, Hub) else []
+    if counts and found not in counts:
+        raise UserError(
+            f"{row.files(split)[shard]} of {corpus.dataset} has {found:,} documents; allowed: "
+            f"{' or '.join(f'{n:,}' for n in counts)}; fetch it again, or mend documents: in the "
+            "dataset's row"
+        )
+
+
+def _checked_file(opened: corpora.Source, source: Path | None) -> dict[str, Any]:
+    """Size and SHA-256 of the file that was read, compared with what was fetched.
+
+    Raises:
+        UserError: The file was changed since it was fetched.
+    """
+    found = opened.described()
+    fetched = source and described_at(source)
+    if fetched is None or not fetched.is_file():
+        return found
+    expected = read_json(fetched, "description of a fetched file")["sha256"]
+    if found["sha256"] != expected:
+        raise UserError(
+            f"{source} has SHA-256 {found['sha256']}, it was fetched with {expected}; delete it "
+            "and run snakemake again to fetch it anew"
+        )
+    return found | {"checked_against": "hub"}
 
 
 def _known_digests(folder: Path) -> set[bytes]:

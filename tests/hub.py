@@ -1,0 +1,91 @@
+"""A hub on this machine: the three answers of the Hugging Face hub that fetching needs."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+COMMIT = "1" * 40
+
+
+class Hub(ThreadingHTTPServer):
+    """Serves files of one dataset repository; a test can make it break off, fail or lie."""
+
+    daemon_threads = True
+
+    def __init__(self, repository: str, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.prefix = f"/datasets/{repository}/resolve/{COMMIT}/"
+        self.folder = folder
+        self.break_off_after: list[int] = []
+        """Bytes after which the next downloads end, one entry a download."""
+        self.failures = 0
+        """Requests that are answered with 503 from now on."""
+        self.wrong_hash = False
+        self.sent: list[tuple[int, int]] = []
+        """First byte and number of bytes of each download."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, body: bool) -> None:
+        hub = self.server
+        path = hub.folder / self.path.removeprefix(hub.prefix)
+        if hub.failures:
+            hub.failures -= 1
+            return self._status(503)
+        if not self.path.startswith(hub.prefix) or not path.is_file():
+            return self._status(404, {"X-Error-Code": "EntryNotFound"})
+        data = path.read_bytes()
+        tag = "0" * 64 if hub.wrong_hash else hashlib.sha256(data).hexdigest()
+        start = int(self.headers.get("Range", "bytes=0-")[6:].split("-")[0])
+        headers = {
+            "ETag": f'"{tag}"',
+            "X-Linked-Etag": f'"{tag}"',
+            "X-Linked-Size": str(len(data)),
+            "X-Repo-Commit": COMMIT,
+            "Content-Length": str(len(data) - start),
+        }
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        self._status(206 if start else 200, headers)
+        if body:
+            whole = not hub.break_off_after
+            stop = len(data) if whole else start + hub.break_off_after.pop(0)
+            self.wfile.write(data[start:stop])
+            hub.sent.append((start, len(data[start:stop])))
+            self.close_connection = True
+
+    def _status(self, code: int, headers: dict[str, str] | None = None) -> None:
+        self.send_response(code)
+        for name, value in (headers or {"Content-Length": "0"}).items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Requests are no output of the tests."""
+
+
+@contextmanager
+def serving(repository: str, folder: Path) -> Iterator[Hub]:
+    hub = Hub(repository, folder)
+    thread = threading.Thread(target=hub.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.shutdown()
+        hub.server_close()

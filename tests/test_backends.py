@@ -1,0 +1,265 @@
+"""Tokenizing by every backend: the same bytes, whatever the text, and the fast one is watched."""
+
+import gzip
+import hashlib
+import json
+import random
+
+import numpy as np
+import pytest
+import tiktoken
+from test_data import corpus, lines, read
+
+from lmscaling import encoders, shards, vocabulary
+from lmscaling.encoders import Compared, Ids
+from lmscaling.errors import UserError
+from lmscaling.fields import dump
+from lmscaling.files import sha256_of
+from lmscaling.rows import Tokenizer
+from lmscaling.tokenize import tokenize
+
+GPT2 = Tokenizer(encoding="gpt2", vocab_size=50257)
+BACKENDS = ("tiktoken", "gigatoken", "simple")
+FILES = (
+    "c4-train.00000-of-01024.first1000",
+    "c4-train.sample2.1000",
+    "c4-validation.sample.200",
+)
+
+ODD = [
+    "",
+    " ",
+    "\n\n\n",
+    "a<|endoftext|>b",
+    "<|endoftext|>",
+    "tab\tand 've",
+    "it's I'LL we'd\t'm",
+    "naïve café — “quotes” … 日本語のテキスト 🙂🏳️‍🌈",
+    "\0\x01\x7f",
+    "١٢٣ ①② ½ x² \u00a0\u2003\u2028\u2029end",
+    "a" * 5000,
+    " " * 3000 + "x",
+    "0" * 999,
+    "\u200b\ufeffzero width",
+]
+
+
+@pytest.fixture
+def ranks(real_data, tmp_path, monkeypatch):
+    """GPT-2's vocabulary as the verb writes it."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(real_data / "tiktoken_cache"))
+    vocabulary.fetch(tmp_path / "gpt2.tiktoken")
+    return tmp_path / "gpt2.tiktoken"
+
+
+def with_backend(given, backend):
+    values = dump(given)
+    values["encoding"]["backend"] = backend
+    return type(given)(**values)
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """A corpus of odd documents among ordinary ones."""
+    generator = random.Random(0)
+    words = ["the ", "of", "\n", " 12", "ß", "→", "'s", "  ", "Ω", "<|endoftext|>", "𝔘", "\t"]
+    made = ["".join(generator.choices(words, k=k)) for k in range(300)]
+    source = {"kind": "jsonl", "train": [lines(tmp_path / "odd.jsonl", ODD + made)]}
+    return corpus(source | {"holdout": 1e-9}, "gpt2")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_writes_the_same_file(odd, ranks, tmp_path, backend):
+    made = {}
+    for name in ("tiktoken", backend):
+        out = tmp_path / name / "train-00000.bin"
+        tokenize(with_backend(odd, name), "train", 0, out, ranks=ranks)
+        made[name] = out.read_bytes()
+    assert made[backend] == made["tiktoken"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", FILES)
+def test_all_shared_documents_have_exactly_tiktokens_ids(real_data, ranks, tmp_path, name, backend):
+    file = real_data / "c4" / f"{name}.json.gz"
+    source = {"kind": "jsonl", "train": [str(file)], "holdout": 1e-9}
+    given = with_backend(corpus(source, "gpt2"), backend)
+    out = tmp_path / "train-00000.bin"
+    made = tokenize(given, "train", 0, out, ranks=ranks)
+    with gzip.open(file) as packed:
+        texts = [json.loads(line)["text"] for line in packed]
+    encoder = vocabulary.encoding(GPT2, ranks)
+    expected = [t for text in texts for t in (50256, *encoder.encode_ordinary(text))]
+    assert read(out).tolist() == expected
+    assert made["documents"] == len(texts) == np.count_nonzero(read(out) == 50256)
+    assert made["source"]["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert made["backend"] == backend
+    assert made["compared_documents"] == (len(texts) if backend == "gigatoken" else None)
+
+
+def test_the_words_of_end_of_text_are_seven_ordinary_tokens(odd, ranks, tmp_path):
+    tokenize(odd, "train", 0, tmp_path / "train-00000.bin", ranks=ranks)
+    tokens = read(tmp_path / "train-00000.bin")
+    assert np.count_nonzero(tokens == 50256) == len(ODD) + 300
+    words = [27, 91, 437, 1659, 5239, 91, 29]
+    assert " ".join(map(str, words)) in " ".join(map(str, tokens.tolist()))
+
+
+@pytest.mark.parametrize("backend", ["tiktoken", "gigatoken"])
+def test_half_a_surrogate_pair_becomes_the_replacement_character(ranks, tmp_path, backend):
+    path = tmp_path / "half.jsonl"
+    path.write_text('{"text": "a\\ud83d"}\n{"text": "\\ud83d\\ude42"}\n')
+    given = corpus({"kind": "jsonl", "train": [str(path)], "holdout": 1e-9}, "gpt2")
+    out = tmp_path / "train-00000.bin"
+    tokenize(with_backend(given, backend), "train", 0, out, ranks=ranks)
+    encoder = vocabulary.encoding(GPT2, ranks)
+    documents = np.split(read(out), np.flatnonzero(read(out) == 50256))[1:]
+    assert [encoder.decode(d[1:].tolist()) for d in documents] == ["a\ufffd", "🙂"]
+
+
+def llm_c_reader(path):
+    """Tokens of a shard, from the format's description alone: llm.c, dev/data/README.md.
+
+    256 int32 of header: magic number 20240520, version 1, number of tokens; then uint16.
+    """
+    with path.open("rb") as file:
+        header = np.frombuffer(file.read(256 * 4), dtype=np.int32)
+        assert header[0] == 20240520, "magic number mismatch in the data .bin file"
+        assert header[1] == 1, "unsupported version"
+        tokens = np.frombuffer(file.read(), dtype=np.uint16)
+    assert len(tokens) == header[2], "number of tokens read does not match header"
+    return tokens
+
+
+def modded_nanogpt_documents(path):
+    """Documents of a shard as modded-nanogpt finds them: each begins with token 50256."""
+    tokens = llm_c_reader(path)
+    starts = np.flatnonzero(tokens == 50256)
+    assert starts[0] == 0
+    return np.split(tokens, starts[1:])
+
+
+def test_the_readers_of_llm_c_and_modded_nanogpt_open_a_shard(odd, ranks, tmp_path):
+    out = tmp_path / "train-00000.bin"
+    made = tokenize(odd, "train", 0, out, ranks=ranks)
+    assert len(llm_c_reader(out)) == made["tokens"]
+    documents = modded_nanogpt_documents(out)
+    assert len(documents) == made["documents"]
+    decoded = vocabulary.encoding(GPT2, ranks).decode(documents[3][1:].tolist())
+    assert decoded == ODD[3]
+
+
+def counting(texts):
+    """An encoder of texts that are numbers: one id each."""
+    return Ids(np.array([int(t) for t in texts], np.uint16), np.ones(len(texts), np.int64))
+
+
+@pytest.mark.parametrize("wrong", [0, 1999, 2000, 2499])
+def test_a_fast_encoder_that_errs_is_found_in_the_first_documents_and_in_the_drawn(wrong):
+    def fast(texts):
+        made = counting(texts)
+        made.flat[made.flat == wrong] += 1
+        return made
+
+    watched = Compared(fast, counting, "seed")
+    with pytest.raises(UserError, match=f"gives document {wrong} other tokens than tiktoken"):
+        for start in range(0, 2500, 250):
+            watched([str(i) for i in range(start, start + 250)])
+        watched.finish()
+
+
+def test_drawn_documents_are_five_hundred_from_everywhere():
+    watched = Compared(counting, counting, "seed")
+    for start in range(0, 20_000, 1000):
+        watched([str(i) for i in range(start, start + 1000)])
+    numbers = [number for number, _, _ in watched._drawn]
+    assert len({*numbers}) == encoders.RANDOM
+    assert min(numbers) >= encoders.FIRST
+    assert np.mean(numbers) == pytest.approx(11_000, abs=1000)
+    assert watched.finish() == encoders.FIRST + encoders.RANDOM
+
+
+def test_an_error_of_the_fast_encoder_leaves_nothing(odd, ranks, tmp_path, monkeypatch):
+    def wrong(path):
+        encoder = vocabulary.encoding(GPT2, path)
+
+        def encode(texts):
+            made = encoders.buffers(encoder, texts)
+            made.flat[-1] += 1
+            return made
+
+        return encode
+
+    monkeypatch.setattr(encoders, "gigatoken", wrong)
+    out = tmp_path / "out" / "train-00000.bin"
+    with pytest.raises(UserError, match="write backend: tiktoken in the tokenizer's row"):
+        tokenize(with_backend(odd, "gigatoken"), "train", 0, out, ranks=ranks)
+    assert not list(out.parent.iterdir())
+
+
+def test_ids_that_would_forge_a_boundary_are_refused():
+    ids = Ids(np.array([1, 256], np.uint16), np.array([2]))
+    with pytest.raises(UserError, match=r"gave id 256 for ordinary text; allowed: below 256"):
+        encoders.joined(ids, 256)
+
+
+def test_joined_puts_one_separator_before_each_document_even_an_empty_one():
+    ids = Ids(np.array([1, 2, 3], np.uint16), np.array([0, 2, 0, 1, 0]))
+    assert encoders.joined(ids, 9).tolist() == [9, 9, 1, 2, 9, 9, 3, 9]
+    assert encoders.joined(Ids(np.array([], np.uint16), np.array([0])), 9).tolist() == [9]
+
+
+def test_the_vocabulary_is_one_file_that_is_checked(ranks, tmp_path):
+    assert sha256_of(ranks) == vocabulary.SHA256
+    ours, theirs = vocabulary.encoding(GPT2, ranks), tiktoken.Encoding
+    assert isinstance(ours, theirs)
+    damaged = tmp_path / "gpt2.tiktoken"
+    damaged.write_bytes(ranks.read_bytes().replace(b"IQ== 0", b"IQ== 1"))
+    with pytest.raises(UserError, match=r"has SHA-256 .*, GPT-2's has .*; delete it and fetch"):
+        vocabulary.encoding(GPT2, damaged)
+    with pytest.raises(UserError, match=r"does not exist; make it where there is a network"):
+        vocabulary.encoding(GPT2, tmp_path / "nothing")
+
+
+def test_both_files_of_tiktokens_cache_give_the_same_vocabulary(real_data, tmp_path, monkeypatch):
+    both = {"0ea1e91bbb3a60f729a8dc8f777fd2fc07cd8df4": "r50k_base"}
+    for path in (real_data / "tiktoken_cache").iterdir():
+        folder = tmp_path / both.get(path.name, "gpt2")
+        folder.mkdir(exist_ok=True)
+        (folder / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr("tiktoken.load.read_file", _unreachable)
+    monkeypatch.setattr("tiktoken.registry.ENCODINGS", {})
+    vocabulary_files = []
+    for name in ("r50k_base", "gpt2"):
+        tiktoken.registry.ENCODINGS.clear()
+        monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / name))
+        vocabulary.fetch(tmp_path / f"{name}.tiktoken")
+        vocabulary_files.append((tmp_path / f"{name}.tiktoken").read_bytes())
+    assert vocabulary_files[0] == vocabulary_files[1]
+
+
+def _unreachable(path):
+    raise ConnectionError("no route to host")
+
+
+def test_gigatoken_without_its_file_or_for_bytes_says_what_to_write(odd, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="backend gigatoken has no encoding 'bytes'"):
+        Tokenizer(encoding="bytes", vocab_size=257, backend="gigatoken")
+    encoder = vocabulary.encoding(Tokenizer(encoding="bytes", vocab_size=257))
+    row = Tokenizer(encoding="gpt2", vocab_size=50257, backend="gigatoken")
+    with pytest.raises(UserError, match="give it with --vocabulary"):
+        encoders.encode_with(row, encoder, None, "seed")
+    monkeypatch.setitem(__import__("sys").modules, "gigatoken", None)
+    with pytest.raises(UserError, match=r"pip install 'lmscaling\[fast\]'"):
+        encoders.encode_with(row, encoder, tmp_path / "x", "seed")
+
+
+def test_another_backend_changes_neither_a_run_nor_a_shard_that_is_there(values):
+    from lmscaling import grid
+
+    values["tokenizers"]["gpt2"] = {"encoding": "gpt2", "vocab_size": 50257}
+    values["tokenizer"] = "gpt2"
+    before = {*grid.expand(values).cells}
+    values["tokenizers"]["gpt2"]["backend"] = "gigatoken"
+    assert {*grid.expand(values).cells} == before
+    assert shards.TOKEN.itemsize == 2
