@@ -33,8 +33,6 @@ class Hub(ThreadingHTTPServer):
 
 
 class _Answers(BaseHTTPRequestHandler):
-    server: Hub
-
     def do_HEAD(self) -> None:
         self._answer(body=False)
 
@@ -43,13 +41,17 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _answer(self, body: bool) -> None:
         hub = self.server
+        assert isinstance(hub, Hub)
         path = hub.folder / self.path.removeprefix(hub.prefix)
         if hub.failures:
             hub.failures -= 1
-            return self._status(503)
-        if not self.path.startswith(hub.prefix) or not path.is_file():
-            return self._status(404, {"X-Error-Code": "EntryNotFound"})
-        data = path.read_bytes()
+            self._status(503)
+        elif not self.path.startswith(hub.prefix) or not path.is_file():
+            self._status(404, {"X-Error-Code": "EntryNotFound"})
+        else:
+            self._send(hub, path.read_bytes(), body)
+
+    def _send(self, hub: Hub, data: bytes, body: bool) -> None:
         tag = "0" * 64 if hub.wrong_hash else hashlib.sha256(data).hexdigest()
         start = int(self.headers.get("Range", "bytes=0-")[6:].split("-")[0])
         headers = {

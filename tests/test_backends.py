@@ -4,13 +4,14 @@ import gzip
 import hashlib
 import json
 import random
+import sys
 
 import numpy as np
 import pytest
 import tiktoken
 from test_data import corpus, lines, read
 
-from lmscaling import encoders, shards, vocabulary
+from lmscaling import encoders, grid, vocabulary
 from lmscaling.encoders import Compared, Ids
 from lmscaling.errors import UserError
 from lmscaling.fields import dump
@@ -62,7 +63,20 @@ def with_backend(given, backend):
 def odd(tmp_path):
     """A corpus of odd documents among ordinary ones."""
     generator = random.Random(0)
-    words = ["the ", "of", "\n", " 12", "ß", "→", "'s", "  ", "Ω", "<|endoftext|>", "𝔘", "\t"]
+    words = [
+        "the ",
+        "of",
+        "\n",
+        " 12",
+        "ß",
+        "→",
+        "'s",
+        "  ",
+        "Ω",
+        "<|endoftext|>",
+        "\U0001d518",
+        "\t",
+    ]
     made = ["".join(generator.choices(words, k=k)) for k in range(300)]
     source = {"kind": "jsonl", "train": [lines(tmp_path / "odd.jsonl", ODD + made)]}
     return corpus(source | {"holdout": 1e-9}, "gpt2")
@@ -149,6 +163,13 @@ def test_the_readers_of_llm_c_and_modded_nanogpt_open_a_shard(odd, ranks, tmp_pa
     assert decoded == ODD[3]
 
 
+def watch(watched, n):
+    """Encode n numbers in batches, and finish."""
+    for start in range(0, n, 250):
+        watched([str(i) for i in range(start, min(n, start + 250))])
+    return watched.finish()
+
+
 def counting(texts):
     """An encoder of texts that are numbers: one id each."""
     return Ids(np.array([int(t) for t in texts], np.uint16), np.ones(len(texts), np.int64))
@@ -161,22 +182,17 @@ def test_a_fast_encoder_that_errs_is_found_in_the_first_documents_and_in_the_dra
         made.flat[made.flat == wrong] += 1
         return made
 
-    watched = Compared(fast, counting, "seed")
     with pytest.raises(UserError, match=f"gives document {wrong} other tokens than tiktoken"):
-        for start in range(0, 2500, 250):
-            watched([str(i) for i in range(start, start + 250)])
-        watched.finish()
+        watch(Compared(fast, counting, "seed"), 2500)
 
 
 def test_drawn_documents_are_five_hundred_from_everywhere():
     watched = Compared(counting, counting, "seed")
-    for start in range(0, 20_000, 1000):
-        watched([str(i) for i in range(start, start + 1000)])
+    assert watch(watched, 20_000) == encoders.FIRST + encoders.RANDOM
     numbers = [number for number, _, _ in watched._drawn]
     assert len({*numbers}) == encoders.RANDOM
     assert min(numbers) >= encoders.FIRST
     assert np.mean(numbers) == pytest.approx(11_000, abs=1000)
-    assert watched.finish() == encoders.FIRST + encoders.RANDOM
 
 
 def test_an_error_of_the_fast_encoder_leaves_nothing(odd, ranks, tmp_path, monkeypatch):
@@ -249,17 +265,14 @@ def test_gigatoken_without_its_file_or_for_bytes_says_what_to_write(odd, tmp_pat
     row = Tokenizer(encoding="gpt2", vocab_size=50257, backend="gigatoken")
     with pytest.raises(UserError, match="give it with --vocabulary"):
         encoders.encode_with(row, encoder, None, "seed")
-    monkeypatch.setitem(__import__("sys").modules, "gigatoken", None)
+    monkeypatch.setitem(sys.modules, "gigatoken", None)
     with pytest.raises(UserError, match=r"pip install 'lmscaling\[fast\]'"):
         encoders.encode_with(row, encoder, tmp_path / "x", "seed")
 
 
-def test_another_backend_changes_neither_a_run_nor_a_shard_that_is_there(values):
-    from lmscaling import grid
-
+def test_another_backend_changes_no_run(values):
     values["tokenizers"]["gpt2"] = {"encoding": "gpt2", "vocab_size": 50257}
     values["tokenizer"] = "gpt2"
     before = {*grid.expand(values).cells}
     values["tokenizers"]["gpt2"]["backend"] = "gigatoken"
     assert {*grid.expand(values).cells} == before
-    assert shards.TOKEN.itemsize == 2

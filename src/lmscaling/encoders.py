@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tiktoken
@@ -61,7 +61,7 @@ def gigatoken(path: Path) -> Encode:
         UserError: The package is not installed.
     """
     try:
-        import gigatoken  # type: ignore[import-not-found]
+        import gigatoken
     except ImportError as error:
         raise UserError(
             "backend gigatoken is not installed; pip install 'lmscaling[fast]', "
@@ -70,7 +70,7 @@ def gigatoken(path: Path) -> Encode:
     made = gigatoken.Tokenizer.from_tiktoken(path, pretokenizer="gpt2", special_tokens={})
 
     def encode(texts: list[str]) -> Ids:
-        layout = made.encode_batch(texts, parallel=False).layout
+        layout: Any = made.encode_batch(texts, parallel=False).layout
         offsets = np.asarray(layout.offsets.data)
         return Ids(np.asarray(layout.content.data).astype(np.uint16), np.diff(offsets))
 

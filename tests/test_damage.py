@@ -1,0 +1,260 @@
+"""Damaged text and damaged shards: each is named with its file and its cure; a kill leaves nothing
+torn."""
+
+import gzip
+import json
+import os
+import random
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+from conftest import write_shard
+from test_data import corpus, lines
+
+from lmscaling import files, shards
+from lmscaling.errors import UserError
+from lmscaling.files import described_at, sha256_of
+from lmscaling.stream import Stream
+from lmscaling.tokenize import tokenize
+
+KILLS = 50
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """A row whose files are local, one of each split, as if they had been fetched."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    for name, n in (("train-0", 400), ("validation-0", 40)):
+        texts = [f"{name} document {i} " + "words " * (i % 50) for i in range(n)]
+        with gzip.open(folder / f"{name}.json.gz", "wt") as file:
+            file.writelines(json.dumps({"text": t}) + "\n" for t in texts)
+    return {
+        "kind": "hub",
+        "repository": "owner/texts",
+        "revision": "1" * 40,
+        "mirror": str(folder),
+        "train": "train-{shard}.json.gz",
+        "validation": "validation-{shard}.json.gz",
+        "shards": 1,
+        "documents": [400],
+    }
+
+
+def flipped(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def repacked(path, text):
+    with gzip.open(path, "wb") as file:
+        file.write(text)
+
+
+def unpacked(path):
+    return gzip.decompress(path.read_bytes())
+
+
+SOURCES = {
+    "a flipped bit": (lambda p: flipped(p, p.stat().st_size // 2), "is not whole gzip"),
+    "a gzip cut in the middle": (
+        lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]),
+        "is not whole gzip: .*end-of-stream",
+    ),
+    "a gzip cut by one byte": (lambda p: p.write_bytes(p.read_bytes()[:-1]), "is not whole gzip"),
+    "zeros": (lambda p: p.write_bytes(bytes(p.stat().st_size)), "is not whole gzip: Not a gzipped"),
+    "an empty file": (lambda p: p.write_bytes(b""), "has 0 documents; allowed: 400"),
+    "a line that is no JSON": (
+        lambda p: repacked(p, b'{"text": "a"}\n{"text": \n'),
+        "line 2: not valid JSON",
+    ),
+    "a document without text": (
+        lambda p: repacked(p, b'{"text": "a"}\n{"txt": "b"}\n'),
+        "line 2: no text under 'text'; nearest is 'txt'",
+    ),
+    "a document whose text is null": (
+        lambda p: repacked(p, b'{"text": null}\n'),
+        "line 1: no text under 'text'",
+    ),
+    "whole documents missing at the end": (
+        lambda p: repacked(p, b"".join(unpacked(p).splitlines(keepends=True)[:399])),
+        r"has 399 documents; allowed: 400; fetch it again",
+    ),
+    "a missing file": (lambda p: p.unlink(), "does not exist; nearest is 'validation-0.json.gz'"),
+}
+
+
+@pytest.mark.parametrize("damage", SOURCES)
+@pytest.mark.parametrize("fetched", [False, True])
+def test_a_damaged_source_is_named_and_leaves_nothing(hub, tmp_path, damage, fetched):
+    destroy, sentence = SOURCES[damage]
+    source = tmp_path / "hub" / "train-0.json.gz"
+    described_at(source).write_text(json.dumps({"sha256": sha256_of(source)}))
+    destroy(source)
+    out = tmp_path / "out" / "train-00000.bin"
+    with pytest.raises(UserError, match=sentence) as caught:
+        tokenize(corpus(hub), "train", 0, out, source if fetched else None)
+    assert "train-0.json.gz" in str(caught.value)
+    assert not out.parent.exists() or not list(out.parent.iterdir())
+
+
+def test_a_source_that_was_changed_since_it_was_fetched_is_refused(hub, tmp_path):
+    source = tmp_path / "hub" / "train-0.json.gz"
+    described_at(source).write_text(json.dumps({"sha256": sha256_of(source)}))
+    made = tokenize(corpus(hub), "train", 0, tmp_path / "a" / "train-00000.bin", source)
+    assert made["source"]["checked_against"] == "hub"
+    repacked(source, unpacked(source).replace(b"document 7", b"document 8"))
+    with pytest.raises(UserError, match=r"it was fetched with .*; delete it and run snakemake"):
+        tokenize(corpus(hub), "train", 0, tmp_path / "b" / "train-00000.bin", source)
+    assert not list((tmp_path / "b").iterdir())
+
+
+@pytest.fixture
+def folder(hub, tmp_path):
+    """Three training shards and a validation shard, and their manifest."""
+    texts = [[f"shard {k} document {i}" for i in range(300)] for k in range(3)]
+    names = [lines(tmp_path / f"{k}.jsonl", t) for k, t in enumerate(texts)]
+    valid = lines(tmp_path / "v.jsonl", [f"validation {i}" for i in range(50)])
+    given = corpus({"kind": "jsonl", "train": names, "validation": [valid]})
+    out = tmp_path / "tokens"
+    tokenize(given, "validation", 0, out / "validation-00000.bin")
+    for k in range(3):
+        tokenize(given, "train", k, out / f"train-{k:05d}.bin")
+    return out
+
+
+COUNTS = {"validation": 1, "train": 3}
+
+
+def swapped(folder, ends):
+    a, b = folder / "train-00000", folder / "train-00001"
+    for end in ends:
+        kept = a.with_suffix(end).read_bytes()
+        b.with_suffix(end).replace(a.with_suffix(end))
+        b.with_suffix(end).write_bytes(kept)
+
+
+def of_another_tokenizer(folder):
+    write_shard(
+        folder / "train-00001.bin", np.zeros(100, np.uint16), dataset="d", ranks_sha256="other"
+    )
+
+
+BEFORE = {  # the manifest is made: what is found then
+    "a truncated file": (
+        lambda f: os.truncate(f / "train-00001.bin", 2000),
+        r"train-00001.bin has 2000 bytes, its header says",
+    ),
+    "a file of zeros": (
+        lambda f: (f / "train-00001.bin").write_bytes(bytes(5000)),
+        r"train-00001.bin begins with 0, 0",
+    ),
+    "shards in another order": (
+        lambda f: swapped(f, [".bin", ".json"]),
+        r"train-00000.json is that of train shard 1, so shards have changed places",
+    ),
+    "tokens in another order": (
+        lambda f: (
+            (f / "train-00000.bin").unlink(),
+            shutil.copy(f / "validation-00000.bin", f / "train-00000.bin"),
+        ),
+        r"train-00000.bin has \d+ tokens, its sidecar says \d+",
+    ),
+    "a shard of another tokenizer": (
+        of_another_tokenizer,
+        r"train-00001.bin was made with ranks_sha256 other, validation-00000.bin with",
+    ),
+    "a sidecar cut short": (
+        lambda f: os.truncate(f / "train-00002.json", 100),
+        r"train-00002.json is not valid JSON",
+    ),
+    "a missing shard": (lambda f: (f / "train-00002.bin").unlink(), "train-00002.bin does not"),
+}
+
+AFTER = {  # the manifest was made: what the stream finds
+    **{key: BEFORE[key] for key in ("a truncated file", "a file of zeros", "a missing shard")},
+    "a flipped bit": (
+        lambda f: flipped(f / "train-00001.bin", 3000),
+        r"train-00001.bin has SHA-256 .*, the manifest says",
+    ),
+    "shards in another order": (
+        lambda f: swapped(f, [".bin", ".json"]),
+        r"train-0000\d.bin has (SHA-256 .*|\d+ tokens), the manifest says",
+    ),
+    "a shard of another tokenizer": (
+        of_another_tokenizer,
+        r"train-00001.bin has 100 tokens, the manifest says",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", BEFORE)
+def test_a_damaged_shard_gets_into_no_manifest(folder, damage):
+    destroy, sentence = BEFORE[damage]
+    destroy(folder)
+    with pytest.raises(UserError, match=sentence) as caught:
+        shards.write_manifest(folder / "manifest.json", COUNTS)
+    assert not (folder / "manifest.json").exists()
+    assert (
+        "delete it" in str(caught.value)
+        or "does not exist" in str(caught.value)
+        or "JSON" in str(caught.value)
+    )
+
+
+@pytest.mark.parametrize("damage", AFTER)
+def test_a_shard_damaged_later_is_refused_before_a_token_of_it_is_used(folder, damage):
+    shards.write_manifest(folder / "manifest.json", COUNTS)
+    destroy, sentence = AFTER[damage]
+    destroy(folder)
+    stream = Stream(folder / "manifest.json", "train")
+    with pytest.raises(UserError, match=sentence) as caught:
+        stream.read(0, stream.tokens)
+    assert "run snakemake again" in str(caught.value)
+
+
+def test_fifty_kills_at_any_moment_leave_nothing_torn(hub, tmp_path):
+    given = corpus(hub)
+    whole = tmp_path / "whole" / "train-00000.bin"
+    start = time.monotonic()
+    tokenize(given, "train", 0, whole)
+    seconds = time.monotonic() - start
+    out = tmp_path / "out" / "train-00000.bin"
+    moments, killed = random.Random(0), 0
+    for _ in range(KILLS):
+        child = os.fork()
+        if not child:
+            tokenize(given, "train", 0, out)
+            os._exit(0)
+        time.sleep(moments.uniform(0, 1.2 * seconds))
+        os.kill(child, signal.SIGKILL)
+        killed += os.waitpid(child, 0)[1] == signal.SIGKILL
+        if out.exists():
+            assert out.read_bytes() == whole.read_bytes()
+        if out.with_suffix(".json").exists():
+            assert out.exists()
+            assert json.loads(out.with_suffix(".json").read_text())["sha256"]
+            out.with_suffix(".json").unlink()
+            out.unlink()
+    assert killed > KILLS / 3
+    tokenize(given, "train", 0, out)
+    assert out.read_bytes() == whole.read_bytes()
+    names = sorted(p.name for p in out.parent.iterdir())
+    assert names == ["train-00000.bin", "train-00000.json"], "leftovers of killed processes"
+
+
+def test_what_a_living_process_or_another_machine_writes_is_not_swept_away(tmp_path):
+    ours = tmp_path / f".a.json.{files.HOST}.{os.getpid()}.00.tmp"
+    theirs = tmp_path / ".a.json.elsewhere.1.00.tmp"
+    forgotten = tmp_path / ".a.json.elsewhere.2.00.tmp"
+    for path in (ours, theirs, forgotten):
+        path.write_text("half")
+    os.utime(forgotten, (0, 0))
+    files.write_json(tmp_path / "a.json", 1)
+    assert ours.exists()
+    assert theirs.exists()
+    assert not forgotten.exists()
