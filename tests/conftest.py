@@ -77,7 +77,8 @@ def write_tokens(folder: Path, train: list[int], validation: list[int]) -> Path:
         for i, n in enumerate(lengths):
             path = folder / f"{split}-{i:05d}.bin"
             made, sha256 = shards.write(path, [rng.integers(0, 257, n).astype(np.uint16)])
-            path.with_suffix(".json").write_text(json.dumps({"tokens": made, "sha256": sha256}))
+            sidecar = {"tokens": made, "sha256": sha256, "end_of_text": 256}
+            path.with_suffix(".json").write_text(json.dumps(sidecar))
     counts = {"train": len(train), "validation": len(validation)}
     shards.write_manifest(folder / "manifest.json", counts)
     return folder / "manifest.json"

@@ -1,12 +1,17 @@
 """The stream is one order of tokens, whoever reads it; a shard that changed is refused."""
 
 import hashlib
+import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import write_tokens
+from test_documents import SEPARATOR, plain, text
 
 from lmscaling import shards
+from lmscaling import stream as module
 from lmscaling.errors import UserError
 from lmscaling.stream import Stream
 
@@ -49,6 +54,70 @@ def test_the_last_update_needs_one_token_more(manifest):
     assert (stream.slab(11, 37) == stream.slab(1, 37)).all()  # the first update of a new epoch
 
 
+def write_documents(folder, shard_lengths, seed=0):
+    """Shards of documents, as ``test_documents.text`` makes them, and their manifest."""
+    for i, lengths in enumerate(shard_lengths):
+        path = folder / f"train-{i:05d}.bin"
+        n, sha256 = shards.write(path, [text(lengths, seed + i)])
+        sidecar = {"tokens": n, "sha256": sha256, "end_of_text": SEPARATOR}
+        path.with_suffix(".json").write_text(json.dumps(sidecar))
+    shards.write_manifest(folder / "manifest.json", {"train": len(shard_lengths), "validation": 0})
+    return folder / "manifest.json"
+
+
+@pytest.mark.parametrize("look_back", [1, 5, 4096])
+@pytest.mark.parametrize(
+    "shard_lengths",
+    [[[100, 7, 300]], [[63], [1, 1, 100], [1000]], [[1], [1], [2]], [[5, 40]] * 5],
+)
+def test_positions_are_those_of_the_whole_stream(tmp_path, monkeypatch, shard_lengths, look_back):
+    monkeypatch.setattr(module, "LOOK_BACK", look_back)
+    stream = Stream(write_documents(tmp_path, shard_lengths), "train")
+    expected = plain(stream.read(0, stream.tokens))
+    rng = np.random.default_rng(0)
+    for start, stop in [(0, stream.tokens), *np.sort(rng.integers(0, stream.tokens + 1, (99, 2)))]:
+        tokens = stream.read(int(start), int(stop))
+        assert stream.positions(int(start), tokens).tolist() == expected[start:stop]
+
+
+def test_a_document_goes_on_across_a_border_without_a_separator(manifest):
+    stream = Stream(manifest, "train")  # random bytes: shards begin anywhere
+    expected = plain(stream.read(0, stream.tokens))
+    for start in range(stream.tokens):
+        tokens = stream.read(start, min(start + 10, stream.tokens))
+        assert stream.positions(start, tokens).tolist() == expected[start : start + 10]
+
+
+@pytest.mark.parametrize("world", [1, 4])
+def test_each_rank_knows_the_positions_of_its_share_in_every_epoch(tmp_path, world):
+    stream = Stream(write_documents(tmp_path, [[100, 7], [300]]), "train")
+    expected = plain(stream.read(0, stream.tokens))
+    for update in range(1, 2 * stream.updates(32) + 1):
+        for rank in range(world):
+            start = stream.slab_start(update, 32, rank, world)
+            slab = stream.slab(update, 32, rank, world)
+            positions = stream.positions(start, slab)
+            assert positions.tolist() == expected[start : start + 32 // world + 1]
+
+
+def test_who_asks_for_no_positions_needs_no_sidecar(manifest):
+    for sidecar in manifest.parent.glob("train-*.json"):
+        sidecar.unlink()
+    stream = Stream(manifest, "train")
+    assert len(stream.read(0, 407)) == 407
+    with pytest.raises(UserError, match="sidecar"):
+        stream.positions(0, stream.read(0, 407))
+
+
+def test_a_stream_of_many_shards_has_few_files_open(tmp_path):
+    stream = Stream(write_documents(tmp_path, [[9]] * 40), "train")
+    expected = whole(tmp_path / "manifest.json")
+    for start in [*range(0, 350, 7), *range(350, 0, -7)]:
+        assert stream.read(start, start + 10).tolist() == expected[start : start + 10].tolist()
+    opened = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+    assert len([path for path in opened if path.parent == tmp_path.resolve()]) <= module.OPEN
+
+
 def test_more_shards_leave_every_earlier_id_as_it_was(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -89,6 +158,37 @@ def test_a_damaged_shard_is_refused_before_its_first_token_is_used(manifest, dam
     with pytest.raises(UserError, match=sentence) as caught:
         stream.read(99, 101)
     assert "run snakemake again" in str(caught.value)
+
+
+def test_a_shard_cut_short_under_an_open_stream_is_one_sentence(tmp_path):
+    stream = Stream(write_documents(tmp_path, [[2**20]]), "train")
+    stream.read(0, 100)
+    os.truncate(tmp_path / "train-00000.bin", 2**20)
+    assert len(stream.read(0, 100)) == 100
+    with pytest.raises(UserError, match=r"cut short while it was read: it ends at byte 1048576, "):
+        stream.read(2**19 - 1000, 2**19)
+
+
+def test_shards_that_changed_places_are_named(tmp_path):
+    manifest = write_documents(tmp_path, [[50, 50], [99, 1], [100]])
+    first, second = tmp_path / "train-00001.bin", tmp_path / "train-00002.bin"
+    moved = first.rename(tmp_path / "moved")
+    second.rename(first)
+    moved.rename(second)
+    stream = Stream(manifest, "train")
+    stream.read(0, 100)
+    with pytest.raises(UserError, match=r"train-00001.bin holds the tokens of train-00002.bin"):
+        stream.read(100, 101)
+
+
+def test_a_manifest_whose_shards_are_not_in_the_order_of_its_chain_is_refused(manifest):
+    values = json.loads(manifest.read_text())
+    values["train"][1:] = values["train"][:0:-1]
+    manifest.write_text(json.dumps(values))
+    with pytest.raises(
+        UserError, match=r"train-00002.bin where its id says that it does not stand"
+    ):
+        Stream(manifest, "train")
 
 
 def test_a_manifest_of_a_missing_shard_is_refused(manifest):

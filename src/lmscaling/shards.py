@@ -100,16 +100,34 @@ def write_manifest(path: Path, counts: dict[str, int]) -> None:
                 file=sidecar.with_suffix(".bin").name,
                 tokens=record["tokens"],
                 sha256=record["sha256"],
-                id=hashlib.sha256((previous + record["sha256"]).encode()).hexdigest(),
+                id=chained_id(previous, record["sha256"]),
             )
             chained.append(asdict(shard))
     write_json(path, splits)
 
 
+def chained_id(previous: str, sha256: str) -> str:
+    """Id of a shard with these tokens behind the shard with the id ``previous``."""
+    return hashlib.sha256((previous + sha256).encode()).hexdigest()
+
+
 def read_manifest(path: Path, split: str) -> list[Shard]:
-    """Shards of a split, in the order of the stream."""
+    """Shards of a split, in the order of the stream.
+
+    Raises:
+        UserError: The manifest is not whole, or its shards are not in the order of its chain.
+    """
     manifest = read_json(path, "manifest")
     try:
-        return [Shard(**entry) for entry in manifest[split]]
+        listed = [Shard(**entry) for entry in manifest[split]]
     except (KeyError, TypeError):
         raise UserError(f"manifest {path} has no whole list of {split} shards; {REMEDY}") from None
+    previous = ""
+    for shard in listed:
+        if shard.id != chained_id(previous, shard.sha256):
+            raise UserError(
+                f"manifest {path} has {split} shard {shard.file} where its id says that it does "
+                f"not stand; {REMEDY}"
+            )
+        previous = shard.id
+    return listed
