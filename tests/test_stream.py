@@ -3,17 +3,21 @@
 import hashlib
 import json
 import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import write_tokens
 from test_documents import SEPARATOR, plain, text
+from torch.utils.data import DataLoader
 
 from lmscaling import shards
 from lmscaling import stream as module
 from lmscaling.errors import UserError
 from lmscaling.stream import Stream
+from lmscaling.train.module import Updates, micro_batches
 
 
 @pytest.fixture
@@ -116,6 +120,24 @@ def test_a_stream_of_many_shards_has_few_files_open(tmp_path):
         assert stream.read(start, start + 10).tolist() == expected[start : start + 10].tolist()
     opened = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
     assert len([path for path in opened if path.parent == tmp_path.resolve()]) <= module.OPEN
+
+
+@pytest.mark.parametrize("context", [256, 131072])
+def test_two_million_tokens_a_second_reach_the_model_checks_and_positions_included(
+    tmp_path, cell, context
+):
+    """Hundreds of millions are usual (benchmarks/stream.py): only a mistake is so slow."""
+    stream = Stream(write_documents(tmp_path, [[475] * 3000] * 3), "train")
+    cell = replace(cell, context=context, update_tokens=2**19)
+    start = time.perf_counter()
+    slabs = DataLoader(Updates(stream, cell, done=0, rank=0, world=1), batch_size=None)
+    update = 0
+    for update, slab in enumerate(slabs, start=1):
+        for x_BT, y_BT in micro_batches(slab, context, 1):
+            assert x_BT.shape == y_BT.shape == (1, context)
+        assert len(stream.positions(stream.slab_start(update, 2**19), slab.numpy())) == 2**19 + 1
+    assert update == 8
+    assert update * 2**19 / (time.perf_counter() - start) > 2e6
 
 
 def test_more_shards_leave_every_earlier_id_as_it_was(tmp_path):

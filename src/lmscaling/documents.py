@@ -20,11 +20,10 @@ def positions(tokens: np.ndarray, end_of_text: int, before: int = 0) -> np.ndarr
         before: Position of the first of them, if it begins no document.
     """
     starts = np.flatnonzero(tokens == end_of_text)
-    if not starts.size or starts[0]:
-        starts = np.insert(starts, 0, -before)
-    ends = np.append(starts[1:], len(tokens))
-    lengths = ends - np.maximum(starts, 0)
-    return np.arange(len(tokens)) - np.repeat(starts, lengths)
+    steps = np.ones(len(tokens), dtype=np.int64)
+    steps[starts] = 1 - np.diff(starts, prepend=-before)  # from the last position back to 0
+    steps[:1] = np.where(tokens[:1] == end_of_text, 0, before)
+    return np.cumsum(steps, out=steps)
 
 
 def bins(positions: np.ndarray) -> np.ndarray:

@@ -122,7 +122,7 @@ class Stream:
 
     def _fill(self, out: np.ndarray, k: int, offset: int) -> None:
         """Read tokens of shard ``k`` from ``offset`` on."""
-        descriptor, left = self._open(k).fileno(), memoryview(out).cast("B")
+        descriptor, left = self._open(k).fileno(), out.data.cast("B")
         at = shards.HEADER_BYTES + offset * out.itemsize
         while left:
             n = os.preadv(descriptor, [left], at)
