@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lmscaling.errors import UserError, choose
 from lmscaling.fields import Split
-from lmscaling.rows import Corpus, Dataset, Hub, Jsonl, Stdlib, Text
+from lmscaling.rows import Corpus, Dataset, Folder, Hub, Jsonl, Stdlib, Text
 
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library that hold other people's code or differ between builds."""
@@ -44,6 +44,8 @@ def documents(corpus: Corpus, split: Split, shard: int) -> Iterator[str]:
         case Text():
             files = row.train if split == "train" else row.validation or row.train
             texts = (_read(Path(name)) for name in files)
+        case Folder():
+            texts = map(_read, _files(row, split, shard))
         case Stdlib():
             texts = _standard_library()
     return _side(texts, row, split)
@@ -96,6 +98,20 @@ def _lines(path: Path, key: str) -> Iterator[str]:
         yield record[key]
 
 
+def _files(row: Folder, split: Split, shard: int) -> list[Path]:
+    """The files of one shard of a folder, in order of names."""
+    folder, start, stop = row.parts(split)[shard]
+    found = sorted(Path(folder).glob(row.pattern), key=lambda path: path.name)
+    if not found:
+        raise UserError(f"no file {row.pattern} lies in {folder}; correct the row, or fetch them")
+    if len(found) < (stop or 0):
+        raise UserError(
+            f"{folder} has {len(found)} files {row.pattern}, shard {shard} is made from "
+            f"{start + 1} to {stop}; lower n_files to {len(found)}, or fetch the others"
+        )
+    return found[start:stop]
+
+
 def _read(path: Path) -> str:
     """A text file, plain or gzip; bytes that are no UTF-8 become the replacement character."""
     if not path.is_file():
@@ -127,6 +143,9 @@ def provenance(corpus: Corpus, split: Split, shard: int) -> dict[str, str]:
     origin = {"kind": row.kind, "files": row.files(split)[shard]}
     if isinstance(row, Hub):
         origin |= {"repository": row.repository, "revision": row.revision}
+    if isinstance(row, Folder):
+        names = [path.name for path in _files(row, split, shard)]
+        origin |= {"first": names[0], "last": names[-1]}
     if isinstance(row, Stdlib):
         origin["python"] = sys.version.split()[0]
     return origin
