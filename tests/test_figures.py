@@ -22,6 +22,7 @@ from test_store import (
 
 from lmscaling import figures, grid, registry, report, store, tables
 from lmscaling.errors import UserError
+from lmscaling.figures import style
 
 NAMES = list(registry.figures())
 TRAINING = [name for name in NAMES if "FROM speeds" not in figures.load(name).QUERY]
@@ -200,8 +201,8 @@ def test_loss_by_position_draws_four_contexts_and_two_texts_at_most(study, cells
     assert len(drawn.axes) == 4 * 4
     assert [a.get_title() for a in drawn.axes[:4]] == ["a", "a", "b", "b"]
     assert sorted(rows.dataset.unique()) == ["a", "b", "lines"]
-    assert module.spread([1, 2, 4, 8, 16, 32, 64], 4) == [1, 4, 16, 64]
-    assert module.spread([1, 2], 4) == [1, 2]
+    assert style.spread([1, 2, 4, 8, 16, 32, 64], 4) == [1, 4, 16, 64]
+    assert style.spread([1, 2], 4) == [1, 2]
 
 
 def test_loss_by_position_leaves_out_what_is_not_known_to_a_tenth(study, cells):

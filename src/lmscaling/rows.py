@@ -176,7 +176,9 @@ class Folder:
         if split == "validation" and self.validation:
             return [(self.validation, 0, None)]
         starts = range(0, self.n_files, self.files_per_shard)
-        made = [(self.train, i, min(i + self.files_per_shard, self.n_files)) for i in starts]
+        made: list[tuple[str, int, int | None]] = [
+            (self.train, i, min(i + self.files_per_shard, self.n_files)) for i in starts
+        ]
         return made if split == "train" else made[:1]
 
     def files(self, split: Split) -> list[str]:
