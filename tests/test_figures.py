@@ -104,7 +104,8 @@ def test_it_draws_one_run_and_says_what_is_missing(study, cells, name, monkeypat
         lambda self, x, y, s, **k: texts.append(s) or plain(self, x, y, s, **k),
     )
     draw(study, name)
-    assert "Of 32 cells: 1 done, 1 running, 30 pending." in texts
+    lines = [line for text in texts for line in text.splitlines()]
+    assert "Of 32 cells: 1 done, 1 running, 30 pending." in lines
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -34,14 +34,18 @@ def words(db: DuckDBPyConnection, rows: DataFrame) -> str:
     else:
         sources = rows.source.unique().tolist() if "source" in rows else ["measured"]
         datasets = [name for (name,) in db.execute(DATASETS, [sources]).fetchall()]
-    shortest, longest = int(rows.context.min()), int(rows.context.max())
-    found = db.execute(QUERY, [longest, datasets]).fetchall()
-    return "\n".join(_sentence(*known, shortest) for known in found)
+    contexts = {*rows.context.astype(int)}
+    found = db.execute(QUERY, [max(contexts), datasets]).fetchall()
+    return "\n".join(
+        _sentence(dataset, documents, shares, contexts) for dataset, documents, shares in found
+    )
 
 
-def _sentence(dataset: str, documents: int | None, shares: dict[int, float], shortest: int) -> str:
-    """Shares at powers of two among the contexts, the last of them the first that no token has."""
-    known = [n for n in shares if n >= shortest] or [max(shares)]
+def _sentence(
+    dataset: str, documents: int | None, shares: dict[int, float], contexts: set[int]
+) -> str:
+    """Shares at some of the contexts, the last of them at the least that no token has."""
+    known = [n for n in shares if n in contexts or not shares[n]] or [max(shares)]
     named = style.spread(known, MOST)
     first, *others = [(_percent(shares[n]), f"{n:,}") for n in named]
     said = f"{first[0]} of tokens have {first[1]} of their own document before them"
