@@ -84,11 +84,12 @@ FROM evaluations e JOIN status s USING (run);
 -- at powers of two up to the first that none has. It is counted on the text of the evaluation with
 -- most targets; for C4 without one, it is that of a sample of so many `documents`.
 CREATE VIEW own_context AS
-WITH texts AS (
-    SELECT
-        dataset, run, context, "start", stop, tokens,
-        sum(tokens) OVER (PARTITION BY dataset, run, context) AS targets
-    FROM evaluations WHERE axis = 'document'
+WITH bins AS (
+    SELECT dataset, run, context, "start", stop, sum(tokens) AS tokens
+    FROM evaluations WHERE axis = 'document' GROUP BY ALL
+),
+texts AS (
+    SELECT *, sum(tokens) OVER (PARTITION BY dataset, run, context) AS targets FROM bins
 ),
 counted AS (
     FROM texts
