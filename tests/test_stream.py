@@ -1,5 +1,6 @@
 """The stream is one order of tokens, whoever reads it; a shard that changed is refused."""
 
+import errno
 import hashlib
 import json
 import os
@@ -189,6 +190,27 @@ def test_a_shard_cut_short_under_an_open_stream_is_one_sentence(tmp_path):
     assert len(stream.read(0, 100)) == 100
     with pytest.raises(UserError, match=r"cut short while it was read: it ends at byte 1048576, "):
         stream.read(2**19 - 1000, 2**19)
+
+
+def test_a_read_may_return_less_than_was_asked_for(manifest, monkeypatch):
+    plain = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, out, at: plain(file, [out[0][:3]], at))
+    stream, expected = Stream(manifest, "train"), whole(manifest)
+    assert stream.read(95, 400).tolist() == expected[95:400].tolist()
+
+
+def test_a_disk_that_fails_is_one_sentence(manifest, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    stream = Stream(manifest, "train")
+    stream.read(0, 100)
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(UserError, match=r"train-00000.bin cannot be read: Input/output error"):
+        stream.read(0, 100)
+    monkeypatch.setattr(module, "sha256_of", fail)
+    with pytest.raises(UserError, match=r"train-00002.bin cannot be read: Input/output error"):
+        stream.read(110, 120)
 
 
 def test_shards_that_changed_places_are_named(tmp_path):

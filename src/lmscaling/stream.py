@@ -122,18 +122,20 @@ class Stream:
 
     def _fill(self, out: np.ndarray, k: int, offset: int) -> None:
         """Read tokens of shard ``k`` from ``offset`` on."""
-        descriptor, left = self._open(k).fileno(), out.data.cast("B")
+        path, left = self.folder / self.shards[k].file, out.data.cast("B")
         at = shards.HEADER_BYTES + offset * out.itemsize
-        while left:
-            n = os.preadv(descriptor, [left], at)
-            if not n:
-                path = self.folder / self.shards[k].file
-                raise UserError(
-                    f"shard {path} was cut short while it was read: it ends at byte {at}, the "
-                    f"manifest says {shards.HEADER_BYTES + self.shards[k].tokens * out.itemsize}; "
-                    f"{shards.REMEDY}"
-                )
-            left, at = left[n:], at + n
+        try:
+            descriptor = self._open(k).fileno()
+            while left and (n := os.preadv(descriptor, [left], at)):
+                left, at = left[n:], at + n
+        except OSError as error:
+            raise UserError(f"shard {path} cannot be read: {error.strerror}") from error
+        if left:
+            raise UserError(
+                f"shard {path} was cut short while it was read: it ends at byte {at}, the manifest "
+                f"says {shards.HEADER_BYTES + self.shards[k].tokens * out.itemsize}; "
+                f"{shards.REMEDY}"
+            )
 
     def _open(self, k: int) -> FileIO:
         """Shard ``k``, checked; the next shard's check is started, and what is far is closed."""
