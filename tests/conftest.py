@@ -70,15 +70,20 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tokens(tmp_path_factory.mktemp("tokens"), [700, 3000], [1000])
 
 
+def write_shard(path: Path, tokens: np.ndarray, **values: Any) -> None:
+    """A shard and its sidecar."""
+    n, sha256 = shards.write(path, [tokens])
+    sidecar = {"tokens": n, "sha256": sha256, "end_of_text": 256}
+    path.with_suffix(".json").write_text(json.dumps(sidecar | values))
+
+
 def write_tokens(folder: Path, train: list[int], validation: list[int]) -> Path:
     """Shards of so many tokens each, from a fixed seed, and their manifest."""
     rng = np.random.default_rng(0)
     for split, lengths in (("train", train), ("validation", validation)):
         for i, n in enumerate(lengths):
             path = folder / f"{split}-{i:05d}.bin"
-            made, sha256 = shards.write(path, [rng.integers(0, 257, n).astype(np.uint16)])
-            sidecar = {"tokens": made, "sha256": sha256, "end_of_text": 256}
-            path.with_suffix(".json").write_text(json.dumps(sidecar))
+            write_shard(path, rng.integers(0, 257, n).astype(np.uint16))
     counts = {"train": len(train), "validation": len(validation)}
     shards.write_manifest(folder / "manifest.json", counts)
     return folder / "manifest.json"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conftest import write_shard
 from test_main import lmscaling
 
 from lmscaling import shards, trained
@@ -66,10 +67,7 @@ def text(n=1500, documents=23, seed=0):
 def write(folder, tokens, dataset="lines", encoding="bytes"):
     """The only shard of a text for evaluation, and its manifest."""
     path = folder / f"{dataset}-bytes-0" / "validation-00000.bin"
-    n, sha256 = shards.write(path, [tokens])
-    sidecar = {"tokens": n, "sha256": sha256, "dataset": dataset, "encoding": encoding}
-    sidecar["end_of_text"] = SEPARATOR
-    path.with_suffix(".json").write_text(json.dumps(sidecar))
+    write_shard(path, tokens, dataset=dataset, encoding=encoding)
     shards.write_manifest(path.with_name("manifest.json"), {"train": 0, "validation": 1})
     return path.with_name("manifest.json")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import write_tokens
-from test_documents import SEPARATOR, plain, text
+from conftest import write_shard, write_tokens
+from test_documents import plain, text
 from torch.utils.data import DataLoader
 
 from lmscaling import shards
@@ -62,10 +62,7 @@ def test_the_last_update_needs_one_token_more(manifest):
 def write_documents(folder, shard_lengths, seed=0):
     """Shards of documents, as ``test_documents.text`` makes them, and their manifest."""
     for i, lengths in enumerate(shard_lengths):
-        path = folder / f"train-{i:05d}.bin"
-        n, sha256 = shards.write(path, [text(lengths, seed + i)])
-        sidecar = {"tokens": n, "sha256": sha256, "end_of_text": SEPARATOR}
-        path.with_suffix(".json").write_text(json.dumps(sidecar))
+        write_shard(folder / f"train-{i:05d}.bin", text(lengths, seed + i))
     shards.write_manifest(folder / "manifest.json", {"train": len(shard_lengths), "validation": 0})
     return folder / "manifest.json"
 
