@@ -84,6 +84,7 @@ def write_shard(path: Path, tokens: np.ndarray, **values: Any) -> None:
         "dataset": "lines",
         "encoding": "bytes",
         "end_of_text": 256,
+        "own_context": [1],
         "ranks_sha256": "r",
         "pattern_sha256": "p",
     }

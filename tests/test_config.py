@@ -165,7 +165,7 @@ def test_every_field_of_a_study_is_described():
     undescribed = [
         f"{name}.{key}"
         for name, part in schema["$defs"].items()
-        if name in {"Size", "Hub", "Jsonl", "Text", "Stdlib", "Tokenizer", "Validation"}
+        if name in {"Size", "Hub", "Jsonl", "Text", "Folder", "Stdlib", "Tokenizer", "Validation"}
         for key, field in part["properties"].items()
         if "description" not in field and key != "kind"
     ]

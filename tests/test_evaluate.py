@@ -16,7 +16,7 @@ from lmscaling.errors import UserError
 from lmscaling.model import GPT
 from lmscaling.train import evaluate as module
 from lmscaling.train.checkpoint import save_weights
-from lmscaling.train.evaluate import binned, blocks, document_positions, evaluate, standard_error
+from lmscaling.train.evaluate import binned, blocks, evaluate, standard_error
 
 SEPARATOR = 256
 CONTEXTS = [256, 128, 64]
@@ -139,12 +139,6 @@ def test_the_parts_in_which_a_text_is_computed_change_nothing(run, monkeypatch):
     monkeypatch.setattr("lmscaling.model.LOGITS_AT_ONCE", 50 * 320)  # 50 rows at a time
     monkeypatch.setattr(module, "PASS_TOKENS", 3 * 128)
     assert module.token_losses(gpt, tokens, 128) == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_document_goes_on_across_windows():
-    tokens = np.array([256, 7, 7, 256, 256, 7, 7, 7, 7, 256])
-    assert document_positions(tokens, 256).tolist() == [0, 1, 2, 0, 0, 1, 2, 3, 4, 0]
-    assert document_positions(np.array([7, 7, 256, 7]), 256).tolist() == [0, 1, 0, 1]
 
 
 def test_bins_double_and_empty_ones_have_no_row():

@@ -22,6 +22,7 @@ from test_store import (
 
 from lmscaling import figures, grid, registry, report, store, tables
 from lmscaling.errors import UserError
+from lmscaling.figures import style
 
 NAMES = list(registry.figures())
 TRAINING = [name for name in NAMES if "FROM speeds" not in figures.load(name).QUERY]
@@ -103,7 +104,8 @@ def test_it_draws_one_run_and_says_what_is_missing(study, cells, name, monkeypat
         lambda self, x, y, s, **k: texts.append(s) or plain(self, x, y, s, **k),
     )
     draw(study, name)
-    assert "Of 32 cells: 1 done, 1 running, 30 pending." in texts
+    lines = [line for text in texts for line in text.splitlines()]
+    assert "Of 32 cells: 1 done, 1 running, 30 pending." in lines
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -200,8 +202,8 @@ def test_loss_by_position_draws_four_contexts_and_two_texts_at_most(study, cells
     assert len(drawn.axes) == 4 * 4
     assert [a.get_title() for a in drawn.axes[:4]] == ["a", "a", "b", "b"]
     assert sorted(rows.dataset.unique()) == ["a", "b", "lines"]
-    assert module.spread([1, 2, 4, 8, 16, 32, 64], 4) == [1, 4, 16, 64]
-    assert module.spread([1, 2], 4) == [1, 2]
+    assert style.spread([1, 2, 4, 8, 16, 32, 64], 4) == [1, 4, 16, 64]
+    assert style.spread([1, 2], 4) == [1, 2]
 
 
 def test_loss_by_position_leaves_out_what_is_not_known_to_a_tenth(study, cells):

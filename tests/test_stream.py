@@ -1,14 +1,24 @@
 """The stream is one order of tokens, whoever reads it; a shard that changed is refused."""
 
+import errno
 import hashlib
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import write_tokens
+from conftest import write_shard, write_tokens
+from test_documents import plain, text
+from torch.utils.data import DataLoader
 
 from lmscaling import shards
+from lmscaling import stream as module
 from lmscaling.errors import UserError
 from lmscaling.stream import Stream
+from lmscaling.train.module import Updates, micro_batches
 
 
 @pytest.fixture
@@ -47,6 +57,85 @@ def test_the_last_update_needs_one_token_more(manifest):
     with pytest.raises(EOFError, match="ends at token 407"):
         stream.read(10 * 37, 11 * 37 + 1)
     assert (stream.slab(11, 37) == stream.slab(1, 37)).all()  # the first update of a new epoch
+
+
+def write_documents(folder, shard_lengths, seed=0):
+    """Shards of documents, as ``test_documents.text`` makes them, and their manifest."""
+    for i, lengths in enumerate(shard_lengths):
+        write_shard(folder / f"train-{i:05d}.bin", text(lengths, seed + i))
+    shards.write_manifest(folder / "manifest.json", {"train": len(shard_lengths), "validation": 0})
+    return folder / "manifest.json"
+
+
+@pytest.mark.parametrize("look_back", [1, 5, 4096])
+@pytest.mark.parametrize(
+    "shard_lengths",
+    [[[100, 7, 300]], [[63], [1, 1, 100], [1000]], [[1], [1], [2]], [[5, 40]] * 5],
+)
+def test_positions_are_those_of_the_whole_stream(tmp_path, monkeypatch, shard_lengths, look_back):
+    monkeypatch.setattr(module, "LOOK_BACK", look_back)
+    stream = Stream(write_documents(tmp_path, shard_lengths), "train")
+    expected = plain(stream.read(0, stream.tokens))
+    rng = np.random.default_rng(0)
+    for start, stop in [(0, stream.tokens), *np.sort(rng.integers(0, stream.tokens + 1, (99, 2)))]:
+        tokens = stream.read(int(start), int(stop))
+        assert stream.positions(int(start), tokens).tolist() == expected[start:stop]
+
+
+def test_a_document_goes_on_across_a_border_without_a_separator(manifest):
+    stream = Stream(manifest, "train")  # random bytes: shards begin anywhere
+    expected = plain(stream.read(0, stream.tokens))
+    for start in range(stream.tokens):
+        tokens = stream.read(start, min(start + 10, stream.tokens))
+        assert stream.positions(start, tokens).tolist() == expected[start : start + 10]
+
+
+@pytest.mark.parametrize("world", [1, 4])
+def test_each_rank_knows_the_positions_of_its_share_in_every_epoch(tmp_path, world):
+    stream = Stream(write_documents(tmp_path, [[100, 7], [300]]), "train")
+    expected = plain(stream.read(0, stream.tokens))
+    for update in range(1, 2 * stream.updates(32) + 1):
+        for rank in range(world):
+            start = stream.slab_start(update, 32, rank, world)
+            slab = stream.slab(update, 32, rank, world)
+            positions = stream.positions(start, slab)
+            assert positions.tolist() == expected[start : start + 32 // world + 1]
+
+
+def test_who_asks_for_no_positions_needs_no_sidecar(manifest):
+    for sidecar in manifest.parent.glob("train-*.json"):
+        sidecar.unlink()
+    stream = Stream(manifest, "train")
+    assert len(stream.read(0, 407)) == 407
+    with pytest.raises(UserError, match="sidecar"):
+        stream.positions(0, stream.read(0, 407))
+
+
+def test_a_stream_of_many_shards_has_few_files_open(tmp_path):
+    stream = Stream(write_documents(tmp_path, [[9]] * 40), "train")
+    expected = whole(tmp_path / "manifest.json")
+    for start in [*range(0, 350, 7), *range(350, 0, -7)]:
+        assert stream.read(start, start + 10).tolist() == expected[start : start + 10].tolist()
+    opened = [path.resolve() for path in Path("/proc/self/fd").iterdir()]
+    assert len([path for path in opened if path.parent == tmp_path.resolve()]) <= module.OPEN
+
+
+@pytest.mark.parametrize("context", [256, 131072])
+def test_two_million_tokens_a_second_reach_the_model_checks_and_positions_included(
+    tmp_path, cell, context
+):
+    """Hundreds of millions are usual (benchmarks/stream.py): only a mistake is so slow."""
+    stream = Stream(write_documents(tmp_path, [[475] * 3000] * 3), "train")
+    cell = replace(cell, context=context, update_tokens=2**19)
+    start = time.perf_counter()
+    slabs = DataLoader(Updates(stream, cell, done=0, rank=0, world=1), batch_size=None)
+    update = 0
+    for update, slab in enumerate(slabs, start=1):
+        for x_BT, y_BT in micro_batches(slab, context, 1):
+            assert x_BT.shape == y_BT.shape == (1, context)
+        assert len(stream.positions(stream.slab_start(update, 2**19), slab.numpy())) == 2**19 + 1
+    assert update == 8
+    assert update * 2**19 / (time.perf_counter() - start) > 2e6
 
 
 def test_more_shards_leave_every_earlier_id_as_it_was(tmp_path):
@@ -89,6 +178,58 @@ def test_a_damaged_shard_is_refused_before_its_first_token_is_used(manifest, dam
     with pytest.raises(UserError, match=sentence) as caught:
         stream.read(99, 101)
     assert "run snakemake again" in str(caught.value)
+
+
+def test_a_shard_cut_short_under_an_open_stream_is_one_sentence(tmp_path):
+    stream = Stream(write_documents(tmp_path, [[2**20]]), "train")
+    stream.read(0, 100)
+    os.truncate(tmp_path / "train-00000.bin", 2**20)
+    assert len(stream.read(0, 100)) == 100
+    with pytest.raises(UserError, match=r"cut short while it was read: it ends at byte 1048576, "):
+        stream.read(2**19 - 1000, 2**19)
+
+
+def test_a_read_may_return_less_than_was_asked_for(manifest, monkeypatch):
+    plain = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda file, out, at: plain(file, [out[0][:3]], at))
+    stream, expected = Stream(manifest, "train"), whole(manifest)
+    assert stream.read(95, 400).tolist() == expected[95:400].tolist()
+
+
+def test_a_disk_that_fails_is_one_sentence(manifest, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    stream = Stream(manifest, "train")
+    stream.read(0, 100)
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(UserError, match=r"train-00000.bin cannot be read: Input/output error"):
+        stream.read(0, 100)
+    monkeypatch.setattr(module, "sha256_of", fail)
+    with pytest.raises(UserError, match=r"train-00002.bin cannot be read: Input/output error"):
+        stream.read(110, 120)
+
+
+def test_shards_that_changed_places_are_named(tmp_path):
+    manifest = write_documents(tmp_path, [[50, 50], [99, 1], [100]])
+    first, second = tmp_path / "train-00001.bin", tmp_path / "train-00002.bin"
+    moved = first.rename(tmp_path / "moved")
+    second.rename(first)
+    moved.rename(second)
+    stream = Stream(manifest, "train")
+    stream.read(0, 100)
+    with pytest.raises(UserError, match=r"train-00001.bin holds the tokens of train-00002.bin"):
+        stream.read(100, 101)
+
+
+def test_a_manifest_whose_shards_are_not_in_the_order_of_its_chain_is_refused(manifest):
+    values = json.loads(manifest.read_text())
+    values["train"][1:] = values["train"][:0:-1]
+    manifest.write_text(json.dumps(values))
+    with pytest.raises(
+        UserError, match=r"train-00002.bin where its id says that it does not stand"
+    ):
+        Stream(manifest, "train")
 
 
 def test_a_manifest_of_a_missing_shard_is_refused(manifest):

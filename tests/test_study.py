@@ -10,7 +10,9 @@ from conftest import ROOT
 from lmscaling import grid
 from lmscaling.config import schema
 
-REAL, DEMO, SWEEP = (ROOT / "config" / f"{name}.yaml" for name in ("study", "demo", "lr_sweep"))
+REAL, DEMO, SWEEP, LONG = (
+    ROOT / "config" / f"{name}.yaml" for name in ("study", "demo", "lr_sweep", "long")
+)
 
 
 def test_the_real_study_runs_72_cells_and_skips_8():
@@ -57,6 +59,16 @@ def test_the_sweep_gives_each_attention_the_same_five_rates_around_the_studys():
     assert {b / a for a, b in pairwise(scales)} == {2.0}
     assert scales[2] == 1.0
     assert (made.branches, made.evaluated) == ({}, [])
+
+
+def test_the_study_of_long_documents_plans_its_shards_before_the_books_are_there():
+    made = grid.expand(grid.read_study([REAL, LONG]))
+    assert (made.study.study, len(made.cells), made.skipped) == ("long", 10, [])
+    assert {c.position for c in made.cells.values()} == {"rope"}
+    assert {c.gpus for c in made.cells.values() if c.context == 131072} == {4}
+    assert list(made.corpora) == [made.tokens]
+    assert made.n_shards(made.tokens, "train") == 56  # 55 of 512 books and one of 442
+    assert made.n_shards(made.tokens, "validation") == 1
 
 
 def test_the_schema_for_editors_is_up_to_date():

@@ -48,10 +48,16 @@ def tokenize(args: argparse.Namespace) -> str:
 
 def manifest(args: argparse.Namespace) -> str:
     """Chain shards into streams."""
-    from lmscaling import shards
+    from lmscaling import documents, shards
 
-    shards.write_manifest(args.out, {"train": args.train, "validation": args.validation})
-    return f"manifest: {args.train} + {args.validation} shards in {args.out.parent}"
+    counts = {"train": args.train, "validation": args.validation}
+    own = shards.write_manifest(args.out, counts)
+    shares = documents.shares(own["train" if args.train else "validation"])
+    long = ", ".join(f"{share:.2g} have {n:,}" for n, share in shares.items() if n >= 1024)
+    return (
+        f"manifest: {args.train} + {args.validation} shards in {args.out.parent}; share of tokens "
+        f"by tokens of their own document before them: {long or 'none has 1,024'}"
+    )
 
 
 def plan(args: argparse.Namespace) -> str:

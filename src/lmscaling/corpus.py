@@ -18,7 +18,7 @@ from lmscaling.errors import UserError, choose
 from lmscaling.fields import Split
 from lmscaling.files import sha256_of
 from lmscaling.jsonlines import SUFFIXES, Lines
-from lmscaling.rows import Corpus, Dataset, Hub, Jsonl, Stdlib, Text
+from lmscaling.rows import Corpus, Dataset, Folder, Hub, Jsonl, Stdlib, Text
 
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library that hold other people's code or differ between builds."""
@@ -83,6 +83,8 @@ def opened(corpus: Corpus, split: Split, shard: int, file: Path | None = None) -
         case Text():
             files = row.train if split == "train" else row.validation or row.train
             texts = (_read(Path(name)) for name in files)
+        case Folder():
+            texts = map(_read, _files(row, split, shard))
         case Stdlib():
             texts = _standard_library()
     lines = texts if isinstance(texts, Lines) else None
@@ -129,6 +131,20 @@ def through_datasets(path: Path, column: str) -> Iterator[str]:
         raise UserError(f"{path} cannot be read: {problem}") from error
 
 
+def _files(row: Folder, split: Split, shard: int) -> list[Path]:
+    """The files of one shard of a folder, in order of names."""
+    folder, start, stop = row.parts(split)[shard]
+    found = sorted(Path(folder).glob(row.pattern), key=lambda path: path.name)
+    if not found:
+        raise UserError(f"no file {row.pattern} lies in {folder}; correct the row, or fetch them")
+    if len(found) < (stop or 0):
+        raise UserError(
+            f"{folder} has {len(found)} files {row.pattern}, shard {shard} is made from "
+            f"{start + 1} to {stop}; lower n_files to {len(found)}, or fetch the others"
+        )
+    return found[start:stop]
+
+
 def _read(path: Path) -> str:
     """A text file, plain or gzip; bytes that are no UTF-8 become the replacement character."""
     if not path.is_file():
@@ -157,9 +173,12 @@ def _standard_library() -> Iterator[str]:
 def provenance(corpus: Corpus, split: Split, shard: int) -> dict[str, Any]:
     """Where the documents of a source shard came from, for its sidecar."""
     row = corpus.source
-    origin: dict[str, Any] = {"kind": row.kind, "file": row.files(split)[shard], "shard": shard}
+    origin: dict[str, Any] = {"kind": row.kind, "files": row.files(split)[shard], "shard": shard}
     if isinstance(row, Hub):
         origin |= {"repository": row.repository, "revision": row.revision}
+    if isinstance(row, Folder):
+        names = [path.name for path in _files(row, split, shard)]
+        origin |= {"first": names[0], "last": names[-1]}
     if isinstance(row, Stdlib):
         origin["python"] = sys.version.split()[0]
     return origin

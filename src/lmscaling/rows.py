@@ -169,6 +169,58 @@ class Text:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class Folder:
+    """A folder of plain-text files, as PG-19 is laid out: one document a file, in order of names.
+
+    Every shard but the last is made from ``files_per_shard`` of them, so that files whose names
+    come behind all others change nothing but the last shard and lengthen the stream.
+    """
+
+    kind: Literal["folder"]
+    train: str
+    """Folder of the training files."""
+    validation: str = ""
+    """Folder of the validation files, all in one shard; without one, ``holdout`` of the first
+    training shard is held out."""
+    holdout: Fraction = 0.01
+    """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
+    pattern: str = "*.txt"
+    """What names of documents look like, such as ``*.txt.gz``; other files are left alone."""
+    n_files: Positive
+    """Training files to tokenize, from the first: plans count shards before the folder is there."""
+    files_per_shard: Positive = 512
+    """Training files in a shard; of PG-19, some 50 million tokens."""
+    expected_tokens: Annotated[float, Field(gt=0)] | None = None
+    """Training tokens as far as is known; plans count with it before tokenizing."""
+
+    def parts(self, split: Split) -> list[tuple[str, int, int | None]]:
+        """Folder, first file and the first behind it (None for all) of each shard of a split."""
+        if split == "validation" and self.validation:
+            return [(self.validation, 0, None)]
+        starts = range(0, self.n_files, self.files_per_shard)
+        made: list[tuple[str, int, int | None]] = [
+            (self.train, i, min(i + self.files_per_shard, self.n_files)) for i in starts
+        ]
+        return made if split == "train" else made[:1]
+
+    def files(self, split: Split) -> list[str]:
+        """What each shard of a split is made from."""
+        return [
+            f"{folder}/{self.pattern}" + (f", {start + 1} to {stop} by name" if stop else "")
+            for folder, start, stop in self.parts(split)
+        ]
+
+    def first(self, n: int) -> "Folder":
+        """The row with its first n training shards only."""
+        n_files = min(self.n_files, n * self.files_per_shard)
+        return replace(self, n_files=n_files, expected_tokens=None)
+
+    def identity(self) -> dict[str, Any]:
+        """What the text depends on; more files only lengthen the stream."""
+        return less(dump(self, exclude_defaults=True), "n_files", "expected_tokens")
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Stdlib:
     """The source files of the running Python's standard library: real text on every machine."""
 
@@ -192,7 +244,7 @@ class Stdlib:
 ABOUT_FILES = ("mirror", "documents", "validation_documents", "expected_tokens", "expected_bytes")
 """Fields of a hub row that say where its files lie and how large they are, not what is in them."""
 
-Dataset = Annotated[Hub | Jsonl | Text | Stdlib, Field(discriminator="kind")]
+Dataset = Annotated[Hub | Jsonl | Text | Folder | Stdlib, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from lmscaling import documents
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, replacing, write_json
 
@@ -101,17 +102,23 @@ ALIKE = ("dataset", "encoding", "end_of_text", "ranks_sha256", "pattern_sha256")
 """What all shards of a folder have in common."""
 
 
-def write_manifest(path: Path, counts: dict[str, int]) -> None:
+def write_manifest(path: Path, counts: dict[str, int]) -> dict[str, list[int]]:
     """Chain the shards of each split, as many as ``counts`` says, whose sidecars lie beside it.
+
+    Returns:
+        Of each split, how many tokens have how much of their own document before them: counts by
+        the bins of ``documents``.
 
     Raises:
         UserError: A shard or its sidecar is missing or not whole, lies in another's place, or was
             made by another tokenizer than the rest.
     """
     splits: dict[str, list[dict[str, Any]]] = {}
+    own_context: dict[str, list[int]] = {}
     first: tuple[Path, dict[str, Any]] | None = None
     for split, count in counts.items():
         chained = splits[split] = []
+        own_context[split] = []
         for i in range(count):
             sidecar = path.with_name(f"{split}-{i:05d}.json")
             record = _read_sidecar(sidecar, split, i)
@@ -122,16 +129,18 @@ def write_manifest(path: Path, counts: dict[str, int]) -> None:
                 file=sidecar.with_suffix(".bin").name,
                 tokens=record["tokens"],
                 sha256=record["sha256"],
-                id=hashlib.sha256((previous + record["sha256"]).encode()).hexdigest(),
+                id=chained_id(previous, record["sha256"]),
             )
             chained.append(asdict(shard))
+            own_context[split] = documents.total([own_context[split], record["own_context"]])
     write_json(path, splits)
+    return own_context
 
 
 def _read_sidecar(sidecar: Path, split: str, i: int) -> dict[str, Any]:
     """A sidecar that belongs where it lies and to the shard beside it."""
     record = read_json(sidecar, "sidecar")
-    needed = {"split", "source", "tokens", "sha256", *ALIKE}
+    needed = {"split", "source", "tokens", "sha256", "own_context", *ALIKE}
     if not isinstance(record, dict) or not needed <= record.keys():
         raise UserError(f"sidecar {sidecar} is not whole; {REMEDY}")
     place = record["split"], record["source"]["shard"]
@@ -160,10 +169,28 @@ def _check_alike(
             )
 
 
+def chained_id(previous: str, sha256: str) -> str:
+    """Id of a shard with these tokens behind the shard with the id ``previous``."""
+    return hashlib.sha256((previous + sha256).encode()).hexdigest()
+
+
 def read_manifest(path: Path, split: str) -> list[Shard]:
-    """Shards of a split, in the order of the stream."""
+    """Shards of a split, in the order of the stream.
+
+    Raises:
+        UserError: The manifest is not whole, or its shards are not in the order of its chain.
+    """
     manifest = read_json(path, "manifest")
     try:
-        return [Shard(**entry) for entry in manifest[split]]
+        listed = [Shard(**entry) for entry in manifest[split]]
     except (KeyError, TypeError):
         raise UserError(f"manifest {path} has no whole list of {split} shards; {REMEDY}") from None
+    previous = ""
+    for shard in listed:
+        if shard.id != chained_id(previous, shard.sha256):
+            raise UserError(
+                f"manifest {path} has {split} shard {shard.file} where its id says that it does "
+                f"not stand; {REMEDY}"
+            )
+        previous = shard.id
+    return listed

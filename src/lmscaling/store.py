@@ -35,13 +35,16 @@ CELL_COLUMNS = {
     "d_model": "BIGINT",
     "n_layer": "BIGINT",
     "positions": "VARCHAR",
+    "dataset": "VARCHAR",
+    "encoding": "VARCHAR",
     "update_tokens": "BIGINT",
     "budget": "VARCHAR",
     "skipped": "VARCHAR",
     "place": "BIGINT",
 }
 """Columns of ``cells``; ``source`` is ``measured``, or ``published`` of a run that others trained;
-``positions`` is how they are told (``learned``, ...); ``skipped`` is the reason, ``place`` stands
+``positions`` is how they are told (``learned``, ...); ``dataset`` and ``encoding`` say what its
+tokens are; ``skipped`` is the reason, ``place`` stands
 in the study's order; a branch is a cell of its own, and a trunk's ``trunk`` is its own run."""
 
 
@@ -186,6 +189,8 @@ def _row(cell: Cell, skipped: str | None) -> dict[str, Any]:
         "d_model": cell.model.d_model,
         "n_layer": cell.model.n_layer,
         "positions": cell.position,
+        "dataset": cell.data.dataset,
+        "encoding": cell.data.encoding,
         "update_tokens": cell.update_tokens,
         "budget": cell.budget,
         "skipped": skipped,

@@ -13,8 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lmscaling import corpus as corpora
-from lmscaling import encoders, shards, vocabulary
+from lmscaling import documents, encoders, shards, vocabulary
 from lmscaling.errors import UserError
 from lmscaling.fields import Split
 from lmscaling.files import described_at, read_json, replacing, write_json
@@ -62,9 +64,12 @@ def tokenize(
     opened = corpora.opened(corpus, split, shard, source)
     known = _known_digests(out.parent) if split == "train" else set()
     kept = _Kept(known)
+    lengths = [np.zeros(0, dtype=np.int64)]
     with shards.writing(out) as writer:
         for texts in _batches(kept.of(opened.texts), BATCH):
-            writer.write(encoders.joined(encode(texts), encoder.eot_token))
+            ids = encode(texts)
+            lengths.append(ids.lengths + 1)
+            writer.write(encoders.joined(ids, encoder.eot_token))
         compared = encode.finish() if isinstance(encode, encoders.Compared) else None
         _check_count(corpus, split, shard, len(kept.digests) + kept.dropped)
         if not kept.digests:
@@ -81,6 +86,7 @@ def tokenize(
         "tokens": writer.tokens,
         "documents": len(kept.digests),
         "documents_dropped": kept.dropped,
+        "own_context": documents.own_context(np.concatenate(lengths)),
         "sha256": writer.sha256,
         "documents_sha256": hashlib.sha256(b"".join(kept.digests)).hexdigest(),
         "dataset": corpus.dataset,

@@ -75,10 +75,38 @@ WHERE k.source = 'published' AND u.train_loss IS NOT NULL;
 -- scale, in tokens that the model was given, of the window or of the document.
 CREATE VIEW by_position AS
 SELECT
-    s.* EXCLUDE (updates, tokens, train_seconds),
+    s.* EXCLUDE (dataset, updates, tokens, train_seconds),
     e.dataset, e.context AS eval_context, e.axis, e."start", e.stop,
     sqrt((e."start" + 1) * e.stop) AS position, e.tokens, e.loss, e.loss_se
 FROM evaluations e JOIN status s USING (run);
+
+-- Share of the tokens of a dataset with at least so many tokens of their own document `before` them,
+-- at powers of two up to the first that none has. It is counted on the text of the evaluation with
+-- most targets; for C4 without one, it is that of a sample of so many `documents`.
+CREATE VIEW own_context AS
+WITH bins AS (
+    SELECT dataset, run, context, "start", stop, sum(tokens) AS tokens
+    FROM evaluations WHERE axis = 'document' GROUP BY ALL
+),
+texts AS (
+    SELECT *, sum(tokens) OVER (PARTITION BY dataset, run, context) AS targets FROM bins
+),
+counted AS (
+    FROM texts
+    QUALIFY rank() OVER (PARTITION BY dataset ORDER BY targets DESC, run, context) = 1
+)
+SELECT
+    dataset, NULL::BIGINT AS documents, "start" AS before,
+    sum(tokens) OVER (PARTITION BY dataset ORDER BY "start" DESC) / targets AS share
+FROM counted
+UNION ALL
+SELECT dataset, NULL, max(stop), 0 FROM counted GROUP BY dataset
+UNION ALL
+SELECT dataset, 3000, before, share
+FROM (VALUES ('c4', 1024, 0.21), ('c4', 2048, 0.10), ('c4', 4096, 0.029), ('c4', 8192, 0.006), ('c4', 16384, 0))
+    AS sample (dataset, before, share)
+WHERE dataset IN (SELECT dataset FROM cells WHERE encoding = 'gpt2')
+    AND dataset NOT IN (SELECT dataset FROM counted);
 
 -- One row per branch that ended decayed: the trunk's axes, what its whole trajectory spent, trunk
 -- part included, and for comparison the validation of the trunk that is nearest in time.

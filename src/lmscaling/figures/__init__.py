@@ -4,7 +4,8 @@ A module of this folder has a docstring (the caption; its first sentence is the 
 ``SECTION`` of the report (a key of ``tables.SECTIONS``), a ``QUERY`` over the views of the store
 (its rows are exported beside the figure) and a function ``draw(rows, db) -> Figure``, which gets
 those rows as a data frame. Figures whose ``SWITCH`` names the same group are shown one at a time,
-each behind its own label. Theme, saving, caption and the note on missing cells happen here.
+each behind its own label. Theme, saving, caption and notes, such as that on missing
+cells, happen here.
 """
 
 import csv
@@ -21,7 +22,7 @@ from pandas import DataFrame
 
 from lmscaling import published, registry, store
 from lmscaling.errors import UserError, choose
-from lmscaling.figures import style
+from lmscaling.figures import _own_context, style
 from lmscaling.files import replacing, write_text
 
 FORMATS = ("svg", "png", "csv")
@@ -78,7 +79,7 @@ def save(name: str, exports: Path, folder: Path) -> Path:
         rows = db.sql(module.QUERY).df()
         figure = module.draw(rows, db) if len(rows) else style.nothing("Nothing to draw yet.")
         # Figures of times say themselves who measured; what is timed was not trained.
-        notes = [] if "setup" in rows else [missing(db), _cited(rows)]
+        notes = [] if "setup" in rows else [missing(db), _own_context.words(db, rows), _cited(rows)]
         note = "\n".join(filter(None, notes))
     if note:
         figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")

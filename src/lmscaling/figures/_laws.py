@@ -44,19 +44,12 @@ def of_one_source(query: str) -> str:
     return query.replace("ORDER BY", "QUALIFY source = min(source) OVER () ORDER BY")
 
 
-def spread(values: Iterable[int]) -> list[int]:
-    """Four of them at most, first and last among them and the rest evenly between."""
-    known, most = sorted(set(values)), MOST_CONTEXTS
-    if len(known) <= most:
-        return known
-    return [known[round(i * (len(known) - 1) / (most - 1))] for i in range(most)]
-
-
 def most_sizes(known: Sequence[Point]) -> list[int]:
     """Contexts at which most sizes were trained."""
     sizes = {p.context: {q.size for q in known if q.context == p.context} for p in known}
     most = max(map(len, sizes.values()))
-    return spread(context for context, found in sizes.items() if len(found) == most)
+    widest = sorted(context for context, found in sizes.items() if len(found) == most)
+    return style.spread(widest, MOST_CONTEXTS)
 
 
 def grid(rows: int, columns: int, height: float, **options) -> tuple[Figure, np.ndarray]:

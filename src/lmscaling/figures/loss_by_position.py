@@ -37,7 +37,7 @@ MOST_CONTEXTS, MOST_DATASETS = 4, 2
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    contexts = spread(sorted(rows.context.unique()), MOST_CONTEXTS)
+    contexts = style.spread(sorted(rows.context.unique()), MOST_CONTEXTS)
     datasets = sorted(rows.dataset.unique())[:MOST_DATASETS]
     columns = [(dataset, axis) for dataset in datasets for axis in AXES]
     shades = style.shades_of(rows)
@@ -60,13 +60,6 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     style.legend_of(figure, shades)
     sns.despine(figure)
     return figure
-
-
-def spread(values: list[int], most: int) -> list[int]:
-    """So many of the values at most, first and last among them and the rest evenly between."""
-    if len(values) <= most:
-        return values
-    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
 def _draw_panel(axes: Axes, rows: DataFrame, shades: dict[tuple[str, str], str]) -> None:

@@ -95,6 +95,13 @@ def tokens(value: float, position: int | None = None) -> str:
     return f"{value / 1024:g}k" if value and value % 1024 == 0 else f"{value:g}"
 
 
+def spread(values: list[int], most: int) -> list[int]:
+    """So many of the values at most, first and last among them and the rest evenly between."""
+    if len(values) <= most:
+        return values
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
 def shades(colour: str, n: int) -> list[str]:
     """Light to full: the smallest size to the largest."""
     return [to_hex(rgb) for rgb in sns.light_palette(colour, n_colors=n + 2)[2:]]

@@ -6,8 +6,8 @@ context of a study whose contexts are powers of two, and depend on nothing but t
 that is added to the study evaluates nothing again. The loss of every target is then averaged in
 bins of its position, in the window and in the document.
 
-Positions double from bin to bin: 0, 1, 2 to 3, 4 to 7 and so on; ``records.Evaluation`` says what
-is counted. Standard errors come from contiguous blocks of the targets, the same at every context,
+Positions double from bin to bin, as ``documents`` says, and ``records.Evaluation`` what is counted.
+Standard errors come from contiguous blocks of the targets, the same at every context,
 because neighbouring tokens are not independent.
 
 Legend: N targets, B windows, T context, K blocks.
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmscaling import gpus, records, trained
+from lmscaling import documents, gpus, records, trained
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, replacing
@@ -67,7 +67,8 @@ def evaluate(run: Path, manifest: Path, out: Path) -> str:
     else:
         with gpus.reserved(min(1, cell.gpus)):
             model = trained.model(run).to(_device(cell)).eval()
-            made = list(_rows(model, stream.read(0, n + 1), cell))
+            tokens = stream.read(0, n + 1)
+            made = list(_rows(model, tokens, stream.positions(0, tokens[:-1]), cell))
         rows = [records.Evaluation(run=cell.run, dataset=dataset, **values) for values in made]
         said = f"{cell.name} on {n:,} tokens of {dataset}, {len(contexts(cell.context))} contexts"
     with replacing(out) as file:
@@ -102,12 +103,6 @@ def token_losses(model: GPT, tokens: np.ndarray, context: int) -> np.ndarray:
     return losses_N
 
 
-def document_positions(tokens: np.ndarray, end_of_text: int) -> np.ndarray:
-    """How many tokens behind the last separator each token stands, ``[N]``; a separator is at 0."""
-    at_N = np.arange(len(tokens))
-    return at_N - np.maximum.accumulate(np.where(tokens == end_of_text, at_N, 0))
-
-
 def blocks(n: int, context: int) -> np.ndarray:
     """Block of each of n targets, ``[N]``: whole windows of the trained context, evenly shared."""
     windows = n // context
@@ -118,7 +113,7 @@ def binned(
     losses_N: np.ndarray, positions_N: np.ndarray, blocks_N: np.ndarray
 ) -> Iterator[dict[str, Any]]:
     """The columns of one row for each bin of positions that has a target."""
-    bins_N = np.frexp(positions_N)[1]  # number of binary digits: 0, 1, 2, 2, 3, 3, 3, 3, ...
+    bins_N = documents.bins(positions_N)
     shape = int(bins_N.max()) + 1, int(blocks_N.max()) + 1
     keys_N = bins_N * shape[1] + blocks_N
     counts = np.bincount(keys_N, minlength=math.prod(shape)).reshape(shape)
@@ -126,8 +121,8 @@ def binned(
     for i, (counts_K, sums_K) in enumerate(zip(counts, sums, strict=True)):
         if counts_K.any():
             yield {
-                "start": 2**i // 2,
-                "stop": 2**i,
+                "start": documents.bounds(i)[0],
+                "stop": documents.bounds(i)[1],
                 "tokens": int(counts_K.sum()),
                 "loss": finite(float(sums_K.sum() / counts_K.sum())),
                 "loss_se": standard_error(sums_K, counts_K),
@@ -149,10 +144,11 @@ def standard_error(sums_K: np.ndarray, counts_K: np.ndarray) -> float | None:
     return float(np.sqrt(k / (k - 1) * np.sum(residuals_K**2)) / n)
 
 
-def _rows(model: GPT, tokens: np.ndarray, cell: Cell) -> Iterator[dict[str, Any]]:
+def _rows(
+    model: GPT, tokens: np.ndarray, document_N: np.ndarray, cell: Cell
+) -> Iterator[dict[str, Any]]:
     n = len(tokens) - 1
     blocks_N = blocks(n, cell.context)
-    document_N = document_positions(tokens[:-1], cell.model.vocab_size - 1)
     for context in contexts(cell.context):
         losses_N = token_losses(model, tokens, context)
         for axis, positions_N in (("sequence", np.arange(n) % context), ("document", document_N)):

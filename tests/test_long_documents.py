@@ -1,0 +1,144 @@
+"""Folders of long documents: what a shard is made from, and a whole book from text to its loss."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_data import corpus, read
+from test_evaluate import finish, rows
+
+from lmscaling import corpus as corpora
+from lmscaling import documents, shards
+from lmscaling.config import Model, Validation
+from lmscaling.errors import UserError
+from lmscaling.stream import Stream
+from lmscaling.tokenize import tokenize
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Seven files for training, two for validation, and metadata that are no document."""
+    for split, names in (("train", "abcdefg"), ("validation", "yz")):
+        (tmp_path / split).mkdir()
+        for name in names:
+            (tmp_path / split / f"{name}.txt").write_text(f"text of {name}")
+    (tmp_path / "train" / "metadata.csv").write_text("a,b")
+    return tmp_path
+
+
+def row(folder, **values):
+    made = {
+        "kind": "folder",
+        "train": str(folder / "train"),
+        "validation": str(folder / "validation"),
+        "n_files": 7,
+        "files_per_shard": 3,
+    }
+    return corpus(made | values)
+
+
+def names(given, split, shard):
+    return "".join(text[-1] for text in corpora.documents(given, split, shard))
+
+
+def test_a_shard_is_made_from_so_many_files_by_name(folder):
+    given = row(folder)
+    assert [names(given, "train", i) for i in range(3)] == ["abc", "def", "g"]
+    assert len(given.source.files("train")) == 3
+    assert [names(given, "validation", 0)] == ["yz"]
+    assert len(given.source.files("validation")) == 1
+
+
+def test_a_shard_says_from_which_files_it_is(folder):
+    made = tokenize(row(folder), "train", 1, folder / "out" / "train-00001.bin")
+    assert (made["source"]["first"], made["source"]["last"]) == ("d.txt", "f.txt")
+    assert made["source"]["files"] == f"{folder}/train/*.txt, 4 to 6 by name"
+    assert made["documents"] == 3
+
+
+def test_files_behind_the_others_change_the_last_shard_alone(folder):
+    short = row(folder)
+    (folder / "train" / "h.txt").write_text("text of h")
+    long = row(folder, n_files=8)
+    assert names(short, "train", 2) == "g"
+    assert names(long, "train", 2) == "gh"
+    for i in (1, 2):  # what the jobs of full shards are given
+        assert short.to_json(i) == long.to_json(i)
+    assert short.to_json(3) != long.to_json(3)
+    assert short.source.identity() == long.source.identity()
+
+
+def test_a_folder_without_validation_holds_out_documents_of_its_first_shard(folder):
+    for i in range(200):
+        (folder / "train" / f"{i:03d}.txt").write_text(f"text {i}")
+    given = row(folder, validation="", holdout=0.2, n_files=207, files_per_shard=150)
+    sides = [{*corpora.documents(given, "validation", 0)}]
+    sides += [{*corpora.documents(given, "train", i)} for i in range(2)]
+    assert sides[0]
+    assert len(set.union(*sides)) == sum(map(len, sides))
+    assert len(sides[0] | sides[1]) == 150
+
+
+def test_a_folder_with_too_few_files_is_one_sentence(folder):
+    with pytest.raises(UserError, match=r"has 7 files \*.txt, shard 2 is made from 7 to 9; lower"):
+        names(row(folder, n_files=9), "train", 2)
+    with pytest.raises(UserError, match=r"no file \*.md lies in .*train; correct the row"):
+        names(row(folder, pattern="*.md"), "train", 0)
+    with pytest.raises(UserError, match="no file"):
+        names(row(folder, train=str(folder / "nowhere")), "train", 0)
+
+
+@pytest.fixture
+def books(real_data, tmp_path, monkeypatch):
+    """Two books laid out as PG-19 is, each in both splits' folders in turn."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(real_data / "tiktoken_cache"))
+    with gzip.open(real_data / "long" / "pg19_two_books.jsonl.gz") as file:
+        long, short = (json.loads(line)["text"] for line in file)
+    texts = {"train": [long, short], "validation": [short[:10_000], short[10_000:20_000]]}
+    for split, found in texts.items():
+        (tmp_path / split).mkdir()
+        for i, text in enumerate(found):
+            (tmp_path / split / f"{10_000 + i}.txt").write_bytes(text.encode())
+    return tmp_path
+
+
+def test_a_book_of_357388_tokens_is_one_document_of_the_stream(books):
+    source = {"kind": "folder", "train": f"{books}/train", "validation": f"{books}/validation"}
+    given = corpus(source | {"n_files": 2, "files_per_shard": 1}, "gpt2")
+    out = books / "tokens"
+    made = [tokenize(given, "validation", 0, out / "validation-00000.bin")]
+    made += [tokenize(given, "train", i, out / f"train-0000{i}.bin") for i in range(2)]
+    shards.write_manifest(out / "manifest.json", {"train": 2, "validation": 1})
+    assert [part["tokens"] for part in made[1:]] == [357_389, 41_531]
+
+    stream = Stream(out / "manifest.json", "train")
+    positions = stream.positions(0, stream.read(0, stream.tokens))
+    assert positions.tolist() == [*range(357_389), *range(41_531)]
+    for start in (131_072, 357_000, 357_388, 357_389, 398_000):
+        tokens = stream.read(start, start + 500)
+        assert stream.positions(start, tokens).tolist() == positions[start : start + 500].tolist()
+    counts = np.bincount(documents.bins(positions)).tolist()
+    assert documents.own_context([357_389, 41_531]) == counts
+    assert documents.shares(counts)[131_072] == pytest.approx((357_389 - 131_072) / stream.tokens)
+
+
+def test_a_book_has_losses_at_positions_to_half_a_million(books, cell, tmp_path):
+    source = {"kind": "folder", "train": f"{books}/validation", "validation": f"{books}/train"}
+    given = corpus(source | {"n_files": 1})
+    out = books / "tokens" / "validation-00000.bin"
+    made = tokenize(given, "validation", 0, out)
+    shards.write_manifest(out.with_name("manifest.json"), {"train": 0, "validation": 1})
+    assert (read(out) == 256).sum() == made["documents"] == 2
+
+    small = replace(
+        cell,
+        context=64,
+        model=Model(n_layer=1, n_head=1, d_model=4, vocab_size=257),
+        validation=Validation(tokens=2**19, every_tokens=2**19),
+    )
+    found = rows(finish(tmp_path, small), out.with_name("manifest.json"))
+    in_book = {r["start"]: r["tokens"] for r in found if r["axis"] == "document"}
+    assert in_book == {0: 1} | {2**i: 2**i for i in range(19)}
+    assert all(r["loss"] > 0 for r in found)
