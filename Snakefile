@@ -10,7 +10,7 @@ from pathlib import Path
 
 from snakemake.utils import available_cpu_count, min_version
 
-from lmscaling import forecast, grid, records, registry, sweeps
+from lmscaling import forecast, grid, records, registry, supply, sweeps
 from lmscaling.errors import UserError
 
 min_version("9.20")

@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +25,11 @@ class Hub(ThreadingHTTPServer):
         self.failures = 0
         """Requests that are answered with 503 from now on."""
         self.wrong_hash = False
+        self.seconds = 0.0
+        """That a download takes."""
+        self.at_once: list[int] = [0]
+        """Downloads that were under way when each began."""
+        self.under_way = 0
         self.sent: list[tuple[int, int]] = []
         """First byte and number of bytes of each download."""
 
@@ -65,10 +71,14 @@ class _Answers(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         self._status(206 if start else 200, headers)
         if body:
+            hub.under_way += 1
+            hub.at_once.append(hub.under_way)
+            time.sleep(hub.seconds)
             whole = not hub.break_off_after
             stop = len(data) if whole else start + hub.break_off_after.pop(0)
             self.wfile.write(data[start:stop])
             hub.sent.append((start, len(data[start:stop])))
+            hub.under_way -= 1
             self.close_connection = True
 
     def _status(self, code: int, headers: dict[str, str] | None = None) -> None:

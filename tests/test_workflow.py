@@ -108,10 +108,9 @@ class Place:
         (self.root / "tiny.yaml").write_text(yaml.safe_dump(values))
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """The product with both cells of the study trained and all figures drawn."""
-    root = tmp_path_factory.mktemp("product")
+def product(root: Path) -> Place:
+    """A copy of the product with the study, nothing of it done."""
+    root.mkdir(exist_ok=True)
     for part in PARTS:
         ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
         if (ROOT / part).is_dir() and not (ROOT / part).is_symlink():
@@ -128,7 +127,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Place:
         rows = (json.dumps({"text": f"{name} document {i}"}) + "\n" for i in range(n))
         (root / f"{name}.jsonl").write_text("".join(rows))
     (root / "tiny.yaml").write_text(yaml.safe_dump(OVERLAY))
-    place = Place(root)
+    return Place(root)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """The product with both cells of the study trained and all figures drawn."""
+    place = product(tmp_path_factory.mktemp("product"))
     place.snakemake("--cores", "2")
     return place
 

@@ -13,6 +13,7 @@ from lmscaling.fields import less
 from lmscaling.files import read_json
 from lmscaling.forecast import MFU, Forecast, Shape, forecast
 from lmscaling.grid import Grid
+from lmscaling.supply import Supply, supply
 
 HEAD = ("cell", "GPUs", "micro-batch", "accumulate", "memory", "s/update", "tokens", "epochs",
         "GPU-hours", "")  # fmt: skip
@@ -30,6 +31,8 @@ class Plan:
     """Cells left out, with the reason."""
     exceptions: list[tuple[str, str]]
     """What differs from the study, with the reason."""
+    text: Supply
+    """Training text: what is needed, there, and to be fetched."""
 
     def to_json(self) -> dict[str, Any]:
         """The plan with its totals, as ``plan.json`` has it."""
@@ -78,6 +81,7 @@ class Plan:
             said.append(
                 f"{guessed} cells are guessed ({what}), with a ~, until they are calibrated"
             )
+        said += self.text.said()
         said += [f"cannot run: {f.name}: {f.cannot}" for f in self.forecasts if f.cannot]
         said += [f"differs: {what}: {reason}" for what, reason in self.exceptions]
         said += [f"skipped: {name}: {reason}" for name, reason in self.skipped]
@@ -115,7 +119,8 @@ def read(path: Path) -> Plan:
     values = read_json(path, "plan")
     try:
         forecasts = [Forecast(**made) for made in values.pop("forecasts")]
-        return Plan(**less(values, "totals"), forecasts=forecasts)
+        text = Supply(**values.pop("text"))
+        return Plan(**less(values, "totals"), forecasts=forecasts, text=text)
     except (TypeError, KeyError, AttributeError):
         raise UserError(f"plan {path} is not whole; delete it and run snakemake again") from None
 
@@ -140,19 +145,21 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
         for path in sorted(results.glob("calibrations/*.json"))
     }
     tokens = _tokens(grid, results)
+    forecasts = [
+        forecast(
+            cell,
+            shapes[run],
+            able if cell.gpus else None,
+            calibrations.get(cell.calibration),
+            tokens,
+        )
+        for run, cell in grid.cells.items()
+    ]
     return Plan(
         study=grid.study.study,
         device=device if any(cell.gpus for cell in grid.cells.values()) else "",
-        forecasts=[
-            forecast(
-                cell,
-                shapes[run],
-                able if cell.gpus else None,
-                calibrations.get(cell.calibration),
-                tokens,
-            )
-            for run, cell in grid.cells.items()
-        ],
+        forecasts=forecasts,
+        text=supply(grid, forecasts, tokens, results),
         skipped=[(cell.name, reason) for cell, reason in grid.skipped],
         exceptions=[
             (", ".join([e.words, *(f"{k}: {v}" for k, v in e.instead.items())]), e.reason)

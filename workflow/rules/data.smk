@@ -22,16 +22,15 @@ def sidecars(tokens, split):
     return [f"{RESULTS}/tokens/{name}.json" for name in shard_names(tokens, split)]
 
 
-def numbers_missing(tokens, split):
-    """Shards that are not there with their sidecars."""
-    there = {path.name for path in Path(f"{RESULTS}/tokens/{tokens}").glob(f"{split}-*")}
-    names = {number: f"{split}-{number:05d}" for number in range(N_SHARDS[tokens, split])}
-    return [n for n, name in names.items() if not {f"{name}.bin", f"{name}.json"} <= there]
-
-
-# Like a record, a shard that is there with its sidecar is a source file: neither a mirror that has
-# moved nor another backend makes it anew.
-UNTOKENIZED = {key: numbers for key in N_SHARDS if (numbers := numbers_missing(*key))}
+UNTOKENIZED = {
+    (tokens, split): numbers
+    for (tokens, split), n in N_SHARDS.items()
+    if (
+        numbers := supply.missing(
+            CORPORA[tokens].source, Path(f"{RESULTS}/tokens/{tokens}"), split, n
+        )
+    )
+}
 
 
 def any_untokenized():

@@ -1,0 +1,120 @@
+"""From a hub to a manifest by the real workflow, and what is not done twice."""
+
+import gzip
+import json
+
+import pytest
+import yaml
+from hub import COMMIT, serving
+from test_workflow import product
+
+from lmscaling import grid, supply
+
+FILES = {"train": "en/t.{shard:05d}.json.gz", "validation": "en/v.{shard:05d}.json.gz"}
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with two training files and a validation file."""
+    folder = tmp_path / "hub"
+    (folder / "en").mkdir(parents=True)
+    for split, n in (("train", 3), ("validation", 1)):
+        for i in range(n):
+            with gzip.open(folder / FILES[split].format(shard=i), "wt") as file:
+                for k in range(200):
+                    file.write(json.dumps({"text": f"{split} {i} document {k}"}) + "\n")
+    with serving("owner/texts", folder) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+@pytest.fixture
+def place(tmp_path):
+    """The product with a study on the hub's text, nothing fetched."""
+    made = product(tmp_path / "product")
+    row = {"kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": 2, **FILES}
+    made.study(datasets={"texts": row | {"documents": [200]}}, dataset="texts", evaluate=None)
+    return made
+
+
+def manifest(place):
+    study = grid.read_study([place.root / "config/study.yaml", place.root / "tiny.yaml"])
+    return f"results/tiny/tokens/{grid.expand(study).tokens}/manifest.json"
+
+
+def jobs(plan, rule):
+    return [out for name, out in plan if name == rule]
+
+
+def test_a_text_is_fetched_tokenized_and_its_downloads_removed(place, hub):
+    target = manifest(place)
+    plan = place.plan(target)
+    assert len(jobs(plan, "fetch")) == len(jobs(plan, "tokenize")) == 3
+    place.snakemake("--cores", "2", target)
+    folder = (place.root / target).parent
+    sidecar = json.loads((folder / "train-00001.json").read_text())
+    assert sidecar["source"]["repository"] == "owner/texts"
+    assert sidecar["source"]["checked_against"] == "hub"
+    assert sidecar["documents"] == 200
+    assert not list((place.results / "sources").rglob("*.json.gz"))
+    assert place.plan(target) == []
+
+
+def test_a_text_that_grows_fetches_only_what_is_new(place, hub):
+    target = manifest(place)
+    place.snakemake("--cores", "2", target)
+    place.study(datasets={"texts": {**_row(place), "shards": 3}})
+    assert manifest(place) == target
+    plan = place.plan(target)
+    assert [len(jobs(plan, rule)) for rule in ("fetch", "tokenize", "manifest")] == [1, 1, 1]
+
+
+def test_a_backend_or_a_mirror_that_changes_makes_nothing_anew(place, hub, tmp_path):
+    target = manifest(place)
+    place.snakemake("--cores", "2", target)
+    before = (place.root / target).read_bytes()
+    row = _row(place) | {"mirror": str(tmp_path / "nowhere")}
+    place.study(
+        datasets={"texts": row},
+        tokenizers={"bytes": {"encoding": "bytes", "vocab_size": 257, "backend": "simple"}},
+    )
+    assert place.plan(target) == []
+    (place.root / target).with_name("train-00001.bin").unlink()
+    assert jobs(place.plan(target), "fetch") == []
+    place.study(datasets={"texts": row | {"mirror": str(tmp_path / "hub")}})
+    place.snakemake("--cores", "2", target)
+    assert (place.root / target).read_bytes() == before
+
+
+@pytest.mark.parametrize(("allowed", "at_once"), [(1, {1}), (3, {2, 3})])
+def test_no_more_downloads_run_at_once_than_the_resource_allows(place, hub, allowed, at_once):
+    hub.seconds = 4
+    place.snakemake("--cores", "4", "--resources", f"downloads={allowed}", "--", manifest(place))
+    assert max(hub.at_once) in at_once
+
+
+def test_a_list_of_files_that_changes_makes_its_shard_anew(place):
+    row = {"kind": "jsonl", "train": ["a.jsonl", "b.jsonl"], "validation": ["v.jsonl"]}
+    place.study(datasets={"texts": row})
+    target = manifest(place)
+    place.snakemake("--cores", "2", target)
+    row["train"] = ["a.jsonl", "v.jsonl"]
+    place.study(datasets={"texts": row})
+    assert manifest(place) == target
+    plan = place.plan(target)
+    assert [out[-15:] for out in jobs(plan, "tokenize")] == ["train-00001.bin"]
+
+
+def test_supply_counts_what_is_missing(tmp_path, values):
+    made = grid.expand(values)
+    row = made.study.datasets[made.study.dataset]
+    assert supply.missing(row, tmp_path, "train", 1) == [0]
+    (tmp_path / "train-00000.bin").touch()
+    assert supply.missing(row, tmp_path, "train", 1) == [0]
+    sidecar = {"source": {"files": row.files("train")[0]}}
+    (tmp_path / "train-00000.json").write_text(json.dumps(sidecar))
+    assert supply.missing(row, tmp_path, "train", 1) == []
+
+
+def _row(place):
+    return yaml.safe_load((place.root / "tiny.yaml").read_text())["datasets"]["texts"]
