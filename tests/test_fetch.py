@@ -82,10 +82,14 @@ def test_what_a_killed_download_left_is_used(hub, row, tmp_path):
     assert sorted(p.name for p in out.parent.iterdir()) == [out.name, f"{out.name}.fetched.json"]
 
 
-def test_a_hub_that_is_busy_is_asked_again(hub, row, tmp_path):
-    hub.failures = 3
+def test_a_hub_that_is_busy_is_asked_again_after_longer_and_longer_waits(
+    hub, row, tmp_path, capsys
+):
+    hub.failures = len(module.WAITS)
     fetch(row, FILE, tmp_path / FILE)
     assert (tmp_path / FILE).is_file()
+    said = capsys.readouterr().err
+    assert all(f"again in {wait} s" in said for wait in module.WAITS)
 
 
 def test_a_file_that_is_not_the_hubs_is_refused_and_deleted(hub, row, tmp_path):
@@ -111,4 +115,4 @@ def test_a_hub_out_of_reach_says_what_to_put_where(hub, row, tmp_path, monkeypat
     with pytest.raises(UserError, match=r"set mirror: in the dataset's row .* that has en/a"):
         fetch(row, FILE, tmp_path / FILE)
     said = capsys.readouterr().err
-    assert [f"again in {wait} s" in said for wait in module.WAITS] == [True] * len(module.WAITS)
+    assert [f"again in {wait} s" in said for wait in module.WAITS] == [True, True, False, False]

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from httpx2 import HTTPError
+from httpx2 import ConnectError, HTTPError
 from huggingface_hub import get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -27,6 +27,9 @@ from lmscaling.rows import Hub
 
 WAITS = (5, 15, 45, 135)
 """Seconds before each further attempt; it goes on where the one before broke off."""
+
+PATIENCE = 2
+"""Waits for a hub that cannot even be connected to: as a rule there is no network at all."""
 
 NO_SUCH = (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError)
 
@@ -62,7 +65,7 @@ def fetch(row: Hub, file: str, out: Path) -> dict[str, Any]:
 
 def _persistently(row: Hub, file: str, out: Path, place: str) -> tuple[Path, str]:
     """An attempt, and one more after each of ``WAITS`` while the network fails."""
-    for wait in (*WAITS, None):
+    for n, wait in enumerate((*WAITS, None)):
         try:
             return _attempt(row, file, out)
         except NO_SUCH as error:
@@ -72,7 +75,7 @@ def _persistently(row: Hub, file: str, out: Path, place: str) -> tuple[Path, str
             ) from error
         except (HTTPError, OSError) as error:
             problem = " ".join(str(error).split())[:200] or type(error).__name__
-            if wait is None:
+            if wait is None or (n == PATIENCE and isinstance(error, ConnectError)):
                 raise UserError(
                     f"{place} cannot be fetched: {problem}; run again when the hub can be "
                     "reached, or set mirror: in the dataset's row to a local folder that has "
@@ -86,7 +89,7 @@ def _persistently(row: Hub, file: str, out: Path, place: str) -> tuple[Path, str
 def _attempt(row: Hub, file: str, out: Path) -> tuple[Path, str]:
     """Download what is not there yet; the whole file under a hidden name, and the hub's tag."""
     url = hf_hub_url(row.repository, file, repo_type="dataset", revision=row.revision)
-    found = get_hf_file_metadata(url, retry_on_errors=True)
+    found = get_hf_file_metadata(url)
     tag, size = str(found.etag), found.size
     part = out.with_name(f".{out.name}.{tag[:16]}.part")
     have = part.stat().st_size if part.is_file() else 0

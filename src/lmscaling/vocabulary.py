@@ -8,7 +8,6 @@ downloaded anew, which a job without network cannot do.
 import base64
 import hashlib
 import os
-import re
 from pathlib import Path
 
 import tiktoken
@@ -92,16 +91,11 @@ def _published() -> tiktoken.Encoding:
         except (OSError, ValueError) as error:
             problem = error
     raise UserError(
-        "the vocabulary of gpt2 cannot be reached; run `python -m lmscaling vocabulary FILE` where "
-        "there is a network and copy FILE to results/<study>/vocabulary/gpt2.tiktoken, or set "
-        f"TIKTOKEN_CACHE_DIR to a folder that has it "
-        f"(now {os.environ.get('TIKTOKEN_CACHE_DIR') or 'not set'}): {_short(problem)}"
+        f"the vocabulary of gpt2 cannot be reached ({type(problem).__name__}); run `python -m "
+        "lmscaling vocabulary FILE` where there is a network and copy FILE to "
+        "results/<study>/vocabulary/gpt2.tiktoken, or set TIKTOKEN_CACHE_DIR to a folder that has "
+        f"it (now {os.environ.get('TIKTOKEN_CACHE_DIR') or 'not set'})"
     ) from problem
-
-
-def _short(problem: Exception | None) -> str:
-    """A network library's error without its object addresses."""
-    return re.sub(r"<[^<>]* at 0x[0-9a-f]+>", "", " ".join(str(problem).split()))[:200]
 
 
 def _lines(ranks: dict[bytes, int]) -> bytes:
