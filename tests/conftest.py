@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lmscaling import forecast, grid, shards
+from lmscaling import forecast, grid, shards, vocabulary
 from lmscaling.config import Cell
 from lmscaling.environment import processor
 
@@ -121,6 +121,14 @@ def calibration(folder: Path, cell: Cell, **way: Any) -> Path:
 def real_data(request: pytest.FixtureRequest) -> Path:
     """Folder of real C4 documents and GPT-2's vocabulary."""
     return _required(request, DATA)
+
+
+@pytest.fixture
+def ranks(real_data, tmp_path, monkeypatch):
+    """GPT-2's vocabulary as the verb writes it."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(real_data / "tiktoken_cache"))
+    vocabulary.fetch(tmp_path / "gpt2.tiktoken")
+    return tmp_path / "gpt2.tiktoken"
 
 
 @pytest.fixture

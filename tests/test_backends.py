@@ -45,14 +45,6 @@ ODD = [
 ]
 
 
-@pytest.fixture
-def ranks(real_data, tmp_path, monkeypatch):
-    """GPT-2's vocabulary as the verb writes it."""
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(real_data / "tiktoken_cache"))
-    vocabulary.fetch(tmp_path / "gpt2.tiktoken")
-    return tmp_path / "gpt2.tiktoken"
-
-
 def with_backend(given, backend):
     values = dump(given)
     values["encoding"]["backend"] = backend
