@@ -20,6 +20,9 @@ from lmscaling.rows import Corpus, Dataset, Hub, Jsonl, Stdlib, Text
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library that hold other people's code or differ between builds."""
 
+INSTALLED = {"site-packages", "dist-packages"}
+"""Names of the folders on Python's path that hold installed packages."""
+
 
 def digest(text: str) -> bytes:
     """Sixteen bytes that stand for a document's content."""
@@ -45,13 +48,16 @@ def documents(corpus: Corpus, split: Split, shard: int) -> Iterator[str]:
             files = row.train if split == "train" else row.validation or row.train
             texts = (_read(Path(name)) for name in files)
         case Stdlib():
-            texts = _standard_library()
+            if split == "validation" and row.validation:
+                texts = _lines(Path(names[shard]), "text")
+            else:
+                texts = _sources(row.packages)
     return _side(texts, row, split)
 
 
 def _side(texts: Iterator[str], row: Dataset, split: Split) -> Iterator[str]:
     """The share of the documents that belongs to a split, where a row holds some out."""
-    if isinstance(row, Hub) or (not isinstance(row, Stdlib) and row.validation):
+    if isinstance(row, Hub) or row.validation:
         return texts
     below = int(row.holdout * 2**64)
     wanted = split == "validation"
@@ -113,12 +119,17 @@ def _names(path: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())[:20] if folder.is_dir() else []
 
 
-def _standard_library() -> Iterator[str]:
+def _sources(packages: bool) -> Iterator[str]:
     """Modules of the running Python, ordered by content so that paths do not matter."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    files = (p for p in root.rglob("*.py") if not LEFT_OUT & {*p.relative_to(root).parts[:-1]})
-    texts = {digest(text): text for text in map(_read, files)}
-    yield from (texts[key] for key in sorted(texts))
+    files = [p for p in root.rglob("*.py") if not LEFT_OUT & {*p.relative_to(root).parts[:-1]}]
+    if packages:
+        folders = {Path(p).resolve() for p in sys.path if Path(p).name in INSTALLED}
+        files += [p for folder in sorted(folders) for p in folder.rglob("*.py") if p.is_file()]
+    found: dict[bytes, Path] = {}  # not the texts, which would fill the memory
+    for path in files:
+        found.setdefault(digest(_read(path)), path)
+    yield from (_read(found[key]) for key in sorted(found))
 
 
 def provenance(corpus: Corpus, split: Split, shard: int) -> dict[str, str]:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import tiktoken
 
+from lmscaling import __version__, shards
 from lmscaling import corpus as corpora
-from lmscaling import shards
 from lmscaling.errors import UserError
 from lmscaling.fields import Split
 from lmscaling.files import replacing, write_json
@@ -113,7 +113,7 @@ def tokenize(corpus: Corpus, split: Split, shard: int, out: Path) -> dict[str, A
         "encoding": corpus.encoding.encoding,
         "end_of_text": encoder.eot_token,
         "versions": {
-            "lmscaling": version("lmscaling"),
+            "lmscaling": __version__,
             "python": platform.python_version(),
             "tiktoken": version("tiktoken"),
         },
