@@ -216,6 +216,8 @@ def targets(args: argparse.Namespace) -> str:
     """Set what was measured on a device beside what was to be reached."""
     from lmscaling import store, targets
 
+    if args.study is None:
+        return targets.table(None)
     store.build(args.study)
     return targets.table(args.study / "store")
 
@@ -365,7 +367,7 @@ def main() -> None:
     v.add_argument("--minutes", type=float, default=8.5, help="how long this call may take")
 
     v = verb(targets)
-    v.add_argument("study", type=Path, help="results/measured/<device>")
+    v.add_argument("study", type=Path, nargs="?", help="results/measured/<device>")
 
     v = verb(schema)
     v.add_argument("out", type=Path, help="config/study.schema.json")

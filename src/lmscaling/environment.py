@@ -47,8 +47,8 @@ def complete(gpus: int) -> dict[str, Any]:
     """
     if gpus and not torch.cuda.is_available():
         raise UserError(
-            "this is measured on a GPU and this machine has none; gpus: 0 in the study file measures "
-            "the CPU"
+            "this is measured on a GPU and this machine has none; "
+            "gpus: 0 in the study file measures the CPU"
         )
     described = describe(gpus)
     described["versions"] |= versions_if_installed(COMPILERS)

@@ -157,7 +157,7 @@ class Stdlib:
     """Validation files, JSON lines with the document under ``text``; without any, ``holdout`` of
     the source files."""
     holdout: Fraction = 0.05
-    """Share of files held out for validation, chosen by content hash, if ``validation`` is empty."""
+    """Share of files held out by content hash, if ``validation`` is empty."""
 
     def files(self, split: Split) -> list[str]:
         """One shard a split of sources; of validation files one each."""

@@ -16,6 +16,7 @@ from lmscaling.records import LOCK
 from lmscaling.speed import peers
 
 MEASURED = Path("results/measured")
+"""Each device has a folder there."""
 
 
 def run(

@@ -2,9 +2,9 @@
 
 The gradient by the queries of normalised linear attention is a difference of two sums of order t
 whose true value is of order sqrt(t); rounded to bfloat16 it is lost where values have a mean. The
-fused kernels take the state of values less their mean (``kernels/fused``). Here every layer of a run
-gets the queries, keys, values and the gradient that one validation sequence gives it, rounded to
-bfloat16, and each way to compute is compared with float64 on the same inputs.
+fused kernels take the state of values less their mean (``kernels/fused``). Here every layer of a
+run gets the queries, keys, values and the gradient that one validation sequence gives it, rounded
+to bfloat16, and each way to compute is compared with float64 on the same inputs.
 
 ``centred`` and ``uncentred`` repeat, in PyTorch, the arithmetic of the fused kernel and that of a
 usual one, which has the state as it is and the sum of weights' slope from a rounded y.
@@ -137,11 +137,13 @@ def _passes(attend: Attend, *given: Tensor) -> list[Tensor]:
     return outcome(attend, list(given), given[0].device, torch.bfloat16, PHI, True)
 
 
-def _dq_only(centred: bool, *given: Tensor) -> tuple[None, Tensor, None, None]:
-    return None, dq(*given, centred=centred), None, None
+def _dq_only(
+    centred: bool, q: Tensor, k: Tensor, v: Tensor, dy: Tensor
+) -> tuple[None, Tensor, None, None]:
+    return None, dq(q, k, v, dy, centred), None, None
 
 
-def dq(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor, dy_BTHK: Tensor, *, centred: bool) -> Tensor:
+def dq(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor, dy_BTHK: Tensor, centred: bool) -> Tensor:
     """The gradient by the queries, chunk by chunk as a kernel does, ``[B, T, H, K]`` bfloat16."""
     phi = feature_maps.find(PHI)
     q, k, v, dy = (x.float().transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHK, dy_BTHK))
@@ -150,9 +152,8 @@ def dq(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor, dy_BTHK: Tensor, *, centr
     z = v.new_zeros(*q.shape[:2], 1, q.shape[3])
     chunk = _centred if centred else _uncentred
     made = []
-    for parts in zip(*(x.split(CHUNK, 2) for x in (q, k, v, dy)), strict=True):
-        b_q, b_k, b_v, _ = parts
-        made.append(chunk(*parts, s, z) * phi.slope(b_q))
+    for b_q, b_k, b_v, b_dy in zip(*(x.split(CHUNK, 2) for x in (q, k, v, dy)), strict=True):
+        made.append(chunk(b_q, b_k, b_v, b_dy, s, z) * phi.slope(b_q))
         s = s + b_k.mT @ b_v
         z = z + b_k.sum(2, keepdim=True)
     return torch.cat(made, 2).transpose(1, 2).bfloat16()
