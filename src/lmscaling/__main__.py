@@ -5,12 +5,28 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
-from lmscaling import files, sweeps
-from lmscaling.errors import UserError
 
-LEFT = 75
-"""Exit code of ``gpu`` while something is left to do (EX_TEMPFAIL): call again."""
+def refuse(missing: ModuleNotFoundError) -> NoReturn:
+    """End in one sentence where a package is missing; a module of ours that is, is a bug."""
+    package = (missing.name or "").partition(".")[0]
+    if package in ("", "lmscaling"):
+        raise missing
+    sys.exit(
+        f"error: this Python has no {package}; install it, or for make gpu put its wheel into "
+        "wheels/ (pydantic comes with pydantic_core, annotated_types and typing_inspection)"
+    )
+
+
+try:
+    from lmscaling import files, sweeps
+    from lmscaling.errors import UserError
+except ModuleNotFoundError as missing:
+    refuse(missing)
+
+LEFT = os.EX_TEMPFAIL
+"""Exit code of ``gpu`` while something is left to do: call again."""
 
 
 def tokenize(args: argparse.Namespace) -> str:
@@ -363,7 +379,7 @@ def main() -> None:
     v.add_argument(
         "--validation", nargs="+", default=[], help="JSON lines of documents; a share of the text"
     )
-    v.add_argument("--parts", nargs="+", default=[], help="these parts only")
+    v.add_argument("--parts", nargs="+", default=[], help="these parts and what they need only")
     v.add_argument("--minutes", type=float, default=8.5, help="how long this call may take")
 
     v = verb(targets)
@@ -380,6 +396,8 @@ def main() -> None:
             # Rules send standard error to a log; whoever watches the workflow sees this line.
             print(f"{args.do.__name__.replace('_', ' ')}: error: {error}", flush=True)
         sys.exit(f"error: {error}")
+    except ModuleNotFoundError as error:
+        refuse(error)
     if said:
         print(said, flush=True)
 

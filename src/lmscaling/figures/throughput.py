@@ -14,7 +14,8 @@ SECTION = "speed"
 
 QUERY = """
     SELECT source, setup, '' AS sweep, size,
-        coalesce(params, max(params) OVER (PARTITION BY size)) AS params, method, context, batch, repeats, status,
+        coalesce(params, max(params) OVER (PARTITION BY size)) AS params,
+        method, context, batch, repeats, status,
         batch * context / seconds AS pace,
         batch * context / upper_seconds AS lower_pace,
         batch * context / lower_seconds AS upper_pace,

@@ -1,8 +1,8 @@
 """What there is to do on a device, in the order in which it tells most.
 
-A piece is one command and the file that it leaves. Checks come first, for what is wrong is not
-timed; then the ceilings with the kernels that matter, the smallest model, training from the shorter
-contexts to the longer; what is expensive and tells less comes last.
+A piece is one command and the file that it leaves. Checks come before what they decide on, for what
+is wrong is not timed. First the ceilings and the kernels that matter, then MFU, the smallest model,
+training from small to large; what is expensive and tells less comes last.
 """
 
 import sys
@@ -16,7 +16,7 @@ from lmscaling.config import Cell
 from lmscaling.fields import SECONDS, parse_budget
 from lmscaling.forecast import BRANCH_AT
 from lmscaling.grid import Grid
-from lmscaling.sweeps import Sweep
+from lmscaling.sweeps import Point, Sweep
 
 PARTS = {
     "checks": "every kernel against exact results",
@@ -33,7 +33,7 @@ PARTS = {
 """Parts by name, with what each measures; in this order where nothing else decides."""
 
 FIRST = ("linear/chunked", "softmax/flash", "softmax/cudnn", "peer/fla_chunk")
-"""Kernels that are timed before anything else; the others come at the end."""
+"""Kernels that are timed before anything else, with what sweeps use; others come last."""
 SWEEPS = {"time_throughput": "throughput", "time_step": "steps", "time_decode": "decode"}
 """The part of each kind of sweep that is measured."""
 
@@ -67,7 +67,7 @@ class Piece:
     needs: tuple[Path, ...] = ()
     """Files without which it cannot begin."""
     uses: tuple[str, ...] = ()
-    """What must have passed its checks."""
+    """What must have passed its checks; of a sweep each point asks for itself."""
 
     @property
     def done(self) -> bool:
@@ -84,27 +84,48 @@ def lay_out(grid: Grid, out: Path, others: list[str]) -> list[Piece]:
         others: Implementations of other libraries that are installed, as ``peer/name``.
     """
     on_gpu = bool(grid.study.gpus)
+    planned = [sweep for sweep in sweeps.expand(grid.study).values() if sweep.kind in SWEEPS]
     known = [f"{a}/{i}" for a in registry.attentions() for i in registry.implementations(a)]
     kernels = sorted([*known, *others], key=partial(_rank, FIRST))
-    first = [name for name in kernels if name in FIRST]
-    made = [_check(name, out, on_gpu) for name in [*registry.attentions(), *kernels]]
-    made += [_bench(name, out, on_gpu) for name in first]
-    planned = [sweep for sweep in sweeps.expand(grid.study).values() if sweep.kind in SWEEPS]
-    timed = [_sweep(sweep, out, on_gpu) for sweep in planned]
+    timed = {name for sweep in planned for point in sweep.points for name in _names(point)}
+    early = [name for name in kernels if name in FIRST or name in timed]
+    made = [_check(name, out, on_gpu) for name in [*registry.attentions(), *early]]
+    made += [_bench(name, out, on_gpu) for name in early]
     smallest = {sweep.kind: sweep.name for sweep in reversed(planned)}
-    is_small = [smallest[sweep.kind] == sweep.name for sweep in planned]
-    made += [piece for piece, small in zip(timed, is_small, strict=True) if small]
+    small = [s for s in planned if s.kind == "time_throughput" or s.name == smallest[s.kind]]
+    small.sort(key=lambda sweep: list(SWEEPS).index(sweep.kind))
+    made += [_sweep(sweep, out, on_gpu) for sweep in small]
     made += _tokens(grid, out, on_gpu)
-    cells = sorted(grid.cells.values(), key=lambda cell: (cell.model.d_model, cell.context))
-    for cell in cells:
+    for cell in sorted(grid.cells.values(), key=lambda cell: (cell.model.d_model, cell.context)):
         made += [_train(cell, grid, out, "study")]
         if cell.attention == "linear":
             made += [_numerics(cell, grid, out)]
-    made += [piece for piece, small in zip(timed, is_small, strict=True) if not small]
+    made += [_sweep(sweep, out, on_gpu) for sweep in planned if sweep not in small]
     made += [_train(cell, grid, out, "branches") for cell in grid.branches.values()]
     made += [_evaluate(grid.cells[run], grid, out) for run in grid.evaluated]
-    made += [_bench(name, out, on_gpu) for name in kernels if name not in first]
+    for name in kernels:
+        if name not in early:
+            made += [_check(name, out, on_gpu), _bench(name, out, on_gpu)]
     return made
+
+
+def of_parts(pieces: list[Piece], parts: list[str]) -> list[Piece]:
+    """The pieces of some parts, and what they need of others."""
+    by_file = {piece.made: piece for piece in pieces}
+    wanted = [piece for piece in pieces if piece.part in parts]
+    files: set[Path] = set()
+    while wanted:
+        piece = wanted.pop()
+        if piece.made not in files:
+            files.add(piece.made)
+            wanted += [by_file[need] for need in piece.needs]
+    return [piece for piece in pieces if piece.made in files]
+
+
+def _names(point: Point) -> list[str]:
+    """What a point computes, as checks name it."""
+    whole = f"{point.attention}/{point.implementation}"
+    return [whole] if point.implementation else [point.attention]
 
 
 def _rank(order: tuple[str, ...], name: str) -> tuple[int, str]:
@@ -115,9 +136,9 @@ def _lmscaling(*arguments: object) -> tuple[str, ...]:
     return (sys.executable, "-m", "lmscaling", *map(str, arguments))
 
 
-def file_name(name: str) -> str:
-    """``linear/chunked`` as part of a path."""
-    return name.replace("/", ".")
+def checks_of(out: Path, name: str) -> Path:
+    """Where the checks of ``linear/chunked`` and the like lie."""
+    return out / "checks" / f"{name.replace('/', '.')}.jsonl"
 
 
 def _check(name: str, out: Path, on_gpu: bool) -> Piece:
@@ -126,7 +147,7 @@ def _check(name: str, out: Path, on_gpu: bool) -> Piece:
         part="checks",
         name=name,
         command=_lmscaling("check", "kernels", name, "--out", "{out}", *device),
-        made=out / "checks" / f"{file_name(name)}.jsonl",
+        made=checks_of(out, name),
         seconds=START_SECONDS[on_gpu],
     )
 
@@ -136,8 +157,9 @@ def _bench(name: str, out: Path, on_gpu: bool) -> Piece:
         part="kernels",
         name=name,
         command=_lmscaling("bench", "kernels", name.partition("/")[2], "--out", "{out}"),
-        made=out / "kernels" / f"{file_name(name)}.jsonl",
+        made=out / "kernels" / checks_of(out, name).name,
         seconds=START_SECONDS[on_gpu] + POINT_SECONDS[on_gpu],
+        needs=(checks_of(out, name),),
         uses=(name,),
     )
 
@@ -145,15 +167,16 @@ def _bench(name: str, out: Path, on_gpu: bool) -> Piece:
 def _sweep(sweep: Sweep, out: Path, on_gpu: bool) -> Piece:
     folder = out / "speed" / sweep.folder
     path = out / "sweeps" / f"{sweep.folder}.json"
-    checks = out / "checks"
+    names = sorted({name for point in sweep.points for name in _names(point)})
     return Piece(
         part=SWEEPS[sweep.kind],
         name=sweep.name,
-        command=_lmscaling(sweep.kind, path, folder, "--checks", checks),
+        command=_lmscaling(sweep.kind, path, folder, "--checks", out / "checks"),
         made=folder / "sweep.json",
         seconds=START_SECONDS[on_gpu] + POINT_SECONDS[on_gpu] * len(sweep.points),
         least=START_SECONDS[on_gpu] + 2 * POINT_SECONDS[on_gpu],
         sweep=sweep,
+        needs=tuple(checks_of(out, name) for name in names),
     )
 
 
@@ -201,7 +224,7 @@ def _train(cell: Cell, grid: Grid, out: Path, part: str) -> Piece:
         ),
         made=record,
         seconds=START_SECONDS[bool(cell.gpus)] + 1.25 * trained,
-        needs=(manifest, *trunk),
+        needs=(manifest, *trunk, checks_of(out, cell.attention)),
         uses=(cell.attention,),
     )  # fmt: skip
 
@@ -215,7 +238,6 @@ def _numerics(cell: Cell, grid: Grid, out: Path) -> Piece:
         made=out / "numerics" / f"{cell.run}.jsonl",
         seconds=START_SECONDS[bool(cell.gpus)] + POINT_SECONDS[bool(cell.gpus)],
         needs=(run / "run.json",),
-        uses=(cell.attention,),
     )
 
 

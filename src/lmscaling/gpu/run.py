@@ -3,6 +3,7 @@
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from lmscaling import grid, sweeps
 from lmscaling.errors import UserError, choose
 from lmscaling.files import locked, read_json
 from lmscaling.gpu import preflight
-from lmscaling.gpu.pieces import PARTS, lay_out
+from lmscaling.gpu.pieces import PARTS, lay_out, of_parts
 from lmscaling.gpu.session import Session
 from lmscaling.records import LOCK
 from lmscaling.speed import peers
@@ -29,12 +30,13 @@ def run(
         out: Folder of the records; ``results/measured/<device>`` without.
         validation: JSON lines whose documents are the validation set; those of the call before, or
             a share of the sources, without any.
-        parts: Keys of ``PARTS``; all without any.
+        parts: Keys of ``PARTS``, with what they need of others; all without any.
         minutes: How long the call may take.
 
     Raises:
         UserError: Something is missing that a measurement would need later.
     """
+    begun = time.monotonic()
     for part in parts:
         if part not in PARTS:
             raise UserError(f"part {part!r} is not known; {choose(part, PARTS)}")
@@ -53,8 +55,9 @@ def run(
     )
     sweeps.write(out, laid_out.study)
     others = [f"peer/{name}" for name in peers.installed()] if gpus else []
-    pieces = [p for p in lay_out(laid_out, out, others) if not parts or p.part in parts]
-    session = Session(out, pieces, here, 60 * minutes)
+    pieces = lay_out(laid_out, out, others)
+    left = 60 * minutes - (time.monotonic() - begun)
+    session = Session(out, of_parts(pieces, parts) if parts else pieces, here, left)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with locked(out / "scratch" / LOCK):

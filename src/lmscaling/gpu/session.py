@@ -20,9 +20,8 @@ from typing import Any, ClassVar
 
 from lmscaling import environment, records
 from lmscaling.columns import aligned
-from lmscaling.gpu.pieces import PARTS, Piece
+from lmscaling.gpu.pieces import PARTS, Piece, checks_of
 from lmscaling.speed.checked import faults
-from lmscaling.train.run import INTERRUPTED
 
 GRACE_SECONDS = 25.0
 """From being asked to stop until being killed: a checkpoint is written in it."""
@@ -98,17 +97,9 @@ class Session:
             if tried[status] >= most:
                 return f"{status} {most} times; see {self._log(piece)}"
         for name in piece.uses:
-            if (self._checks(name)).is_file() and (fault := self._fault(name)):
+            if checks_of(self.out, name).is_file() and (fault := self._fault(name)):
                 return f"refused: {fault}"
-            if any(p.made == self._checks(name) for p in self.pieces if p.made in self.hindered):
-                return f"refused: {name} could not be checked"
         return ""
-
-    def _checks(self, name: str) -> Path:
-        return next(
-            (p.made for p in self.pieces if p.part == "checks" and p.name == name),
-            self.out / "checks" / "none",
-        )
 
     def _fault(self, name: str) -> str:
         return faults(self.out / "checks", name, self.here)
@@ -167,7 +158,7 @@ class Session:
             )
             try:
                 process.communicate(piece.given, timeout=left)
-                return process.returncode, process.returncode == INTERRUPTED
+                return process.returncode, process.returncode == os.EX_TEMPFAIL
             except subprocess.TimeoutExpired:
                 return _stop(process), True
             finally:
