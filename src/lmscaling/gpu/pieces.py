@@ -41,7 +41,7 @@ START_SECONDS = {True: 25.0, False: 8.0}
 """To load, find the device and compile, with a GPU and without; guesses, on the safe side."""
 POINT_SECONDS = {True: 30.0, False: 3.0}
 """Of one point of a sweep, which has a process and a compilation of its own."""
-TOKENIZE_SECONDS = {True: 90.0, False: 8.0}
+TOKENIZE_SECONDS = {True: 150.0, False: 8.0}
 
 
 @dataclass(frozen=True, kw_only=True)
