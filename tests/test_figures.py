@@ -24,7 +24,10 @@ from lmscaling import figures, grid, registry, report, store, tables
 from lmscaling.errors import UserError
 
 NAMES = list(registry.figures())
-TRAINING = [name for name in NAMES if "FROM speeds" not in figures.load(name).QUERY]
+DEVICE = {"kernel_time", "dq_error"}
+TRAINING = [
+    name for name in NAMES if "FROM speeds" not in figures.load(name).QUERY and name not in DEVICE
+]
 LOSSES = [name for name in TRAINING if re.search(r"\b(val_)?loss\b", figures.load(name).QUERY)]
 CURVES = {name for name in NAMES if hasattr(figures.load(name), "SWITCH")}
 
@@ -62,9 +65,10 @@ def finish(study, cells):
 
 
 def fill(study, cells):
-    """Runs and a speed study."""
+    """Runs, a speed study, and what only the study of a device has."""
     finish(study, cells)
     speed_points.write(study, *speed_points.tiny())
+    speed_points.write_device(study, [cell.run for cell in cells if cell.attention == "linear"])
 
 
 def draw(study, name):

@@ -51,7 +51,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                 of_one = values.assign(status="done")
                 _speed.line(right, of_one, "context", "mean_over_sd", VALUES, look)
         _speed.log_scale([right], "")
-        right.set_ylabel("Mean over deviation of v")
+        right.set_ylabel("Mean of v (deviations)")
         right.set_title(size)
     _speed.powers_of_two(panels, rows.context, "Context (tokens)")
     return figure

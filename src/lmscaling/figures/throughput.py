@@ -30,7 +30,7 @@ QUERY = """
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     contexts = sorted(rows.context.unique())
-    columns = {"pace": "Tokens per second"}
+    columns = {"pace": "Pace (tokens per second)"}
     if rows.percent.notna().any():
         columns["percent"] = "MFU (%)"
     figure, panels = _speed.page(
@@ -45,7 +45,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             _speed.line(axes, line, "params", column, methods[str(method)], look)
         axes.set_title(f"{part.batch.max()} sequences of {style.tokens(context)} tokens")
         style.count_scale(axes)
-        axes.set_xlabel("Parameters")
+        axes.set_xlabel("Parameters (without embeddings)")
         _speed.log_scale([axes], "")
         axes.set_ylabel(columns[column])
     return figure

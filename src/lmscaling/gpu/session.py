@@ -105,7 +105,7 @@ class Session:
         return faults(self.out / "checks", name, self.here)
 
     def _tell_wrong(self, piece: Piece) -> None:
-        if piece.part == "checks" and (fault := self._fault(piece.name)):
+        if piece.part == "checks" and piece.done and (fault := self._fault(piece.name)):
             print(f"gpu: WRONG: {fault}; it is not timed", flush=True)
 
     def _attempts(self) -> list[dict[str, Any]]:
