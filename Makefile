@@ -7,8 +7,15 @@ INSTALLED := .venv/installed
 TESTABLE := .venv/installed-for-tests
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 STUDY ?= published
+MEASURED := $(if $(filter published,$(STUDY)),$(patsubst %/study.json,%,$(wildcard results/measured/*/study.json)))
 
-.PHONY: demo test lint figures clean
+# `make gpu` sets up nothing: the Python of a machine that may have no network.
+GPU_PYTHON ?= python3
+PRESET ?= gpu
+GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
+GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5 --parts checks kernels
+
+.PHONY: demo test lint figures gpu clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
@@ -26,8 +33,15 @@ lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/snakefmt --check Snakefile workflow
 
-figures: $(INSTALLED) ## draw the published numbers, or with STUDY=demo what its records allow
-	$(BIN)/python -m lmscaling figures results/$(STUDY)
+figures: $(INSTALLED) ## draw the published and measured numbers, or STUDY=demo what its records allow
+	@for folder in results/$(STUDY) $(MEASURED); do \
+		$(BIN)/python -m lmscaling figures $$folder || exit 1; \
+	done
+
+gpu: ## measure this machine's GPU for under nine minutes; again until it says complete
+	@for wheel in $(wildcard wheels/*.whl); do $(GPU_PYTHON) -m zipfile -e $$wheel wheels; done
+	@PYTHONPATH=src:wheels $(GPU_PYTHON) -m lmscaling gpu $(GPU_STUDY) $(GPU_FLAGS) \
+		|| { code=$$?; [ $$code -eq 75 ] && echo "gpu: again: make gpu" || exit $$code; }
 
 clean: ## remove the environment; results are kept
 	rm -rf .venv

@@ -2,13 +2,15 @@
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
-from lmscaling.times import Measurement
+from lmscaling.findings import Numerics
+from lmscaling.records import line
+from lmscaling.times import Bench, KernelTime, Measurement
 
 DEVICE, OTHER_DEVICE = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 VERSIONS = {"lmscaling": "0.1.0", "torch": "2.11.0"}
@@ -40,7 +42,9 @@ def point(
         "updates": 0, "loss": None, "accuracy": None,
         "status": "oom" if seconds is None else "done", "message": "", "started": "2026-01-01",
         "device": device,
-        "environment": {"device": device, "python": "3.12.1", "versions": VERSIONS},
+        "environment": {
+            "device": device, "python": "3.12.1", "versions": VERSIONS, "peak_flops": 989e12,
+        },
     }  # fmt: skip
     return Measurement(**made | numbers | values)
 
@@ -55,6 +59,46 @@ def write(study: Path, *points: Measurement) -> None:
         (folder / f"{name}.json").write_text(text)
 
 
+def write_device(study: Path, runs: list[str]) -> None:
+    """A bench of two kernels with one that was wrong, and numerics of some runs."""
+    here = {"device": DEVICE, "python": "3.12.1", "versions": VERSIONS, "peak_flops": 989e12}
+    bench = Bench(
+        command="", started="2026-01-01", environment=here, driver={}, preset={},
+        copy_bytes_per_second=3e12, matmul_flops=7e14,
+    )  # fmt: skip
+    rows = [
+        KernelTime(
+            device=DEVICE, versions=VERSIONS, kind=kind, implementation=name, passes=passes,
+            dtype="bfloat16", batch=batch, n_head=12, context=context, d_head=64, repeats=50,
+            captured=True, median_seconds=1e-3, least_seconds=0.9e-3, most_seconds=1.2e-3,
+            ns_per_token_head=1e6 / (12 * batch * context), floor_fraction=0.5,
+            peak_memory_bytes=1, status="done", message="",
+        )
+        for kind, name in (("linear", "chunked"), ("softmax", "flash"))
+        for passes in ("forward", "forward+backward")
+        for batch, context in ((1, 512), (1, 1024), (8, 512), (4, 1024))
+    ]  # fmt: skip
+    wrong = replace(rows[0], implementation="state", context=0, batch=0, status="wrong")
+    _write_lines(study / "kernels" / "all.jsonl", [bench, *rows, wrong])
+    for i, run in enumerate(runs):
+        layers = [
+            Numerics(
+                run=run, layer=layer, implementation=name, tokens=64 * 2**i, dtype="bfloat16",
+                mean_over_sd=1.0 + layer, y_error=None, dq_error=error * (1 + layer),
+                dk_error=None, dv_error=None, status="done", message="", started="2026-01-01",
+                device=DEVICE, environment=here,
+            )
+            for layer in (0, 1)
+            for name, error in (("chunked", 0.004), ("centred", 0.004), ("uncentred", 0.1))
+        ]  # fmt: skip
+        _write_lines(study / "numerics" / f"{run}.jsonl", layers)
+
+
+def _write_lines(path: Path, rows: list) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"".join(map(line, rows)))
+
+
 def publish(study: Path, *points: Measurement) -> None:
     """Add points to the export as published ones: a median, and nothing of how it came about."""
     path = study / "store" / "measurements.parquet"
@@ -65,6 +109,7 @@ def publish(study: Path, *points: Measurement) -> None:
         for made in points:
             row = asdict(made) | dict.fromkeys(unknown.split())
             row |= {"source": "published", "setup": PUBLISHED, "repeats": None, "sweep": "p"}
+            row |= {"peak_flops": None}
             columns = [name for (name, *_) in db.sql("DESCRIBE measurements").fetchall()]
             marks = ", ".join("?" for _ in columns)
             db.execute(f"INSERT INTO measurements VALUES ({marks})", [row[c] for c in columns])
@@ -91,6 +136,9 @@ def tiny() -> list[Measurement]:
                       chunk=chunk)
                 for chunk, cost in ((16, 1.5), (64, 1.0), (256, 1.2))
             ]  # fmt: skip
+        full = {"size": size, "batch": 16, "flops_per_token": 6.0 * PARAMS[size]}
+        made.append(point("time_throughput", "softmax flash", 1024, 1e-3 * factor, **full))
+        made.append(point("time_throughput", "linear chunked", 1024, 2e-3 * factor, **full))
         made.append(point("time_step", "softmax no_flash", 1024, 0.1 * factor, size=size))
         made.append(point("time_step", "softmax no_flash", 2048, None, size=size))
     for context, reached in ((128, 0.9), (256, None)):

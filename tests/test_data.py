@@ -126,6 +126,24 @@ def test_the_standard_library_splits_by_content_and_says_which_python(tmp_path):
     assert not sides[0] & sides[1]
 
 
+def test_sources_of_packages_come_once_each_and_documents_of_others_validate(tmp_path, monkeypatch):
+    packages = tmp_path / "site-packages"
+    for name, text in {"a": "x = 1", "b": "x = 1", "c": "y = 2", "d": "shared"}.items():
+        (packages / name).mkdir(parents=True)
+        (packages / name / "__init__.py").write_text(text)
+    (packages / "notes.txt").write_text("no source")
+    (tmp_path / "v.jsonl").write_text('{"text": "shared"}\n{"text": "prose"}\n')
+    monkeypatch.setattr("sys.path", [str(packages)])
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path / "nothing")})
+    row = {"kind": "stdlib", "packages": True, "validation": [str(tmp_path / "v.jsonl")]}
+    given = corpus(row)
+    tokenize(given, "validation", 0, tmp_path / "validation-00000.bin")
+    made = tokenize(given, "train", 0, tmp_path / "train-00000.bin")
+    assert (made["documents"], made["documents_dropped"]) == (2, 1)
+    assert [*corpora.documents(given, "validation", 0)] == ["shared", "prose"]
+    assert corpus({"kind": "stdlib"}).source.identity() == {"kind": "stdlib"}
+
+
 def test_text_files_are_documents_and_a_shared_one_is_validation(tmp_path):
     for name, text in {"a": "one", "b": "two", "v": "two"}.items():
         (tmp_path / name).write_text(text)

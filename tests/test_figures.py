@@ -25,7 +25,10 @@ from lmscaling.errors import UserError
 from lmscaling.figures import style
 
 NAMES = list(registry.figures())
-TRAINING = [name for name in NAMES if "FROM speeds" not in figures.load(name).QUERY]
+DEVICE = {"kernel_time", "dq_error"}
+TRAINING = [
+    name for name in NAMES if "FROM speeds" not in figures.load(name).QUERY and name not in DEVICE
+]
 LOSSES = [name for name in TRAINING if re.search(r"\b(val_)?loss\b", figures.load(name).QUERY)]
 CURVES = {name for name in NAMES if hasattr(figures.load(name), "SWITCH")}
 
@@ -63,9 +66,10 @@ def finish(study, cells):
 
 
 def fill(study, cells):
-    """Runs and a speed study."""
+    """Runs, a speed study, and what only the study of a device has."""
     finish(study, cells)
     speed_points.write(study, *speed_points.tiny())
+    speed_points.write_device(study, [cell.run for cell in cells if cell.attention == "linear"])
 
 
 def draw(study, name):

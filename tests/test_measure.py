@@ -116,6 +116,9 @@ def test_a_variant_without_implementations_is_measured_as_it_is(sweep, monkeypat
         def forward(self, x_BTD):
             return self.out(x_BTD)
 
+        def flops_per_token(self, context):
+            return 1.0
+
     monkeypatch.setattr(attention, "load", lambda name: Plain)
     outcome = step.measure(sweep, point("plain"))
     assert (len(outcome.seconds), outcome.chunk) == (3, None)

@@ -217,7 +217,7 @@ def test_points_that_all_failed_are_drawn_as_marks(study, name):
     if len(rows):
         assert any(marks(axes, "x") for axes in figure.axes)
     else:
-        assert name in {"memory", "speed_up"}
+        assert name in {"memory", "speed_up", "throughput"}
 
 
 def failed():

@@ -18,6 +18,7 @@ from lmscaling import grid, rerun, sweeps
 from lmscaling.errors import UserError
 from lmscaling.fields import dump
 from lmscaling.files import write_json
+from lmscaling.model import GPT
 from lmscaling.speed import sweep as runner
 from lmscaling.speed.isolation import isolated
 from lmscaling.speed.outcome import Outcome
@@ -194,6 +195,19 @@ def test_batches_of_decoding_are_series_of_their_own(run):
         "softmax-b1-ctx32": "done",
         "softmax-b2-ctx32": "not_tried",
     }
+
+
+def test_a_full_step_has_as_many_sequences_as_its_tokens_and_counts_its_flops(tmp_path, values):
+    given = {"sizes": ["s"], "contexts": [16, 32], "implementations": ["linear/chunked"]}
+    values["speed"] = SPEED | {"time_throughput": given | {"tokens": 64}}
+    made = sweeps.expand(grid.expand(values).study).values()
+    sweep = next(sweep for sweep in made if sweep.kind == "time_throughput")
+    assert [(p.context, p.batch) for p in sweep.points] == [(16, 4), (32, 2)]
+    write_json(tmp_path / "sweep.json", dump(sweep))
+    runner.measure(tmp_path / "sweep.json", "time_throughput", tmp_path / "out", None)
+    row = json.loads((tmp_path / "out" / "linear.chunked-b4-ctx16.json").read_text())
+    assert row["status"] == "done"
+    assert row["flops_per_token"] == GPT(sweep.of(sweep.points[0])).flops_per_token()
 
 
 def test_the_fastest_chunk_is_written_down_and_used(run, tmp_path):

@@ -5,10 +5,28 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from lmscaling import files, sweeps
-from lmscaling.errors import UserError
+
+def refuse(missing: ModuleNotFoundError) -> NoReturn:
+    """End in one sentence where a package is missing; a module of ours that is, is a bug."""
+    package = (missing.name or "").partition(".")[0]
+    if package in ("", "lmscaling"):
+        raise missing
+    sys.exit(
+        f"error: this Python has no {package}; install it, or for make gpu put its wheel into "
+        "wheels/ (pydantic comes with pydantic_core, annotated_types and typing_inspection)"
+    )
+
+
+try:
+    from lmscaling import files, sweeps
+    from lmscaling.errors import UserError
+except ModuleNotFoundError as missing:
+    refuse(missing)
+
+LEFT = os.EX_TEMPFAIL
+"""Exit code of ``gpu`` while something is left to do: call again."""
 
 
 def corpus_given() -> Any:
@@ -101,7 +119,7 @@ def measure(args: argparse.Namespace) -> str:
     """Measure one sweep of the speed study."""
     from lmscaling.speed import sweep
 
-    return sweep.measure(args.sweep, args.kind, args.out, args.chunks)
+    return sweep.measure(args.sweep, args.kind, args.out, args.chunks, args.checks)
 
 
 def evaluate(args: argparse.Namespace) -> str:
@@ -217,6 +235,43 @@ def bench_tokenize(args: argparse.Namespace) -> str:
     return tokenizing.bench(args.files, args.vocabulary)
 
 
+def check_kernels(args: argparse.Namespace) -> str:
+    """Compare every implementation of attention with exact results on this device."""
+    from lmscaling import gpus
+    from lmscaling.speed import checks
+
+    with gpus.reserved(0 if args.cpu else 1):
+        return checks.check(args.out, args.names, 0 if args.cpu else 1)
+
+
+def numerics(args: argparse.Namespace) -> str:
+    """Measure what the layers of a trained model lose of their gradients."""
+    from lmscaling.speed.numerics import numerics
+
+    return f"numerics: {numerics(args.run, args.manifest, args.out)}"
+
+
+def gpu(args: argparse.Namespace) -> str:
+    """Measure all that this machine's device can tell, as far as this call has time."""
+    from lmscaling.gpu.run import run
+
+    said, complete = run(args.study, args.out, args.validation, args.parts, args.minutes)
+    print(said, flush=True)
+    if not complete:
+        sys.exit(LEFT)
+    return ""
+
+
+def targets(args: argparse.Namespace) -> str:
+    """Set what was measured on a device beside what was to be reached."""
+    from lmscaling import store, targets
+
+    if args.study is None:
+        return targets.table(None)
+    store.build(args.study)
+    return targets.table(args.study / "store")
+
+
 def schema(args: argparse.Namespace) -> str:
     """Write the JSON schema of the study file, for editors."""
     from lmscaling import config
@@ -281,6 +336,7 @@ def main() -> None:
         v.set_defaults(do=measure, kind=kind, chunks=None)
         v.add_argument("sweep", type=Path, help="results/<study>/sweeps/<kind>/<sweep>.json")
         v.add_argument("out", type=Path, help="gets a record a point, and sweep.json at the end")
+        v.add_argument("--checks", type=Path, help="folder; what has not passed there is not timed")
         if kind == "time_step":
             v.add_argument("--chunks", type=Path, help="sweep.json of tune_chunk at this size")
 
@@ -345,6 +401,38 @@ def main() -> None:
     v.add_argument("files", type=Path, nargs="+", help="JSON lines, gzip or plain")
     v.add_argument("--vocabulary", type=Path, required=True, help="as the verb vocabulary wrote it")
 
+    v = verbs.add_parser("check", help="Compare what this device computes with what is right.")
+    subjects = v.add_subparsers(required=True, metavar="WHAT")
+    what = check_kernels.__doc__
+    v = subjects.add_parser("kernels", help=what, description=what)
+    v.set_defaults(do=check_kernels)
+    v.add_argument("names", nargs="*", help="such as linear/chunked; all if none is named")
+    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a comparison")
+    v.add_argument("--cpu", action="store_true", help="check the CPU")
+
+    v = verb(numerics)
+    v.add_argument("run", type=Path, help="results/<study>/runs/<run> of linear attention")
+    v.add_argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
+    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a layer and a way")
+
+    v = verb(gpu)
+    v.add_argument(
+        "study",
+        type=Path,
+        nargs="*",
+        default=[Path("config/study.yaml"), Path("config/gpu.yaml")],
+        help="study files, each laid over those before it",
+    )
+    v.add_argument("--out", type=Path, help="results/measured/<device> without")
+    v.add_argument(
+        "--validation", nargs="+", default=[], help="JSON lines of documents; a share of the text"
+    )
+    v.add_argument("--parts", nargs="+", default=[], help="these parts and what they need only")
+    v.add_argument("--minutes", type=float, default=8.5, help="how long this call may take")
+
+    v = verb(targets)
+    v.add_argument("study", type=Path, nargs="?", help="results/measured/<device>")
+
     v = verb(schema)
     v.add_argument("out", type=Path, help="config/study.schema.json")
 
@@ -356,6 +444,8 @@ def main() -> None:
             # Rules send standard error to a log; whoever watches the workflow sees this line.
             print(f"{args.do.__name__.replace('_', ' ')}: error: {error}", flush=True)
         sys.exit(f"error: {error}")
+    except ModuleNotFoundError as error:
+        refuse(error)
     if said:
         print(said, flush=True)
 

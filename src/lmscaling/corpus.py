@@ -23,6 +23,9 @@ from lmscaling.rows import Corpus, Dataset, Folder, Hub, Jsonl, Stdlib, Text
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library that hold other people's code or differ between builds."""
 
+INSTALLED = {"site-packages", "dist-packages"}
+"""Names of the folders on Python's path that hold installed packages."""
+
 
 def digest(text: str) -> bytes:
     """Sixteen bytes that stand for a document's content."""
@@ -86,7 +89,12 @@ def opened(corpus: Corpus, split: Split, shard: int, file: Path | None = None) -
         case Folder():
             texts = map(_read, _files(row, split, shard))
         case Stdlib():
-            texts = _standard_library()
+            if split == "validation" and row.validation:
+                path = Path(names[shard])
+                _check_file(path, f"dataset file {path}")
+                texts = _records(path, "text", corpus.encoding.backend)
+            else:
+                texts = _sources(row.packages)
     lines = texts if isinstance(texts, Lines) else None
     return Source(_side(iter(texts), row, split), path, lines)
 
@@ -106,7 +114,7 @@ def _check_file(path: Path, what: str) -> None:
 
 def _side(texts: Iterator[str], row: Dataset, split: Split) -> Iterator[str]:
     """The share of the documents that belongs to a split, where a row holds some out."""
-    if isinstance(row, Hub) or (not isinstance(row, Stdlib) and row.validation):
+    if isinstance(row, Hub) or row.validation:
         return texts
     below = int(row.holdout * 2**64)
     wanted = split == "validation"
@@ -162,12 +170,17 @@ def _names(path: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir())[:20] if folder.is_dir() else []
 
 
-def _standard_library() -> Iterator[str]:
+def _sources(packages: bool) -> Iterator[str]:
     """Modules of the running Python, ordered by content so that paths do not matter."""
     root = Path(sysconfig.get_paths()["stdlib"])
-    files = (p for p in root.rglob("*.py") if not LEFT_OUT & {*p.relative_to(root).parts[:-1]})
-    texts = {digest(text): text for text in map(_read, files)}
-    yield from (texts[key] for key in sorted(texts))
+    files = [p for p in root.rglob("*.py") if not LEFT_OUT & {*p.relative_to(root).parts[:-1]}]
+    if packages:
+        folders = {Path(p).resolve() for p in sys.path if Path(p).name in INSTALLED}
+        files += [p for folder in sorted(folders) for p in folder.rglob("*.py") if p.is_file()]
+    found: dict[bytes, Path] = {}  # not the texts, which would fill the memory
+    for path in files:
+        found.setdefault(digest(_read(path)), path)
+    yield from (_read(found[key]) for key in sorted(found))
 
 
 def provenance(corpus: Corpus, split: Split, shard: int) -> dict[str, Any]:

@@ -12,9 +12,12 @@ from typing import Any
 
 import torch
 
-from lmscaling import devices
+from lmscaling import __version__, devices
+from lmscaling.errors import UserError
 
-PACKAGES = ("lmscaling", "torch", "lightning", "numpy")
+PACKAGES = ("torch", "lightning", "numpy")
+COMPILERS = ("triton",)
+SMI = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
 
 
 def describe(gpus: int) -> dict[str, Any]:
@@ -36,6 +39,32 @@ def describe(gpus: int) -> dict[str, Any]:
     }
 
 
+def complete(gpus: int) -> dict[str, Any]:
+    """The same with the compiler of kernels, the driver and its clocks.
+
+    Raises:
+        UserError: A GPU is wanted and there is none.
+    """
+    if gpus and not torch.cuda.is_available():
+        raise UserError(
+            "this is measured on a GPU and this machine has none; "
+            "gpus: 0 in the study file measures the CPU"
+        )
+    described = describe(gpus)
+    described["versions"] |= versions_if_installed(COMPILERS)
+    return described | {"driver": driver() if gpus else {}}
+
+
+def driver() -> dict[str, str]:
+    """What nvidia-smi says of the first GPU; nothing where there is no nvidia-smi."""
+    command = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(SMI)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return dict(zip(SMI, (text.strip() for text in done.stdout.split(",")), strict=False))
+
+
 def device_name(gpus: int) -> str:
     """The name of the GPU that a process of a cell with so many GPUs uses, or of the CPU."""
     return torch.cuda.get_device_name() if gpus else processor()
@@ -43,7 +72,7 @@ def device_name(gpus: int) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that decide how a run is computed."""
-    return {name: version(name) for name in PACKAGES}
+    return {"lmscaling": __version__} | {name: version(name) for name in PACKAGES}
 
 
 def versions_if_installed(names: tuple[str, ...]) -> dict[str, str]:

@@ -260,7 +260,7 @@ def _check_rows(study: Study) -> None:
 
 
 def _speed_uses(study: Study) -> list[tuple[str, list[str], Iterable[str], str]]:
-    parts = {"time_step", "time_decode"}
+    parts = {"time_step", "time_throughput", "time_decode"}
     return [
         (f"speed.{part}.sizes", section.sizes, study.sizes, "row under sizes")
         for part in sorted(parts)

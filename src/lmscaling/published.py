@@ -16,6 +16,9 @@ from lmscaling.errors import UserError
 FOLDER = "published"
 """Folder of ``results/`` that holds them."""
 
+MEASURED = "measured"
+"""Folder of ``results/`` with a folder for each device that was measured."""
+
 CITATION = "Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024"
 
 MAY_BE_EMPTY = {"train_loss", "highest_spike"}
@@ -27,6 +30,12 @@ REMEDY = "get the file from git again"
 def is_folder(folder: Path) -> bool:
     """Whether a folder of results is that of the published numbers, and no study."""
     return folder.resolve().name == FOLDER
+
+
+def beside(study: Path) -> Path:
+    """The folder of published numbers that belongs to a study, or to what a device has measured."""
+    results = study.resolve().parent
+    return (results.parent if results.name == MEASURED else results) / FOLDER
 
 
 def add(db: duckdb.DuckDBPyConnection, folder: Path) -> None:

@@ -258,5 +258,6 @@ LOCK = "lock"
 
 EXPORTS = (
     "cells", "runs", "attempts", "updates", "validations", "spikes", "evaluations", "measurements",
+    "ceilings", "kernel_times", "checks", "numerics",
 )  # fmt: skip
 """Tables of the store that are exported as Parquet; what figures read."""

@@ -225,11 +225,18 @@ class Stdlib:
     """The source files of the running Python's standard library: real text on every machine."""
 
     kind: Literal["stdlib"]
+    packages: bool = False
+    """Whether the sources of installed packages are read, too: other text on every machine."""
+    validation: list[str] = field(default_factory=list)
+    """Validation files, JSON lines with the document under ``text``; without any, ``holdout`` of
+    the source files."""
     holdout: Fraction = 0.05
-    """Share of files held out for validation, chosen by content hash."""
+    """Share of files held out by content hash, if ``validation`` is empty."""
 
     def files(self, split: Split) -> list[str]:
-        """One shard a split."""
+        """One shard a split of sources; of validation files one each."""
+        if split == "validation" and self.validation:
+            return self.validation
         return ["stdlib"]
 
     def first(self, n: int) -> "Stdlib":

@@ -61,6 +61,14 @@ class TimeStep:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+class TimeThroughput(TimeStep):
+    """A training step of as many sequences as fill a device: what it makes of its peak."""
+
+    tokens: Positive
+    """Tokens at once: sequences are as many as fit."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class TuneChunk:
     """The same step at every chunk size; ``time_step`` uses the fastest of each context."""
 
@@ -158,6 +166,7 @@ class Speed:
     point_seconds: Annotated[float, Field(gt=0)]
     """Measurements of a point go on for about so long."""
     time_step: TimeStep | None = None
+    time_throughput: TimeThroughput | None = None
     tune_chunk: TuneChunk | None = None
     """At the sizes and contexts of ``time_step``."""
     time_decode: TimeDecode | None = None

@@ -15,7 +15,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from lmscaling import grid, published, records, spikes, times
+from lmscaling import findings, grid, published, records, spikes, times
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
@@ -48,6 +48,14 @@ tokens are; ``skipped`` is the reason, ``place`` stands
 in the study's order; a branch is a cell of its own, and a trunk's ``trunk`` is its own run."""
 
 
+DEVICE_FILES = {
+    "kernel": "kernels/*.jsonl",
+    "check": "checks/*.jsonl",
+    "numerics": "numerics/*.jsonl",
+}
+"""What only the study of a device has, by kind."""
+
+
 def build(study: Path) -> dict[str, int]:
     """Read all records, logs and evaluations of ``results/<study>/`` into ``store/`` there.
 
@@ -73,6 +81,8 @@ def build(study: Path) -> dict[str, int]:
     points = sorted(study.glob("speed/*/*/*.json"))
     measurement_files = [path for path in points if path.name != "sweep.json"]
 
+    device_files = {kind: sorted(study.glob(glob)) for kind, glob in DEVICE_FILES.items()}
+
     out = study / "store"
     out.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as folder:
@@ -86,10 +96,17 @@ def build(study: Path) -> dict[str, int]:
                 "log_files": [str(p) for p in log_files if p.is_file()] or [str(nothing)],
                 "evaluation_files": [str(p) for p in evaluation_files] or [str(nothing)],
                 "measurement_files": [str(p) for p in measurement_files] or [str(nothing)],
+                **{
+                    f"{kind}_files": [str(p) for p in paths] or [str(nothing)]
+                    for kind, paths in device_files.items()
+                },
                 "run_columns": records.run_columns(),
                 "log_columns": records.log_columns(),
                 "evaluation_columns": records.evaluation_columns(),
                 "measurement_columns": times.measurement_columns(),
+                "bench_columns": times.bench_columns(),
+                "check_columns": findings.check_columns(),
+                "numerics_columns": findings.numerics_columns(),
             }.items():
                 db.execute(f"SET VARIABLE {name} = ?", [value])
             db.execute(_sql("store.sql"))
@@ -125,7 +142,7 @@ def _contents(study: Path) -> tuple[grid.Grid | None, Path | None]:
     if published.is_folder(study):
         return None, study
     laid_out = grid.read_record(study / "study.json").grid
-    return laid_out, study.parent / published.FOLDER if laid_out.study.published else None
+    return laid_out, published.beside(study) if laid_out.study.published else None
 
 
 def _sql(name: str) -> str:

@@ -81,25 +81,75 @@ FROM read_json(
 CREATE TABLE evaluations AS
 SELECT * EXCLUDE (record, damaged) FROM evaluation_lines WHERE NOT damaged;
 
--- One row per point of the speed study, ours and published. What has another `setup` was measured
--- elsewhere or with other versions, and is never put on one line with the rest.
+-- What has another `setup` was measured elsewhere or with other versions, and is never put on one
+-- line with the rest.
+CREATE TEMP MACRO setup_of(environment) AS
+concat_ws(', ', environment ->> 'device', 'Python ' || (environment ->> 'python'), array_to_string(
+    list_transform(
+        json_keys(environment, '$.versions'),
+        lambda package: package || ' ' || json_extract_string(environment, '$.versions."' || package || '"')
+    ),
+    ', '
+));
+
+-- One row per point of the speed study, ours and published.
 CREATE TABLE measurements AS
 SELECT
     'measured' AS source,
     * EXCLUDE (record, environment, format),
-    concat_ws(', ', device, 'Python ' || (environment ->> 'python'), array_to_string(
-        list_transform(
-            json_keys(environment, '$.versions'),
-            lambda package: package || ' ' || json_extract_string(environment, '$.versions."' || package || '"')
-        ),
-        ', '
-    )) AS setup
+    (environment ->> 'peak_flops')::DOUBLE AS peak_flops,
+    setup_of(environment) AS setup
 FROM read_json(
     getvariable('measurement_files'),
     format = 'unstructured',
     columns = getvariable('measurement_columns')
 )
 WHERE record = 'measurement';
+
+-- The kernel bench: one row per file, with what the device can do at best, and one per shape.
+CREATE TEMP TABLE bench_lines AS
+SELECT * FROM read_json(
+    getvariable('kernel_files'),
+    format = 'newline_delimited',
+    columns = getvariable('bench_columns'),
+    filename = true
+);
+
+CREATE TABLE ceilings AS
+SELECT
+    setup_of(environment) AS setup, environment ->> 'device' AS device,
+    driver ->> 'driver_version' AS driver_version, driver ->> 'clocks.max.sm' AS most_clock,
+    driver ->> 'power.limit' AS power_limit, (environment ->> 'peak_flops')::DOUBLE AS peak_flops,
+    copy_bytes_per_second, matmul_flops, started, command, parse_filename(filename) AS file
+FROM bench_lines WHERE record = 'bench';
+
+CREATE TABLE kernel_times AS
+SELECT
+    'measured' AS source, setup, t.device, kind, implementation, passes, dtype, batch, n_head,
+    context, d_head, repeats, captured, median_seconds, least_seconds, most_seconds,
+    ns_per_token_head, floor_fraction, peak_memory_bytes, status, message
+FROM bench_lines t JOIN ceilings c ON parse_filename(t.filename) = c.file
+WHERE record = 'kernel_time';
+
+-- One row per comparison of what a device computes with what is right.
+CREATE TABLE checks AS
+SELECT * EXCLUDE (record, environment, format), setup_of(environment) AS setup
+FROM read_json(
+    getvariable('check_files'),
+    format = 'newline_delimited',
+    columns = getvariable('check_columns')
+)
+WHERE record = 'check';
+
+-- One row per layer of a trained model and way to compute its attention.
+CREATE TABLE numerics AS
+SELECT * EXCLUDE (record, environment, format), setup_of(environment) AS setup
+FROM read_json(
+    getvariable('numerics_files'),
+    format = 'newline_delimited',
+    columns = getvariable('numerics_columns')
+)
+WHERE record = 'numerics';
 
 -- One row per run that has left anything: a record if it is over, else what its log says. Only
 -- published runs have a `final_train_loss`, their mean over the last updates, nats per token, and

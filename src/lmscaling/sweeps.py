@@ -19,11 +19,14 @@ from lmscaling.fields import STRICT, Name, Positive, digest, dump
 from lmscaling.files import read_json, write_json
 from lmscaling.speeds import CopyTask, Speed, TimeLayer
 
-Kind = Literal["tune_chunk", "time_step", "time_decode", "time_layer", "copy_task"]
+Kind = Literal[
+    "tune_chunk", "time_step", "time_throughput", "time_decode", "time_layer", "copy_task"
+]
 
 KINDS: dict[Kind, str] = {
     "tune_chunk": "Find the fastest chunk size of a training step at every context.",
     "time_step": "Time a training step of one size at every context.",
+    "time_throughput": "Time a training step of many sequences: what a device makes of its peak.",
     "time_decode": "Time the sampling of a token behind every context.",
     "time_layer": "Time one attention alone at every context.",
     "copy_task": "Learn to copy a sequence, and time a step, at every context.",
@@ -160,6 +163,15 @@ def _sweeps(study: Study, speed: Speed) -> list[Sweep]:
                 ]
                 made.append(sweep(kind="tune_chunk", name=size, cell=cell, points=chunks))
             made.append(sweep(kind="time_step", name=size, cell=cell, points=points))
+    if full := speed.time_throughput:
+        points = [
+            _point(implementation, context=context, batch=max(1, full.tokens // context))
+            for context in sorted(full.contexts)
+            for implementation in full.implementations
+        ]
+        for size in full.sizes:
+            cell = _cell(study, size)
+            made.append(sweep(kind="time_throughput", name=size, cell=cell, points=points))
     if decode := speed.time_decode:
         points = [
             _point(attention, context=context, batch=batch)

@@ -84,6 +84,7 @@ MEASUREMENT_STATUSES = {
     "oom": "memory did not suffice; longer contexts were not tried",
     "slow": "had not ended after the time limit; longer contexts were not tried",
     "failed": "raised an error; longer contexts were not tried",
+    "wrong": "did not pass its checks on this device; not timed",
 }
 """How a point of the speed study can end; each is a result."""
 
@@ -94,8 +95,8 @@ class Measurement:
 
     record: ClassVar[str] = "measurement"
     kind: str
-    """Rule that measured it: ``time_step``, ``tune_chunk``, ``time_decode``, ``time_layer`` or
-    ``copy_task``."""
+    """Rule that measured it: ``time_step``, ``time_throughput``, ``tune_chunk``, ``time_decode``,
+    ``time_layer`` or ``copy_task``."""
     sweep: str
     """Size or preset, with a hash of the model's numbers."""
     size: str
@@ -156,12 +157,20 @@ class Measurement:
     device: str
     environment: dict[str, Any]
     """Host, device, versions, git commit."""
+    flops_per_token: float | None = None
+    """Forward and backward FLOPs per token of a step, counted; null elsewhere."""
     format: int = FORMAT
 
     def __post_init__(self) -> None:
         # A time without warm-up, repeats and spread is no measurement.
         assert self.status != "done" or (self.warm_up >= 1 and self.repeats >= 3), self
         assert self.status == "done" or self.median_seconds is None, self
+
+
+def bench_columns() -> dict[str, str]:
+    """Every column of a line of a bench, header or time, with its SQL type."""
+    nested = {"environment": "JSON", "driver": "JSON", "versions": "JSON"}
+    return {"record": "VARCHAR", **columns_of(Bench), **columns_of(KernelTime), **nested}
 
 
 def measurement_columns() -> dict[str, str]:

@@ -8,15 +8,14 @@ whole from one source file, whatever the backend, or not at all.
 import hashlib
 import platform
 from collections.abc import Iterable, Iterator
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lmscaling import __version__, documents, encoders, shards, vocabulary
 from lmscaling import corpus as corpora
-from lmscaling import documents, encoders, shards, vocabulary
 from lmscaling.errors import UserError
 from lmscaling.fields import Split
 from lmscaling.files import described_at, read_json, replacing, write_json
@@ -98,7 +97,7 @@ def tokenize(
         "backend": corpus.encoding.backend,
         "compared_documents": compared,
         "versions": {
-            "lmscaling": version("lmscaling"),
+            "lmscaling": __version__,
             "python": platform.python_version(),
             **encoders.versions(corpus.encoding),
         },

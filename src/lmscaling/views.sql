@@ -250,12 +250,14 @@ WHERE k.updates > 0
     AND (r.spikes IS NOT NULL OR s.run IS NOT NULL AND run IN (SELECT run FROM final));
 
 -- One row per point of the speed study. `method` is how attention was computed, for people;
--- `seconds` is the median, of one step, of one sampled token of all sequences, or of one pass.
+-- `seconds` is the median, of one step, of one sampled token of all sequences, or of one pass; `mfu`
+-- is the share of the device's peak that a step of a model makes use of, by counted FLOPs, 0 to 1.
 CREATE VIEW speeds AS
 SELECT
     *,
     concat_ws(' ', attention, nullif(implementation, '')) AS method,
-    median_seconds AS seconds
+    median_seconds AS seconds,
+    flops_per_token * batch * context / seconds / peak_flops AS mfu
 FROM measurements;
 
 -- Where the faster of two ways changes as contexts grow, one row per pair, size, batch and setup:

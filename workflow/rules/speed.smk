@@ -63,6 +63,11 @@ use rule time_step as tune_chunk with:
         sweep=unmeasured("tune_chunk"),
 
 
+use rule time_step as time_throughput with:
+    wildcard_constraints:
+        sweep=unmeasured("time_throughput"),
+
+
 use rule time_step as time_decode with:
     wildcard_constraints:
         sweep=unmeasured("time_decode"),

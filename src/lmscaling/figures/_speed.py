@@ -22,7 +22,10 @@ from pandas import DataFrame, Series
 
 from lmscaling.figures import style
 
-ENDS = {"oom": ("x", "out of memory"), "slow": ("+", "too slow"), "failed": ("1", "failed")}
+ENDS = {
+    "oom": ("x", "out of memory"), "slow": ("+", "too slow"), "failed": ("1", "failed"),
+    "wrong": ("2", "wrong, not timed"),
+}  # fmt: skip
 """Mark and meaning of what ends a line."""
 
 QUARTILES = "medians of {} repeats, bars are quartiles"

@@ -11,7 +11,6 @@ dy, dq, dk, dv and that float32, at the measured bandwidth of a copy.
 
 import shlex
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -30,8 +29,7 @@ from lmscaling.speed.layer import PASSES
 from lmscaling.speed.memory import Memory
 from lmscaling.times import Bench, KernelTime
 
-COMPILERS_AND_PEERS = ("triton", "flash-linear-attention", "fla-core")
-SMI = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
+PEERS = ("flash-linear-attention", "fla-core")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,27 +230,17 @@ def _choose(names: list[str], device: torch.device) -> list[tuple[str, str, Atte
 
 
 def _header(preset: Preset, device: torch.device) -> Bench:
-    described = environment.describe(int(device.type == "cuda"))
-    described["versions"] |= environment.versions_if_installed(COMPILERS_AND_PEERS)
+    described = environment.complete(int(device.type == "cuda"))
+    described["versions"] |= environment.versions_if_installed(PEERS)
     return Bench(
         command=shlex.join(sys.argv),
         started=environment.now(),
         environment=described,
-        driver=_driver() if device.type == "cuda" else {},
+        driver=described.pop("driver"),
         preset=asdict(preset),
         copy_bytes_per_second=_copy(preset, device),
         matmul_flops=_matmul(preset, device),
     )
-
-
-def _driver() -> dict[str, str]:
-    """What nvidia-smi says of the first GPU; nothing where there is no nvidia-smi."""
-    command = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(SMI)}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return {}
-    return dict(zip(SMI, (text.strip() for text in done.stdout.split(",")), strict=False))
 
 
 def _copy(preset: Preset, device: torch.device) -> float:

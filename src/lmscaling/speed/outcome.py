@@ -25,6 +25,8 @@ class Outcome:
     """The chunk size in use, where there is one to choose."""
     params: int | None = None
     """Parameters without embeddings; None of a layer alone."""
+    flops_per_token: float | None = None
+    """Forward and backward FLOPs per token of a step of a model; None elsewhere."""
     loss: float | None = None
     accuracy: float | None = None
 

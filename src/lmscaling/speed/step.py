@@ -74,6 +74,7 @@ class Step:
             compiled=bool(sweep.gpus),
             chunk=self.chunk,
             params=self.gpt.params,
+            flops_per_token=self.gpt.flops_per_token(),
         )
 
 

@@ -24,6 +24,7 @@ from lmscaling.explain import checked
 from lmscaling.fields import dump
 from lmscaling.files import locked, read_json, write_json
 from lmscaling.records import LOCK
+from lmscaling.speed.checked import faults
 from lmscaling.speed.isolation import Ended, isolated
 from lmscaling.speed.outcome import Outcome
 from lmscaling.sweeps import Point, Sweep
@@ -31,6 +32,7 @@ from lmscaling.times import Measurement
 
 MEASURES = {
     "time_step": "step",
+    "time_throughput": "step",
     "tune_chunk": "step",
     "time_decode": "decode",
     "time_layer": "layer",
@@ -38,11 +40,16 @@ MEASURES = {
 }
 """The module of this package whose ``measure(sweep, point) -> Outcome`` measures a kind."""
 
+SETUP_SECONDS = 120.0
+"""For the first process to find its device, which may have to wake up."""
+
 NOT_TRIED = "not_tried"
 """Status, in ``sweep.json``, of a point whose series has ended before it."""
 
 
-def measure(path: Path, kind: str, out: Path, chunks: Path | None) -> str:
+def measure(
+    path: Path, kind: str, out: Path, chunks: Path | None, checks: Path | None = None
+) -> str:
     """Measure what a sweep lacks in the folder ``out``; a table of all that is there.
 
     Args:
@@ -50,6 +57,7 @@ def measure(path: Path, kind: str, out: Path, chunks: Path | None) -> str:
         kind: What the sweep must be.
         out: Gets ``<point>.json`` for each point and ``sweep.json`` at the end.
         chunks: ``sweep.json`` of a ``tune_chunk``, whose fastest chunks are used.
+        checks: Folder of checks; what has not passed them on this device is not measured.
 
     Raises:
         UserError: There is no such sweep, it is of another kind, another process measures it, or
@@ -63,7 +71,7 @@ def measure(path: Path, kind: str, out: Path, chunks: Path | None) -> str:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with locked(out / LOCK), gpus.reserved(sweep.gpus):
-            found = _points(sweep, out, fastest)
+            found = _points(sweep, out, fastest, checks)
     except BlockingIOError:
         raise UserError(f"another process measures {out}; wait for it or stop it") from None
     write_json(out / "sweep.json", _summary(sweep, found))
@@ -71,45 +79,34 @@ def measure(path: Path, kind: str, out: Path, chunks: Path | None) -> str:
     return table(sweep, found)
 
 
-def _points(sweep: Sweep, out: Path, fastest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _points(
+    sweep: Sweep, out: Path, fastest: dict[str, Any], checks: Path | None
+) -> dict[str, dict[str, Any]]:
     """Every point's record by its name; a point that was not tried has none."""
-    here = isolated(partial(_environment, sweep.gpus), sweep.limit_seconds).value
+    here = isolated(partial(environment.complete, sweep.gpus), SETUP_SECONDS).value
     load = import_module(f"{__package__}.{MEASURES[sweep.kind]}").measure
     found: dict[str, dict[str, Any]] = {}
     ended: set[tuple[str, int]] = set()
     for point in sweep.points:
         series = (point.series, point.batch if sweep.kind == "time_decode" else 0)
+        refused = faults(checks, _way(point), here) if checks else ""
         if series in ended:
             continue
         file = out / f"{point.name}.json"
         if file.is_file():
             found[point.name] = read_json(file, "measurement")
         else:
-            row = _measure(sweep, _with_chunk(point, fastest), load, here)
+            if refused:
+                wrong = Ended(status="wrong", message=refused, value=None)
+                row = _row(sweep, point, wrong, environment.now(), here)
+            else:
+                row = _measure(sweep, _with_chunk(point, fastest), load, here)
             found[point.name] = {"record": row.record, **asdict(row)}
             write_json(file, found[point.name])
             print(f"{sweep.kind}: {sweep.name} {_line(found[point.name])}", flush=True)
         if found[point.name]["status"] != "done":
             ended.add(series)
     return found
-
-
-def _environment(gpus: int) -> dict[str, Any]:
-    """The environment, from a process that may ask CUDA.
-
-    Raises:
-        UserError: A GPU is wanted and there is none.
-    """
-    import torch
-
-    if gpus and not torch.cuda.is_available():
-        raise UserError(
-            "this sweep is measured on a GPU and this machine has none; gpus: 0 in the study file "
-            "measures the CPU"
-        )
-    described = environment.describe(gpus)
-    described["versions"] |= environment.versions_if_installed(("triton",))
-    return described
 
 
 def _with_chunk(point: Point, fastest: dict[str, Any]) -> Point:
@@ -142,6 +139,7 @@ def _row(
         implementation=point.implementation,
         **_shape(sweep),
         params=outcome and outcome.params,
+        flops_per_token=outcome and outcome.flops_per_token,
         context=point.context,
         batch=point.batch,
         chunk=(outcome and outcome.chunk) or point.chunk,
@@ -209,6 +207,11 @@ def _fastest(sweep: Sweep, found: dict[str, dict[str, Any]]) -> dict[str, dict[s
         name: {context: chunk for context, (_, chunk) in contexts.items()}
         for name, contexts in best.items()
     }
+
+
+def _way(point: Point) -> str:
+    """What is measured as checks name it."""
+    return "/".join(filter(None, (point.attention, point.implementation)))
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -1,0 +1,51 @@
+"""What a training step that fills the device makes of its peak, against model size. The upper row
+is tokens per second, the lower one the share of the device's peak in dense bfloat16 (MFU) by
+counted FLOPs, which is known for GPUs only. A step is forward, backward and optimizer; bars are
+quartiles. A cross stands where memory did not suffice.
+"""
+
+from duckdb import DuckDBPyConnection
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from lmscaling.figures import _speed, style
+
+SECTION = "speed"
+
+QUERY = """
+    SELECT source, setup, '' AS sweep, size,
+        coalesce(params, max(params) OVER (PARTITION BY size)) AS params,
+        method, context, batch, repeats, status,
+        batch * context / seconds AS pace,
+        batch * context / upper_seconds AS lower_pace,
+        batch * context / lower_seconds AS upper_pace,
+        100 * mfu AS percent, 100 * mfu * seconds / upper_seconds AS lower_percent,
+        100 * mfu * seconds / lower_seconds AS upper_percent
+    FROM speeds
+    WHERE kind = 'time_throughput'
+    QUALIFY params IS NOT NULL
+    ORDER BY ALL
+"""
+
+
+def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
+    contexts = sorted(rows.context.unique())
+    columns = {"pace": "Pace (tokens per second)"}
+    if rows.percent.notna().any():
+        columns["percent"] = "MFU (%)"
+    figure, panels = _speed.page(
+        rows, len(contexts) * len(columns), columns=len(contexts), height=2.4, sharey=False
+    )
+    wanted = [(column, context) for column in columns for context in contexts]
+    methods, looks = style.methods(rows.method.tolist()), _speed.looks(rows)
+    for axes, (column, context) in zip(panels, wanted, strict=True):
+        part = rows.loc[rows.context == context]
+        for (method, source, setup), line in part.groupby(["method", "source", "setup"]):
+            look = looks[str(source), str(setup)]
+            _speed.line(axes, line, "params", column, methods[str(method)], look)
+        axes.set_title(f"{part.batch.max()} sequences of {style.tokens(context)} tokens")
+        style.count_scale(axes)
+        axes.set_xlabel("Parameters (without embeddings)")
+        _speed.log_scale([axes], "")
+        axes.set_ylabel(columns[column])
+    return figure
