@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lmscaling import registry
-from lmscaling.files import locked
+from lmscaling import lock, registry
 
 FOREIGN = {
     "grid": {"torch", "lightning", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
@@ -144,10 +143,10 @@ def test_rerun_by_status_takes_every_such_run(results):
 
 
 def test_rerun_leaves_a_run_that_is_being_trained(results):
-    with locked(results / "results/b/scratch/linear-s-ctx16-s0-33333333/lock"):
+    with lock.held(results / "results/b/scratch/linear-s-ctx16-s0-33333333/lock", ""):
         done = lmscaling("rerun", "linear-s-ctx16-s0-33333333", cwd=results)
     assert done.returncode == 1
-    assert "is at work; stop its job first" in done.stderr
+    assert "is at work, by process" in done.stderr
     assert (results / "results/b/runs/linear-s-ctx16-s0-33333333/run.json").exists()
 
 

@@ -137,6 +137,6 @@ def test_the_peak_of_a_device_is_the_dense_one(device, peak):
 
 def test_a_job_has_time_for_its_cell_or_its_branch(cell):
     day = replace(cell, budget="24 hours")
-    assert forecast.job_minutes(day) == 1860
-    assert forecast.job_minutes(replace(day, branch=0.5)) == 240
-    assert forecast.job_minutes(cell) == 48 * 60
+    assert forecast.job_minutes(day, 48.0) == 1860
+    assert forecast.job_minutes(replace(day, branch=0.5), 24.0) == 240
+    assert forecast.job_minutes(cell, 24.0) == 24 * 60

@@ -63,7 +63,9 @@ def train(args: argparse.Namespace) -> str:
     """Train one cell."""
     from lmscaling.train.run import train
 
-    run = train(args.cell, args.manifest, args.scratch, args.record, args.calibration)
+    run = train(
+        args.cell, args.manifest, args.scratch, args.record, args.calibration, args.stop_after
+    )
     if run is None:
         return ""
     return f"train: {run.name} {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
@@ -231,6 +233,12 @@ def main() -> None:
     v.add_argument("--scratch", type=Path, required=True, help="what must outlive an attempt")
     v.add_argument("--record", type=Path, required=True, help="run.json; the log lands beside it")
     v.add_argument("--calibration", type=Path, help="calibration.json; a guess without")
+    v.add_argument(
+        "--stop-after",
+        type=float,
+        metavar="SECONDS",
+        help="save and stop so long after this process began, to go on in another job",
+    )
 
     for kind, what in sweeps.KINDS.items():
         v = verbs.add_parser(kind, help=what, description=what)

@@ -7,10 +7,11 @@ trains exactly the cells moved here, from update 0, and measures exactly the poi
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lmscaling import lock
 from lmscaling.config import Cell
 from lmscaling.errors import UserError, choose
 from lmscaling.explain import checked
-from lmscaling.files import locked, read_json
+from lmscaling.files import read_json
 from lmscaling.records import LOCK, STATUSES
 
 PLACES = ("runs", "scratch", "evaluations")
@@ -147,10 +148,5 @@ def _move(study: Path, paths: list[str]) -> Path:
 
 
 def _check_idle(folder: Path) -> None:
-    if not (folder / LOCK).exists():
-        return
-    try:
-        with locked(folder / LOCK):
-            pass
-    except BlockingIOError:
-        raise UserError(f"{folder.name} is at work; stop its job first") from None
+    if who := lock.holder(folder / LOCK):
+        raise UserError(f"{folder.name} is at work, by {who.words}; stop its job first")
