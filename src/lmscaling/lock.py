@@ -155,7 +155,7 @@ def _read(path: Path) -> tuple[Holder, float] | None:
     try:
         with path.open("rb") as file:  # opened, not only asked: NFS may keep old times otherwise
             text, beat = file.read(), os.fstat(file.fileno()).st_mtime
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     try:
         return Holder(**json.loads(text)), beat

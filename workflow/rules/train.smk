@@ -66,7 +66,7 @@ rule calibrate:
     threads: workflow.resource_settings.cores or 4  # alone on the machine: others would disturb
     resources:
         gpu=calibration_gpus,
-        mem="32GB",
+        mem="32GB" if STUDY.gpus else "4GB",
         runtime="1h",
     params:
         cell=calibrated_cell,
