@@ -219,6 +219,12 @@ def test_seventy_two_cells_are_submitted_in_seconds_each_with_what_it_needs(clus
     cluster.run("scancel", "--partition=closed")
 
 
+def test_a_job_is_tried_again_as_often_as_its_budget_and_the_profile_ask_for(cluster, tmp_path):
+    study = Study(cluster, tmp_path / "x", budget="60 seconds", job_hours=1 / 60)
+    study.finish(study.start("--retries", "1", "--", *targets(study), partition="nowhere"), code=1)
+    assert study.said().count("SLURM sbatch failed") == 1 + 1 + 2  # three jobs make one budget
+
+
 def test_two_ranks_train_in_one_task_of_a_job(cluster, cell, tmp_path):
     manifest = write_tokens(tmp_path / "tokens", [3000], [1000])
     (tmp_path / "cell.json").write_text(cell.to_json())

@@ -54,7 +54,7 @@ class Holder:
 
     host: str = ""
     namespace: str = ""
-    """Process namespace: process numbers of two containers on one host mean different things."""
+    """Boot and process namespace: a process number means something in one of them only."""
     pid: int = 0
     born: float = 0.0
     """Start of the process, seconds since 1970: a number alone may have been given again."""
@@ -190,7 +190,8 @@ def _lives(who: Holder) -> bool | None:
 
 def _namespace() -> str:
     try:
-        return os.readlink("/proc/self/ns/pid")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return ""
 
