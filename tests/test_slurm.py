@@ -162,7 +162,8 @@ def test_what_a_killed_cell_has_lost_is_in_its_record(storm):
 def test_a_failing_cell_stops_no_other_and_is_named_at_the_end_with_what_to_do(storm):
     broken, said = storm.runs[4], storm.said()
     assert not (storm.results / "runs" / broken / "run.json").exists()
-    assert len(re.findall(r"submitted with SLURM jobid .*softmax-s-ctx16-s4", said)) == 2
+    # One retry is the profile's; a budget in updates may take any time, so it has two more jobs.
+    assert len(re.findall(r"submitted with SLURM jobid .*softmax-s-ctx16-s4", said)) == 4
     (told,) = re.findall(r"^softmax-s-ctx16-s4 .*", said, re.MULTILINE)
     assert "Not a directory" in told or "File exists" in told
 
