@@ -1,5 +1,6 @@
 # From config/study.yaml to results/<study>/: `snakemake -n` prints the plan, `snakemake` does it.
 
+import functools
 import gc
 import json
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from snakemake.utils import available_cpu_count, min_version
 
-from lmscaling import forecast, grid, records, registry, supply, sweeps
+from lmscaling import cluster, forecast, grid, records, registry, supply, sweeps
 from lmscaling.errors import UserError
 
 min_version("9.20")
@@ -49,6 +50,11 @@ if workflow.resource_settings.cores is None and workflow.resource_settings.nodes
     workflow.resource_settings.cores = available_cpu_count()
     workflow.global_resources["_cores"] = workflow.resource_settings.cores
 
+# Inside a Slurm job Snakemake runs once more: it makes one file, and asks Slurm nothing.
+IN_JOB = workflow.remote_exec
+if not IN_JOB:
+    cluster.see_ends()
+
 # Jobs find the Python that runs this workflow, whether or not its environment is activated.
 shell.prefix(f'PATH="{Path(sys.executable).parent}:$PATH"; ')
 
@@ -73,6 +79,15 @@ include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/speed.smk"
 include: "workflow/rules/analysis.smk"
+
+
+# Also a run that ended as oom or diverged is something to hear of: to Snakemake it is a success.
+onsuccess:
+    shell("python -m lmscaling status {RESULTS} --failed || true")
+
+
+onerror:
+    shell("python -m lmscaling status {RESULTS} --failed || true")
 
 
 rule all:

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lmscaling import registry
-from lmscaling.files import locked
+from lmscaling import lock, registry
 
 FOREIGN = {
     "grid": {"torch", "lightning", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
@@ -143,11 +142,29 @@ def test_rerun_by_status_takes_every_such_run(results):
     assert len(list((results / "results").glob("*/runs/*"))) == 2
 
 
+def test_rerun_by_context_takes_every_run_of_it_and_with_a_status_those_of_both(results, cell):
+    for study, run in (("a", "linear-s-ctx16-s0-11111111"), ("a", "softmax-s-ctx16-s0-22222222")):
+        path = results / "results" / study / "cells" / f"{run}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(cell.to_json())
+    both = ["--study", "a", "--context", "16", "--status"]
+    assert (
+        "has status 'crashed' and has context 16"
+        in lmscaling("rerun", *both, "crashed", cwd=results).stderr
+    )
+    assert lmscaling("rerun", *both, "oom", cwd=results).returncode == 0
+    assert len(list((results / "results/a/runs").iterdir())) == 1
+    assert lmscaling("rerun", "--context", "16", cwd=results).returncode == 0
+    assert not list((results / "results/a/runs").iterdir())
+    assert len(list((results / "results/a/attic").glob("*/runs/*"))) == 2
+    assert "name a cell, or give" in lmscaling("rerun", cwd=results).stderr
+
+
 def test_rerun_leaves_a_run_that_is_being_trained(results):
-    with locked(results / "results/b/scratch/linear-s-ctx16-s0-33333333/lock"):
+    with lock.held(results / "results/b/scratch/linear-s-ctx16-s0-33333333/lock", ""):
         done = lmscaling("rerun", "linear-s-ctx16-s0-33333333", cwd=results)
     assert done.returncode == 1
-    assert "is at work; stop its job first" in done.stderr
+    assert "is at work, by process" in done.stderr
     assert (results / "results/b/runs/linear-s-ctx16-s0-33333333/run.json").exists()
 
 

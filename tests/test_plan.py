@@ -137,6 +137,20 @@ def test_the_peak_of_a_device_is_the_dense_one(device, peak):
 
 def test_a_job_has_time_for_its_cell_or_its_branch(cell):
     day = replace(cell, budget="24 hours")
-    assert forecast.job_minutes(day) == 1860
-    assert forecast.job_minutes(replace(day, branch=0.5)) == 240
-    assert forecast.job_minutes(cell) == 48 * 60
+    assert forecast.job_minutes(day, 48.0) == 1860
+    assert forecast.job_minutes(replace(day, branch=0.5), 24.0) == 240
+    assert forecast.job_minutes(cell, 24.0) == 24 * 60
+
+
+def test_a_budget_longer_than_a_job_is_planned_for_several_that_stop_in_time(cell):
+    day = replace(cell, budget="24 hours")
+    assert forecast.job_count(day, 48.0) == 1
+    assert forecast.job_count(day, 24.0) == 2
+    assert forecast.job_count(day, 12.0) == 3
+    assert forecast.job_count(replace(day, branch=0.5), 12.0) == 1
+    assert forecast.stop_seconds(day, 12.0) == 12 * 3600 - 600
+    assert forecast.stop_seconds(replace(cell, budget="1 hours"), 12.0) == 135 * 60 - 600
+    seconds = replace(cell, budget="30 seconds")
+    assert forecast.stop_seconds(seconds, 20 / 3600) == pytest.approx(18)
+    assert forecast.job_count(seconds, 20 / 3600) == 4
+    assert forecast.job_minutes(seconds, 20 / 3600) == 1

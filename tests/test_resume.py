@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from lmscaling.files import read_json
 from lmscaling.train import boundary, checkpoint
-from lmscaling.train.ledger import Entry, Ledger, account, entries, fruitless
+from lmscaling.train.ledger import Entry, Ledger, account, entries, hopeless
 from lmscaling.train.run import train
 
 TIMED = {"attempt", "train_seconds", "tokens_per_second", "peak_memory_bytes", "record"}
@@ -196,10 +196,19 @@ def test_without_any_checkpoint_it_begins_again(stopped, tmp_path):
     assert start_of_last(tmp_path) == 0
 
 
-def test_two_attempts_without_a_checkpoint_end_the_run_as_crashed(stopped, tmp_path):
-    with Ledger(tmp_path / "scratch", 2) as two, Ledger(tmp_path / "scratch", 3) as three:
-        two.write("begin", 50, 1.0)
-        three.write("begin", 50, 1.0)
+@pytest.mark.parametrize(("kind", "enough"), [("failed", 2), ("begin", 5)])
+def test_attempts_that_fail_end_the_run_sooner_than_attempts_that_are_killed(
+    stopped, tmp_path, kind, enough
+):
+    path = tmp_path / "scratch" / "ledger.jsonl"
+    for attempt in range(2, 1 + enough):
+        with Ledger(tmp_path / "scratch", attempt) as ledger:
+            ledger.write("begin", 50, 1.0)
+            ledger.write(kind, 50, 1.0)
+    assert hopeless(entries(path)) == ""
+    with Ledger(tmp_path / "scratch", 1 + enough) as ledger:
+        ledger.write(kind, 50, 1.0)
+    assert f"{enough} attempts" in hopeless(entries(path))
     record = stopped()
     assert record.status == "crashed"
     assert record.updates == 50
@@ -227,8 +236,7 @@ def test_the_account_adds_attempts_and_what_was_lost_between_them():
     spent = account(written)
     assert spent.lost_seconds == 30.0 + 5.0
     assert spent.attempt_seconds == 95.0 + 6.0 + 45.0
-    assert fruitless(written) == 0
-    assert fruitless(written[:-1]) == 2
+    assert hopeless(written) == ""
     assert account([]).lost_seconds == 0
 
 

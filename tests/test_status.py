@@ -3,11 +3,12 @@
 import json
 import os
 import time
+from dataclasses import asdict, replace
 
 import pytest
 from test_store import end, header, live, log, record, update
 
-from lmscaling import grid, status
+from lmscaling import failures, grid, lock, status
 
 
 @pytest.fixture
@@ -18,6 +19,10 @@ def study(tmp_path, values):
     return tmp_path
 
 
+def leave(study, run, who):
+    (study / "scratch" / run / "lock").write_text(json.dumps(asdict(who)))
+
+
 def test_every_cell_has_its_line(study):
     runs = list(grid.read_record(study / "study.json").grid.cells)
     record(study, runs[0], log(header(runs[0]), update(2), end(2)))
@@ -25,16 +30,27 @@ def test_every_cell_has_its_line(study):
     os.utime(study / "scratch" / runs[1] / "attempt-001.jsonl", (0, time.time() - 600))
     live(study, runs[2], log(header(runs[2]), update(7), end(7, status="interrupted")))
     live(study, runs[3], log(header(runs[3])))
+    leave(study, runs[1], lock.Holder(host="node7", job="4711"))
+    (study / "scratch" / runs[4]).mkdir()
+    leave(study, runs[4], lock.myself())
+    leave(study, runs[3], replace(lock.myself(), born=1.0))
     lines = {line.split()[0]: line for line in status.table(study).splitlines()}
     names = [run.rpartition("-")[0] for run in runs]
     assert "done" in lines[names[0]]
     assert "running" in lines[names[1]]
-    assert "50.0%  2.5000  2 s left; last row 10 min ago" in lines[names[1]]
+    assert (
+        "50.0%  2.5000        64  2 s left; job 4711 on node7; last row 10 min ago"
+        in (lines[names[1]])
+    )
     assert "interrupted" in lines[names[2]]
-    assert "running" in lines[names[3]]
-    assert lines[names[4]].endswith("waiting")
+    assert "stopped" in lines[names[3]]
+    assert "starting" in lines[names[4]]
+    assert f"process {os.getpid()} on" in lines[names[4]]
+    assert lines[names[5]].endswith("waiting")
     assert lines["linear-s-ctx32-s0"].endswith("not wanted")
-    assert lines["8"] == ("8 cells: 2 running, 2 waiting, 2 skipped, 1 done, 1 interrupted")
+    assert lines["8"] == (
+        "8 cells: 2 skipped, 1 done, 1 running, 1 interrupted, 1 stopped, 1 starting, 1 waiting"
+    )
 
 
 def test_the_line_of_a_trunk_counts_the_branches_that_are_done(study, values):
@@ -59,4 +75,30 @@ def test_the_line_of_a_trunk_counts_the_branches_that_are_done(study, values):
 def test_a_loss_that_is_no_number_leaves_its_place_empty(study):
     (run, *_) = grid.read_record(study / "study.json").grid.cells
     live(study, run, log(header(run), update(1, loss=None)))
-    assert "running" in status.table(study)
+    assert "stopped" in status.table(study)
+
+
+def test_what_failed_is_named_with_the_reason_and_what_to_do(study, monkeypatch):
+    monkeypatch.chdir(study)
+    assert failures.text(study) == ""
+    done, oom, ours, slurms, running, unknown = grid.read_record(study / "study.json").grid.cells
+    record(study, done, log(header(done), end(2)))
+    record(study, oom, log(header(oom), end(2)), "oom")
+    for run in (ours, slurms, running, unknown):
+        live(study, run, log(header(run), update(2)))
+    leave(study, running, lock.Holder(host="node7"))
+    (study / "logs" / "train").mkdir(parents=True)
+    (study / "logs" / "train" / f"{ours}.log").write_text("update 7\nerror: no tokens\nbye\n")
+    (study / "logs" / "train" / f"{slurms}.log").write_text("update 7\n")
+    told = study / ".snakemake" / "slurm_logs" / "rule_train" / slurms / "5.log"
+    told.parent.mkdir(parents=True)
+    told.write_text("slurmstepd: error: *** JOB 5 CANCELLED DUE TO TIME LIMIT ***\n")
+    lines = failures.text(study).splitlines()
+    said = {line.split()[0]: line for line in lines}
+    assert oom.rpartition("-")[0] in said
+    assert "error: no tokens (" in said[ours.rpartition("-")[0]]
+    assert "DUE TO TIME LIMIT ***" in said[slurms.rpartition("-")[0]]
+    assert "no reason is known" in said[unknown.rpartition("-")[0]]
+    assert f"rerun --study {study.name} --status oom" in lines[-2]
+    assert lines[-1] == "3 failed; the same snakemake goes on from their checkpoints"
+    assert len(lines) == 6

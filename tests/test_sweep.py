@@ -247,7 +247,7 @@ def test_a_sweep_is_pending_until_all_its_points_are_settled(run, tmp_path, plan
 def test_two_processes_do_not_measure_one_sweep(run, tmp_path):
     def call(point):
         # The sweep that we are in holds the lock: a second one is refused.
-        with pytest.raises(UserError, match="another process measures"):
+        with pytest.raises(UserError, match="is being measured by process"):
             runner.measure(tmp_path / "time_step.json", "time_step", tmp_path / "time_step", None)
         return outcome(point)
 

@@ -1,6 +1,7 @@
 """Training: what an update is, what is written down, and every way a run can end."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -11,9 +12,8 @@ import torch
 from conftest import ROOT, calibration
 from safetensors.torch import load_file
 
-from lmscaling import optimizer, records
+from lmscaling import lock, optimizer, records
 from lmscaling.errors import UserError
-from lmscaling.files import locked
 from lmscaling.model import GPT
 from lmscaling.stream import Stream
 from lmscaling.train import boundary
@@ -278,10 +278,41 @@ def test_a_finished_run_is_never_trained_over(run, cell, places):
     assert places[2].read_bytes() == before
 
 
+def test_a_finished_run_whose_record_was_taken_away_writes_it_again(run, cell, places, capfd):
+    run(cell)
+    before = places[2].read_bytes()
+    places[2].unlink()
+    run(cell)
+    assert places[2].read_bytes() == before
+    assert "is written again" in capfd.readouterr().err
+    places[2].unlink()
+    places[2].with_name("log.jsonl").unlink()
+    run(cell)
+    assert places[2].read_bytes() != before  # nothing is left of it: it is trained anew
+
+
+def test_a_run_that_ended_while_another_waited_for_it_is_not_trained_again(
+    run, cell, places, monkeypatch
+):
+    run(cell)
+    before = places[2].read_bytes()
+    places[2].rename(places[2].with_name("aside"))
+    (places[1] / "run.json").unlink()
+    plain = lock.held
+
+    def late(path, what):
+        places[2].with_name("aside").rename(places[2])
+        return plain(path, what)
+
+    monkeypatch.setattr(lock, "held", late)
+    run(cell)
+    assert places[2].read_bytes() == before
+
+
 def test_two_processes_never_train_one_run(run, cell, places):
     with (
-        locked(places[1] / records.LOCK),
-        pytest.raises(UserError, match="is being trained by another process"),
+        lock.held(places[1] / records.LOCK, ""),
+        pytest.raises(UserError, match=f"is being trained by process {os.getpid()} on"),
     ):
         run(cell)
     assert not list(places[1].glob("attempt-*"))

@@ -481,10 +481,12 @@ def test_a_mistake_in_the_study_is_one_sentence_before_anything_is_done(place, c
     assert sorted(place.results.rglob("*")) == before
 
 
-def test_the_real_study_is_planned_in_seconds_and_without_torch(place):
+@pytest.mark.parametrize("profile", ["", "slurm"])
+def test_the_real_study_is_planned_in_seconds_and_without_torch(place, profile):
+    words = ["-n", "--quiet", "all", *(["--profile", profile] if profile else [])]
     code = (
         "import sys, time; from snakemake.cli import main\n"
-        "try: main(['-n', '--quiet', 'all'])\n"
+        f"try: main({words})\n"
         "except SystemExit as done: assert not done.code\n"
         "print(time.process_time(), 'torch' in sys.modules)"  # other tests run beside this one
     )
@@ -502,3 +504,4 @@ def test_the_slurm_profile_is_found_by_its_name_and_understood(place):
     assert done.stdout.count("gpu=4,") == 3  # two cells and a branch
     assert done.stdout.count("gpu=1,") == 4  # a calibration, an evaluation and two sweeps take one
     assert done.stdout.count("slurm_extra=--signal=TERM@600") == 3
+    assert done.stdout.count("nodes=1, ") == 7  # each of these is a job on one node

@@ -109,7 +109,9 @@ def train(args: argparse.Namespace) -> str:
     """Train one cell."""
     from lmscaling.train.run import train
 
-    run = train(args.cell, args.manifest, args.scratch, args.record, args.calibration)
+    run = train(
+        args.cell, args.manifest, args.scratch, args.record, args.calibration, args.stop_after
+    )
     if run is None:
         return ""
     return f"train: {run.name} {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
@@ -184,8 +186,10 @@ def figures(args: argparse.Namespace) -> str:
 
 def status(args: argparse.Namespace) -> str:
     """Say of every cell of a study how far it is."""
-    from lmscaling import status
+    from lmscaling import failures, status
 
+    if args.failed:
+        return failures.text(args.study)
     return status.table(args.study)
 
 
@@ -197,7 +201,9 @@ def rerun(args: argparse.Namespace) -> str:
         study, paths = rerun.select_measurements(args.results, args.study, args.cell)
         attic = rerun.move_measurements(study, paths)
         return f"moved to {attic}: {', '.join(paths)}; the next snakemake measures again"
-    study, runs = rerun.select(args.results, args.study, args.cell, args.status)
+    if not (args.cell or args.status or args.context):
+        raise UserError("rerun of what? name a cell, or give --status or --context")
+    study, runs = rerun.select(args.results, args.study, args.cell, args.status, args.context)
     attic = rerun.move(study, runs)
     return f"moved to {attic}: {', '.join(runs)}; the next snakemake trains from update 0"
 
@@ -330,6 +336,12 @@ def main() -> None:
     v.add_argument("--scratch", type=Path, required=True, help="what must outlive an attempt")
     v.add_argument("--record", type=Path, required=True, help="run.json; the log lands beside it")
     v.add_argument("--calibration", type=Path, help="calibration.json; a guess without")
+    v.add_argument(
+        "--stop-after",
+        type=float,
+        metavar="SECONDS",
+        help="save and stop so long after this process began, to go on in another job",
+    )
 
     for kind, what in sweeps.KINDS.items():
         v = verbs.add_parser(kind, help=what, description=what)
@@ -367,13 +379,14 @@ def main() -> None:
 
     v = verb(status)
     v.add_argument("study", type=Path, help="results/<study>")
+    v.add_argument("--failed", action="store_true", help="only what failed, why, and what to do")
 
     v = verb(rerun)
-    which = v.add_mutually_exclusive_group(required=True)
-    which.add_argument(
+    v.add_argument(
         "cell", nargs="?", help="name of a cell or a run, or kind/size[/point] of a measurement"
     )
-    which.add_argument("--status", help="every run whose record has this status")
+    v.add_argument("--status", help="every run whose record has this status")
+    v.add_argument("--context", type=int, help="every run of this context; of both, with --status")
     v.add_argument("--study", help="name of the study, if several have such a run")
     v.add_argument("--results", type=Path, default=Path("results"), help="folder of the studies")
 

@@ -113,6 +113,9 @@ class Study:
     """What a cell may spend: ``24 hours`` of productive time, ``200 updates`` or ``1e9 tokens``."""
     gpus: Annotated[int, Field(ge=0)]
     """Devices per cell, on one node; 0 trains on the CPU."""
+    job_hours: Annotated[float, Field(gt=0)] = 24.0
+    """Longest time that the cluster gives a job. A run that takes more stops itself in time and
+    goes on in another job; no result depends on it, so it is no part of a cell."""
     epochs: Positive = 1
     """Times that the data may be read before a run ends as ``out_of_tokens``."""
     optimizer: Optimizer

@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import psutil
+
 from lmscaling.errors import UserError
 
 HOST = platform.node().replace(".", "_")
@@ -65,18 +67,8 @@ def _sweep(path: Path) -> None:
         _, host, pid, _, _ = left.name.rsplit(".", 4)
         with suppress(FileNotFoundError):  # another process sweeps too
             old = time.time() - left.stat().st_mtime > DAY_SECONDS
-            if old or (host == HOST and not _is_alive(int(pid))):
+            if old or (host == HOST and not psutil.pid_exists(int(pid))):
                 left.unlink()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 @contextmanager

@@ -21,7 +21,7 @@ STATUSES = {
     "diverged": "the loss became infinite or no number",
     "oom": "a device ran out of memory",
     "out_of_tokens": "the stream ended before the budget",
-    "crashed": "two attempts in a row ended without a checkpoint",
+    "crashed": "attempt after attempt ended without a checkpoint",
     "no_trunk": "the trunk has left no checkpoint for this branch",
 }
 """How a run can end; each is a result. A run without a record is running, failed or not begun."""

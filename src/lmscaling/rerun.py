@@ -7,10 +7,11 @@ trains exactly the cells moved here, from update 0, and measures exactly the poi
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lmscaling import lock
 from lmscaling.config import Cell
 from lmscaling.errors import UserError, choose
 from lmscaling.explain import checked
-from lmscaling.files import locked, read_json
+from lmscaling.files import read_json
 from lmscaling.records import LOCK, STATUSES
 
 PLACES = ("runs", "scratch", "evaluations")
@@ -18,9 +19,13 @@ PLACES = ("runs", "scratch", "evaluations")
 
 
 def select(
-    results: Path, study: str | None, cell: str | None, status: str | None
+    results: Path,
+    study: str | None,
+    cell: str | None,
+    status: str | None,
+    context: int | None = None,
 ) -> tuple[Path, list[str]]:
-    """A study's runs by cell name or run name, or by the status of their record.
+    """A study's runs by cell or run name, by the status of their record, by context: all given.
 
     Returns:
         The folder of the study, and the runs; with a trunk go its branches, which began from it.
@@ -36,12 +41,16 @@ def select(
     if not runs:
         known = sorted(folder.name for folder in results.glob("*/") if _runs(folder))
         raise UserError(f"{results / (study or '')} has no run; studies: {choose(study, known)}")
-    found = {folder: _matching(folder, names, cell, status) for folder, names in runs.items()}
+    found = {
+        folder: _matching(folder, names, cell, status, context) for folder, names in runs.items()
+    }
     found = {folder: names for folder, names in found.items() if names}
     if not found:
-        what = f"is called {cell!r}" if cell else f"has status {status!r}"
+        what = [f"is called {cell!r}"] if cell else []
+        what += [f"has status {status!r}"] if status else []
+        what = " and ".join([*what, *([f"has context {context}"] if context else [])])
         names = {_cell(run) for names in runs.values() for run in names}
-        allowed = choose(cell, sorted(names)) if cell else choose(status, STATUSES)
+        allowed = choose(status, STATUSES) if status else choose(cell, sorted(names))
         raise UserError(f"no run of {', '.join(f.name for f in runs)} {what}; {allowed}")
     if len(found) > 1:
         names = [folder.name for folder in found]
@@ -70,16 +79,25 @@ def _branches(study: Path, runs: set[str], trunks: set[str]) -> list[str]:
     return [run for run, cell in cells.items() if cell.branch and cell.trunk in trunks]
 
 
-def _matching(study: Path, runs: set[str], cell: str | None, status: str | None) -> list[str]:
+def _matching(
+    study: Path, runs: set[str], cell: str | None, status: str | None, context: int | None
+) -> list[str]:
     # Several runs have one cell's name if the cell's values were changed: all of them are meant.
-    if status is None:
-        return sorted(run for run in runs if cell in (run, _cell(run)))
-    records = {run: study / "runs" / run / "run.json" for run in runs}
-    return sorted(
-        run
-        for run, path in records.items()
-        if path.is_file() and read_json(path, "run record").get("status") == status
-    )
+    named = sorted(run for run in runs if cell in (None, run, _cell(run)))
+    if status is not None:
+        named = [
+            run for run in named if _value(study / "runs" / run / "run.json", "status") == status
+        ]
+    if context is not None:
+        named = [
+            run for run in named if _value(study / "cells" / f"{run}.json", "context") == context
+        ]
+    return named
+
+
+def _value(path: Path, key: str) -> object:
+    """A value of a record or a cell; None if there is none."""
+    return read_json(path, "file").get(key) if path.is_file() else None
 
 
 def select_measurements(results: Path, study: str | None, name: str) -> tuple[Path, list[str]]:
@@ -147,10 +165,5 @@ def _move(study: Path, paths: list[str]) -> Path:
 
 
 def _check_idle(folder: Path) -> None:
-    if not (folder / LOCK).exists():
-        return
-    try:
-        with locked(folder / LOCK):
-            pass
-    except BlockingIOError:
-        raise UserError(f"{folder.name} is at work; stop its job first") from None
+    if who := lock.holder(folder / LOCK):
+        raise UserError(f"{folder.name} is at work, by {who.words}; stop its job first")

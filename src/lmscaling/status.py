@@ -1,7 +1,9 @@
-"""How far every cell of a study is, read from records and the tails of logs in a moment.
+"""How far every cell of a study is, read from records, locks and the tails of logs in a moment.
 
-It needs neither the store nor a database, so it can be asked on a login node while jobs run.
-Branches have no lines of their own: a cell's note says how many of its branches are done.
+A cell runs if somebody holds its lock; it has *stopped* if its last attempt was killed and no other
+has begun, and was *interrupted* if that saved and ended in order. Neither the store nor a database
+is needed, so it can be asked on a login node while jobs run. Branches have no lines of their own: a
+cell's note says how many of its branches are done.
 """
 
 import json
@@ -11,9 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmscaling import grid, sweeps
+from lmscaling import grid, lock, sweeps
 from lmscaling.columns import aligned
 from lmscaling.files import read_json
+from lmscaling.records import LOCK
 
 TAIL_BYTES = 65536
 """Read from the end of a log: some hundred rows."""
@@ -28,6 +31,7 @@ class Row:
     updates: str = ""
     budget: str = ""
     loss: str = ""
+    pace: str = ""
     note: str = ""
 
 
@@ -44,8 +48,8 @@ def table(study: Path) -> str:
         for run, cell in laid_out.cells.items()
     ]
     rows += [Row(cell.name, "skipped", note=reason) for cell, reason in laid_out.skipped]
-    head = Row("cell", "status", "updates", "budget", "loss", "")
-    lines = aligned([list(vars(row).values()) for row in (head, *rows)], left={0, 1, 5})
+    head = Row("cell", "status", "updates", "budget", "loss", "tokens/s", "")
+    lines = aligned([list(vars(row).values()) for row in (head, *rows)], left={0, 1, 6})
     counts = Counter(row.status for row in rows)
     total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
     return "\n".join([*lines, total, *_speed(study, laid_out)])
@@ -90,17 +94,19 @@ def _row(study: Path, run: str, name: str) -> Row:
         made = read_json(record, "run record")
         hours = f"{made['train_seconds'] / 3600:.3g} h"
         note = "; ".join(filter(None, (hours, made["message"])))
-        return Row(name, made["status"], f"{made['updates']:,}", "", "", note)
+        return Row(name, made["status"], f"{made['updates']:,}", note=note)
+    who = lock.holder(study / "scratch" / run / LOCK)
     attempts = sorted((study / "scratch" / run).glob("attempt-*.jsonl"))
     if not attempts:
-        return Row(name, "waiting")
+        return Row(name, "starting", note=who.words) if who else Row(name, "waiting")
     rows = _tail(attempts[-1])
     updates = [row for row in rows if row.get("record") == "update"]
     end = rows[-1] if rows and rows[-1].get("record") == "end" else None
     age = f"last row {_age(time.time() - attempts[-1].stat().st_mtime)} ago"
-    status = end["status"] if end else "running"
+    status = "running" if who else end["status"] if end else "stopped"
+    by = who.words if who else ""
     if not updates:
-        return Row(name, status, note=age)
+        return Row(name, status, note="; ".join(filter(None, (by, age))))
     last = updates[-1]
     return Row(
         name,
@@ -108,7 +114,8 @@ def _row(study: Path, run: str, name: str) -> Row:
         f"{last['update']:,}",
         f"{last['budget_fraction']:.1%}",
         "" if last["train_loss"] is None else f"{last['train_loss']:.4f}",
-        "; ".join(filter(None, (_left(last), age))),
+        f"{_pace(updates):,.0f}",
+        "; ".join(filter(None, (_left(last), by, age))),
     )
 
 
@@ -127,6 +134,13 @@ def _tail(path: Path) -> list[dict[str, Any]]:
         if isinstance(row, dict):
             rows.append(row)
     return rows
+
+
+def _pace(updates: list[dict[str, Any]]) -> float:
+    """Tokens per second of productive time, over the last rows."""
+    first, last = updates[0], updates[-1]
+    seconds = last["train_seconds"] - first["train_seconds"]
+    return (last["tokens"] - first["tokens"]) / seconds if seconds else last["tokens_per_second"]
 
 
 def _left(row: dict[str, Any]) -> str:

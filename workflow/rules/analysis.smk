@@ -18,9 +18,7 @@ rule collect:
         EXPORTS,
     log:
         "<results>/logs/collect.log",
-    resources:
-        mem="8GB",
-        runtime="30m",
+    localrule: True
     shell:
         "python -m lmscaling collect {RESULTS} 2> {log}"
 
@@ -48,9 +46,7 @@ rule figure:
         "<results>/figures/{figure}.csv",
     log:
         "<results>/logs/figure/{figure}.log",
-    resources:
-        mem="4GB",
-        runtime="30m",
+    localrule: True
     shell:
         "python -m lmscaling figure {wildcards.figure} {RESULTS}/store {RESULTS}/figures 2> {log}"
 

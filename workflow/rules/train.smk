@@ -22,7 +22,28 @@ def mem_of(wildcards):
 
 
 def minutes_of(wildcards):
-    return forecast.job_minutes(RUNS[wildcards.run])
+    return forecast.job_minutes(RUNS[wildcards.run], STUDY.job_hours)
+
+
+@functools.cache
+def behind():
+    by_slurm = workflow.executor_plugin and workflow.executor_plugin.name == "slurm"
+    return cluster.behind(["train", "branch"]) if by_slurm else {}
+
+
+# SIGTERM and no other: USR1 kills the Snakemake inside the job, and with it the training.
+def sbatch_options(wildcards):
+    spare = round(forecast.spare_seconds(STUDY.job_hours))
+    return f"--signal=TERM@{spare}{behind().get(wildcards.run, '')}"
+
+
+def stop_option(wildcards):
+    seconds = forecast.stop_seconds(RUNS[wildcards.run], STUDY.job_hours)
+    return f"--stop-after {seconds:g}" if IN_JOB else ""
+
+
+# A job that has queued behind another may find the record that it was to make: it writes it again.
+OPEN = RUNS if IN_JOB else PENDING
 
 
 def calibrated_cell(wildcards):
@@ -45,7 +66,7 @@ rule calibrate:
     threads: workflow.resource_settings.cores or 4  # alone on the machine: others would disturb
     resources:
         gpu=calibration_gpus,
-        mem="32GB",
+        mem="32GB" if STUDY.gpus else "4GB",
         runtime="1h",
     params:
         cell=calibrated_cell,
@@ -72,20 +93,23 @@ rule train:
     log:
         "<results>/logs/train/{run}.log",
     wildcard_constraints:
-        run=any_of(run for run in PENDING if run in CELLS),
+        run=any_of(run for run in OPEN if run in CELLS),
     threads: threads_of
     resources:
+        nodes=1,
         gpu=gpus_of,
         mem=mem_of,
         runtime=minutes_of,
-        slurm_extra="--signal=TERM@600",  # ten minutes to end an attempt in order
+        slurm_extra=sbatch_options,
     params:
         cell=f"{RESULTS}/cells/{{run}}.json",
         scratch=f"{RESULTS}/scratch/{{run}}",  # outlives a failed attempt
         calibration=calibration_option,
-    shell:
-        "python -m lmscaling train {params.cell} --manifest {input.manifest} {params.calibration}"
-        " --scratch {params.scratch} --record {output.record} 2> {log}"
+        stop=stop_option,
+    shell:  # exec: a signal must reach Python, and a shell in between would die of it alone
+        "exec python -m lmscaling train {params.cell} --manifest {input.manifest}"
+        " {params.calibration} --scratch {params.scratch} --record {output.record} {params.stop}"
+        " 2> {log}"
 
 
 def trunk_record(wildcards):
@@ -102,4 +126,15 @@ use rule train as branch with:
     log:
         "<results>/logs/branch/{run}.log",
     wildcard_constraints:
-        run=any_of(run for run in PENDING if run in GRID.branches),
+        run=any_of(run for run in OPEN if run in GRID.branches),
+
+
+# The profile's retries are for what goes wrong; a budget that is longer than a job needs more. Not
+# as `retries:` of the rules: jobs would read it too, and train all attempts in the time of one.
+onstart:
+    for rule, runs in (("train", CELLS), ("branch", GRID.branches)):
+        jobs = [forecast.job_count(run, STUDY.job_hours) for run in runs.values()]
+        if workflow.non_local_exec and jobs:
+            workflow.get_rule(rule).restart_times = (
+                workflow.execution_settings.retries + max(jobs) - 1
+            )

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lmscaling import grid, sweeps
+from lmscaling import grid, lock, sweeps
 from lmscaling.errors import UserError, choose
-from lmscaling.files import locked, read_json
+from lmscaling.files import read_json
 from lmscaling.gpu import preflight
 from lmscaling.gpu.pieces import PARTS, lay_out, of_parts
 from lmscaling.gpu.session import Session
@@ -59,11 +59,8 @@ def run(
     left = 60 * minutes - (time.monotonic() - begun)
     session = Session(out, of_parts(pieces, parts) if parts else pieces, here, left)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        with locked(out / "scratch" / LOCK):
-            complete = session.run()
-    except BlockingIOError:
-        raise UserError(f"another process measures {out}; wait for it or stop it") from None
+    with lock.held(out / "scratch" / LOCK, f"{out} is being measured"):
+        complete = session.run()
     return session.table(), complete
 
 

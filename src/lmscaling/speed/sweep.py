@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from lmscaling import environment, gpus
+from lmscaling import environment, gpus, lock
 from lmscaling.columns import aligned
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.explain import checked
 from lmscaling.fields import dump
-from lmscaling.files import locked, read_json, write_json
+from lmscaling.files import read_json, write_json
 from lmscaling.records import LOCK
 from lmscaling.speed.checked import faults
 from lmscaling.speed.isolation import Ended, isolated
@@ -69,13 +69,9 @@ def measure(
     fastest = read_json(chunks, "record of a sweep")["fastest"] if chunks else {}
     out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        with locked(out / LOCK), gpus.reserved(sweep.gpus):
-            found = _points(sweep, out, fastest, checks)
-    except BlockingIOError:
-        raise UserError(f"another process measures {out}; wait for it or stop it") from None
+    with lock.held(out / LOCK, f"{out} is being measured"), gpus.reserved(sweep.gpus):
+        found = _points(sweep, out, fastest, checks)
     write_json(out / "sweep.json", _summary(sweep, found))
-    (out / LOCK).unlink()
     return table(sweep, found)
 
 

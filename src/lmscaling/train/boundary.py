@@ -5,7 +5,6 @@ The order (log, validate, save) means that whatever a checkpoint holds has been 
 """
 
 import math
-import os
 import signal
 import sys
 import time
@@ -37,9 +36,6 @@ SAY_SECONDS = 30.0
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 """Requests to stop: the run saves at the next border and is trained further another time."""
 
-BEFORE_LIMIT_SECONDS = 300.0
-"""An attempt stops itself so long before its job's time limit."""
-
 PACE_UPDATES = 1000
 """Updates over which the time of one is averaged, for the length of a branch."""
 
@@ -59,6 +55,7 @@ class Boundary(lightning.Callback):
         cell: The cell.
         writer: Where to write; None on ranks other than 0.
         start: Checkpoint to go on from, or None.
+        deadline: When to save and stop, seconds since 1970.
     """
 
     def __init__(
@@ -66,7 +63,9 @@ class Boundary(lightning.Callback):
         cell: Cell,
         writer: Writer | None,
         start: tuple[checkpoint.Progress, dict[str, Tensor]] | None,
+        deadline: float = math.inf,
     ) -> None:
+        self.deadline = deadline
         self.cell, self.writer, self.start = cell, writer, start
         self.budget = Budget(cell.budget)
         self.clock = Clock(start[0].train_seconds if start else 0.0)
@@ -177,8 +176,7 @@ class Boundary(lightning.Callback):
 
     def _limit_is_near(self) -> bool:
         """Whether a signal came, or the job that this runs in is about to be ended."""
-        end = os.environ.get("SLURM_JOB_END_TIME", "")
-        if end.isdigit() and time.time() > int(end) - BEFORE_LIMIT_SECONDS:
+        if time.time() > self.deadline:
             self._asked = self._asked or "the time limit of the job is near"
         return bool(self._asked)
 

@@ -16,12 +16,22 @@ from typing import Any, Literal
 BEAT_SECONDS = 10.0
 """Seconds between two entries of a running attempt: the most that a kill can hide."""
 
+FAILED = 2
+"""Attempts in a row that failed by themselves, none with a checkpoint, after which a run counts as
+crashed: they would fail for ever."""
+
+KILLED = 5
+"""The same if some were killed: a queue that preempts kills healthy runs too, but seldom so often
+before the first checkpoint, and a run that makes its node kill it must come to an end."""
+
+Kind = Literal["begin", "beat", "checkpoint", "branch", "failed"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One line of the ledger."""
 
-    kind: Literal["begin", "beat", "checkpoint", "branch"]
+    kind: Kind
     attempt: int
     update: int
     train_seconds: float
@@ -56,7 +66,7 @@ class Ledger:
 
     def write(
         self,
-        kind: Literal["begin", "beat", "checkpoint", "branch"],
+        kind: Kind,
         update: int,
         train: float,
         end: int | None = None,
@@ -130,13 +140,14 @@ def account(written: list[Entry]) -> Account:
     return Account(attempt_seconds=sum(spent.values()), lost_seconds=lost)
 
 
-def fruitless(written: list[Entry]) -> int:
-    """How many of the last attempts in a row have left no checkpoint."""
+def hopeless(written: list[Entry]) -> str:
+    """Why a run will come to no checkpoint any more; empty if it may."""
     fruitful = {entry.attempt for entry in written if entry.kind == "checkpoint"}
-    attempts = sorted({entry.attempt for entry in written})
-    count = 0
-    for attempt in reversed(attempts):
-        if attempt in fruitful:
-            break
-        count += 1
-    return count
+    last = max(fruitful, default=0)
+    fruitless = {entry.attempt for entry in written if entry.attempt > last}
+    failed = {e.attempt for e in written if e.attempt > last and e.kind == "failed"}
+    if len(failed) >= FAILED:
+        return f"{len(failed)} attempts failed one after another, none with a checkpoint"
+    if len(fruitless) >= KILLED:
+        return f"{len(fruitless)} attempts ended one after another, none with a checkpoint"
+    return ""

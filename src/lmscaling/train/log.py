@@ -2,7 +2,9 @@
 
 While a run lives its attempts lie in ``scratch/<run>/attempt-001.jsonl`` and so on; each line is
 one write, so a kill can cut the last line only. ``publish`` joins them, byte for byte, into
-``runs/<run>/log.jsonl``, and then writes ``run.json``.
+``runs/<run>/log.jsonl``, and then writes ``run.json``. A copy of the record stays in scratch:
+Snakemake deletes the outputs of a job that was over but counts as failed, for example because it
+passed its time limit while it wrote them.
 """
 
 import os
@@ -10,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
-from lmscaling.files import replacing, write_json
+from lmscaling.files import read_json, replacing, write_json
 from lmscaling.records import Row, Run, line
 
 
@@ -55,6 +57,24 @@ def publish(scratch: Path, record: Path, run: Run) -> None:
         for path in attempts(scratch):
             data = path.read_bytes()
             out.write(data if data.endswith(b"\n") else data + b"\n")
+    write_json(scratch / record.name, asdict(run))
     write_json(record, asdict(run))
+    _clear(scratch)
+
+
+def _clear(scratch: Path) -> None:
     for path in (*attempts(scratch), *scratch.glob("checkpoint-*"), scratch / "ledger.jsonl"):
         path.unlink(missing_ok=True)
+
+
+def published(run: str, scratch: Path, record: Path) -> Run | None:
+    """The record of a run that is over but whose record was taken away; it is written again."""
+    kept = scratch / record.name
+    if record.exists() or not kept.is_file() or not record.with_name("log.jsonl").is_file():
+        return None
+    values = read_json(kept, "run record")
+    if values["run"] != run:
+        return None
+    write_json(record, values)
+    _clear(scratch)
+    return Run(**values)

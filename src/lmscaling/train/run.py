@@ -6,7 +6,9 @@ to be done.
 """
 
 import logging
+import math
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,26 +18,24 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import psutil
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 
-from lmscaling import environment, forecast, gpus, records
+from lmscaling import environment, forecast, gpus, lock, records
 from lmscaling.calibration import Calibration
 from lmscaling.config import Cell
 from lmscaling.errors import UserError
 from lmscaling.explain import checked
 from lmscaling.fields import dump
-from lmscaling.files import locked, read_json
+from lmscaling.files import read_json
 from lmscaling.stream import Stream
 from lmscaling.train import branch, calibrate, checkpoint
 from lmscaling.train.boundary import Boundary, Writer
-from lmscaling.train.ledger import Ledger, entries, fruitless
-from lmscaling.train.log import Log, publish
+from lmscaling.train.ledger import Ledger, entries, hopeless
+from lmscaling.train.log import Log, publish, published
 from lmscaling.train.module import Training
-
-FRUITLESS = 2
-"""Attempts in a row without a new checkpoint after which a run counts as crashed."""
 
 INTERRUPTED = 75
 """Exit code of an attempt that was asked to stop (EX_TEMPFAIL): try again."""
@@ -47,6 +47,7 @@ def train(
     scratch: Path,
     record: Path,
     calibration: Path | None = None,
+    stop_after: float | None = None,
 ) -> records.Run | None:
     """Train a cell until its budget is spent, or a branch until its rate is zero.
 
@@ -56,6 +57,9 @@ def train(
         scratch: Folder of what must outlive an attempt; a branch looks for its trunk's beside it.
         record: Where ``run.json`` goes; ``log.jsonl`` is written beside it.
         calibration: ``calibration.json``; without it the plan's guess for this device is used.
+        stop_after: Seconds from the start of this process after which the attempt saves and stops,
+            for the limit of its job is near. When a run stops and goes on changes nothing in its
+            result, so this is no part of the cell.
 
     Returns:
         The record; None on ranks other than 0.
@@ -64,12 +68,21 @@ def train(
         UserError: The cell, the tokens or the machine do not fit, or the run is already going.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
+    if made := published(cell.run, scratch, record):
+        print(f"run {cell.run} was over: {record} is written again", file=sys.stderr, flush=True)
+        return made
+    deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
     with gpus.reserved(cell.gpus):
-        return _train(cell, manifest, scratch, record, calibration)
+        return _train(cell, manifest, scratch, record, calibration, deadline)
 
 
 def _train(
-    cell: Cell, manifest: Path, scratch: Path, record: Path, calibration: Path | None
+    cell: Cell,
+    manifest: Path,
+    scratch: Path,
+    record: Path,
+    calibration: Path | None,
+    deadline: float,
 ) -> records.Run | None:
     streams = Stream(manifest, "train"), Stream(manifest, "validation")
     _check(cell, *streams, record)
@@ -81,12 +94,15 @@ def _train(
     if int(os.environ.get("LOCAL_RANK", "0")):
         _fit(Boundary(cell, None, _resume(module, scratch, record)), module)
         return None
-    with _alone(scratch):
-        return _attempt(module, scratch, record, way)
+    # A workflow that is started twice submits the same run twice.
+    with lock.held(scratch / records.LOCK, f"run {scratch.name} is being trained"):
+        if record.exists():  # whoever had the lock has finished
+            return records.Run(**read_json(record, "run record"))
+        return _attempt(module, scratch, record, way, deadline)
 
 
 def _attempt(
-    module: Training, scratch: Path, record: Path, calibration: Calibration
+    module: Training, scratch: Path, record: Path, calibration: Calibration, deadline: float
 ) -> records.Run:
     """One attempt of rank 0: go on from the newest checkpoint, and close the run if it ends."""
     cell, started = module.cell, environment.now()
@@ -114,19 +130,19 @@ def _attempt(
                 **common,
             )
         )
-        boundary = Boundary(cell, Writer(log, ledger), start)
+        boundary = Boundary(cell, Writer(log, ledger), start, deadline)
         if start and module.decay:
             end = branch.fixed_end(ledger, start[0], module.decay.end)
             module.decay = replace(module.decay, end=end)
         if no_trunk:
             boundary.end("no_trunk", no_trunk)
-        elif fruitless(entries(ledger.path)) >= FRUITLESS:
-            boundary.end("crashed", f"{FRUITLESS} attempts in a row ended without a checkpoint")
+        elif reason := hopeless(entries(ledger.path)):
+            boundary.end("crashed", reason)
         elif module.updates and boundary.spent(module):
             boundary.end("done", "")
         else:
-            _fit(boundary, module)
-            ledger.write("beat", module.updates, boundary.clock.seconds)  # what came since the last
+            with _accounted(ledger, module, boundary):
+                _fit(boundary, module)
         ended = environment.now()
         log.write(
             records.End(
@@ -160,10 +176,32 @@ def _attempt(
             ended=ended,
             **common,
         )
-        if module.updates:
-            checkpoint.save_weights(record.with_name("model.safetensors"), module.model)
-        publish(scratch, record, run)
+        with _undisturbed():
+            if module.updates:
+                checkpoint.save_weights(record.with_name("model.safetensors"), module.model)
+            publish(scratch, record, run)
     return run
+
+
+@contextmanager
+def _accounted(ledger: Ledger, module: Training, boundary: Boundary) -> Iterator[None]:
+    """Write down what came since the last entry, and whether the attempt failed by itself."""
+    try:
+        yield
+    except Exception:
+        ledger.write("failed", module.updates, boundary.clock.seconds)
+        raise
+    ledger.write("beat", module.updates, boundary.clock.seconds)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ask to stop in vain: what is left to do takes less time than to do it again."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _resume(
@@ -259,16 +297,6 @@ def _check(cell: Cell, train: Stream, validation: Stream, record: Path) -> None:
             f"cell {cell.name} is trained by {ranks(cell)} ranks, which train starts itself, and "
             f"WORLD_SIZE is {world}; start train once, not through torchrun or the like"
         )
-
-
-@contextmanager
-def _alone(scratch: Path) -> Iterator[None]:
-    """Hold the run's lock: a workflow started twice submits the same run twice."""
-    try:
-        with locked(scratch / records.LOCK):
-            yield
-    except BlockingIOError:
-        raise UserError(f"run {scratch.name} is being trained by another process") from None
 
 
 def _quiet() -> None:

@@ -1,0 +1,175 @@
+"""A real Slurm for tests, and studies whose workflow runs on it; used by test_slurm.py."""
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from conftest import ROOT, STUDY, write_tokens
+
+from lmscaling import grid
+
+NEEDED = ("slurmctld", "slurmd", "munged", "ip", "unshare", "nsenter")
+PATIENCE_SECONDS = 180.0
+
+T = TypeVar("T")
+
+
+def missing() -> str:
+    """Why there can be no Slurm here; empty if there can."""
+    lacking = [
+        name
+        for name in NEEDED
+        if not shutil.which(name, path=f"{os.environ['PATH']}:/sbin:/usr/sbin")
+    ]
+    if lacking:
+        return f"{', '.join(lacking)} not installed (apt-get install slurm-wlm munge iproute2)"
+    if os.getuid():
+        return "only root can make the namespaces that Slurm's daemons run in"
+    probe = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], check=False)
+    return "namespaces are not allowed here" if probe.returncode else ""
+
+
+def eventually(found: Callable[[], T | None], what: str) -> T:
+    """What a function finds as soon as it is something."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (value := found()):
+        assert time.monotonic() < deadline, f"still no {what}"
+        time.sleep(0.2)
+    return value
+
+
+class Cluster:
+    """One node with Slurm; commands run inside."""
+
+    def __init__(self, folder: Path, init: int) -> None:
+        self.folder, self.init = folder, init
+
+    def command(self, folder: Path, *command: str) -> list[str]:
+        inside = ["nsenter", "--all", "--target", str(self.init), "env", "--chdir", str(folder)]
+        return [*inside, *command]
+
+    def run(self, *command: str) -> str:
+        """What a command says that must succeed."""
+        done = subprocess.run(
+            self.command(self.folder, *command), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def jobs(self, what: str, **only: str) -> list[str]:
+        """Something of every job that has not ended, as ``squeue --format`` names it."""
+        options = [f"--{key}={value}" for key, value in only.items()]
+        return self.run("squeue", "--noheader", f"--format={what}", *options).splitlines()
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """A Slurm that ends with the block."""
+    folder.mkdir(parents=True)
+    box = subprocess.Popen(
+        [ROOT / "tests" / "slurm_box", folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=(folder / "box.log").open("w"),
+        text=True,
+    )
+    try:
+        assert box.stdout
+        said = box.stdout.readline()
+        logs = [p.read_text()[-2000:] for p in folder.glob("*.log")]
+        assert said == "ready\n", "\n".join(logs)
+        children = Path(f"/proc/{box.pid}/task/{box.pid}/children").read_text()
+        yield Cluster(folder, int(children.split()[0]))
+    finally:
+        box.kill()  # the namespaces die with it, and all that runs in them
+        box.wait()
+
+
+class Study:
+    """A copy of the product whose cells differ by their seed, with its tokens made."""
+
+    def __init__(self, cluster: Cluster, root: Path, **changes: Any) -> None:
+        self.cluster, self.root = cluster, root
+        root.mkdir(parents=True)
+        for part in ("Snakefile", "workflow", "config", "profiles", "default", "slurm"):
+            if (ROOT / part).is_dir() and not (ROOT / part).is_symlink():
+                shutil.copytree(ROOT / part, root / part)
+            else:
+                shutil.copy2(ROOT / part, root / part, follow_symlinks=False)
+        values = copy.deepcopy(STUDY) | {
+            "calibrate": None, "branches": None, "evaluate": None, "speed": None,
+            "published": False, "protocol": {"all": 1, "linear": 1},
+            "axes": {**STUDY["axes"], "attention": ["softmax"], "lr_scale": [1.0]},
+            "validation": {"tokens": 128, "every_tokens": 64_000},
+        }  # fmt: skip
+        values |= changes
+        (root / "tiny.yaml").write_text(yaml.safe_dump(values))
+        laid_out = grid.expand(grid.read_study([root / "config/study.yaml", root / "tiny.yaml"]))
+        self.runs = list(laid_out.cells)
+        tokens = self.results / "tokens" / laid_out.tokens
+        tokens.mkdir(parents=True)
+        write_tokens(tokens, [3_000_000], [1000])
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results" / "tiny"
+
+    def start(self, *arguments: str, partition: str = "main") -> "subprocess.Popen[str]":
+        """Snakemake as a user types it, with short waits; all records unless told otherwise."""
+        targets = [f"results/tiny/runs/{run}/run.json" for run in self.runs]
+        words = [
+            *("snakemake", "--profile", "slurm", "--configfile", "tiny.yaml"),
+            *("--latency-wait", "5", "--slurm-init-seconds-before-status-checks", "2"),
+            *("--default-resources", "nodes=1", f"slurm_partition={partition}"),
+            *(arguments or ["--", *targets]),
+        ]
+        path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
+        source = f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'tests' / 'slurm_polls'}"
+        return subprocess.Popen(
+            self.cluster.command(
+                self.root, path, source, "bash", "-c", 'echo $$ > pid; exec "$@"', "-", *words
+            ),
+            stdout=(self.root / "said").open("a"),
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def said(self) -> str:
+        return (self.root / "said").read_text()
+
+    def finish(self, snakemake: "subprocess.Popen[str]", code: int = 0) -> None:
+        assert snakemake.wait(PATIENCE_SECONDS) == code, self.said()
+
+    def scratch(self, run: str) -> Path:
+        return self.results / "scratch" / run
+
+    def lock(self, run: str) -> dict[str, Any]:
+        """Who trains a run now."""
+
+        def read() -> dict[str, Any] | None:
+            path = self.scratch(run) / "lock"
+            return json.loads(path.read_text()) if path.is_file() else None
+
+        return eventually(read, f"lock of {run} in {self.said()}")
+
+    def trains(self, run: str, attempt: int = 1) -> str:
+        """The job of a run as soon as its attempt has made some hundred updates."""
+        log = self.scratch(run) / f"attempt-{attempt:03d}.jsonl"
+        eventually(lambda: log.is_file() and log.stat().st_size > 30_000, f"{log}: {self.said()}")
+        return self.lock(run)["job"]
+
+    def record(self, run: str) -> dict[str, Any]:
+        return json.loads((self.results / "runs" / run / "run.json").read_text())
+
+    def log(self, run: str) -> list[dict[str, Any]]:
+        lines = (self.results / "runs" / run / "log.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.endswith("}")]

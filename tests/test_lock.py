@@ -1,0 +1,174 @@
+"""Who holds a lock, when it is stale, and that it is never held twice."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, replace
+
+import pytest
+from conftest import ROOT
+
+from lmscaling import lock
+
+ELSEWHERE = lock.Holder(host="node7", namespace="pid:[1]", pid=17, job="4711", cluster="c")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "scratch" / "lock"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(lock, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(lock, "BEAT_SECONDS", 0.1)
+
+
+def leave(path, who, age=0.0):
+    """A lock as another process has left it."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(asdict(who)))
+    os.utime(path, (time.time() - age, time.time() - age))
+
+
+def test_a_lock_is_gone_when_the_block_ends_and_names_its_holder_before(path):
+    with lock.held(path, "x"):
+        assert lock.holder(path) == lock.myself()
+    assert not list(path.parent.iterdir())
+    assert lock.holder(path) is None
+
+
+def test_a_holder_that_lives_is_named_at_once(path):
+    with (
+        lock.held(path, "run r is being trained"),
+        pytest.raises(
+            lock.Busy, match=rf"^run r is being trained by process {os.getpid()} on \S+$"
+        ),
+        lock.held(path, "run r is being trained"),
+    ):
+        pass
+
+
+def test_a_process_of_this_host_that_has_ended_holds_nothing(path, capfd):
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); import os, pathlib\n"
+    code += f"from lmscaling import lock\nwith lock.held(pathlib.Path({str(path)!r}), 'x'):\n"
+    subprocess.run([sys.executable, "-c", f"{code}    os.kill(os.getpid(), 9)"], check=False)
+    assert path.exists()
+    assert lock.holder(path) is None
+    with lock.held(path, "r"):
+        assert lock.holder(path) == lock.myself()
+    assert "is broken, for its process has ended" in capfd.readouterr().err
+
+
+def test_a_number_that_was_given_to_another_process_holds_nothing(path):
+    leave(path, replace(lock.myself(), born=1.0))
+    assert lock.holder(path) is None
+    with lock.held(path, "r"):
+        pass
+
+
+def test_a_process_in_another_container_of_this_host_is_not_looked_up_by_its_number(path):
+    leave(path, replace(lock.myself(), namespace="pid:[1]", pid=2**22))
+    assert lock.holder(path) is not None
+
+
+def test_a_holder_on_another_node_is_refused_after_its_next_sign_of_life(path):
+    leave(path, ELSEWHERE)
+    living = threading.Timer(0.2, os.utime, [path])
+    living.start()
+    with pytest.raises(lock.Busy, match="by job 4711 on node7"), lock.held(path, "r"):
+        pass
+    living.join()
+    assert lock.holder(path) == ELSEWHERE
+
+
+def test_a_holder_on_another_node_that_stays_silent_is_gone(path, monkeypatch, capfd):
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.3)
+    leave(path, ELSEWHERE)
+    began = time.monotonic()
+    with lock.held(path, "r"):
+        assert 0.2 < time.monotonic() - began < 5
+    assert "the lock of job 4711 on node7 is broken, for it was silent" in capfd.readouterr().err
+
+
+def test_the_same_job_on_another_node_has_been_requeued(path, monkeypatch, capfd):
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "c")
+    leave(path, ELSEWHERE)
+    with lock.held(path, "r"):
+        pass
+    assert "for this job was requeued" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answer", "ended"),
+    [
+        ("echo RUNNING", False),
+        ("echo COMPLETING", False),
+        ("echo FAILED", True),
+        ("echo PENDING", True),
+        ("echo slurm_load_jobs error: Invalid job id specified >&2; exit 1", True),
+        ("echo no route to host >&2; exit 1", False),
+    ],
+)
+def test_slurm_is_asked_whether_a_silent_job_has_ended(path, monkeypatch, tmp_path, answer, ended):
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\n{answer}\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "c")
+    assert bool(lock._over(ELSEWHERE, 1.0)) == ended
+    assert not lock._over(ELSEWHERE, 0.1)
+    assert not lock._over(replace(ELSEWHERE, cluster="d"), 1.0)
+
+
+def test_a_lock_of_an_older_version_holds_until_it_was_silent_for_long(path):
+    path.parent.mkdir()
+    path.write_text("")
+    assert lock.holder(path) == lock.Holder()
+    leave(path, lock.Holder(), age=lock.STALE_SECONDS + 1)
+    with lock.held(path, "r"):
+        pass
+
+
+def test_of_many_that_break_a_stale_lock_at_once_one_gets_it(path):
+    leave(path, replace(lock.myself(), born=1.0))
+    inside, most, taken = [], [], []
+
+    def take():
+        try:
+            with lock.held(path, "r"):
+                inside.append(1)
+                most.append(len(inside))
+                taken.append(1)
+                time.sleep(0.05)
+                inside.pop()
+        except lock.Busy:
+            pass
+
+    threads = [threading.Thread(target=take) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 1
+    assert taken
+    assert not list(path.parent.iterdir())
+
+
+def test_a_holder_whose_lock_was_broken_ends(path):
+    code = f"import sys, time, pathlib; sys.path.insert(0, {str(ROOT / 'src')!r})\n"
+    code += "from lmscaling import lock; lock.BEAT_SECONDS = 0.05\n"
+    code += f"with lock.held(pathlib.Path({str(path)!r}), 'x'):\n    print(1, flush=True)\n"
+    command = [sys.executable, "-c", f"{code}    time.sleep(60)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"1\n"
+        path.unlink()
+        leave(path, ELSEWHERE)
+        assert process.wait(10) == lock.LOST
+        assert process.stderr
+        assert b"was taken over" in process.stderr.read()
+    assert lock.holder(path) == ELSEWHERE
