@@ -181,10 +181,23 @@ def test_a_fast_encoder_that_errs_is_found_in_the_first_documents_and_in_the_dra
 def test_drawn_documents_are_five_hundred_from_everywhere():
     watched = Compared(counting, counting, "seed")
     assert watch(watched, 20_000) == encoders.FIRST + encoders.RANDOM
-    numbers = [number for number, _, _ in watched._drawn]
+    numbers = [number for number, _, _ in watched._drawn.values()]
     assert len({*numbers}) == encoders.RANDOM
     assert min(numbers) >= encoders.FIRST
     assert np.mean(numbers) == pytest.approx(11_000, abs=1000)
+
+
+def test_every_item_is_drawn_with_the_same_probability():
+    times = np.zeros(40)
+    for seed in range(4000):
+        places = {}
+        for item, place in encoders.drawn(5, random.Random(seed)):
+            if item >= len(times):
+                break
+            places[place] = item
+        times[[*places.values()]] += 1
+    expected = 4000 * 5 / len(times)
+    assert np.sum((times - expected) ** 2 / expected) < 73  # chi-squared of 39: once in 1,000
 
 
 def test_an_error_of_the_fast_encoder_leaves_nothing(odd, ranks, tmp_path, monkeypatch):

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from lmscaling.errors import UserError, choose
 from lmscaling.fields import Split
 from lmscaling.files import sha256_of
@@ -28,8 +30,13 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 
 def digest(text: str) -> bytes:
-    """Sixteen bytes that stand for a document's content."""
+    """Sixteen bytes that stand for a document's content, wherever its place depends on it."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
+
+
+def fingerprint(text: str) -> bytes:
+    """Sixteen bytes that tell documents apart, several times as fast as a digest; no secret."""
+    return xxhash.xxh3_128_digest(text.encode("utf-8", "surrogatepass"))
 
 
 def documents(corpus: Corpus, split: Split, shard: int, file: Path | None = None) -> Iterator[str]:

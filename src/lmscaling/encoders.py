@@ -6,8 +6,9 @@ that of end-of-text. The fast backend is young, so it is believed only as far as
 the first documents of a shard and as many random ones as ``RANDOM`` must have tiktoken's ids.
 """
 
+import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -88,10 +89,11 @@ class Compared:
 
     def __init__(self, fast: Encode, reference: Encode, seed: str) -> None:
         self._fast, self._reference = fast, reference
-        self._random = random.Random(seed)
         self.seen = 0
         """Documents so far."""
-        self._drawn: list[tuple[int, str, np.ndarray]] = []
+        self._drawn: dict[int, tuple[int, str, np.ndarray]] = {}
+        self._draws = drawn(RANDOM, random.Random(seed))
+        self._next = next(self._draws)
 
     def __call__(self, texts: list[str]) -> Ids:
         """Ids of the next documents.
@@ -101,17 +103,17 @@ class Compared:
         """
         made = self._fast(texts)
         ends = np.cumsum(made.lengths)
-        for i, text in enumerate(texts):
-            number = self.seen + i
-            slot = self._slot(number - FIRST)
-            if slot is None:
-                continue
-            ids = made.flat[ends[i] - made.lengths[i] : ends[i]]
-            if number < FIRST:
-                self._compare(number, text, ids)
-            else:
-                self._drawn[slot : slot + 1] = [(number, text, ids.copy())]
-        self.seen += len(texts)
+        begin, self.seen = self.seen, self.seen + len(texts)
+
+        def ids(number: int) -> np.ndarray:
+            i = number - begin
+            return made.flat[ends[i] - made.lengths[i] : ends[i]]
+
+        for number in range(begin, min(self.seen, FIRST)):
+            self._compare(number, texts[number - begin], ids(number))
+        while (number := FIRST + self._next[0]) < self.seen:
+            self._drawn[self._next[1]] = number, texts[number - begin], ids(number).copy()
+            self._next = next(self._draws)
         return made
 
     def finish(self) -> int:
@@ -120,17 +122,9 @@ class Compared:
         Raises:
             UserError: One of them has other ids than the reference gives.
         """
-        for number, text, ids in self._drawn:
+        for number, text, ids in self._drawn.values():
             self._compare(number, text, ids)
         return min(self.seen, FIRST) + len(self._drawn)
-
-    def _slot(self, k: int) -> int | None:
-        """Where the k-th document behind the first ones goes among those drawn, if it is drawn.
-
-        Source: Vitter 1985, algorithm R: every document is drawn with the same probability.
-        """
-        slot = k if k < RANDOM else self._random.randrange(k + 1)
-        return slot if slot < RANDOM else None
 
     def _compare(self, number: int, text: str, ids: np.ndarray) -> None:
         if not np.array_equal(self._reference([text]).flat, ids):
@@ -138,6 +132,22 @@ class Compared:
                 f"backend gigatoken gives document {number} other tokens than tiktoken; "
                 "write backend: tiktoken in the tokenizer's row"
             )
+
+
+def drawn(n: int, generator: random.Random) -> Iterator[tuple[int, int]]:
+    """Which of the items 0, 1, 2, ... goes to which of n places, if as many come as will come.
+
+    What lies in the places after any number of items is n of them drawn at random. Only drawn items
+    cost anything.
+
+    Source: Li 1994 (doi:10.1145/198429.198435), algorithm L.
+    """
+    yield from zip(range(n), range(n), strict=True)
+    item, largest = n - 1, 1.0
+    while True:
+        largest *= generator.random() ** (1 / n)
+        item += 1 + int(math.log(generator.random()) / math.log1p(-largest))
+        yield item, generator.randrange(n)
 
 
 def encode_with(

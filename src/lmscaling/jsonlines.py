@@ -1,4 +1,4 @@
-"""Documents from JSON lines, plain or gzip, a megabyte at a time.
+"""Documents from JSON lines, plain or gzip, a buffer at a time.
 
 isal unpacks gzip some three times as fast as zlib and orjson reads a line some twice as fast as
 ``json``; both are checked against what they replace by the tests. Every byte of the file is hashed
@@ -18,7 +18,7 @@ from isal import igzip
 
 from lmscaling.errors import UserError, choose
 
-BUFFER_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 18
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
 CURE = "get the file again where it came from"

@@ -22,10 +22,11 @@ def missing(row: Dataset, folder: Path, split: Split, n: int) -> list[int]:
     shard that was made from others is missing; what is fetched is pinned by the folder's name.
     """
     there = {path.name for path in folder.glob(f"{split}-*")}
+    ends = [".bin", ".json", *([".fingerprints"] if split == "validation" else [])]
     found = []
     for i, files in enumerate(row.files(split)[:n]):
         name = f"{split}-{i:05d}"
-        whole = {f"{name}.bin", f"{name}.json"} <= there
+        whole = {name + end for end in ends} <= there
         if not whole or (not isinstance(row, Hub) and _made_from(folder / f"{name}.json") != files):
             found.append(i)
     return found

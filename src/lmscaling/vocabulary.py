@@ -8,6 +8,7 @@ downloaded anew, which a job without network cannot do.
 import base64
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import tiktoken
@@ -32,7 +33,7 @@ def fetch(out: Path) -> None:
     Raises:
         UserError: Neither has them, or they are not GPT-2's.
     """
-    data = _lines(_published()._mergeable_ranks)
+    data = b"".join(_lines(_published()._mergeable_ranks))
     _check(data, "tiktoken's gpt2")
     with replacing(out) as file:
         file.write(data)
@@ -76,8 +77,11 @@ def encoding(row: Tokenizer, path: Path | None = None) -> tiktoken.Encoding:
 
 def identity(encoder: tiktoken.Encoding) -> dict[str, str]:
     """What the ids depend on: SHA-256 of the ranks and of the pattern that cuts text."""
+    ranks = hashlib.sha256()
+    for line in _lines(encoder._mergeable_ranks):
+        ranks.update(line)
     return {
-        "ranks_sha256": hashlib.sha256(_lines(encoder._mergeable_ranks)).hexdigest(),
+        "ranks_sha256": ranks.hexdigest(),
         "pattern_sha256": hashlib.sha256(encoder._pat_str.encode()).hexdigest(),
     }
 
@@ -98,9 +102,10 @@ def _published() -> tiktoken.Encoding:
     ) from problem
 
 
-def _lines(ranks: dict[bytes, int]) -> bytes:
-    ordered = sorted(ranks.items(), key=lambda item: item[1])
-    return b"".join(base64.b64encode(token) + b" %d\n" % rank for token, rank in ordered)
+def _lines(ranks: dict[bytes, int]) -> Iterator[bytes]:
+    """The lines of tiktoken's file, in order of ranks."""
+    for token in sorted(ranks, key=ranks.__getitem__):
+        yield base64.b64encode(token) + b" %d\n" % ranks[token]
 
 
 def _read(path: Path) -> dict[bytes, int]:
