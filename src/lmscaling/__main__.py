@@ -20,301 +20,74 @@ def refuse(missing: ModuleNotFoundError) -> NoReturn:
 
 
 try:
-    from lmscaling import files, sweeps
+    from lmscaling import sweeps, verbs
     from lmscaling.errors import UserError
 except ModuleNotFoundError as missing:
     refuse(missing)
 
-LEFT = os.EX_TEMPFAIL
-"""Exit code of ``gpu`` while something is left to do: call again."""
-
-
-def corpus_given() -> Any:
-    """The corpus that standard input holds as JSON."""
-    from lmscaling.explain import checked
-    from lmscaling.rows import Corpus
-
-    return checked(Corpus, files.parse_json(sys.stdin.read(), "corpus"), "corpus")
-
-
-def vocabulary(args: argparse.Namespace) -> str:
-    """Fetch GPT-2's vocabulary, for jobs that have no network."""
-    from lmscaling import vocabulary
-
-    vocabulary.fetch(args.out)
-    return f"vocabulary: {args.out}"
-
-
-def fetch(args: argparse.Namespace) -> str:
-    """Fetch one file of the hub repository of the corpus that standard input holds as JSON."""
-    from lmscaling.fetch import fetch
-
-    made = fetch(corpus_given().source, args.file, args.out)
-    return f"fetch: {args.file}, {made['bytes']:,} bytes, SHA-256 {made['sha256']}"
-
-
-def tokenize(args: argparse.Namespace) -> str:
-    """Tokenize one source shard of the corpus that standard input holds as JSON."""
-    from lmscaling.tokenize import tokenize
-
-    made = tokenize(corpus_given(), args.split, args.shard, args.out, args.source, args.vocabulary)
-    return (
-        f"tokenize: {made['dataset']} {args.split} {args.shard}, {made['tokens']:,} tokens "
-        f"in {made['documents']:,} documents"
-    )
-
-
-def manifest(args: argparse.Namespace) -> str:
-    """Chain shards into streams."""
-    from lmscaling import documents, shards
-
-    counts = {"train": args.train, "validation": args.validation}
-    own = shards.write_manifest(args.out, counts)
-    shares = documents.shares(own["train" if args.train else "validation"])
-    long = ", ".join(f"{share:.2g} have {n:,}" for n, share in shares.items() if n >= 1024)
-    return (
-        f"manifest: {args.train} + {args.validation} shards in {args.out.parent}; share of tokens "
-        f"by tokens of their own document before them: {long or 'none has 1,024'}"
-    )
-
-
-def plan(args: argparse.Namespace) -> str:
-    """Say what a study will cost and what of it cannot run."""
-    from lmscaling import grid, model, plan
-
-    if args.study == [Path("-")]:
-        values = files.parse_json(sys.stdin.read(), "study")
-    else:
-        values = grid.read_study(args.study)
-    laid_out = grid.expand(values)
-    shapes = {run: model.shape(cell) for run, cell in laid_out.cells.items()}
-    made = plan.make(laid_out, shapes, args.device, args.results / laid_out.study.study)
-    if args.out:
-        files.write_json(args.out, made.to_json())
-    return made.table()
-
-
-def calibrate(args: argparse.Namespace) -> str:
-    """Measure how this device computes a cell fastest."""
-    from lmscaling.train.calibrate import calibrate
-
-    found = calibrate(args.cell, args.out)
-    return (
-        f"calibrate: {args.out.stem} takes {found.micro_batch} sequences at once, "
-        f"{found.update_seconds:.3g} s per update"
-    )
-
-
-def train(args: argparse.Namespace) -> str:
-    """Train one cell."""
-    from lmscaling.train.run import train
-
-    run = train(
-        args.cell, args.manifest, args.scratch, args.record, args.calibration, args.stop_after
-    )
-    if run is None:
-        return ""
-    return f"train: {run.name} {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
-
-
-def measure(args: argparse.Namespace) -> str:
-    """Measure one sweep of the speed study."""
-    from lmscaling.speed import sweep
-
-    return sweep.measure(args.sweep, args.kind, args.out, args.chunks, args.checks)
-
-
-def evaluate(args: argparse.Namespace) -> str:
-    """Evaluate the final weights of a run position by position."""
-    from lmscaling.train.evaluate import evaluate
-
-    return f"evaluate: {evaluate(args.run, args.manifest, args.out)}"
-
-
-def study(args: argparse.Namespace) -> str:
-    """Write down the study that standard input holds as JSON."""
-    from lmscaling import grid
-
-    made = grid.write_record(args.out, files.parse_json(sys.stdin.read(), "study"))
-    sweeps.write(args.out.parent, made.study)
-    return f"study: {args.out}, {len(made.cells)} cells"
-
-
-def collect(args: argparse.Namespace) -> str:
-    """Rebuild the store of a study from its records and logs."""
-    from lmscaling import store
-
-    counts = store.build(args.study)
-    return f"store: {', '.join(f'{n:,} {name}' for name, n in counts.items())}"
-
-
-def figure(args: argparse.Namespace) -> str:
-    """Draw one figure from the store."""
-    from lmscaling import figures
-
-    return f"figure: {figures.save(args.name, args.store, args.folder)}"
-
-
-def report(args: argparse.Namespace) -> str:
-    """Write the report from the store and the figures."""
-    from lmscaling import report
-
-    return f"report: {report.write(args.study)}"
-
-
-def claims(args: argparse.Namespace) -> str:
-    """Judge the claims of the literature by the records and logs that exist."""
-    from lmscaling import claims, store
-
-    store.build(args.study)
-    made = claims.write(args.study)
-    return f"{claims.text(made)}\nclaims: {args.study / 'claims.json'}; {claims.summary(made)}"
-
-
-def figures(args: argparse.Namespace) -> str:
-    """Rebuild store, figures, claims and report from the records and logs that exist."""
-    from lmscaling import claims, figures, published, report, store
-
-    store.build(args.study)
-    blank = not published.is_folder(args.study)
-    for path in figures.save_all(args.study / "store", args.study / "figures", blank):
-        print(f"figure: {path}", flush=True)
-    judged = claims.summary(claims.write(args.study))
-    print(f"claims: {args.study / 'claims.json'}; {judged}", flush=True)
-    return f"report: {report.write(args.study)}"
-
-
-def status(args: argparse.Namespace) -> str:
-    """Say of every cell of a study how far it is."""
-    from lmscaling import failures, status
-
-    if args.failed:
-        return failures.text(args.study)
-    return status.table(args.study)
-
-
-def rerun(args: argparse.Namespace) -> str:
-    """Move what a cell or a measurement has left to the attic: the next snakemake does it again."""
-    from lmscaling import rerun
-
-    if args.cell and "/" in args.cell:
-        study, paths = rerun.select_measurements(args.results, args.study, args.cell)
-        attic = rerun.move_measurements(study, paths)
-        return f"moved to {attic}: {', '.join(paths)}; the next snakemake measures again"
-    if not (args.cell or args.status or args.context):
-        raise UserError("rerun of what? name a cell, or give --status or --context")
-    study, runs = rerun.select(args.results, args.study, args.cell, args.status, args.context)
-    attic = rerun.move(study, runs)
-    return f"moved to {attic}: {', '.join(runs)}; the next snakemake trains from update 0"
-
-
-def tune_kernels(args: argparse.Namespace) -> str:
-    """Find the fastest configuration of the fused kernels on this GPU."""
-    from lmscaling import gpus
-    from lmscaling.speed import tune
-
-    with gpus.reserved(1):
-        return tune.tune(args.out)
-
-
-def export(args: argparse.Namespace) -> str:
-    """Write a finished run in the layout of Hugging Face's GPT-2."""
-    from lmscaling import exchange
-
-    exchange.export(args.run, args.folder)
-    return f"export: {args.folder}"
-
-
-def bench_kernels(args: argparse.Namespace) -> str:
-    """Time every implementation of attention that is right, over shapes."""
-    from lmscaling import gpus
-    from lmscaling.speed import kernels
-
-    with gpus.reserved(1):
-        return kernels.bench(args.out, args.names)
-
-
-def bench_tokenize(args: argparse.Namespace) -> str:
-    """Time every way to tokenize, by stage, on the documents of JSON lines."""
-    from lmscaling.speed import tokenizing
-
-    return tokenizing.bench(args.files, args.vocabulary)
-
-
-def check_kernels(args: argparse.Namespace) -> str:
-    """Compare every implementation of attention with exact results on this device."""
-    from lmscaling import gpus
-    from lmscaling.speed import checks
-
-    with gpus.reserved(0 if args.cpu else 1):
-        return checks.check(args.out, args.names, 0 if args.cpu else 1)
-
-
-def numerics(args: argparse.Namespace) -> str:
-    """Measure what the layers of a trained model lose of their gradients."""
-    from lmscaling.speed.numerics import numerics
-
-    return f"numerics: {numerics(args.run, args.manifest, args.out)}"
-
-
-def gpu(args: argparse.Namespace) -> str:
-    """Measure all that this machine's device can tell, as far as this call has time."""
-    from lmscaling.gpu.run import run
-
-    said, complete = run(args.study, args.out, args.validation, args.parts, args.minutes)
-    print(said, flush=True)
-    if not complete:
-        sys.exit(LEFT)
-    return ""
-
-
-def targets(args: argparse.Namespace) -> str:
-    """Set what was measured on a device beside what was to be reached."""
-    from lmscaling import store, targets
-
-    if args.study is None:
-        return targets.table(None)
-    store.build(args.study)
-    return targets.table(args.study / "store")
-
-
-def schema(args: argparse.Namespace) -> str:
-    """Write the JSON schema of the study file, for editors."""
-    from lmscaling import config
-
-    files.write_json(args.out, config.schema())
-    return f"schema: {args.out}"
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="lmscaling", description=__doc__)
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    subparsers = parser.add_subparsers(required=True, metavar="VERB")
+    for group in (of_text, of_studies, of_runs, of_results, of_devices):
+        group(subparsers)
+    args = parser.parse_args()
+    try:
+        said = args.do(args)
+    except UserError as error:
+        if not os.path.samestat(os.fstat(1), os.fstat(2)):
+            # Rules send standard error to a log; whoever watches the workflow sees this line.
+            print(f"{args.do.__name__.replace('_', ' ')}: error: {error}", flush=True)
+        sys.exit(f"error: {error}")
+    except ModuleNotFoundError as error:
+        refuse(error)
+    if said:
+        print(said, flush=True)
 
-    def verb(do: Callable[[argparse.Namespace], str]) -> argparse.ArgumentParser:
-        sub = verbs.add_parser(do.__name__, help=do.__doc__, description=do.__doc__)
-        sub.set_defaults(do=do)
-        return sub
 
-    v = verb(vocabulary)
+def add(
+    subparsers: Any, do: Callable[[argparse.Namespace], str], name: str = "", **values: Any
+) -> argparse.ArgumentParser:
+    """A verb under its function's name, or another; ``values`` are arguments that it always has."""
+    what = values.pop("what", do.__doc__)
+    sub = subparsers.add_parser(name or do.__name__, help=what, description=what)
+    sub.set_defaults(do=do, **values)
+    return sub
+
+
+def family(subparsers: Any, name: str, what: str) -> Any:
+    """A verb whose second word says what it is about."""
+    return subparsers.add_parser(name, help=what).add_subparsers(required=True, metavar="WHAT")
+
+
+def of_text(subparsers: Any) -> None:
+    """Verbs from text to tokens."""
+    v = add(subparsers, verbs.vocabulary)
     v.add_argument("out", type=Path, help="results/<study>/vocabulary/gpt2.tiktoken")
 
-    v = verb(fetch)
+    v = add(subparsers, verbs.fetch)
     v.add_argument("file", help="path in the repository")
     v.add_argument("out", type=Path, help="where it goes; its hash is written beside it")
 
-    v = verb(tokenize)
+    v = add(subparsers, verbs.tokenize)
     v.add_argument("split", choices=["train", "validation"])
     v.add_argument("shard", type=int, help="number of the source shard, from 0")
     v.add_argument("out", type=Path, help="the .bin; its sidecar is written beside it")
     v.add_argument("--source", type=Path, help="file of a hub row as it was fetched")
     v.add_argument("--vocabulary", type=Path, help="as the verb vocabulary wrote it")
 
-    v = verb(manifest)
+    v = add(subparsers, verbs.manifest)
     v.add_argument("out", type=Path, help="manifest.json")
     v.add_argument("train", type=int, help="training shards beside it")
     v.add_argument("validation", type=int, help="validation shards beside it")
 
-    v = verb(plan)
+
+def of_studies(subparsers: Any) -> None:
+    """Verbs that lay a study out, and say what it will cost and how far it is."""
+    v = add(subparsers, verbs.study)
+    v.add_argument("out", type=Path, help="study.json")
+
+    v = add(subparsers, verbs.plan)
     v.add_argument(
         "study",
         type=Path,
@@ -326,11 +99,30 @@ def main() -> None:
     v.add_argument("--results", type=Path, default=Path("results"), help="folder of the studies")
     v.add_argument("--out", type=Path, help="plan.json")
 
-    v = verb(calibrate)
+    v = add(subparsers, verbs.status)
+    v.add_argument("study", type=Path, help="results/<study>")
+    v.add_argument("--failed", action="store_true", help="only what failed, why, and what to do")
+
+    v = add(subparsers, verbs.rerun)
+    v.add_argument(
+        "cell", nargs="?", help="name of a cell or a run, or kind/size[/point] of a measurement"
+    )
+    v.add_argument("--status", help="every run whose record has this status")
+    v.add_argument("--context", type=int, help="every run of this context; of both, with --status")
+    v.add_argument("--study", help="name of the study, if several have such a run")
+    v.add_argument("--results", type=Path, default=Path("results"), help="folder of the studies")
+
+    v = add(subparsers, verbs.schema)
+    v.add_argument("out", type=Path, help="config/study.schema.json")
+
+
+def of_runs(subparsers: Any) -> None:
+    """Verbs of training."""
+    v = add(subparsers, verbs.calibrate)
     v.add_argument("cell", type=Path, help="cell.json")
     v.add_argument("out", type=Path, help="calibration.json")
 
-    v = verb(train)
+    v = add(subparsers, verbs.train)
     v.add_argument("cell", type=Path, help="cell.json")
     v.add_argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
     v.add_argument("--scratch", type=Path, required=True, help="what must outlive an attempt")
@@ -343,92 +135,50 @@ def main() -> None:
         help="save and stop so long after this process began, to go on in another job",
     )
 
+    v = add(subparsers, verbs.evaluate)
+    v.add_argument("run", type=Path, help="results/<study>/runs/<run>")
+    v.add_argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
+    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a bin")
+
+    v = add(subparsers, verbs.export)
+    v.add_argument("run", type=Path, help="results/<study>/runs/<run>")
+    v.add_argument("folder", type=Path, help="gets model.safetensors and config.json")
+
+
+def of_results(subparsers: Any) -> None:
+    """Verbs from records to a report."""
+    v = add(subparsers, verbs.collect)
+    v.add_argument("study", type=Path, help="results/<study>")
+
+    v = add(subparsers, verbs.figure)
+    v.add_argument("name", help="file stem in figures/")
+    v.add_argument("store", type=Path, help="results/<study>/store")
+    v.add_argument("folder", type=Path, help="where the figure goes")
+
+    v = add(subparsers, verbs.report)
+    v.add_argument("study", type=Path, help="results/<study>")
+
+    v = add(subparsers, verbs.claims)
+    v.add_argument("study", type=Path, help="results/<study>, or results/published")
+
+    v = add(subparsers, verbs.figures)
+    v.add_argument("study", type=Path, help="results/<study>, or results/published")
+
+    v = add(subparsers, verbs.targets)
+    v.add_argument("study", type=Path, nargs="?", help="results/measured/<device>")
+
+
+def of_devices(subparsers: Any) -> None:
+    """Verbs that measure a device."""
     for kind, what in sweeps.KINDS.items():
-        v = verbs.add_parser(kind, help=what, description=what)
-        v.set_defaults(do=measure, kind=kind, chunks=None)
+        v = add(subparsers, verbs.measure, kind, what=what, kind=kind, chunks=None)
         v.add_argument("sweep", type=Path, help="results/<study>/sweeps/<kind>/<sweep>.json")
         v.add_argument("out", type=Path, help="gets a record a point, and sweep.json at the end")
         v.add_argument("--checks", type=Path, help="folder; what has not passed there is not timed")
         if kind == "time_step":
             v.add_argument("--chunks", type=Path, help="sweep.json of tune_chunk at this size")
 
-    v = verb(evaluate)
-    v.add_argument("run", type=Path, help="results/<study>/runs/<run>")
-    v.add_argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
-    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a bin")
-
-    v = verb(study)
-    v.add_argument("out", type=Path, help="study.json")
-
-    v = verb(collect)
-    v.add_argument("study", type=Path, help="results/<study>")
-
-    v = verb(figure)
-    v.add_argument("name", help="file stem in figures/")
-    v.add_argument("store", type=Path, help="results/<study>/store")
-    v.add_argument("folder", type=Path, help="where the figure goes")
-
-    v = verb(report)
-    v.add_argument("study", type=Path, help="results/<study>")
-
-    v = verb(claims)
-    v.add_argument("study", type=Path, help="results/<study>, or results/published")
-
-    v = verb(figures)
-    v.add_argument("study", type=Path, help="results/<study>, or results/published")
-
-    v = verb(status)
-    v.add_argument("study", type=Path, help="results/<study>")
-    v.add_argument("--failed", action="store_true", help="only what failed, why, and what to do")
-
-    v = verb(rerun)
-    v.add_argument(
-        "cell", nargs="?", help="name of a cell or a run, or kind/size[/point] of a measurement"
-    )
-    v.add_argument("--status", help="every run whose record has this status")
-    v.add_argument("--context", type=int, help="every run of this context; of both, with --status")
-    v.add_argument("--study", help="name of the study, if several have such a run")
-    v.add_argument("--results", type=Path, default=Path("results"), help="folder of the studies")
-
-    v = verbs.add_parser("tune", help="Find what is fastest on this device.")
-    subjects = v.add_subparsers(required=True, metavar="SUBJECT")
-    what = tune_kernels.__doc__
-    v = subjects.add_parser("kernels", help=what, description=what)
-    v.set_defaults(do=tune_kernels)
-    v.add_argument("--out", type=Path, help="file of entries; that of the source tree without")
-
-    v = verb(export)
-    v.add_argument("run", type=Path, help="results/<study>/runs/<run>")
-    v.add_argument("folder", type=Path, help="gets model.safetensors and config.json")
-
-    v = verbs.add_parser("bench", help="Measure how fast this device computes.")
-    subjects = v.add_subparsers(required=True, metavar="WHAT")
-    what = bench_kernels.__doc__
-    v = subjects.add_parser("kernels", help=what, description=what)
-    v.set_defaults(do=bench_kernels)
-    v.add_argument("names", nargs="*", help="implementations; all if none is named")
-    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a shape")
-    what = bench_tokenize.__doc__
-    v = subjects.add_parser("tokenize", help=what, description=what)
-    v.set_defaults(do=bench_tokenize)
-    v.add_argument("files", type=Path, nargs="+", help="JSON lines, gzip or plain")
-    v.add_argument("--vocabulary", type=Path, required=True, help="as the verb vocabulary wrote it")
-
-    v = verbs.add_parser("check", help="Compare what this device computes with what is right.")
-    subjects = v.add_subparsers(required=True, metavar="WHAT")
-    what = check_kernels.__doc__
-    v = subjects.add_parser("kernels", help=what, description=what)
-    v.set_defaults(do=check_kernels)
-    v.add_argument("names", nargs="*", help="such as linear/chunked; all if none is named")
-    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a comparison")
-    v.add_argument("--cpu", action="store_true", help="check the CPU")
-
-    v = verb(numerics)
-    v.add_argument("run", type=Path, help="results/<study>/runs/<run> of linear attention")
-    v.add_argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
-    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a layer and a way")
-
-    v = verb(gpu)
+    v = add(subparsers, verbs.gpu)
     v.add_argument(
         "study",
         type=Path,
@@ -443,24 +193,28 @@ def main() -> None:
     v.add_argument("--parts", nargs="+", default=[], help="these parts and what they need only")
     v.add_argument("--minutes", type=float, default=8.5, help="how long this call may take")
 
-    v = verb(targets)
-    v.add_argument("study", type=Path, nargs="?", help="results/measured/<device>")
+    v = add(subparsers, verbs.numerics)
+    v.add_argument("run", type=Path, help="results/<study>/runs/<run> of linear attention")
+    v.add_argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
+    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a layer and a way")
 
-    v = verb(schema)
-    v.add_argument("out", type=Path, help="config/study.schema.json")
+    subjects = family(subparsers, "tune", "Find what is fastest on this device.")
+    v = add(subjects, verbs.tune_kernels, "kernels")
+    v.add_argument("--out", type=Path, help="file of entries; that of the source tree without")
 
-    args = parser.parse_args()
-    try:
-        said = args.do(args)
-    except UserError as error:
-        if not os.path.samestat(os.fstat(1), os.fstat(2)):
-            # Rules send standard error to a log; whoever watches the workflow sees this line.
-            print(f"{args.do.__name__.replace('_', ' ')}: error: {error}", flush=True)
-        sys.exit(f"error: {error}")
-    except ModuleNotFoundError as error:
-        refuse(error)
-    if said:
-        print(said, flush=True)
+    subjects = family(subparsers, "bench", "Measure how fast this device computes.")
+    v = add(subjects, verbs.bench_kernels, "kernels")
+    v.add_argument("names", nargs="*", help="implementations; all if none is named")
+    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a shape")
+    v = add(subjects, verbs.bench_tokenize, "tokenize")
+    v.add_argument("files", type=Path, nargs="+", help="JSON lines, gzip or plain")
+    v.add_argument("--vocabulary", type=Path, required=True, help="as the verb vocabulary wrote it")
+
+    subjects = family(subparsers, "check", "Compare what this device computes with what is right.")
+    v = add(subjects, verbs.check_kernels, "kernels")
+    v.add_argument("names", nargs="*", help="such as linear/chunked; all if none is named")
+    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a comparison")
+    v.add_argument("--cpu", action="store_true", help="check the CPU")
 
 
 if __name__ == "__main__":
