@@ -13,6 +13,8 @@ import torch
 from lmscaling import forecast, grid, shards, vocabulary
 from lmscaling.config import Cell
 from lmscaling.environment import processor
+from lmscaling.fields import Split
+from lmscaling.rows import Dataset
 
 # Tests run side by side; threads of several processes on the same cores wait for each other. The
 # variable is read when torch is loaded: in every process that a test starts, but here too late.
@@ -91,13 +93,22 @@ def write_shard(path: Path, tokens: np.ndarray, **values: Any) -> None:
     path.with_suffix(".json").write_text(json.dumps(sidecar | values))
 
 
-def write_tokens(folder: Path, train: list[int], validation: list[int]) -> Path:
-    """Shards of so many tokens each, from a fixed seed, and their manifest."""
+def write_tokens(
+    folder: Path, train: list[int], validation: list[int], row: Dataset | None = None
+) -> Path:
+    """Shards of so many tokens each, from a fixed seed, and their manifest.
+
+    With a dataset row they look to a workflow as if they had been made from it.
+    """
     rng = np.random.default_rng(0)
-    for split, lengths in (("train", train), ("validation", validation)):
+    splits: dict[Split, list[int]] = {"train": train, "validation": validation}
+    for split, lengths in splits.items():
         for i, n in enumerate(lengths):
             path = folder / f"{split}-{i:05d}.bin"
-            write_shard(path, rng.integers(0, 257, n).astype(np.uint16))
+            source = {"shard": i} | ({"files": row.files(split)[i]} if row else {})
+            write_shard(path, rng.integers(0, 257, n).astype(np.uint16), source=source)
+            if row and split == "validation":
+                path.with_suffix(".fingerprints").touch()
     counts = {"train": len(train), "validation": len(validation)}
     shards.write_manifest(folder / "manifest.json", counts)
     return folder / "manifest.json"

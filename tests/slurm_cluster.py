@@ -117,7 +117,8 @@ class Study:
         self.runs = list(laid_out.cells)
         tokens = self.results / "tokens" / laid_out.tokens
         tokens.mkdir(parents=True)
-        write_tokens(tokens, [3_000_000], [1000])
+        row = laid_out.study.datasets[laid_out.study.dataset]
+        write_tokens(tokens, [3_000_000], [1000], row)
 
     @property
     def results(self) -> Path:
@@ -134,7 +135,7 @@ class Study:
         ]
         path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
         source = f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'tests' / 'slurm_polls'}"
-        return subprocess.Popen(
+        self.last = subprocess.Popen(
             self.cluster.command(
                 self.root, path, source, "bash", "-c", 'echo $$ > pid; exec "$@"', "-", *words
             ),
@@ -142,6 +143,7 @@ class Study:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        return self.last
 
     def said(self) -> str:
         return (self.root / "said").read_text()
@@ -164,7 +166,12 @@ class Study:
     def trains(self, run: str, attempt: int = 1) -> str:
         """The job of a run as soon as its attempt has made some hundred updates."""
         log = self.scratch(run) / f"attempt-{attempt:03d}.jsonl"
-        eventually(lambda: log.is_file() and log.stat().st_size > 30_000, f"{log}: {self.said()}")
+
+        def begun() -> bool:
+            assert self.last.poll() is None, f"snakemake has ended: {self.said()}"
+            return log.is_file() and log.stat().st_size > 30_000
+
+        eventually(begun, str(log))
         return self.lock(run)["job"]
 
     def record(self, run: str) -> dict[str, Any]:

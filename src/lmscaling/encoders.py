@@ -178,8 +178,8 @@ def encode_with(
 
 def versions(row: Tokenizer) -> dict[str, str]:
     """Packages that made the ids, with their versions."""
-    names = ["tiktoken", *(["gigatoken"] if row.backend == "gigatoken" else [])]
-    return {name: version(name) for name in names}
+    fast = {"gigatoken": version("gigatoken")} if row.backend == "gigatoken" else {}
+    return {"tiktoken": tiktoken.__version__, **fast}
 
 
 def joined(ids: Ids, end_of_text: int) -> np.ndarray:

@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -209,17 +209,34 @@ def _job_has_ended(job: str) -> bool:
 
 
 def _break(path: Path, judged: tuple[Holder, float], said: str) -> None:
-    """Take away the lock that was judged, and no other."""
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.stale")
+    """Take away the lock that was judged, and no other.
+
+    One process at a time may do it: nobody else can then have put his own lock in its place between
+    the look and the removal.
+    """
+    turn = path.with_name(f"{path.name}.breaking")
+    mine = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    mine.touch()
     try:
-        path.rename(aside)
-    except FileNotFoundError:
-        return
-    if _read(aside) == judged:
-        print(said, file=sys.stderr, flush=True)
-    else:  # another was quicker to break it, and this is his lock
-        _linked(aside, path)
-    aside.unlink()
+        if _linked(mine, turn):
+            try:
+                if _read(path) == judged:
+                    path.unlink()
+                    print(said, file=sys.stderr, flush=True)
+            finally:
+                turn.unlink()
+        else:
+            _pass_over(turn, mine.stat().st_mtime)
+    finally:
+        mine.unlink()
+
+
+def _pass_over(turn: Path, now: float) -> None:
+    """Wait for the process whose turn it is, or end its turn if it was killed in it."""
+    with suppress(FileNotFoundError):
+        if now - turn.stat().st_mtime > STALE_SECONDS:
+            turn.unlink()
+    time.sleep(LOOK_SECONDS / 20)
 
 
 def _beat(path: Path, file: BinaryIO, released: threading.Event) -> None:
