@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -142,6 +143,8 @@ class Study:
             stdout=(self.root / "said").open("a"),
             stderr=subprocess.STDOUT,
             text=True,
+            # Tests that run in the background of a script have been told to ignore Ctrl-C.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         return self.last
 

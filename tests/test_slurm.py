@@ -257,4 +257,6 @@ def test_a_budget_longer_than_a_job_is_spent_to_the_update_in_several(limited):
     assert record["train_seconds"] == last[1]["train_seconds"]
     assert record["lost_seconds"] == 0
     ends = [row for row in study.log(run) if row["record"] == "end"]
-    assert {row["message"] for row in ends[:-1]} == {"the time limit of the job is near"}
+    # Slurm may send its own warning a minute early (man sbatch, --signal): as long as a job is.
+    own, warned = "the time limit of the job is near", "asked to stop by SIGTERM"
+    assert {own} <= {row["message"] for row in ends[:-1]} <= {own, warned}

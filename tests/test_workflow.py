@@ -221,7 +221,9 @@ def test_a_comment_in_the_study_plans_nothing(place):
 
 def test_a_comment_or_a_blank_in_a_rule_plans_nothing(place):
     place.edit("workflow/rules/train.smk", "rule train:", "# a comment\nrule train:")
-    place.edit("workflow/rules/train.smk", '" --scratch', '"  --scratch')
+    place.edit(
+        "workflow/rules/train.smk", '" {params.calibration} --', '"  {params.calibration} --'
+    )
     assert place.plan() == []
 
 
