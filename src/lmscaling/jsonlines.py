@@ -46,8 +46,8 @@ class Lines:
         try:
             with self.path.open("rb", buffering=0) as file:
                 raw = _Hashed(file)
-                plain = igzip.IGzipFile(fileobj=raw) if packed else raw
-                lines = io.BufferedReader(plain, BUFFER_BYTES)  # type: ignore[type-var]
+                plain: Any = igzip.IGzipFile(fileobj=raw) if packed else raw
+                lines = io.BufferedReader(plain, BUFFER_BYTES)
                 for number, line in enumerate(lines, start=1):
                     if not line.isspace():
                         yield self._text(line, number)
