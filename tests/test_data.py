@@ -122,7 +122,7 @@ def test_the_standard_library_splits_by_content_and_says_which_python(tmp_path):
     assert train["documents_dropped"] == 0
     assert train["source"]["python"] == train["versions"]["python"]
     assert len(train["documents_sha256"]) == 64
-    sides = [{*corpora.documents(given, s, 0)} for s in ("train", "validation")]
+    sides = [{*corpora.opened(given, s, 0).texts} for s in ("train", "validation")]
     assert not sides[0] & sides[1]
 
 
@@ -140,7 +140,7 @@ def test_sources_of_packages_come_once_each_and_documents_of_others_validate(tmp
     tokenize(given, "validation", 0, tmp_path / "validation-00000.bin")
     made = tokenize(given, "train", 0, tmp_path / "train-00000.bin")
     assert (made["documents"], made["documents_dropped"]) == (2, 1)
-    assert [*corpora.documents(given, "validation", 0)] == ["shared", "prose"]
+    assert [*corpora.opened(given, "validation", 0).texts] == ["shared", "prose"]
     assert corpus({"kind": "stdlib"}).source.identity() == {"kind": "stdlib"}
 
 
@@ -160,9 +160,9 @@ def test_held_out_documents_stay_held_out_when_files_are_added(tmp_path):
     first, second = (lines(tmp_path / n, texts) for n in ("a.jsonl", "b.jsonl"))
     source = {"kind": "jsonl", "train": [first, second], "holdout": 0.1}
     made = corpus(source)
-    held = {*corpora.documents(made, "validation", 0)}
+    held = {*corpora.opened(made, "validation", 0).texts}
     assert 10 < len(held) < 100
-    assert all(not held & {*corpora.documents(made, "train", i)} for i in (0, 1))
+    assert all(not held & {*corpora.opened(made, "train", i).texts} for i in (0, 1))
 
 
 BROKEN = [

@@ -40,7 +40,7 @@ def row(folder, **values):
 
 
 def names(given, split, shard):
-    return "".join(text[-1] for text in corpora.documents(given, split, shard))
+    return "".join(text[-1] for text in corpora.opened(given, split, shard).texts)
 
 
 def test_a_shard_is_made_from_so_many_files_by_name(folder):
@@ -74,8 +74,8 @@ def test_a_folder_without_validation_holds_out_documents_of_its_first_shard(fold
     for i in range(200):
         (folder / "train" / f"{i:03d}.txt").write_text(f"text {i}")
     given = row(folder, validation="", holdout=0.2, n_files=207, files_per_shard=150)
-    sides = [{*corpora.documents(given, "validation", 0)}]
-    sides += [{*corpora.documents(given, "train", i)} for i in range(2)]
+    sides = [{*corpora.opened(given, "validation", 0).texts}]
+    sides += [{*corpora.opened(given, "train", i).texts} for i in range(2)]
     assert sides[0]
     assert len(set.union(*sides)) == sum(map(len, sides))
     assert len(sides[0] | sides[1]) == 150

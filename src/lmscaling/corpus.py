@@ -39,21 +39,6 @@ def fingerprint(text: str) -> bytes:
     return xxhash.xxh3_128_digest(text.encode("utf-8", "surrogatepass"))
 
 
-def documents(corpus: Corpus, split: Split, shard: int, file: Path | None = None) -> Iterator[str]:
-    """The documents of one source shard, in order.
-
-    Args:
-        corpus: What is read.
-        split: ``"train"`` or ``"validation"``.
-        shard: Number of the source shard, from 0.
-        file: Where a hub row's file lies, if not in the row's own folder.
-
-    Raises:
-        UserError: A file is missing, cut short, or holds something else than documents.
-    """
-    return opened(corpus, split, shard, file).texts
-
-
 @dataclass
 class Source:
     """One source shard while it is read."""
@@ -75,7 +60,18 @@ class Source:
 
 
 def opened(corpus: Corpus, split: Split, shard: int, file: Path | None = None) -> Source:
-    """A source shard about to be read; arguments and errors as those of ``documents``."""
+    """A source shard about to be read; its documents come in order.
+
+    Args:
+        corpus: What is read.
+        split: ``"train"`` or ``"validation"``.
+        shard: Number of the source shard, from 0.
+        file: Where a hub row's file lies, if not in the row's own folder.
+
+    Raises:
+        UserError: Now or while the documents are read: a file is missing, cut short, or holds
+            something else than documents.
+    """
     row = corpus.source
     names = row.files(split)
     if not 0 <= shard < len(names):
