@@ -60,11 +60,38 @@ class Cluster:
 
     def run(self, *command: str) -> str:
         """What a command says that must succeed."""
-        done = subprocess.run(
-            self.command(self.folder, *command), capture_output=True, text=True, check=False
-        )
+        done = self._tried(*command)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
+
+    def kill(self, *pids: str) -> None:
+        """End processes without a warning, some of which may be ending by themselves."""
+        self._tried("kill", "-KILL", *pids)
+
+        def gone() -> bool:
+            states = self._tried("ps", "--no-headers", "-o", "stat", "-p", ",".join(pids)).stdout
+            return all(state.startswith("Z") for state in states.split())
+
+        eventually(gone, f"end of {pids}")
+
+    def heal(self) -> None:
+        """A node that takes jobs, whatever a test that failed has left."""
+        if not self._tried("pgrep", "-x", "slurmd").stdout:
+            self.run("slurmd")
+
+        def well() -> bool:
+            state = self.run("sinfo", "--noheader", "--format=%T", "--partition=main").strip()
+            if state.startswith("drain"):
+                self.run("scontrol", "update", "NodeName=node1", "State=RESUME")
+            return not state.endswith("*") and not state.startswith(("down", "drain", "unk"))
+
+        eventually(well, "node that takes jobs")
+
+    def _tried(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.command(self.folder, *command),
+            capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
+        )  # fmt: skip
 
     def jobs(self, what: str, **only: str) -> list[str]:
         """Something of every job that has not ended, as ``squeue --format`` names it."""
@@ -125,6 +152,11 @@ class Study:
     def results(self) -> Path:
         return self.root / "results" / "tiny"
 
+    @property
+    def pid(self) -> str:
+        """Process of the Snakemake that was started last, inside."""
+        return (self.root / "pid").read_text().strip()
+
     def start(self, *arguments: str, partition: str = "main") -> "subprocess.Popen[str]":
         """Snakemake as a user types it, with short waits; all records unless told otherwise."""
         targets = [f"results/tiny/runs/{run}/run.json" for run in self.runs]
@@ -166,16 +198,24 @@ class Study:
 
         return eventually(read, f"lock of {run} in {self.said()}")
 
-    def trains(self, run: str, attempt: int = 1) -> str:
-        """The job of a run as soon as its attempt has made some hundred updates."""
-        log = self.scratch(run) / f"attempt-{attempt:03d}.jsonl"
+    def trains(self, run: str) -> str:
+        """The job of a run that has made some hundred updates, and now stands still.
+
+        What a test does to it hits it in the middle, however fast it is; ``go_on`` lets it go.
+        """
+        log = self.scratch(run) / "attempt-001.jsonl"
 
         def begun() -> bool:
             assert self.last.poll() is None, f"snakemake has ended: {self.said()}"
             return log.is_file() and log.stat().st_size > 30_000
 
         eventually(begun, str(log))
+        self.cluster.run("kill", "-STOP", str(self.lock(run)["pid"]))
         return self.lock(run)["job"]
+
+    def go_on(self, run: str) -> None:
+        """Let a run train that stands still."""
+        self.cluster.run("kill", "-CONT", str(self.lock(run)["pid"]))
 
     def record(self, run: str) -> dict[str, Any]:
         return json.loads((self.results / "runs" / run / "run.json").read_text())

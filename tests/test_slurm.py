@@ -36,6 +36,12 @@ def begun(limited):
     """It takes long, and needs nobody."""
 
 
+@pytest.fixture(autouse=True)
+def node(cluster):
+    """A test that failed must not be the reason why the next one fails."""
+    cluster.heal()
+
+
 def targets(study):
     return [f"results/tiny/runs/{run}/run.json" for run in study.runs]
 
@@ -69,6 +75,8 @@ def test_preempted_runs_go_on_whatever_the_partition_does_with_them(cluster, tmp
     running = {name: study.start(partition=name) for name, study in studies.items()}
     for study in studies.values():
         study.trains(study.runs[0])
+    for study in studies.values():
+        study.go_on(study.runs[0])
     cluster.run("srun", "--partition=urgent", "--cpus-per-task=64", "true")
     for name, study in studies.items():
         study.finish(running[name])
@@ -78,12 +86,12 @@ def test_preempted_runs_go_on_whatever_the_partition_does_with_them(cluster, tmp
 
 
 def test_a_killed_submitter_is_started_again_and_no_cell_is_trained_twice(cluster, tmp_path):
-    study = Study(cluster, tmp_path / "x", budget="7500 updates")
+    study = Study(cluster, tmp_path / "x", budget="4000 updates")
     (run,) = study.runs
     first = study.start()
     job = study.trains(run)
-    cluster.run("kill", "-9", (study.root / "pid").read_text().strip())
-    first.wait()
+    cluster.kill(study.pid)
+    first.wait(60)
     study.finish(study.start("--unlock"))
     second = study.start()
     twin = eventually(
@@ -92,6 +100,7 @@ def test_a_killed_submitter_is_started_again_and_no_cell_is_trained_twice(cluste
     )
     assert study.lock(run)["job"] == job
     assert cluster.jobs("%E", jobs=twin[0]) == [f"afterany:{job}(unfulfilled)"]
+    study.go_on(run)
     study.finish(second)
     assert f"{run} is with Slurm already, as job {job}" in study.said()
     assert_whole(study, run, 1)
@@ -102,7 +111,8 @@ def test_after_ctrl_c_the_same_command_goes_on(cluster, tmp_path):
     (run,) = study.runs
     first = study.start()
     study.trains(run)
-    cluster.run("kill", "-INT", (study.root / "pid").read_text().strip())
+    study.go_on(run)
+    cluster.run("kill", "-INT", study.pid)
     assert first.wait(60) == 1
     study.finish(study.start())
     record, starts = assert_whole(study, run, 2)
@@ -124,9 +134,11 @@ def storm(cluster, tmp_path_factory):
     study.scratch(broken).write_text("a file where a folder must be")
     snakemake = study.start("--retries", "1", "--", *targets(study))
     jobs = {run: study.trains(run) for run in (left, cancelled, requeued, killed)}
+    cluster.kill(str(study.lock(killed)["pid"]))
+    for run in (left, cancelled, requeued):
+        study.go_on(run)
     cluster.run("scancel", jobs[cancelled])
     cluster.run("scontrol", "requeue", jobs[requeued])
-    cluster.run("kill", "-9", str(study.lock(killed)["pid"]))
     study.finish(snakemake, code=1)
     return study
 
@@ -179,7 +191,9 @@ def test_a_run_is_whole_after_its_node_came_back(cluster, tmp_path, all_of_it, n
         dying += cluster.run("pgrep", "-f", rf"slurmstepd: \[{job}\.").split()
         listed = cluster.run("scontrol", "listpids", job).splitlines()[1:]
         dying += [line.split()[0] for line in listed if line.split()[0] != "-1"]
-    cluster.run("kill", "-9", *dying)
+    cluster.kill(*dying)
+    if not all_of_it:
+        study.go_on(run)
     cluster.run("slurmd")
     study.finish(snakemake)
     assert_whole(study, run, n_attempts)
@@ -218,8 +232,8 @@ def test_seventy_two_cells_are_submitted_in_seconds_each_with_what_it_needs(clus
         ("1", "16", "gres:gpu:4", "12:00:00", "125G")
     }
     assert len(asked) == 60
-    cluster.run("kill", "-9", (study.root / "pid").read_text().strip())
-    snakemake.wait()
+    cluster.kill(study.pid)
+    snakemake.wait(60)
     cluster.run("scancel", "--partition=closed")
 
 
