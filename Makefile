@@ -24,7 +24,7 @@ demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
 	@echo "report: $(CURDIR)/results/demo/report.html"
 
 test: $(TESTABLE) ## run the tests
-	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/ruff check src tests benchmarks

@@ -54,6 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The file that takes longest first: what is left at the end would run on one core."""
+    items.sort(key=lambda item: "slurm" not in item.keywords)
+
+
 @pytest.fixture
 def values() -> dict[str, Any]:
     """The values of a tiny study; a test changes what it is about."""
