@@ -55,6 +55,17 @@ DEVICE_FILES = {
 }
 """What only the study of a device has, by kind."""
 
+COLUMNS = {
+    "run": records.run_columns,
+    "log": records.log_columns,
+    "evaluation": records.evaluation_columns,
+    "measurement": times.measurement_columns,
+    "bench": times.bench_columns,
+    "check": findings.check_columns,
+    "numerics": findings.numerics_columns,
+}
+"""What each kind of file has in its lines."""
+
 
 def build(study: Path) -> dict[str, int]:
     """Read all records, logs and evaluations of ``results/<study>/`` into ``store/`` there.
@@ -69,20 +80,9 @@ def build(study: Path) -> dict[str, int]:
         UserError: There is no such study, or a record or a published file is not whole.
     """
     cells, others = _contents(study)
-    run_files = sorted(study.glob("runs/*/run.json"))
-    for path in run_files:
+    found = _files(study)
+    for path in found["run"]:
         _check_record(path)
-    over = {path.parent.name for path in run_files}
-    log_files = [path.with_name("log.jsonl") for path in run_files]
-    log_files += [
-        p for p in sorted(study.glob("scratch/*/attempt-*.jsonl")) if p.parent.name not in over
-    ]
-    evaluation_files = sorted(study.glob("evaluations/*/*.jsonl"))
-    points = sorted(study.glob("speed/*/*/*.json"))
-    measurement_files = [path for path in points if path.name != "sweep.json"]
-
-    device_files = {kind: sorted(study.glob(glob)) for kind, glob in DEVICE_FILES.items()}
-
     out = study / "store"
     out.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as folder:
@@ -91,24 +91,11 @@ def build(study: Path) -> dict[str, int]:
         nothing.touch()
         with duckdb.connect(work / "store.duckdb") as db:
             _fill_cells(db, cells)
-            for name, value in {
-                "run_files": [str(p) for p in run_files] or [str(nothing)],
-                "log_files": [str(p) for p in log_files if p.is_file()] or [str(nothing)],
-                "evaluation_files": [str(p) for p in evaluation_files] or [str(nothing)],
-                "measurement_files": [str(p) for p in measurement_files] or [str(nothing)],
-                **{
-                    f"{kind}_files": [str(p) for p in paths] or [str(nothing)]
-                    for kind, paths in device_files.items()
-                },
-                "run_columns": records.run_columns(),
-                "log_columns": records.log_columns(),
-                "evaluation_columns": records.evaluation_columns(),
-                "measurement_columns": times.measurement_columns(),
-                "bench_columns": times.bench_columns(),
-                "check_columns": findings.check_columns(),
-                "numerics_columns": findings.numerics_columns(),
-            }.items():
-                db.execute(f"SET VARIABLE {name} = ?", [value])
+            for kind, paths in found.items():
+                names = [str(path) for path in paths or [nothing]]
+                db.execute(f"SET VARIABLE {kind}_files = ?", [names])
+            for kind, columns in COLUMNS.items():
+                db.execute(f"SET VARIABLE {kind}_columns = ?", [columns()])
             db.execute(_sql("store.sql"))
             _fill_spikes(db)
             if others:  # behind the spikes: curves that were thinned have none to find
@@ -118,6 +105,23 @@ def build(study: Path) -> dict[str, int]:
         for name in [*(f"{name}.parquet" for name in records.EXPORTS), "store.duckdb"]:
             (work / name).replace(out / name)
     return counts
+
+
+def _files(study: Path) -> dict[str, list[Path]]:
+    """What there is to read, by kind; of a run that is not over the logs of its attempts."""
+    runs = sorted(study.glob("runs/*/run.json"))
+    over = {path.parent.name for path in runs}
+    attempts = sorted(study.glob("scratch/*/attempt-*.jsonl"))
+    logs = [path.with_name("log.jsonl") for path in runs]
+    logs += [path for path in attempts if path.parent.name not in over]
+    points = sorted(study.glob("speed/*/*/*.json"))
+    return {
+        "run": runs,
+        "log": [path for path in logs if path.is_file()],
+        "evaluation": sorted(study.glob("evaluations/*/*.jsonl")),
+        "measurement": [path for path in points if path.name != "sweep.json"],
+        **{kind: sorted(study.glob(glob)) for kind, glob in DEVICE_FILES.items()},
+    }
 
 
 @contextmanager

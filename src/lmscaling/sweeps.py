@@ -5,7 +5,7 @@ measured by one job on one device. A series is what differs in the context only;
 memory or patience does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -144,48 +144,57 @@ def _sweeps(study: Study, speed: Speed) -> list[Sweep]:
         repeats=speed.repeats,
         point_seconds=speed.point_seconds,
     )
-    made: list[Sweep] = []
-    if step := speed.time_step:
-        points = [
-            _point(implementation, context=context)
-            for context in sorted(step.contexts)
-            for implementation in step.implementations
-        ]
-        for size in step.sizes:
-            cell = _cell(study, size)
-            if tune := speed.tune_chunk:
-                chunks = [
-                    _point(implementation, context=context, chunk=chunk)
-                    for context in sorted(step.contexts)
-                    for implementation in tune.implementations
-                    for chunk in tune.chunks
-                    if chunk <= context
-                ]
-                made.append(sweep(kind="tune_chunk", name=size, cell=cell, points=chunks))
-            made.append(sweep(kind="time_step", name=size, cell=cell, points=points))
-    if full := speed.time_throughput:
-        points = [
-            _point(implementation, context=context, batch=max(1, full.tokens // context))
-            for context in sorted(full.contexts)
-            for implementation in full.implementations
-        ]
-        for size in full.sizes:
-            cell = _cell(study, size)
-            made.append(sweep(kind="time_throughput", name=size, cell=cell, points=points))
-    if decode := speed.time_decode:
-        points = [
-            _point(attention, context=context, batch=batch)
-            for context in sorted(decode.contexts)
-            for batch in decode.batches
-            for attention in decode.attentions
-        ]
-        for size in decode.sizes:
-            cell = _cell(study, size)
-            made.append(sweep(kind="time_decode", name=size, cell=cell, points=points))
+    made = [*_steps(study, speed, sweep), *_throughputs(study, speed, sweep)]
+    made += _decodes(study, speed, sweep)
     made += [_layer(layer, sweep) for layer in speed.time_layer]
     if speed.copy_task:
         made.append(_copy(study, speed.copy_task, sweep))
     return made
+
+
+def _steps(study: Study, speed: Speed, sweep: Callable[..., Sweep]) -> Iterator[Sweep]:
+    if not (step := speed.time_step):
+        return
+    contexts = sorted(step.contexts)
+    points = [_point(i, context=context) for context in contexts for i in step.implementations]
+    for size in step.sizes:
+        cell = _cell(study, size)
+        if tune := speed.tune_chunk:
+            chunks = [
+                _point(implementation, context=context, chunk=chunk)
+                for context in contexts
+                for implementation in tune.implementations
+                for chunk in tune.chunks
+                if chunk <= context
+            ]
+            yield sweep(kind="tune_chunk", name=size, cell=cell, points=chunks)
+        yield sweep(kind="time_step", name=size, cell=cell, points=points)
+
+
+def _throughputs(study: Study, speed: Speed, sweep: Callable[..., Sweep]) -> Iterator[Sweep]:
+    if not (full := speed.time_throughput):
+        return
+    points = [
+        _point(implementation, context=context, batch=max(1, full.tokens // context))
+        for context in sorted(full.contexts)
+        for implementation in full.implementations
+    ]
+    for size in full.sizes:
+        cell = _cell(study, size)
+        yield sweep(kind="time_throughput", name=size, cell=cell, points=points)
+
+
+def _decodes(study: Study, speed: Speed, sweep: Callable[..., Sweep]) -> Iterator[Sweep]:
+    if not (decode := speed.time_decode):
+        return
+    points = [
+        _point(attention, context=context, batch=batch)
+        for context in sorted(decode.contexts)
+        for batch in decode.batches
+        for attention in decode.attentions
+    ]
+    for size in decode.sizes:
+        yield sweep(kind="time_decode", name=size, cell=_cell(study, size), points=points)
 
 
 def _point(implementation: str, **values: Any) -> Point:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tiktoken
 
 from lmscaling import __version__, documents, encoders, shards, vocabulary
 from lmscaling import corpus as corpora
@@ -83,24 +84,12 @@ def tokenize(
     sidecar = {
         "split": split,
         "tokens": writer.tokens,
-        "documents": kept.n,
-        "documents_dropped": kept.dropped,
-        "own_context": documents.own_context(np.concatenate(lengths)),
         "sha256": writer.sha256,
-        "documents_sha256": kept.sha256.hexdigest(),
-        "dataset": corpus.dataset,
+        **kept.described(),
+        "own_context": documents.own_context(np.concatenate(lengths)),
         "source": origin,
-        "tokenizer": corpus.tokenizer,
-        "encoding": corpus.encoding.encoding,
-        "end_of_text": encoder.eot_token,
-        **vocabulary.identity(encoder),
-        "backend": corpus.encoding.backend,
+        **_described(corpus, encoder),
         "compared_documents": compared,
-        "versions": {
-            "lmscaling": __version__,
-            "python": platform.python_version(),
-            **encoders.versions(corpus.encoding),
-        },
     }
     write_json(out.with_suffix(".json"), sidecar)
     return sidecar
@@ -132,6 +121,31 @@ class _Kept:
             if self.keep:
                 self.fingerprints.append(key)
             yield text
+
+    def described(self) -> dict[str, Any]:
+        """What a sidecar says of them."""
+        return {
+            "documents": self.n,
+            "documents_dropped": self.dropped,
+            "documents_sha256": self.sha256.hexdigest(),
+        }
+
+
+def _described(corpus: Corpus, encoder: tiktoken.Encoding) -> dict[str, Any]:
+    """What a sidecar says of its dataset and tokenizer."""
+    return {
+        "dataset": corpus.dataset,
+        "tokenizer": corpus.tokenizer,
+        "encoding": corpus.encoding.encoding,
+        "end_of_text": encoder.eot_token,
+        **vocabulary.identity(encoder),
+        "backend": corpus.encoding.backend,
+        "versions": {
+            "lmscaling": __version__,
+            "python": platform.python_version(),
+            **encoders.versions(corpus.encoding),
+        },
+    }
 
 
 def _batches(texts: Iterator[str], n: int) -> Iterator[list[str]]:

@@ -105,82 +105,91 @@ def _attempt(
     module: Training, scratch: Path, record: Path, calibration: Calibration, deadline: float
 ) -> records.Run:
     """One attempt of rank 0: go on from the newest checkpoint, and close the run if it ends."""
-    cell, started = module.cell, environment.now()
-    described = environment.describe(cell.gpus)
-    no_trunk = ""
+    described = _described(module, calibration)
+    start, no_trunk = None, ""
     try:
         start = _resume(module, scratch, record)
     except branch.NoTrunk as reason:
-        start, no_trunk = None, str(reason)
-    common = {
-        "calibration": dump(calibration),
-        "params": module.model.params,
-        "params_total": module.model.params_total,
-        "flops_per_token": module.model.flops_per_token(),
-    }
+        no_trunk = str(reason)
     with Log(scratch) as log, Ledger(scratch, log.attempt) as ledger:
-        log.write(
-            records.Header(
-                attempt=log.attempt,
-                start_update=module.updates,
-                run=cell.run,
-                cell=dump(cell),
-                started=started,
-                environment=described,
-                **common,
-            )
-        )
-        boundary = Boundary(cell, Writer(log, ledger), start, deadline)
+        log.write(records.Header(attempt=log.attempt, start_update=module.updates, **described))
+        boundary = Boundary(module.cell, Writer(log, ledger), start, deadline)
         if start and module.decay:
-            end = branch.fixed_end(ledger, start[0], module.decay.end)
-            module.decay = replace(module.decay, end=end)
+            fixed = branch.fixed_end(ledger, start[0], module.decay.end)
+            module.decay = replace(module.decay, end=fixed)
         if no_trunk:
             boundary.end("no_trunk", no_trunk)
-        elif reason := hopeless(entries(ledger.path)):
-            boundary.end("crashed", reason)
-        elif module.updates and boundary.spent(module):
-            boundary.end("done", "")
         else:
-            with _accounted(ledger, module, boundary):
-                _fit(boundary, module)
-        ended = environment.now()
-        log.write(
-            records.End(
-                attempt=log.attempt,
-                update=module.updates,
-                status=boundary.status,
-                message=boundary.message,
-                ended=ended,
-            )
-        )
-        if boundary.status not in records.STATUSES:
-            sys.exit(INTERRUPTED)
-        account = ledger.account()
-        shard, identity = module.reached()
-        run = records.Run(
-            run=cell.run,
-            name=cell.name,
-            cell=dump(cell),
+            _go_on(module, boundary, ledger)
+        end = records.End(
+            attempt=log.attempt,
+            update=module.updates,
             status=boundary.status,
             message=boundary.message,
-            attempts=log.attempt,
-            updates=module.updates,
-            tokens=module.updates * cell.update_tokens,
-            train_seconds=boundary.clock.seconds,
-            attempt_seconds=account.attempt_seconds,
-            lost_seconds=account.lost_seconds,
-            gpu_hours=account.attempt_seconds * cell.gpus / 3600,
-            data={"folder": cell.data.folder, "shard": shard, "id": identity},
-            environment=described,
-            started=started,
-            ended=ended,
-            **common,
+            ended=environment.now(),
         )
+        log.write(end)
+        if boundary.status not in records.STATUSES:
+            sys.exit(INTERRUPTED)
+        run = _record(module, boundary, ledger, end, described)
         with _undisturbed():
             if module.updates:
                 checkpoint.save_weights(record.with_name("model.safetensors"), module.model)
             publish(scratch, record, run)
     return run
+
+
+def _described(module: Training, calibration: Calibration) -> dict[str, Any]:
+    """What the header of an attempt and the record of its run both say."""
+    cell = module.cell
+    return {
+        "run": cell.run,
+        "cell": dump(cell),
+        "started": environment.now(),
+        "environment": environment.describe(cell.gpus),
+        "calibration": dump(calibration),
+        "params": module.model.params,
+        "params_total": module.model.params_total,
+        "flops_per_token": module.model.flops_per_token(),
+    }
+
+
+def _go_on(module: Training, boundary: Boundary, ledger: Ledger) -> None:
+    """Train on, unless it would be in vain."""
+    if reason := hopeless(entries(ledger.path)):
+        boundary.end("crashed", reason)
+    elif module.updates and boundary.spent(module):
+        boundary.end("done", "")
+    else:
+        with _accounted(ledger, module, boundary):
+            _fit(boundary, module)
+
+
+def _record(
+    module: Training,
+    boundary: Boundary,
+    ledger: Ledger,
+    end: records.End,
+    described: dict[str, Any],
+) -> records.Run:
+    """The record of a run that has ended."""
+    cell, account = module.cell, ledger.account()
+    shard, identity = module.reached()
+    return records.Run(
+        name=cell.name,
+        status=end.status,
+        message=end.message,
+        attempts=end.attempt,
+        updates=end.update,
+        tokens=end.update * cell.update_tokens,
+        train_seconds=boundary.clock.seconds,
+        attempt_seconds=account.attempt_seconds,
+        lost_seconds=account.lost_seconds,
+        gpu_hours=account.attempt_seconds * cell.gpus / 3600,
+        data={"folder": cell.data.folder, "shard": shard, "id": identity},
+        ended=end.ended,
+        **described,
+    )
 
 
 @contextmanager
