@@ -26,7 +26,7 @@ statuses = [record["status"] for record in records]
 assert statuses == ["done"] * 30, statuses
 
 branches = [record for record in records if record["cell"]["branch"]]
-assert sorted(b["updates"] for b in branches) == [100, 100, 200, 200, 400, 400]
+assert sorted(b["updates"] for b in branches) == [90, 90, 180, 180, 360, 360]
 for branch in branches:
     rows = map(json.loads, (demo / f"runs/{branch['run']}/log.jsonl").open())
     assert [row["lr"] for row in rows if row["record"] == "update"][-1] == 0, branch["name"]
