@@ -94,12 +94,17 @@ def test_a_killed_submitter_is_started_again_and_no_cell_is_trained_twice(cluste
     first.wait(60)
     study.finish(study.start("--unlock"))
     second = study.start()
-    twin = eventually(
-        lambda: cluster.jobs("%i", states="PENDING", name=",".join(cluster.jobs("%j"))),
+    waiting = eventually(
+        # Other tests' jobs wait too.
+        lambda: [
+            line.split("|")[0]
+            for line in cluster.jobs("%E|%Z", states="PENDING")
+            if line.endswith(f"|{study.root}")
+        ],
         "job behind the first",
     )
     assert study.lock(run)["job"] == job
-    assert cluster.jobs("%E", jobs=twin[0]) == [f"afterany:{job}(unfulfilled)"]
+    assert waiting == [f"afterany:{job}(unfulfilled)"]
     study.go_on(run)
     study.finish(second)
     assert f"{run} is with Slurm already, as job {job}" in study.said()
@@ -251,9 +256,10 @@ def test_two_ranks_train_in_one_task_of_a_job(cluster, cell, tmp_path):
     done = subprocess.run(
         cluster.command(
             tmp_path, f"PYTHONPATH={ROOT / 'src'}", "OMP_NUM_THREADS=1",
-            "srun", "--ntasks=1", "--cpus-per-task=2", *command,
+            # Without --mem it would wait for all of the node's memory.
+            "srun", "--ntasks=1", "--cpus-per-task=2", "--mem=1G", *command,
         ),
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, timeout=slurm_cluster.PATIENCE_SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "runs" / cell.run / "run.json").read_text())
