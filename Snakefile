@@ -11,7 +11,11 @@ from pathlib import Path
 
 from snakemake.utils import available_cpu_count, min_version
 
-from lmscaling import cluster, forecast, grid, records, registry, supply, sweeps
+from lmscaling import registry
+from lmscaling.config import grid, sweeps
+from lmscaling.plan import jobs, text_needs
+from lmscaling.records import run as records
+from lmscaling.runtime import slurm
 from lmscaling.errors import UserError
 
 min_version("9.20")
@@ -53,7 +57,7 @@ if workflow.resource_settings.cores is None and workflow.resource_settings.nodes
 # Inside a Slurm job Snakemake runs once more: it makes one file, and asks Slurm nothing.
 IN_JOB = workflow.remote_exec
 if not IN_JOB:
-    cluster.see_ends()
+    slurm.see_ends()
 
 # Jobs find the Python that runs this workflow, whether or not its environment is activated.
 shell.prefix(f'PATH="{Path(sys.executable).parent}:$PATH"; ')

@@ -16,13 +16,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lmscaling import forecast, grid, optimizer, shards
-from lmscaling.config import Cell
-from lmscaling.explain import checked
-from lmscaling.model import GPT
-from lmscaling.rows import Corpus
-from lmscaling.stream import Stream
-from lmscaling.tokenize import tokenize
+from lmscaling.config import grid, study_file
+from lmscaling.config.cell import Cell
+from lmscaling.config.datasets import Corpus
+from lmscaling.config.validation import checked
+from lmscaling.data import shards
+from lmscaling.data.stream import Stream
+from lmscaling.data.tokenize import tokenize
+from lmscaling.model import optimizer
+from lmscaling.model.gpt import GPT
+from lmscaling.plan import estimate
 from lmscaling.train.module import micro_batches
 from lmscaling.train.run import train
 
@@ -32,7 +35,7 @@ PAIRS, UPDATES = 10, 100
 
 def cells() -> dict[str, Cell]:
     """Two cells of the demo: an update that takes milliseconds, and one that takes tens of them."""
-    study = grid.read_study([ROOT / "config/study.yaml", ROOT / "config/demo.yaml"])
+    study = study_file.read_study([ROOT / "config/study.yaml", ROOT / "config/demo.yaml"])
     made = {c.name: c for c in grid.expand(study).cells.values()}
     names = ("linear-2k-ctx64-s0", "linear-100k-ctx1024-s0")
     never = replace(made[names[0]].validation, every_tokens=2**40)
@@ -65,7 +68,7 @@ def bare(cell: Cell, stream: Stream) -> float:
     for update in range(1, UPDATES + 1):
         slab = torch.from_numpy(stream.slab(update, cell.update_tokens).astype("int64"))
         total = torch.zeros(())
-        for x_BT, y_BT in micro_batches(slab, cell.context, forecast.sequences(cell)):
+        for x_BT, y_BT in micro_batches(slab, cell.context, estimate.sequences(cell)):
             loss = gpt.loss(x_BT, y_BT)
             loss.backward()
             total += loss.detach()

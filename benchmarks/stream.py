@@ -22,11 +22,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from lmscaling import grid, shards
-from lmscaling.explain import checked
-from lmscaling.rows import Corpus
-from lmscaling.stream import Stream
-from lmscaling.tokenize import tokenize
+from lmscaling.config import grid, study_file
+from lmscaling.config.datasets import Corpus
+from lmscaling.config.validation import checked
+from lmscaling.data import shards
+from lmscaling.data.stream import Stream
+from lmscaling.data.tokenize import tokenize
 from lmscaling.train.module import Updates, micro_batches
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +65,7 @@ def ways(stream: Stream) -> dict[str, Callable[[int], object]]:
     """What is timed, by name: each takes the number of an update."""
     file = os.open(stream.folder / stream.shards[0].file, os.O_RDONLY)
     there = memoryview(bytearray(2 * UPDATE_TOKENS))
-    study = grid.read_study([ROOT / "config/study.yaml"])
+    study = study_file.read_study([ROOT / "config/study.yaml"])
     cell = replace(next(iter(grid.expand(study).cells.values())), epochs=10**6)
     slabs = iter(DataLoader(Updates(stream, cell, done=0, rank=0, world=1), batch_size=None))
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lmscaling import spikes
 from lmscaling.files import write_text
+from lmscaling.store import spikes
 
 POINTS = 64
 """A curve on a logarithmic axis shows no more."""

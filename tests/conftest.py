@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from lmscaling import forecast, grid, shards, vocabulary
-from lmscaling.config import Cell
-from lmscaling.environment import processor
-from lmscaling.fields import Split
-from lmscaling.rows import Dataset
+from lmscaling.config import grid
+from lmscaling.config.cell import Cell
+from lmscaling.config.datasets import Dataset
+from lmscaling.config.types import Split
+from lmscaling.data import shards, vocabulary
+from lmscaling.plan import estimate
+from lmscaling.runtime.environment import processor
 
 # Tests run side by side; threads of several processes on the same cores wait for each other. The
 # variable is read when torch is loaded: in every process that a test starts, but here too late.
@@ -126,7 +128,7 @@ def calibration(folder: Path, cell: Cell, **way: Any) -> Path:
         "device": processor(),
         "versions": {},
         "measured": False,
-        "micro_batch": forecast.sequences(cell),
+        "micro_batch": estimate.sequences(cell),
     }
     path = folder / "calibration.json"
     path.write_text(json.dumps(made | way))

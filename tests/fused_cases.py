@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lmscaling.kernels import feature_maps
-from lmscaling.kernels.fused import decode, launch, op
-from lmscaling.kernels.fused.plan import Config, Plan, Shape
+from lmscaling.kernels.chunked_triton import decode, launch, op
+from lmscaling.kernels.chunked_triton.plan import Config, Plan, Shape
 from lmscaling.kernels.linear import chunked
 
 DEVICE = "cuda"

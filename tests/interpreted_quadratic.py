@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils import deterministic
 
+from lmscaling.bench.checks import exactness
 from lmscaling.kernels import feature_maps
-from lmscaling.kernels.quadratic import launch, op
-from lmscaling.speed import exactness
+from lmscaling.kernels.tiled_triton import launch, op
 
 assert interpreter
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from test_store import end, header, log, record, update, validation
 
-from lmscaling import grid
+from lmscaling.config import study_file
 
 N = {"s": 40e6, "m": 110e6, "l": 300e6, "xl": 800e6}
 PARAMETERS = {"E": 1.7, "A": 400.0, "B": 410.0, "alpha": 0.34, "beta": 0.28}
@@ -40,7 +40,7 @@ def write(folder, values, branches=True, trunks=True, seed=0):
     """Lay out the study in a folder and record all its runs."""
     folder.mkdir(exist_ok=True)
     (folder / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    laid_out = grid.read_record(folder / "study.json").grid
+    laid_out = study_file.read_record(folder / "study.json").grid
     rng = np.random.default_rng(seed)
     luck = {run: rng.normal(0, NOISE) for run in laid_out.cells}
     for run, cell in laid_out.cells.items() if trunks else ():

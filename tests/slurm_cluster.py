@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import yaml
 from conftest import ROOT, STUDY, write_tokens
 
-from lmscaling import grid
+from lmscaling.config import grid, study_file
 
 NEEDED = ("slurmctld", "slurmd", "munged", "ip", "unshare", "nsenter")
 PATIENCE_SECONDS = 180.0
@@ -141,7 +141,9 @@ class Study:
         }  # fmt: skip
         values |= changes
         (root / "tiny.yaml").write_text(yaml.safe_dump(values))
-        laid_out = grid.expand(grid.read_study([root / "config/study.yaml", root / "tiny.yaml"]))
+        laid_out = grid.expand(
+            study_file.read_study([root / "config/study.yaml", root / "tiny.yaml"])
+        )
         self.runs = list(laid_out.cells)
         tokens = self.results / "tokens" / laid_out.tokens
         tokens.mkdir(parents=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import duckdb
 
-from lmscaling.findings import Numerics
-from lmscaling.records import line
-from lmscaling.times import Bench, KernelTime, Measurement
+from lmscaling.records.checks import Numerics
+from lmscaling.records.run import line
+from lmscaling.records.timing import Bench, KernelTime, Measurement
 
 DEVICE, OTHER_DEVICE = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 VERSIONS = {"lmscaling": "0.1.0", "torch": "2.11.0"}

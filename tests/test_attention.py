@@ -6,7 +6,7 @@ import torch._dynamo.testing
 
 from lmscaling import attention, registry
 from lmscaling.errors import UserError
-from lmscaling.position import Rotary, unrotated
+from lmscaling.kernels.rotary import Rotary, unrotated
 
 NAMES = registry.attentions()
 IMPLEMENTATIONS = [(name, each) for name in NAMES for each in registry.implementations(name)]

@@ -11,13 +11,14 @@ import pytest
 import tiktoken
 from test_data import corpus, lines, read
 
-from lmscaling import encoders, grid, vocabulary
-from lmscaling.encoders import Compared, Ids
+from lmscaling.config import grid
+from lmscaling.config.datasets import Tokenizer
+from lmscaling.config.types import dump
+from lmscaling.data import encoders, vocabulary
+from lmscaling.data.encoders import Compared, Ids
+from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
-from lmscaling.fields import dump
 from lmscaling.files import sha256_of
-from lmscaling.rows import Tokenizer
-from lmscaling.tokenize import tokenize
 
 GPT2 = Tokenizer(encoding="gpt2", vocab_size=50257)
 BACKENDS = ("tiktoken", "gigatoken", "simple")

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
-from lmscaling.optimizer import Decay, learning_rate
-from lmscaling.train import boundary, checkpoint
+from lmscaling.model.optimizer import Decay, learning_rate
+from lmscaling.train import callback, checkpoint
 from lmscaling.train.branch import decay
-from lmscaling.train.budget import Clock
+from lmscaling.train.clock import Clock
 from lmscaling.train.ledger import entries
 from lmscaling.train.run import train
 
@@ -115,7 +115,7 @@ def test_the_length_of_a_branch_follows_from_the_pace_of_its_trunk(
 def test_a_budget_in_time_ends_its_branches_near_their_share(run, cell, monkeypatch):
     """With a clock that says 0.1 s an update, whatever the machine does."""
     trunk = replace(cell, budget="8 seconds", keep=(0.5,))
-    monkeypatch.setattr(boundary, "Clock", steady_clock)
+    monkeypatch.setattr(callback, "Clock", steady_clock)
     made, _ = run(trunk)
     assert made.updates == 80
     made, rows = run(branch_of(trunk, 0.5))
@@ -140,7 +140,7 @@ def steady_clock(seconds=0.0):
 def test_the_length_is_fixed_once_and_kept_by_every_attempt(run, trunk, tmp_path, monkeypatch):
     run(trunk)
     branch = branch_of(trunk, 0.5)
-    plain = boundary.Boundary._limit_is_near
+    plain = callback.Boundary._limit_is_near
     asked = []
 
     def near(self):
@@ -148,7 +148,7 @@ def test_the_length_is_fixed_once_and_kept_by_every_attempt(run, trunk, tmp_path
         self._asked = "the test" if len(asked) == 3 else ""
         return plain(self)
 
-    monkeypatch.setattr(boundary.Boundary, "_limit_is_near", near)
+    monkeypatch.setattr(callback.Boundary, "_limit_is_near", near)
     with pytest.raises(SystemExit):
         run(branch)
     scratch, _ = places(tmp_path, branch)

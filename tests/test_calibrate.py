@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lmscaling import forecast
 from lmscaling.attention import load
-from lmscaling.calibration import Calibration
-from lmscaling.environment import processor
+from lmscaling.config.calibration import Calibration
+from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
-from lmscaling.explain import checked
-from lmscaling.model import GPT
+from lmscaling.model.gpt import GPT
+from lmscaling.plan import estimate
+from lmscaling.runtime.environment import processor
 from lmscaling.train import calibrate as module
 from lmscaling.train.calibrate import calibrate, guessed, read
 from lmscaling.train.module import prepared
@@ -33,7 +33,7 @@ def test_it_measures_a_cell_and_writes_what_training_reads(cell, places):
     made = calibrate(*places)
     assert read(places[1], cell) == made
     assert (made.of, made.device, made.measured) == (cell.calibration, processor(), True)
-    assert forecast.sequences(cell) % made.micro_batch == 0
+    assert estimate.sequences(cell) % made.micro_batch == 0
     least, most = made.update_seconds_range or (0, 0)
     assert 0 < least <= (made.update_seconds or 0) <= most
     tried = {(t.micro_batch, t.choice["chunk"]) for t in made.trials}

@@ -13,9 +13,12 @@ from pandas import DataFrame
 from speed_points import OTHER_DEVICE, point
 from test_store import end, header, live, log, record, update, validation
 
-from lmscaling import claims, grid, records, registry, store
-from lmscaling.claims import judgement
+from lmscaling import claims, registry
+from lmscaling.claims import _judgement
+from lmscaling.config import study_file
 from lmscaling.fits.uncertainty import Interval
+from lmscaling.records import run as records
+from lmscaling.store import build as store
 
 NAMES = list(registry.claims())
 CONTEXTS = [1024, 2048, 4096, 8192, 16384, 32768, 65536]
@@ -287,7 +290,7 @@ def test_made_up_numbers_decide(name, rows, verdict):
 
 def test_every_claim_can_come_out_each_way():
     for name in NAMES:
-        assert {v for n, _, v in CASES if n == name} == set(judgement.VERDICTS), name
+        assert {v for n, _, v in CASES if n == name} == set(_judgement.VERDICTS), name
 
 
 MOVED = [
@@ -315,18 +318,18 @@ def test_a_stricter_threshold_turns_the_verdict(monkeypatch, name, rows, thresho
 
 
 def test_one_counterexample_is_enough_and_one_gap_leaves_open():
-    assert judgement.overall(["holds", "fails", "not tested"]) == "fails"
-    assert judgement.overall(["holds", "not tested"]) == "not tested"
-    assert judgement.overall(["holds", "holds"]) == "holds"
-    assert judgement.inside(Interval(None, 1), 0, 2) == "not tested"
+    assert _judgement.overall(["holds", "fails", "not tested"]) == "fails"
+    assert _judgement.overall(["holds", "not tested"]) == "not tested"
+    assert _judgement.overall(["holds", "holds"]) == "holds"
+    assert _judgement.inside(Interval(None, 1), 0, 2) == "not tested"
 
 
 def test_lines_and_ranks_are_those_of_the_textbook():
-    rising, interval = judgement.slope([0, 1, 2, 3], [1, 3, 4, 8])
+    rising, interval = _judgement.slope([0, 1, 2, 3], [1, 3, 4, 8])
     assert rising == pytest.approx(2.2)
     # Standard error sqrt(1.8 / 2 / 5) by hand, 4.303 is Student's t of two degrees.
     assert interval.high == pytest.approx(2.2 + 4.3027 * np.sqrt(0.18), rel=1e-4)
-    assert judgement.rank_correlation([1, 2, 3], [[5, 6, 9], [9, 6, 5], [1, 1, 1]]).tolist() == (
+    assert _judgement.rank_correlation([1, 2, 3], [[5, 6, 9], [9, 6, 5], [1, 1, 1]]).tolist() == (
         pytest.approx([1, -1, 0])
     )
 
@@ -369,7 +372,7 @@ def test_published_numbers_beside_a_study_are_a_source_of_their_own(study, value
 
 
 def test_half_a_study_is_judged_by_what_it_has(study):
-    cells = list(grid.read_record(study / "study.json").grid.cells)
+    cells = list(study_file.read_record(study / "study.json").grid.cells)
     rows = [update(n, loss=None if n == 7 else 9 - n / 100) for n in range(1, 60)]
     record(study, cells[0], log(header(cells[0]), *rows, validation(59, loss=8.5), end(59)))
     nothing = log(header(cells[1]), update(1, loss=None), end(1, status="diverged"))
@@ -386,7 +389,7 @@ def test_a_run_that_is_not_over_has_no_final_loss(study, values):
     values["axes"]["context"] = [1024, 2048, 4096]
     values |= {"update_tokens": 4096, "validation": {"tokens": 4096, "every_tokens": 4096}}
     (study / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
-    cells = grid.read_record(study / "study.json").grid.cells
+    cells = study_file.read_record(study / "study.json").grid.cells
     logs = {}
     for run, cell in cells.items():
         loss = 3.0 if cell.attention == "softmax" else 3 + cell.context / 10_000
@@ -401,7 +404,7 @@ def test_a_run_that_is_not_over_has_no_final_loss(study, values):
 
 
 def test_spikes_of_a_study_and_of_the_published_runs_are_rates_of_one_view(study, published):
-    cells = list(grid.read_record(study / "study.json").grid.cells)
+    cells = list(study_file.read_record(study / "study.json").grid.cells)
     losses = [3.0 + n % 2 / 1000 for n in range(200)]
     losses[150] = 9.0
     rows = [update(n + 1, loss=loss) for n, loss in enumerate(losses)]

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
-from lmscaling import grid
-from lmscaling.config import Cell, Study
+from lmscaling.config import grid, study_file
+from lmscaling.config.budget import parse_budget
+from lmscaling.config.cell import Cell
+from lmscaling.config.study import Study
+from lmscaling.config.types import dump
+from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
-from lmscaling.explain import checked
-from lmscaling.fields import dump, parse_budget
 
 
 def put(values: dict[str, Any], path: str, value: Any) -> None:
@@ -142,7 +144,7 @@ def test_files_are_laid_over_each_other_key_by_key(tmp_path):
     (tmp_path / "a.yaml").write_text("sizes: {s: 1, m: 2}\nskip: [1]\n")
     (tmp_path / "b.yaml").write_text("sizes: {m: 3}\nskip: []\n")
     paths = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    assert grid.read_study(paths) == {"sizes": {"s": 1, "m": 3}, "skip": []}
+    assert study_file.read_study(paths) == {"sizes": {"s": 1, "m": 3}, "skip": []}
 
 
 @pytest.mark.parametrize(
@@ -154,7 +156,7 @@ def test_a_broken_study_file_is_named(tmp_path, text, sentence):
     if text is not None:
         path.write_text(text)
     with pytest.raises(UserError, match=sentence) as caught:
-        grid.read_study([path])
+        study_file.read_study([path])
     assert str(path) in str(caught.value)
 
 

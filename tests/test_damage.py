@@ -14,11 +14,12 @@ import pytest
 from conftest import write_shard
 from test_data import corpus, lines
 
-from lmscaling import files, shards
+from lmscaling import files
+from lmscaling.data import shards
+from lmscaling.data.stream import Stream
+from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 from lmscaling.files import described_at, sha256_of
-from lmscaling.stream import Stream
-from lmscaling.tokenize import tokenize
 
 KILLS = 50
 

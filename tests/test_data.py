@@ -7,14 +7,14 @@ import shutil
 import numpy as np
 import pytest
 
-from lmscaling import corpus as corpora
-from lmscaling import shards
+from lmscaling.config.datasets import Corpus, Tokenizer
+from lmscaling.config.validation import checked
+from lmscaling.data import shards
+from lmscaling.data import sources as corpora
+from lmscaling.data.tokenize import tokenize
+from lmscaling.data.vocabulary import END_OF_TEXT, encoding
 from lmscaling.errors import UserError
-from lmscaling.explain import checked
 from lmscaling.files import sha256_of
-from lmscaling.rows import Corpus, Tokenizer
-from lmscaling.tokenize import tokenize
-from lmscaling.vocabulary import END_OF_TEXT, encoding
 
 BYTES = {"encoding": "bytes", "vocab_size": 257}
 GPT2 = {"encoding": "gpt2", "vocab_size": 50257}

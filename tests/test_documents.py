@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lmscaling import documents
+from lmscaling.data import document_positions
 
 SEPARATOR = 256
 
@@ -31,38 +31,41 @@ def text(lengths, seed=0):
 def test_positions_are_those_of_a_plain_loop(n, share, before):
     rng = np.random.default_rng(n)
     tokens = np.where(rng.random(n) < share, SEPARATOR, 7).astype(np.uint16)
-    assert documents.positions(tokens, SEPARATOR, before).tolist() == plain(tokens, before)
+    assert document_positions.positions(tokens, SEPARATOR, before).tolist() == plain(tokens, before)
 
 
 def test_bins_are_what_their_bounds_say():
     positions = np.arange(1000)
     for bin in range(11):
-        low, high = documents.bounds(bin)
-        assert (documents.bins(positions)[low:high] == bin).all()
-        assert high == documents.bounds(bin + 1)[0]
+        low, high = document_positions.bounds(bin)
+        assert (document_positions.bins(positions)[low:high] == bin).all()
+        assert high == document_positions.bounds(bin + 1)[0]
 
 
 @pytest.mark.parametrize("lengths", [[1], [2, 1, 1], [64, 65, 63], [1000, 1, 4096, 4097]])
 def test_lengths_alone_tell_how_many_tokens_stand_in_each_bin(lengths):
-    positions = documents.positions(text(lengths), SEPARATOR)
-    assert documents.own_context(lengths) == np.bincount(documents.bins(positions)).tolist()
+    positions = document_positions.positions(text(lengths), SEPARATOR)
+    assert (
+        document_positions.own_context(lengths)
+        == np.bincount(document_positions.bins(positions)).tolist()
+    )
 
 
 def test_no_document_has_no_tokens():
-    assert documents.own_context([]) == []
-    assert documents.total([]) == []
+    assert document_positions.own_context([]) == []
+    assert document_positions.total([]) == []
 
 
 def test_counts_of_shards_add_up_to_those_of_all_their_text():
     parts = [[5, 1000], [3], [64, 64, 2]]
-    counts = documents.total(documents.own_context(part) for part in parts)
-    assert counts == documents.own_context([n for part in parts for n in part])
+    counts = document_positions.total(document_positions.own_context(part) for part in parts)
+    assert counts == document_positions.own_context([n for part in parts for n in part])
 
 
 @pytest.mark.parametrize("lengths", [[1], [100, 7, 300, 1]])
 def test_a_share_is_that_of_the_tokens_with_so_many_before_them(lengths):
-    positions = documents.positions(text(lengths), SEPARATOR)
-    found = documents.shares(documents.own_context(lengths))
+    positions = document_positions.positions(text(lengths), SEPARATOR)
+    found = document_positions.shares(document_positions.own_context(lengths))
     assert found == {n: pytest.approx((positions >= n).mean()) for n in found}
     assert list(found) == [2**i for i in range(len(found))]
     assert 2 * max(found, default=0.5) >= max(lengths)  # beyond the last, there is none

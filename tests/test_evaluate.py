@@ -10,13 +10,14 @@ import torch
 from conftest import write_shard
 from test_main import lmscaling
 
-from lmscaling import shards, trained
-from lmscaling.config import Model, Validation
+from lmscaling.config.cell import Model, Validation
+from lmscaling.data import shards
 from lmscaling.errors import UserError
-from lmscaling.model import GPT
-from lmscaling.train import evaluate as module
+from lmscaling.evaluate import loss_by_position as module
+from lmscaling.evaluate.loss_by_position import binned, blocks, evaluate, standard_error
+from lmscaling.model import finished_run
+from lmscaling.model.gpt import GPT
 from lmscaling.train.checkpoint import save_weights
-from lmscaling.train.evaluate import binned, blocks, evaluate, standard_error
 
 SEPARATOR = 256
 CONTEXTS = [256, 128, 64]
@@ -97,7 +98,7 @@ def plain(gpt, tokens, context, n):
 def test_it_is_a_plain_loop_over_whole_logits(run, tmp_path):
     tokens = text()
     made = rows(run, write(tmp_path, tokens))
-    gpt = trained.model(run)
+    gpt = finished_run.model(run)
     assert [*dict.fromkeys(row["context"] for row in made)] == CONTEXTS
     for context in CONTEXTS:
         expected = plain(gpt, tokens, context, 1024)
@@ -112,7 +113,7 @@ def test_it_is_a_plain_loop_over_whole_logits(run, tmp_path):
 def test_every_context_and_axis_has_the_same_targets(run, tmp_path):
     tokens = text()
     made = rows(run, write(tmp_path, tokens))
-    gpt = trained.model(run)
+    gpt = finished_run.model(run)
     ids = torch.from_numpy(tokens[:1025].astype("int64"))
     for context in CONTEXTS:
         whole = float(gpt.loss(ids[:-1].view(-1, context), ids[1:].view(-1, context)).detach())
@@ -124,7 +125,7 @@ def test_every_context_and_axis_has_the_same_targets(run, tmp_path):
 
 
 def test_a_window_never_sees_what_stands_before_it(run):
-    gpt, tokens = trained.model(run), text()[:1025]
+    gpt, tokens = finished_run.model(run), text()[:1025]
     before = module.token_losses(gpt, tokens, 128)
     tokens[127] = (tokens[127] + 1) % SEPARATOR  # the last input of the first window
     after = module.token_losses(gpt, tokens, 128)
@@ -134,9 +135,9 @@ def test_a_window_never_sees_what_stands_before_it(run):
 
 
 def test_the_parts_in_which_a_text_is_computed_change_nothing(run, monkeypatch):
-    gpt, tokens = trained.model(run), text()[:1025]
+    gpt, tokens = finished_run.model(run), text()[:1025]
     expected = module.token_losses(gpt, tokens, 128)
-    monkeypatch.setattr("lmscaling.model.LOGITS_AT_ONCE", 50 * 320)  # 50 rows at a time
+    monkeypatch.setattr("lmscaling.model.gpt.LOGITS_AT_ONCE", 50 * 320)  # 50 rows at a time
     monkeypatch.setattr(module, "PASS_TOKENS", 3 * 128)
     assert module.token_losses(gpt, tokens, 128) == pytest.approx(expected, rel=1e-6)
 
@@ -216,7 +217,7 @@ def test_a_run_without_weights_leaves_an_empty_file_and_says_so(run, long, tmp_p
 
 def test_a_diverged_run_has_losses_that_are_null(long, tmp_path):
     run = finish(tmp_path, long, "diverged")
-    gpt = trained.model(run)
+    gpt = finished_run.model(run)
     with torch.no_grad():
         gpt.norm.weight.fill_(float("nan"))
     save_weights(run / "model.safetensors", gpt)
@@ -249,6 +250,6 @@ def test_a_run_of_a_gpu_is_refused_where_there_is_none(long, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_agrees_with_the_cpu_to_bfloat16(run):
-    tokens, gpt = text()[:1025], trained.model(run)
+    tokens, gpt = text()[:1025], finished_run.model(run)
     expected = module.token_losses(gpt, tokens, 256)
     assert module.token_losses(gpt.cuda(), tokens, 256) == pytest.approx(expected, abs=0.2)

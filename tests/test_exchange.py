@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lmscaling import exchange
-from lmscaling.config import Model
+from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
-from lmscaling.model import GPT
+from lmscaling.model import huggingface
+from lmscaling.model.gpt import GPT
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def theirs(cell):
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_logits_and_gradients_are_those_of_transformers(softmax, dtype, bound):
     other, gpt = theirs(softmax).to(dtype), GPT(softmax).to(dtype)
-    exchange.from_huggingface(other.state_dict(), gpt)
+    huggingface.from_huggingface(other.state_dict(), gpt)
     x, y = torch.randint(0, 256, (2, 3, 48))
     logits, expected = gpt(x), other(x)["logits"]
     assert (logits - expected).abs().max() < bound
@@ -48,15 +48,15 @@ def test_logits_and_gradients_are_those_of_transformers(softmax, dtype, bound):
     gradients = {n: p.grad for n, p in other.named_parameters() if p.grad is not None}
     for name, p in gpt.named_parameters():
         assert p.grad is not None
-        expected = gradients[exchange._theirs(name)]
-        ours = p.grad.T if exchange._is_transposed(name, p) else p.grad
+        expected = gradients[huggingface._theirs(name)]
+        ours = p.grad.T if huggingface._is_transposed(name, p) else p.grad
         assert (ours - expected).abs().max() < bound, name
 
 
 def test_weights_come_back_as_they_went(softmax):
     padded = replace(softmax, model=replace(softmax.model, vocab_size=257))
     gpt, again = GPT(padded), GPT(replace(padded, seed=1))
-    exchange.from_huggingface(exchange.to_huggingface(gpt), again)
+    huggingface.from_huggingface(huggingface.to_huggingface(gpt), again)
     for name, p in gpt.named_parameters():
         rows = 257 if name == "wte.weight" else None
         assert torch.equal(p[:rows], again.get_parameter(name)[:rows])
@@ -75,7 +75,7 @@ def run(softmax, tmp_path):
 
 def test_transformers_reads_an_exported_run(run, tmp_path):
     folder, gpt = run
-    exchange.export(folder, tmp_path / "out")
+    huggingface.export(folder, tmp_path / "out")
     model = GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     x = torch.randint(0, 256, (2, 48))
     with torch.no_grad():
@@ -87,20 +87,20 @@ def test_what_cannot_be_exported_is_refused(run, softmax, tmp_path):
     folder, _ = run
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match="ended before its first update"):
-        exchange.export(folder, tmp_path / "out")
+        huggingface.export(folder, tmp_path / "out")
     linear = json.loads(replace(softmax, attention="linear").to_json())
     (folder / "run.json").write_text(json.dumps({"cell": linear}))
     with pytest.raises(UserError, match="has attention linear; allowed: softmax"):
-        exchange.export(folder, tmp_path / "out")
+        huggingface.export(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_weights_of_another_shape_are_named(softmax):
     smaller = replace(softmax, model=replace(softmax.model, n_layer=2))
     with pytest.raises(UserError, match=r"transformer.h.2.ln_1.weight is missing"):
-        exchange.from_huggingface(exchange.to_huggingface(GPT(smaller)), GPT(softmax))
+        huggingface.from_huggingface(huggingface.to_huggingface(GPT(smaller)), GPT(softmax))
     longer = replace(softmax, context=64)
     with pytest.raises(
         UserError, match=r"transformer.wpe.weight has shape \(64, 64\); allowed: \(48"
     ):
-        exchange.from_huggingface(exchange.to_huggingface(GPT(longer)), GPT(softmax))
+        huggingface.from_huggingface(huggingface.to_huggingface(GPT(longer)), GPT(softmax))

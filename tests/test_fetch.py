@@ -7,12 +7,12 @@ import socket
 import pytest
 from hub import COMMIT, serving
 
-from lmscaling import fetch as module
+from lmscaling.config.datasets import Corpus
+from lmscaling.config.validation import checked
+from lmscaling.data import download as module
+from lmscaling.data.download import fetch
 from lmscaling.errors import UserError
-from lmscaling.explain import checked
-from lmscaling.fetch import fetch
 from lmscaling.files import sha256_of
-from lmscaling.rows import Corpus
 
 FILE = "en/a-00000.json.gz"
 N = 300_000

@@ -20,9 +20,11 @@ from test_store import (
     validation,
 )
 
-from lmscaling import figures, grid, registry, report, store, tables
+from lmscaling import figures, formatting, registry, report
+from lmscaling.config import study_file
 from lmscaling.errors import UserError
-from lmscaling.figures import style
+from lmscaling.figures.shared import style
+from lmscaling.store import build as store
 
 NAMES = list(registry.figures())
 DEVICE = {"kernel_time", "dq_error"}
@@ -49,7 +51,7 @@ def study(tmp_path, values):
 
 @pytest.fixture
 def cells(study):
-    return list(grid.read_record(study / "study.json").grid.cells.values())
+    return list(study_file.read_record(study / "study.json").grid.cells.values())
 
 
 def finish(study, cells):
@@ -135,7 +137,7 @@ def test_its_docstring_is_a_caption(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_belongs_to_a_section_of_the_report(name):
-    assert figures.load(name).SECTION in tables.SECTIONS
+    assert figures.load(name).SECTION in formatting.SECTIONS
 
 
 def test_the_map_of_the_grid_tells_statuses_by_letters_too(study, cells):
@@ -178,7 +180,7 @@ def test_the_times_of_a_run_add_up_to_its_attempts(study, cells):
     spent = {"train_seconds": 3600.0, "lost_seconds": 1800.0, "attempt_seconds": 7200.0}
     path.write_text(json.dumps(json.loads(path.read_text()) | spent))
     lay_out(study, budget="90 minutes")
-    run = next(iter(grid.read_record(study / "study.json").grid.cells))
+    run = next(iter(study_file.read_record(study / "study.json").grid.cells))
     (study / "runs" / cells[0].run).rename(study / "runs" / run)
     path = study / "runs" / run / "run.json"
     path.write_text(path.read_text().replace(cells[0].run, run))
@@ -193,7 +195,7 @@ def test_loss_by_position_draws_four_contexts_and_two_texts_at_most(study, cells
     axes = {"context": [1, 2, 4, 8, 16, 32, 64], "size": ["s"]}
     text = json.dumps({"command": "", "study": values | {"axes": values["axes"] | axes}})
     (study / "study.json").write_text(text)
-    cells = list(grid.read_record(study / "study.json").grid.cells.values())
+    cells = list(study_file.read_record(study / "study.json").grid.cells.values())
     finish(study, cells)
     for cell in cells:
         for name in ("a", "b"):
@@ -234,7 +236,7 @@ def test_an_unknown_figure_names_the_nearest(study):
 
 
 def test_a_variant_keeps_its_colour_whatever_else_is_drawn():
-    from lmscaling.figures import style
+    from lmscaling.figures.shared import style
 
     assert style.palette(["linear"])["linear"] == style.palette(["a", "linear"])["linear"]
     assert style.palette(["a", "b"])["a"] != style.palette(["a", "b"])["b"]
@@ -321,7 +323,7 @@ def lay_out(study, **changes):
     values = json.loads((study / "study.json").read_text())
     values["study"] |= changes
     (study / "study.json").write_text(json.dumps(values))
-    return grid.read_record(study / "study.json").grid
+    return study_file.read_record(study / "study.json").grid
 
 
 def test_a_figure_that_has_nothing_to_say_is_not_in_the_report(study):

@@ -14,18 +14,22 @@ import yaml
 from conftest import ROOT
 from test_main import lmscaling
 
-from lmscaling import environment, figures, grid, kernels, store, sweeps, targets
+from lmscaling import figures, kernels
+from lmscaling.bench import sweep as runner
+from lmscaling.bench.checks import kernels as checks
+from lmscaling.bench.checks.passed_checks import faults
+from lmscaling.config import grid, study_file, sweeps
+from lmscaling.config.types import dump
+from lmscaling.data.stream import Stream
+from lmscaling.device import preflight, run, session, targets
+from lmscaling.device.session import Session
+from lmscaling.device.tasks import PARTS, Piece, checks_of, lay_out, of_parts
 from lmscaling.errors import UserError
-from lmscaling.fields import dump
+from lmscaling.evaluate import gradient_error
 from lmscaling.files import write_json
-from lmscaling.gpu import preflight, run, session
-from lmscaling.gpu.pieces import PARTS, Piece, checks_of, lay_out, of_parts
-from lmscaling.gpu.session import Session
 from lmscaling.kernels.linear import chunked
-from lmscaling.speed import checks, numerics
-from lmscaling.speed import sweep as runner
-from lmscaling.speed.checked import faults
-from lmscaling.stream import Stream
+from lmscaling.runtime import environment
+from lmscaling.store import build as store
 
 FILES = [ROOT / "config" / name for name in ("study.yaml", "gpu.yaml", "gpu_cpu.yaml")]
 TINY = {
@@ -58,7 +62,7 @@ def tiny(tmp_path: Path) -> list[str]:
 
 
 def laid_out(files: list[str], out: Path, others: list[str] | None = None) -> list[Piece]:
-    return lay_out(grid.expand(grid.read_study([Path(f) for f in files])), out, others or [])
+    return lay_out(grid.expand(study_file.read_study([Path(f) for f in files])), out, others or [])
 
 
 def device() -> dict:
@@ -164,7 +168,7 @@ def test_a_part_brings_what_it_needs_and_no_more(tiny, tmp_path):
 
 
 def test_the_study_of_a_gpu_is_whole():
-    made = grid.expand(grid.read_study(FILES[:2]))
+    made = grid.expand(study_file.read_study(FILES[:2]))
     assert len(made.cells) == 16
     assert {cell.size for cell in made.cells.values()} == {"10M", "25M"}
     kinds = [sweep.kind for sweep in sweeps.expand(made.study).values()]
@@ -247,7 +251,7 @@ def test_a_wrong_kernel_is_named_and_nothing_of_it_is_timed(tmp_path, monkeypatc
     here = environment.complete(0)
     assert "dk of integers is not exact" in faults(folder, "linear/chunked", here)
     assert faults(folder, "softmax/flash", here) == ""
-    made = grid.expand(grid.read_study([Path(f) for f in tiny]))
+    made = grid.expand(study_file.read_study([Path(f) for f in tiny]))
     planned = sweeps.expand(made.study).values()
     sweep = next(sweep for sweep in planned if sweep.kind == "time_step")
     write_json(tmp_path / "sweep.json", dump(sweep))
@@ -356,7 +360,7 @@ def test_centring_keeps_dq_where_values_have_a_mean(mean):
     torch.manual_seed(0)
     q, k, v, dy = (torch.randn(1, 1024, 1, 64) for _ in range(4))
     v = v + mean * torch.randn(64)
-    rows = numerics.compared(*(x.bfloat16() for x in (q, k, v, dy)))
+    rows = gradient_error.compared(*(x.bfloat16() for x in (q, k, v, dy)))
     errors = {row["implementation"]: row["dq_error"] for row in rows}
     assert errors["centred"] < 0.006
     assert errors["chunked"] < 0.006
@@ -365,14 +369,14 @@ def test_centring_keeps_dq_where_values_have_a_mean(mean):
 
 def test_mean_over_deviation_is_what_it_says():
     v = torch.randn(1, 4000, 2, 8, generator=torch.Generator().manual_seed(0)) * 2 + 6
-    assert numerics.mean_over_sd(v) == pytest.approx(3, rel=0.02)
+    assert gradient_error.mean_over_sd(v) == pytest.approx(3, rel=0.02)
 
 
 def test_layers_see_what_training_shows_them(cell, tokens):
-    from lmscaling.model import GPT
+    from lmscaling.model.gpt import GPT
 
     ids = torch.from_numpy(Stream(tokens, "train").read(0, cell.context + 1).astype("int64"))
-    (q, k, v, dy), *rest = numerics.inputs(GPT(cell), ids)
+    (q, k, v, dy), *rest = gradient_error.inputs(GPT(cell), ids)
     assert not rest  # one block
     assert q.shape == k.shape == v.shape == dy.shape == (1, cell.context, 1, 8)
     assert dy.float().abs().sum() > 0

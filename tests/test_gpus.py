@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lmscaling import gpus
+from lmscaling.runtime import gpus
 
 THREE = [("0", "GPU-aaaa"), ("1", "GPU-bbbb"), ("2", "GPU-cccc")]
 

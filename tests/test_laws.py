@@ -8,9 +8,11 @@ import pytest
 from conftest import ROOT
 from test_store import header, log, record, validation
 
-from lmscaling import figures, laws, store
-from lmscaling.figures import _laws
+from lmscaling import figures
+from lmscaling.figures.shared import laws as _laws
 from lmscaling.fits import context_law, isotime, loss_surface, multiplier, points, power_law
+from lmscaling.report import laws
+from lmscaling.store import build as store
 
 FIGURES = ["best_context", "isotime", "multiplier", "surface", "time_law"]
 PUBLISHED = ROOT / "results" / "published"
@@ -236,9 +238,9 @@ def test_a_study_without_a_run_has_tables_without_rows(tmp_path, values):
 
 def test_a_budget_in_updates_is_shared_in_updates(tmp_path, values):
     (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    from lmscaling import grid
+    from lmscaling.config import study_file
 
-    for run in grid.read_record(tmp_path / "study.json").grid.cells:
+    for run in study_file.read_record(tmp_path / "study.json").grid.cells:
         rows = [validation(n, loss=4 - n / 40) for n in range(1, 41)]
         record(tmp_path, run, log(header(run), *rows), updates=40)
     store.build(tmp_path)

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 import pytest
 from conftest import ROOT
 
-from lmscaling import lock
+from lmscaling.runtime import lock
 
 ELSEWHERE = lock.Holder(host="node7", namespace="pid:[1]", pid=17, job="4711", cluster="c")
 

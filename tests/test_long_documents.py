@@ -9,12 +9,12 @@ import pytest
 from test_data import corpus, read
 from test_evaluate import finish, rows
 
-from lmscaling import corpus as corpora
-from lmscaling import documents, shards
-from lmscaling.config import Model, Validation
+from lmscaling.config.cell import Model, Validation
+from lmscaling.data import document_positions, shards
+from lmscaling.data import sources as corpora
+from lmscaling.data.stream import Stream
+from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
-from lmscaling.stream import Stream
-from lmscaling.tokenize import tokenize
 
 
 @pytest.fixture
@@ -119,9 +119,11 @@ def test_a_book_of_357388_tokens_is_one_document_of_the_stream(books):
     for start in (131_072, 357_000, 357_388, 357_389, 398_000):
         tokens = stream.read(start, start + 500)
         assert stream.positions(start, tokens).tolist() == positions[start : start + 500].tolist()
-    counts = np.bincount(documents.bins(positions)).tolist()
-    assert documents.own_context([357_389, 41_531]) == counts
-    assert documents.shares(counts)[131_072] == pytest.approx((357_389 - 131_072) / stream.tokens)
+    counts = np.bincount(document_positions.bins(positions)).tolist()
+    assert document_positions.own_context([357_389, 41_531]) == counts
+    assert document_positions.shares(counts)[131_072] == pytest.approx(
+        (357_389 - 131_072) / stream.tokens
+    )
 
 
 def test_a_book_has_losses_at_positions_to_half_a_million(books, cell, tmp_path):

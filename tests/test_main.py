@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from lmscaling import lock, registry
+from lmscaling import registry
+from lmscaling.runtime import lock
 
 FOREIGN = {
     "grid": {"torch", "lightning", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from lmscaling import attention, kernels
-from lmscaling.config import Cell, Model
+from lmscaling.bench import clock, copy_task, decode, layer, memory, training_step
+from lmscaling.bench.memory import Memory
+from lmscaling.config.cell import Cell, Model
+from lmscaling.config.sweeps import Heads, Point, Sweep
 from lmscaling.errors import UserError
 from lmscaling.kernels.linear import chunked_materialized
-from lmscaling.model import GPT
-from lmscaling.speed import clock, copy, decode, layer, memory, step
-from lmscaling.speed.memory import Memory
-from lmscaling.sweeps import Heads, Point, Sweep
+from lmscaling.model.gpt import GPT
 
 CPU = torch.device("cpu")
 
@@ -47,9 +47,9 @@ def heads(sweep: Sweep) -> Sweep:
 @pytest.mark.parametrize("kind", ["linear", "softmax"])
 def test_every_implementation_has_the_loss_of_the_model_it_computes(sweep, kind):
     x, y = torch.randint(20, (2, 2, 24), generator=torch.Generator().manual_seed(0))
-    expected = step.Step(sweep, point(kind)).gpt.loss(x, y)
+    expected = training_step.Step(sweep, point(kind)).gpt.loss(x, y)
     for name in kernels.names(kind):
-        made = step.Step(sweep, point(kind, name))
+        made = training_step.Step(sweep, point(kind, name))
         torch.testing.assert_close(made.gpt.loss(x, y), expected)
         assert {b.get_submodule("attention").implementation for b in made.gpt.blocks} == {name}
 
@@ -57,14 +57,14 @@ def test_every_implementation_has_the_loss_of_the_model_it_computes(sweep, kind)
 def test_a_measured_step_is_a_step_of_training(sweep, monkeypatch):
     made = []
 
-    class Watched(step.Step):
+    class Watched(training_step.Step):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             self.first = [p.detach().clone() for p in self.gpt.parameters()]
             made.append(self)
 
-    monkeypatch.setattr(step, "Step", Watched)
-    outcome = step.measure(sweep, point("linear", "chunked", batch=2))
+    monkeypatch.setattr(training_step, "Step", Watched)
+    outcome = training_step.measure(sweep, point("linear", "chunked", batch=2))
     (one,) = made
     changed = [(p != q).any() for p, q in zip(one.first, one.gpt.parameters(), strict=True)]
     assert all(changed)
@@ -80,11 +80,11 @@ def test_a_gradient_is_clipped_before_the_step(sweep, monkeypatch):
     monkeypatch.setattr(
         torch.nn.utils, "clip_grad_norm_", lambda parameters, most: norms.append(most)
     )
-    step.measure(sweep, point("softmax"))
+    training_step.measure(sweep, point("softmax"))
     assert set(norms) == {1.0}
 
 
-@pytest.mark.parametrize("measure", [step.measure, decode.measure])
+@pytest.mark.parametrize("measure", [training_step.measure, decode.measure])
 def test_an_unknown_implementation_is_refused(sweep, measure):
     with pytest.raises(UserError, match="'chunkd' has no file; nearest is 'chunked'"):
         measure(sweep, point("linear", "chunkd"))
@@ -96,15 +96,15 @@ def test_the_chunk_of_a_point_is_the_chunk_in_use(sweep, implementation, monkeyp
     monkeypatch.setattr(
         chunked_materialized, "_cut", lambda x, chunk: used.append(chunk) or cut(x, chunk)
     )
-    outcome = step.measure(sweep, point("linear", implementation, chunk=8))
+    outcome = training_step.measure(sweep, point("linear", implementation, chunk=8))
     assert (outcome.chunk, set(used)) == (8, {8})
 
 
 @pytest.mark.parametrize("name", ["softmax/flash", "linear/state_parallel"])
 def test_a_chunk_that_nothing_takes_is_refused(sweep, name):
     with pytest.raises(UserError, match=r"takes no chunk here; leave it out of tune_chunk"):
-        step.measure(sweep, point(*name.split("/"), chunk=8))
-    assert step.measure(sweep, point(*name.split("/"))).chunk is None
+        training_step.measure(sweep, point(*name.split("/"), chunk=8))
+    assert training_step.measure(sweep, point(*name.split("/"))).chunk is None
 
 
 def test_a_variant_without_implementations_is_measured_as_it_is(sweep, monkeypatch):
@@ -120,10 +120,10 @@ def test_a_variant_without_implementations_is_measured_as_it_is(sweep, monkeypat
             return 1.0
 
     monkeypatch.setattr(attention, "load", lambda name: Plain)
-    outcome = step.measure(sweep, point("plain"))
+    outcome = training_step.measure(sweep, point("plain"))
     assert (len(outcome.seconds), outcome.chunk) == (3, None)
     with pytest.raises(UserError, match="implementation 'fast' cannot be chosen"):
-        step.measure(sweep, point("plain", "fast"))
+        training_step.measure(sweep, point("plain", "fast"))
 
 
 @pytest.mark.parametrize("name", ["linear", "softmax"])
@@ -197,7 +197,7 @@ def test_an_unknown_layer_is_refused(sweep):
 
 @pytest.mark.parametrize("context", [2, 3, 8, 9])
 def test_a_sequence_is_repeated_behind_a_separator(context):
-    x, y = copy.sequences(50, context, 4, torch.Generator().manual_seed(0))
+    x, y = copy_task.sequences(50, context, 4, torch.Generator().manual_seed(0))
     n = context // 2
     assert x.shape == y.shape == (50, context)
     assert torch.equal(x[:, 1:], y[:, :-1])
@@ -216,7 +216,7 @@ def task(sweep: Sweep) -> Sweep:
 
 def learned(task: Sweep, one: Point) -> tuple[float, float]:
     """Loss and accuracy."""
-    outcome = copy.measure(task, one)
+    outcome = copy_task.measure(task, one)
     assert outcome.loss is not None
     assert outcome.accuracy is not None
     return outcome.loss, outcome.accuracy
@@ -232,34 +232,36 @@ def test_a_model_learns_to_copy_and_the_same_seed_learns_the_same(task):
 
 
 def test_nothing_learned_has_no_loss(task):
-    outcome = copy.measure(task, point("linear", context=8, batch=4))
+    outcome = copy_task.measure(task, point("linear", context=8, batch=4))
     assert (outcome.loss, outcome.accuracy) == (None, None)
     assert len(outcome.seconds) == 3
 
 
 def test_the_rate_is_a_tenth_behind_three_fifths_of_the_updates(task, monkeypatch):
-    rates, call = [], step.Step.__call__
+    rates, call = [], training_step.Step.__call__
 
     def watched(one, loss_of):
         rates.append(one.adamw.param_groups[0]["lr"])
         call(one, loss_of)
 
-    monkeypatch.setattr(step.Step, "__call__", watched)
-    copy.measure(task, point("linear", context=8, batch=128, updates=10))
+    monkeypatch.setattr(training_step.Step, "__call__", watched)
+    copy_task.measure(task, point("linear", context=8, batch=128, updates=10))
     assert rates[:10] == pytest.approx([3e-3] * 6 + [3e-4] * 4)
 
 
 def test_only_the_copy_has_a_loss(task):
-    made = step.Step(task, point("softmax", context=8))
-    x, y = copy.sequences(3, 8, 4, torch.Generator().manual_seed(0))
-    loss = copy._loss(made, x, y)
+    made = training_step.Step(task, point("softmax", context=8))
+    x, y = copy_task.sequences(3, 8, 4, torch.Generator().manual_seed(0))
+    loss = copy_task._loss(made, x, y)
     assert loss.item() == pytest.approx(math.log(64), abs=0.2)
-    torch.testing.assert_close(copy._loss(made, x, torch.cat((y[:, :4] * 0, y[:, 4:]), 1)), loss)
+    torch.testing.assert_close(
+        copy_task._loss(made, x, torch.cat((y[:, :4] * 0, y[:, 4:]), 1)), loss
+    )
 
 
 def test_a_context_without_room_for_a_copy_is_refused(task):
     with pytest.raises(UserError, match="a context of 1 has no room for a copy"):
-        copy.measure(task, point("linear", context=1))
+        copy_task.measure(task, point("linear", context=1))
 
 
 @pytest.mark.skipif(not memory.PROCESS.is_dir(), reason="the system does not say what is resident")
@@ -283,7 +285,7 @@ def test_memory_on_the_cpu_is_the_most_that_was_resident_less_what_was_before(sw
 
 def test_where_the_system_does_not_say_memory_is_not_known(sweep, monkeypatch):
     monkeypatch.setattr(memory, "PROCESS", Path("/nowhere"))
-    assert step.measure(sweep, point("linear")).peak_memory_bytes is None
+    assert training_step.measure(sweep, point("linear")).peak_memory_bytes is None
 
 
 @pytest.mark.parametrize("measured", [clock.timed, clock.launched])

@@ -8,10 +8,12 @@ import torch
 import torch._dynamo.testing
 from torch import nn
 
-from lmscaling import grid, model, registry
-from lmscaling.config import Model
+from lmscaling import registry
+from lmscaling.config import grid
+from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
-from lmscaling.model import GPT
+from lmscaling.model import gpt as model
+from lmscaling.model.gpt import GPT
 
 
 def gpt_shape():

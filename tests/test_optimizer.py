@@ -1,7 +1,7 @@
 """The optimizer: what decays."""
 
-from lmscaling import optimizer
-from lmscaling.model import GPT
+from lmscaling.model import optimizer
+from lmscaling.model.gpt import GPT
 
 
 def test_only_matrices_decay(cell):

@@ -10,10 +10,13 @@ from conftest import ROOT
 from test_figures import LOSSES, NAMES, finish
 from test_store import evaluated, evaluation, log
 
-from lmscaling import documents, figures, grid, store
-from lmscaling.figures import _own_context
-from lmscaling.rows import Tokenizer
-from lmscaling.vocabulary import encoding
+from lmscaling import figures
+from lmscaling.config import study_file
+from lmscaling.config.datasets import Tokenizer
+from lmscaling.data import document_positions
+from lmscaling.data.vocabulary import encoding
+from lmscaling.figures.shared import own_context
+from lmscaling.store import build as store
 
 LINE = "In lines, 88 % of tokens have 16 of their own document before them, 75 % 32."
 
@@ -28,14 +31,14 @@ def study(tmp_path, values):
 
 @pytest.fixture
 def cells(study):
-    return list(grid.read_record(study / "study.json").grid.cells.values())
+    return list(study_file.read_record(study / "study.json").grid.cells.values())
 
 
 def counted(run, lengths, context=16, **values):
     """The rows of an evaluation on documents of such lengths."""
-    bins = enumerate(documents.own_context(lengths))
+    bins = enumerate(document_positions.own_context(lengths))
     return [
-        evaluation(run, context, "document", documents.bounds(i)[0], tokens=n, **values)
+        evaluation(run, context, "document", document_positions.bounds(i)[0], tokens=n, **values)
         for i, n in bins
         if n
     ]
@@ -50,7 +53,7 @@ def asked(study, query):
 def words(study, name="context_scaling"):
     store.build(study)
     with store.connect(study / "store") as db:
-        return _own_context.words(db, db.sql(figures.load(name).QUERY).df())
+        return own_context.words(db, db.sql(figures.load(name).QUERY).df())
 
 
 def evaluate(study, cells, lengths):
@@ -64,14 +67,14 @@ def renamed(study, **changes):
     record = json.loads((study / "study.json").read_text())
     record["study"] |= changes
     (study / "study.json").write_text(json.dumps(record))
-    return list(grid.read_record(study / "study.json").grid.cells.values())
+    return list(study_file.read_record(study / "study.json").grid.cells.values())
 
 
 @pytest.mark.parametrize("lengths", [[100, 1, 7], [64], [4097, 300]])
 def test_shares_are_those_of_the_documents(study, cells, lengths):
     evaluate(study, cells, lengths)
     found = asked(study, "SELECT before, share FROM own_context ORDER BY before")
-    expected = {0: 1.0} | documents.shares(documents.own_context(lengths))
+    expected = {0: 1.0} | document_positions.shares(document_positions.own_context(lengths))
     expected[2 * max(expected)] = 0.0
     assert dict(found) == pytest.approx(expected)
 
@@ -86,7 +89,7 @@ def test_every_figure_of_losses_at_contexts_says_it_and_no_other(study, cells):
     evaluate(study, cells, [128])
     store.build(study)
     with store.connect(study / "store") as db:
-        said = {n: _own_context.words(db, db.sql(figures.load(n).QUERY).df()) for n in NAMES}
+        said = {n: own_context.words(db, db.sql(figures.load(n).QUERY).df()) for n in NAMES}
     assert {name for name, words in said.items() if words} == {*LOSSES}
     assert {words for words in said.values() if words} == {LINE}
 
@@ -191,11 +194,11 @@ def test_the_sample_of_c4_agrees_with_documents_that_are_here(published, real_da
             texts = [json.loads(line)["text"] for line in file]
         lengths += [1 + len(encoder.encode_ordinary(text)) for text in texts]
     rng = np.random.default_rng(0)
-    draws = [documents.own_context(rng.choice(lengths, len(lengths))) for _ in range(200)]
-    found = documents.shares(documents.own_context(lengths))
+    draws = [document_positions.own_context(rng.choice(lengths, len(lengths))) for _ in range(200)]
+    found = document_positions.shares(document_positions.own_context(lengths))
     sample = dict(asked(published, "SELECT before, share FROM own_context"))
     assert sample.pop(16384) == 0
     assert max(lengths) <= 16384
     for before, share in sample.items():
-        error = np.std([documents.shares(counts).get(before, 0.0) for counts in draws])
+        error = np.std([document_positions.shares(counts).get(before, 0.0) for counts in draws])
         assert abs(found[before] - share) < 3 * error

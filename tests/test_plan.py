@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, calibration
 
-from lmscaling import devices, forecast, grid, model, plan
-from lmscaling.calibration import Calibration
+from lmscaling.config import devices, grid, study_file
+from lmscaling.config.calibration import Calibration
+from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
-from lmscaling.explain import checked
-from lmscaling.forecast import Shape
+from lmscaling.model import gpt
+from lmscaling.plan import estimate, jobs, study_plan
+from lmscaling.plan.estimate import Shape
 
 H100 = devices.DEVICES["NVIDIA H100"]
 
@@ -21,9 +23,9 @@ H100 = devices.DEVICES["NVIDIA H100"]
 @pytest.fixture(scope="module")
 def real():
     """Plan of the real study on H100, nothing measured yet."""
-    made = grid.expand(grid.read_study([ROOT / "config" / "study.yaml"]))
-    shapes = {run: model.shape(cell) for run, cell in made.cells.items()}
-    return plan.make(made, shapes, "NVIDIA H100", Path("nowhere"))
+    made = grid.expand(study_file.read_study([ROOT / "config" / "study.yaml"]))
+    shapes = {run: gpt.shape(cell) for run, cell in made.cells.items()}
+    return study_plan.make(made, shapes, "NVIDIA H100", Path("nowhere"))
 
 
 def test_the_real_study_plans_completely(real):
@@ -48,16 +50,16 @@ def test_the_smallest_models_would_pass_c4_and_are_told_so(real):
 def test_a_second_epoch_in_the_study_silences_it(cell):
     shape = Shape(100, 600.0)
     short = replace(cell, budget="100 updates")
-    once = forecast.forecast(short, shape, None, None, tokens=4000)
+    once = estimate.forecast(short, shape, None, None, tokens=4000)
     assert (once.tokens, once.notes != []) == (4000, True)
-    twice = forecast.forecast(replace(short, epochs=2), shape, None, None, tokens=4000)
+    twice = estimate.forecast(replace(short, epochs=2), shape, None, None, tokens=4000)
     assert (twice.tokens, twice.notes) == (6400, [])
 
 
 def test_a_measured_cell_is_planned_by_what_was_measured(cell, tmp_path):
     path = calibration(tmp_path, cell, measured=True, micro_batch=2, update_seconds=0.5)
     measured = checked(Calibration, json.loads(path.read_text()), "calibration")
-    made = forecast.forecast(
+    made = estimate.forecast(
         replace(cell, budget="1 hours"), Shape(100, 600.0), None, measured, None
     )
     assert (made.micro_batch, made.accumulation, made.updates) == (2, 2, 7200)
@@ -66,22 +68,22 @@ def test_a_measured_cell_is_planned_by_what_was_measured(cell, tmp_path):
 
 
 def test_nobody_knows_the_speed_of_a_cpu(cell):
-    made = forecast.forecast(replace(cell, budget="1 hours"), Shape(100, 600.0), None, None, 1e9)
+    made = estimate.forecast(replace(cell, budget="1 hours"), Shape(100, 600.0), None, None, 1e9)
     assert (made.updates, made.tokens, made.epochs) == (None, None, None)
 
 
 def test_blocks_are_recomputed_where_one_sequence_would_not_fit_and_refused_where_none_does(real):
-    cells = grid.expand(grid.read_study([ROOT / "config" / "study.yaml"])).cells.values()
+    cells = grid.expand(study_file.read_study([ROOT / "config" / "study.yaml"])).cells.values()
     cell = next(c for c in cells if (c.size, c.context) == ("1558M", 16384))
-    shape = model.shape(cell)
+    shape = gpt.shape(cell)
     wide, narrow, too_narrow = (
-        forecast.guess(cell, shape.params_total, memory) for memory in (141e9, 80e9, 24e9)
+        estimate.guess(cell, shape.params_total, memory) for memory in (141e9, 80e9, 24e9)
     )
     assert wide
     assert narrow
     assert (wide.recompute, narrow.recompute, too_narrow) == (False, True, None)
     small = devices.Device(312e12, 24e9)
-    refused = forecast.forecast(cell, shape, small, None, None)
+    refused = estimate.forecast(cell, shape, small, None, None)
     assert refused.cannot == "one sequence takes 36 GB, a device has 24"
 
 
@@ -102,14 +104,14 @@ def test_an_exception_is_carried_out_and_shown(values):
     made = grid.expand(values)
     assert {cell.update_tokens for cell in made.cells.values()} == {128}
     shapes = dict.fromkeys(made.cells, Shape(100, 600.0))
-    table = plan.make(made, shapes, "NVIDIA H100", Path("nowhere")).table()
+    table = study_plan.make(made, shapes, "NVIDIA H100", Path("nowhere")).table()
     assert "differs: context: 16, update_tokens: 128: to try it" in table
 
 
 def test_an_unknown_device_lists_the_known(values):
     made = grid.expand(values)
     with pytest.raises(UserError, match="device 'H100' is not known; nearest is 'NVIDIA H100'"):
-        plan.make(made, {}, "H100", Path("nowhere"))
+        study_plan.make(made, {}, "H100", Path("nowhere"))
 
 
 def test_the_verb_writes_the_plan_and_prints_it(values, tmp_path):
@@ -137,20 +139,20 @@ def test_the_peak_of_a_device_is_the_dense_one(device, peak):
 
 def test_a_job_has_time_for_its_cell_or_its_branch(cell):
     day = replace(cell, budget="24 hours")
-    assert forecast.job_minutes(day, 48.0) == 1860
-    assert forecast.job_minutes(replace(day, branch=0.5), 24.0) == 240
-    assert forecast.job_minutes(cell, 24.0) == 24 * 60
+    assert jobs.job_minutes(day, 48.0) == 1860
+    assert jobs.job_minutes(replace(day, branch=0.5), 24.0) == 240
+    assert jobs.job_minutes(cell, 24.0) == 24 * 60
 
 
 def test_a_budget_longer_than_a_job_is_planned_for_several_that_stop_in_time(cell):
     day = replace(cell, budget="24 hours")
-    assert forecast.job_count(day, 48.0) == 1
-    assert forecast.job_count(day, 24.0) == 2
-    assert forecast.job_count(day, 12.0) == 3
-    assert forecast.job_count(replace(day, branch=0.5), 12.0) == 1
-    assert forecast.stop_seconds(day, 12.0) == 12 * 3600 - 600
-    assert forecast.stop_seconds(replace(cell, budget="1 hours"), 12.0) == 135 * 60 - 600
+    assert jobs.job_count(day, 48.0) == 1
+    assert jobs.job_count(day, 24.0) == 2
+    assert jobs.job_count(day, 12.0) == 3
+    assert jobs.job_count(replace(day, branch=0.5), 12.0) == 1
+    assert jobs.stop_seconds(day, 12.0) == 12 * 3600 - 600
+    assert jobs.stop_seconds(replace(cell, budget="1 hours"), 12.0) == 135 * 60 - 600
     seconds = replace(cell, budget="30 seconds")
-    assert forecast.stop_seconds(seconds, 20 / 3600) == pytest.approx(18)
-    assert forecast.job_count(seconds, 20 / 3600) == 4
-    assert forecast.job_minutes(seconds, 20 / 3600) == 1
+    assert jobs.stop_seconds(seconds, 20 / 3600) == pytest.approx(18)
+    assert jobs.job_count(seconds, 20 / 3600) == 4
+    assert jobs.job_minutes(seconds, 20 / 3600) == 1

@@ -13,9 +13,13 @@ import pytest
 from conftest import ROOT
 from test_store import end, header, log, record, update, validation
 
-from lmscaling import figures, grid, model, records, report, store
-from lmscaling.config import Model
+from lmscaling import figures, report
+from lmscaling.config import study_file
+from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
+from lmscaling.model import gpt
+from lmscaling.records import run as records
+from lmscaling.store import build as store
 
 HERE = ROOT / "results" / "published"
 
@@ -43,7 +47,9 @@ def study(published, values):
     folder = published.parent / "tiny"
     folder.mkdir()
     lay_out(folder, values)
-    for i, cell in enumerate(list(grid.read_record(folder / "study.json").grid.cells.values())[:2]):
+    for i, cell in enumerate(
+        list(study_file.read_record(folder / "study.json").grid.cells.values())[:2]
+    ):
         rows = [update(n, loss=9 - n / 100 - i / 50) for n in range(1, 60)]
         record(folder, cell.run, log(header(cell.run), *rows, validation(59, loss=9.5), end(59)))
     return folder
@@ -136,7 +142,7 @@ def test_sizes_count_parameters_as_our_models_do(published, cell):
             cell, attention=attention, context=context,
             model=Model(n_layer=n_layer, n_head=d_model // 64, d_model=d_model, vocab_size=50257),
         )  # fmt: skip
-        assert total == model.shape(ours).params_total
+        assert total == gpt.shape(ours).params_total
         assert params == total - (50257 + context) * d_model
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from lmscaling import kernels
+from lmscaling.bench.checks import exactness
 from lmscaling.kernels import feature_maps
 from lmscaling.kernels.linear import attention_parallel
-from lmscaling.speed import exactness
 
 CASES = Path(__file__).with_name("interpreted_quadratic.py")
 

@@ -14,10 +14,13 @@ from conftest import ROOT
 from test_figures import fill, finish, lay_out, write
 from test_store import end, header, live, log, record, update, validation
 
-from lmscaling import figures, grid, records, registry, report, store
+from lmscaling import figures, registry, report
+from lmscaling.config import study_file
 from lmscaling.fits import final_loss
+from lmscaling.formatting import SECTIONS, Table
+from lmscaling.records import run as records
 from lmscaling.report import losses, question
-from lmscaling.tables import SECTIONS, Table
+from lmscaling.store import build as store
 
 HERE = ROOT / "results" / "published"
 
@@ -41,7 +44,7 @@ def study(tmp_path, values):
 
 @pytest.fixture
 def cells(study):
-    return list(grid.read_record(study / "study.json").grid.cells.values())
+    return list(study_file.read_record(study / "study.json").grid.cells.values())
 
 
 @pytest.fixture

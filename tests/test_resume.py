@@ -11,7 +11,7 @@ from conftest import ROOT, write_tokens
 from safetensors.torch import load_file, save_file
 
 from lmscaling.files import read_json
-from lmscaling.train import boundary, checkpoint
+from lmscaling.train import callback, checkpoint
 from lmscaling.train.ledger import Entry, Ledger, account, entries, hopeless
 from lmscaling.train.run import train
 
@@ -122,16 +122,16 @@ def stopped(long, manifest, tmp_path, monkeypatch):
     """A run stopped on its way, with two checkpoints; returns a function that goes on with it."""
     (tmp_path / "cell.json").write_text(long.to_json())
     places = tmp_path / "cell.json", manifest, tmp_path / "scratch", tmp_path / "run" / "run.json"
-    monkeypatch.setattr(boundary, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(callback, "CHECKPOINT_SECONDS", 0.0)
     asked = []
-    plain = boundary.Boundary._limit_is_near
+    plain = callback.Boundary._limit_is_near
 
     def near(self):
         asked.append(1)
         self._asked = "the test" if len(asked) == 50 else ""
         return plain(self)
 
-    monkeypatch.setattr(boundary.Boundary, "_limit_is_near", near)
+    monkeypatch.setattr(callback.Boundary, "_limit_is_near", near)
     with pytest.raises(SystemExit) as stop:
         train(*places)
     assert stop.value.code == 75
@@ -139,7 +139,7 @@ def stopped(long, manifest, tmp_path, monkeypatch):
         "000000050",
         "000000049",
     ]
-    monkeypatch.setattr(boundary, "CHECKPOINT_SECONDS", 900.0)
+    monkeypatch.setattr(callback, "CHECKPOINT_SECONDS", 900.0)
     return lambda: train(*places)
 
 

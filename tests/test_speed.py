@@ -9,10 +9,11 @@ import torch
 from test_main import lmscaling
 
 from lmscaling import kernels
-from lmscaling.speed import clock, exactness
-from lmscaling.speed import kernels as speed
-from lmscaling.speed.memory import Memory
-from lmscaling.times import KERNEL_STATUSES, KernelTime
+from lmscaling.bench import clock
+from lmscaling.bench import kernels as speed
+from lmscaling.bench.checks import exactness
+from lmscaling.bench.memory import Memory
+from lmscaling.records.timing import KERNEL_STATUSES, KernelTime
 
 TINY = replace(
     speed.CPU,

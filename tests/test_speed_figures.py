@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from speed_points import OTHER_DEVICE, PUBLISHED, SETUP, point
 
-from lmscaling import figures, registry, store
-from lmscaling.figures import _speed, style
+from lmscaling import figures, registry
+from lmscaling.figures.shared import speed, style
+from lmscaling.store import build as store
 
 NAMES = [name for name in registry.figures() if "FROM speeds" in figures.load(name).QUERY]
 
@@ -182,7 +183,7 @@ def test_the_note_names_hardware_versions_and_repeats(study):
     words = " ".join(figure.get_supxlabel().split())
     assert f"{SETUP}; medians of 20 to 50 repeats, bars are quartiles." in words
     assert words.endswith(f"Published: {PUBLISHED}; repeats not stated.")
-    assert max(map(len, figure.get_supxlabel().splitlines())) <= _speed.LETTERS
+    assert max(map(len, figure.get_supxlabel().splitlines())) <= speed.LETTERS
 
 
 @pytest.mark.parametrize("name", NAMES)

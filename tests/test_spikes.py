@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lmscaling import spikes
+from lmscaling.store import spikes
 
 
 def plainly(loss):

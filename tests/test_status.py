@@ -8,7 +8,10 @@ from dataclasses import asdict, replace
 import pytest
 from test_store import end, header, live, log, record, update
 
-from lmscaling import failures, grid, lock, status
+from lmscaling.config import study_file
+from lmscaling.runtime import lock
+from lmscaling.status import failures
+from lmscaling.status import table as status
 
 
 @pytest.fixture
@@ -24,7 +27,7 @@ def leave(study, run, who):
 
 
 def test_every_cell_has_its_line(study):
-    runs = list(grid.read_record(study / "study.json").grid.cells)
+    runs = list(study_file.read_record(study / "study.json").grid.cells)
     record(study, runs[0], log(header(runs[0]), update(2), end(2)))
     live(study, runs[1], log(header(runs[1]), update(1), update(2, loss=2.5))[:-1] + b'\n{"rec')
     os.utime(study / "scratch" / runs[1] / "attempt-001.jsonl", (0, time.time() - 600))
@@ -56,7 +59,7 @@ def test_every_cell_has_its_line(study):
 def test_the_line_of_a_trunk_counts_the_branches_that_are_done(study, values):
     values["branches"] = {"shares": [0.25, 0.5], "context": 16}
     (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    laid_out = grid.read_record(study / "study.json").grid
+    laid_out = study_file.read_record(study / "study.json").grid
     trunks = list(laid_out.cells.values())
     first, second, *_ = (run for run, b in laid_out.branches.items() if b.trunk == trunks[0].run)
     record(study, trunks[0].run, log(header(trunks[0].run), update(4), end(4)))
@@ -73,7 +76,7 @@ def test_the_line_of_a_trunk_counts_the_branches_that_are_done(study, values):
 
 
 def test_a_loss_that_is_no_number_leaves_its_place_empty(study):
-    (run, *_) = grid.read_record(study / "study.json").grid.cells
+    (run, *_) = study_file.read_record(study / "study.json").grid.cells
     live(study, run, log(header(run), update(1, loss=None)))
     assert "stopped" in status.table(study)
 
@@ -81,7 +84,9 @@ def test_a_loss_that_is_no_number_leaves_its_place_empty(study):
 def test_what_failed_is_named_with_the_reason_and_what_to_do(study, monkeypatch):
     monkeypatch.chdir(study)
     assert failures.text(study) == ""
-    done, oom, ours, slurms, running, unknown = grid.read_record(study / "study.json").grid.cells
+    done, oom, ours, slurms, running, unknown = study_file.read_record(
+        study / "study.json"
+    ).grid.cells
     record(study, done, log(header(done), end(2)))
     record(study, oom, log(header(oom), end(2)), "oom")
     for run in (ours, slurms, running, unknown):

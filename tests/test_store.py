@@ -6,8 +6,12 @@ import duckdb
 import numpy as np
 import pytest
 
-from lmscaling import grid, records, spikes, store, times
+from lmscaling.config import study_file
 from lmscaling.errors import UserError
+from lmscaling.records import run as records
+from lmscaling.records import timing
+from lmscaling.store import build as store
+from lmscaling.store import spikes
 
 ENVIRONMENT = {
     "host": "h", "device": "cpu", "devices": 1, "python": "3.11.0",
@@ -65,7 +69,7 @@ def study(tmp_path, values):
 
 @pytest.fixture
 def runs(study):
-    return list(grid.read_record(study / "study.json").grid.cells)
+    return list(study_file.read_record(study / "study.json").grid.cells)
 
 
 def record(study, run, data, status="done", updates=2):
@@ -239,7 +243,7 @@ def test_the_final_loss_is_the_last_validation_at_the_best_rate(study, values):
     text = json.dumps({"command": "", "study": values | {"skip": []}})
     (study / "study.json").write_text(text)
     for cell, loss in zip(
-        grid.read_record(study / "study.json").grid.cells.values(), (2.0, 3.0), strict=True
+        study_file.read_record(study / "study.json").grid.cells.values(), (2.0, 3.0), strict=True
     ):
         rows = [header(cell.run), validation(1, loss=1.0), validation(2, loss=loss), end(2)]
         record(study, cell.run, log(*rows))
@@ -398,7 +402,7 @@ def branched(study, values):
     """Both trunks done at update 4, of each two planned branches that of the first's half done."""
     values |= {"branches": {"shares": [0.5, 1.0]}, "skip": []}
     (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    laid_out = grid.read_record(study / "study.json").grid
+    laid_out = study_file.read_record(study / "study.json").grid
     for run in laid_out.cells:
         rows = [row for n in (1, 2, 3, 4) for row in (update(n), validation(n, loss=4 - n / 10))]
         record(study, run, log(header(run), *rows, end(4)), updates=4)
@@ -462,7 +466,7 @@ def timed(study, method, seconds, size="s", device="gpu", **values):
             f"{part}_seconds": time
             for part in ("least", "lower", "median", "upper", "most", "mean", "sd")
         } | values  # fmt: skip
-        line = times.Measurement(**made)
+        line = timing.Measurement(**made)
         text = json.dumps({"record": line.record, **vars(line)})
         (folder / f"{method}-{device}-{context}.json").write_text(text)
 

@@ -14,10 +14,10 @@ from conftest import write_shard, write_tokens
 from test_documents import plain, text
 from torch.utils.data import DataLoader
 
-from lmscaling import shards
-from lmscaling import stream as module
+from lmscaling.data import shards
+from lmscaling.data import stream as module
+from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
-from lmscaling.stream import Stream
 from lmscaling.train.module import Updates, micro_batches
 
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 from conftest import ROOT
 
-from lmscaling import grid
-from lmscaling.config import schema
+from lmscaling.config import grid, study_file
+from lmscaling.config.study import schema
 
 REAL, DEMO, SWEEP, LONG = (
     ROOT / "config" / f"{name}.yaml" for name in ("study", "demo", "lr_sweep", "long")
@@ -16,7 +16,7 @@ REAL, DEMO, SWEEP, LONG = (
 
 
 def test_the_real_study_runs_72_cells_and_skips_8():
-    made = grid.expand(grid.read_study([REAL]))
+    made = grid.expand(study_file.read_study([REAL]))
     assert (len(made.cells), len(made.skipped)) == (72, 8)
     assert {cell.context for cell, _ in made.skipped} == {131072}
     cells = made.cells.values()
@@ -34,21 +34,21 @@ def test_the_real_study_runs_72_cells_and_skips_8():
     ],
 )
 def test_the_sizes_are_those_of_gpt2(size, shape, lr):
-    cells = grid.expand(grid.read_study([REAL])).cells.values()
+    cells = grid.expand(study_file.read_study([REAL])).cells.values()
     models = {(c.model.n_layer, c.model.n_head, c.model.d_model) for c in cells if c.size == size}
     assert models == {shape}
     assert {c.lr for c in cells if c.size == size} == {lr}
 
 
 def test_the_demo_is_a_small_grid_of_both_attentions():
-    made = grid.expand(grid.read_study([REAL, DEMO]))
+    made = grid.expand(study_file.read_study([REAL, DEMO]))
     assert (len(made.cells), made.skipped) == (24, [])
     assert {cell.gpus for cell in made.cells.values()} == {0}
     assert made.study.study == "demo"
 
 
 def test_the_sweep_gives_each_attention_the_same_five_rates_around_the_studys():
-    made = grid.expand(grid.read_study([REAL, SWEEP]))
+    made = grid.expand(study_file.read_study([REAL, SWEEP]))
     cells = made.cells.values()
     assert (made.study.study, len(cells), made.skipped) == ("lr_sweep", 10, [])
     assert {(c.size, c.context, c.seed, c.budget, c.gpus) for c in cells} == {
@@ -62,7 +62,7 @@ def test_the_sweep_gives_each_attention_the_same_five_rates_around_the_studys():
 
 
 def test_the_study_of_long_documents_plans_its_shards_before_the_books_are_there():
-    made = grid.expand(grid.read_study([REAL, LONG]))
+    made = grid.expand(study_file.read_study([REAL, LONG]))
     assert (made.study.study, len(made.cells), made.skipped) == ("long", 10, [])
     assert {c.position for c in made.cells.values()} == {"rope"}
     assert {c.gpus for c in made.cells.values() if c.context == 131072} == {4}

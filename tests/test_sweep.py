@@ -14,15 +14,16 @@ import pytest
 import torch
 from test_main import lmscaling
 
-from lmscaling import grid, rerun, sweeps
+from lmscaling.bench import sweep as runner
+from lmscaling.bench.isolation import isolated
+from lmscaling.bench.result import Outcome
+from lmscaling.config import grid, sweeps
+from lmscaling.config.types import dump
 from lmscaling.errors import UserError
-from lmscaling.fields import dump
 from lmscaling.files import write_json
-from lmscaling.model import GPT
-from lmscaling.speed import sweep as runner
-from lmscaling.speed.isolation import isolated
-from lmscaling.speed.outcome import Outcome
-from lmscaling.times import MEASUREMENT_STATUSES, Measurement
+from lmscaling.model.gpt import GPT
+from lmscaling.records.timing import MEASUREMENT_STATUSES, Measurement
+from lmscaling.status import reset
 
 SPEED = {
     "limit_seconds": 20,
@@ -317,8 +318,8 @@ def results(tmp_path):
 
 
 def test_rerun_moves_a_point_and_what_says_that_it_is_settled(results):
-    study, paths = rerun.select_measurements(results, None, "time_step/s/linear-b1-ctx16")
-    attic = rerun.move_measurements(study, paths)
+    study, paths = reset.select_measurements(results, None, "time_step/s/linear-b1-ctx16")
+    attic = reset.move_measurements(study, paths)
     sweep = study / "speed" / "time_step" / "s-0123abcd"
     assert [p.name for p in sweep.iterdir()] == ["linear-b1-ctx32.json"]
     moved = attic / "speed" / "time_step" / "s-0123abcd"
@@ -326,8 +327,8 @@ def test_rerun_moves_a_point_and_what_says_that_it_is_settled(results):
 
 
 def test_rerun_moves_a_whole_sweep(results):
-    study, paths = rerun.select_measurements(results, "tiny", "time_step/s-0123abcd")
-    rerun.move_measurements(study, paths)
+    study, paths = reset.select_measurements(results, "tiny", "time_step/s-0123abcd")
+    reset.move_measurements(study, paths)
     assert not list((study / "speed" / "time_step").iterdir())
 
 
@@ -337,4 +338,4 @@ def test_rerun_moves_a_whole_sweep(results):
 )
 def test_rerun_of_what_was_not_measured_names_the_nearest(results, name, nearest):
     with pytest.raises(UserError, match=f"nearest is '.*{nearest}'"):
-        rerun.select_measurements(results, None, name)
+        reset.select_measurements(results, None, name)

@@ -8,7 +8,8 @@ import yaml
 from hub import COMMIT, serving
 from test_workflow import product
 
-from lmscaling import grid, supply
+from lmscaling.config import grid, study_file
+from lmscaling.plan import text_needs
 
 FILES = {"train": "en/t.{shard:05d}.json.gz", "validation": "en/v.{shard:05d}.json.gz"}
 
@@ -38,7 +39,7 @@ def place(tmp_path):
 
 
 def manifest(place):
-    study = grid.read_study([place.root / "config/study.yaml", place.root / "tiny.yaml"])
+    study = study_file.read_study([place.root / "config/study.yaml", place.root / "tiny.yaml"])
     return f"results/tiny/tokens/{grid.expand(study).tokens}/manifest.json"
 
 
@@ -108,12 +109,12 @@ def test_a_list_of_files_that_changes_makes_its_shard_anew(place):
 def test_supply_counts_what_is_missing(tmp_path, values):
     made = grid.expand(values)
     row = made.study.datasets[made.study.dataset]
-    assert supply.missing(row, tmp_path, "train", 1) == [0]
+    assert text_needs.missing(row, tmp_path, "train", 1) == [0]
     (tmp_path / "train-00000.bin").touch()
-    assert supply.missing(row, tmp_path, "train", 1) == [0]
+    assert text_needs.missing(row, tmp_path, "train", 1) == [0]
     sidecar = {"source": {"files": row.files("train")[0]}}
     (tmp_path / "train-00000.json").write_text(json.dumps(sidecar))
-    assert supply.missing(row, tmp_path, "train", 1) == []
+    assert text_needs.missing(row, tmp_path, "train", 1) == []
 
 
 def _row(place):

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from lmscaling import encoders
-from lmscaling.encoders import Ids
+from lmscaling.bench import tokenizing
+from lmscaling.data import encoders
+from lmscaling.data.encoders import Ids
 from lmscaling.errors import UserError
-from lmscaling.speed import tokenizing
 
 
 @pytest.fixture

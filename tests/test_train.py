@@ -12,12 +12,15 @@ import torch
 from conftest import ROOT, calibration
 from safetensors.torch import load_file
 
-from lmscaling import lock, optimizer, records
+from lmscaling.config.budget import Spending
+from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
-from lmscaling.model import GPT
-from lmscaling.stream import Stream
-from lmscaling.train import boundary
-from lmscaling.train.budget import Budget, Clock
+from lmscaling.model import optimizer
+from lmscaling.model.gpt import GPT
+from lmscaling.records import run as records
+from lmscaling.runtime import lock
+from lmscaling.train import callback
+from lmscaling.train.clock import Clock
 from lmscaling.train.run import train
 
 
@@ -158,7 +161,7 @@ def test_a_budget_in_time_ends_within_one_update_whatever_the_clock_says(
             self.seconds += draw.choice([0.01, 1.0, draw.expovariate(1.0)])
             return self.seconds
 
-    monkeypatch.setattr(boundary, "Clock", Erratic)
+    monkeypatch.setattr(callback, "Clock", Erratic)
     made, rows = run(replace(cell, budget="20 seconds"))
     seconds = [r["train_seconds"] for r in rows_of(rows, "update")]
     assert made.status == "done"
@@ -338,8 +341,8 @@ def test_productive_time_leaves_out_what_is_bracketed():
 )
 def test_a_budget_counts_its_own_unit(text, spent, left):
     nothing = {"updates": 0, "tokens": 0, "seconds": 0.0}
-    assert Budget(text).spent(**(nothing | spent))
-    assert not Budget(text).spent(**(nothing | left))
+    assert Spending(text).spent(**(nothing | spent))
+    assert not Spending(text).spent(**(nothing | left))
 
 
 def test_a_row_is_one_line_of_strict_json():

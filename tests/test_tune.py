@@ -4,12 +4,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from lmscaling.bench import tune
 from lmscaling.errors import UserError
 from lmscaling.files import write_json
-from lmscaling.kernels.fused import tuned
-from lmscaling.kernels.fused.config import Config
-from lmscaling.kernels.fused.plan import Plan
-from lmscaling.speed import tune
+from lmscaling.kernels.chunked_triton import tuned
+from lmscaling.kernels.chunked_triton.config import Config
+from lmscaling.kernels.chunked_triton.plan import Plan
 
 FAST, SLOW, WRONG, HUGE = (Config(chunk=c) for c in (32, 64, 128, 256))
 

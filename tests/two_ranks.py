@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from lmscaling.config import Cell
-from lmscaling.explain import checked
+from lmscaling.config.cell import Cell
+from lmscaling.config.validation import checked
 from lmscaling.files import read_json
 from lmscaling.train import run
 

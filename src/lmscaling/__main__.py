@@ -20,7 +20,8 @@ def refuse(missing: ModuleNotFoundError) -> NoReturn:
 
 
 try:
-    from lmscaling import sweeps, verbs
+    from lmscaling.cli import verbs
+    from lmscaling.config import sweeps
     from lmscaling.errors import UserError
 except ModuleNotFoundError as missing:
     refuse(missing)

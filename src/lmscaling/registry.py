@@ -27,9 +27,9 @@ def implementations(attention: str) -> list[str]:
 
 def figures() -> dict[str, Path]:
     """Figure modules by name; the workflow makes each source an input of its figure."""
-    return sources("figures", helpers=frozenset({"style"}))
+    return sources("figures")
 
 
 def claims() -> dict[str, Path]:
     """Modules of the claims of the literature by name."""
-    return sources("claims", helpers=frozenset({"judgement"}))
+    return sources("claims")

@@ -32,8 +32,8 @@ rule figure:
         EXPORTS,
         code=figure_source,
         look=[
-            os.path.relpath(registry.PACKAGE / "figures" / f"{shared}.py")
-            for shared in ("style", "_speed", "_curves", "_map", "_laws")
+            os.path.relpath(registry.PACKAGE / "figures" / "shared" / f"{shared}.py")
+            for shared in ("style", "speed", "curves", "map", "laws")
         ],
     output:
         report(

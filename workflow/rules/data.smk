@@ -26,7 +26,7 @@ UNTOKENIZED = {
     (tokens, split): numbers
     for (tokens, split), n in N_SHARDS.items()
     if (
-        numbers := supply.missing(
+        numbers := text_needs.missing(
             CORPORA[tokens].source, Path(f"{RESULTS}/tokens/{tokens}"), split, n
         )
     )

@@ -22,23 +22,23 @@ def mem_of(wildcards):
 
 
 def minutes_of(wildcards):
-    return forecast.job_minutes(RUNS[wildcards.run], STUDY.job_hours)
+    return jobs.job_minutes(RUNS[wildcards.run], STUDY.job_hours)
 
 
 @functools.cache
 def behind():
     by_slurm = workflow.executor_plugin and workflow.executor_plugin.name == "slurm"
-    return cluster.behind(["train", "branch"]) if by_slurm else {}
+    return slurm.behind(["train", "branch"]) if by_slurm else {}
 
 
 # SIGTERM and no other: USR1 kills the Snakemake inside the job, and with it the training.
 def sbatch_options(wildcards):
-    spare = round(forecast.spare_seconds(STUDY.job_hours))
+    spare = round(jobs.spare_seconds(STUDY.job_hours))
     return f"--signal=TERM@{spare}{behind().get(wildcards.run, '')}"
 
 
 def stop_option(wildcards):
-    seconds = forecast.stop_seconds(RUNS[wildcards.run], STUDY.job_hours)
+    seconds = jobs.stop_seconds(RUNS[wildcards.run], STUDY.job_hours)
     return f"--stop-after {seconds:g}" if IN_JOB else ""
 
 
@@ -133,7 +133,7 @@ use rule train as branch with:
 # as `retries:` of the rules: jobs would read it too, and train all attempts in the time of one.
 onstart:
     for rule, runs in (("train", CELLS), ("branch", GRID.branches)):
-        jobs = [forecast.job_count(run, STUDY.job_hours) for run in runs.values()]
+        jobs = [jobs.job_count(run, STUDY.job_hours) for run in runs.values()]
         if workflow.non_local_exec and jobs:
             workflow.get_rule(rule).restart_times = (
                 workflow.execution_settings.retries + max(jobs) - 1

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lmscaling import registry
 from lmscaling.errors import UserError, choose
-from lmscaling.position import Rotate
+from lmscaling.kernels.rotary import Rotate
 
 
 class Attention(Protocol):

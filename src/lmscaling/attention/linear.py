@@ -19,7 +19,7 @@ from lmscaling import kernels
 from lmscaling.kernels import at_least_float32, decode
 from lmscaling.kernels.feature_maps import find
 from lmscaling.kernels.linear import chunked
-from lmscaling.position import Rotate, unrotated
+from lmscaling.kernels.rotary import Rotate, unrotated
 
 FEATURE_MAP = "softplus"
 CHUNK = 64

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmscaling import kernels
-from lmscaling.position import Rotate
+from lmscaling.kernels.rotary import Rotate
 
 CUDNN_WIDTHS = range(8, 129, 8)
 """Head widths that cuDNN takes on every device."""

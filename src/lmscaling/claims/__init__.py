@@ -18,11 +18,12 @@ from typing import Any
 import duckdb
 from pandas import DataFrame
 
-from lmscaling import columns, registry, store
-from lmscaling.claims.judgement import VERDICTS, Judgement
+from lmscaling import formatting, registry
+from lmscaling.claims._judgement import VERDICTS, Judgement
 from lmscaling.errors import UserError, choose
 from lmscaling.files import write_json
-from lmscaling.tables import Table
+from lmscaling.formatting import Table
+from lmscaling.store import build as store
 
 HEAD = ("claim", "source", "verdict", "number", "range", "why")
 
@@ -127,7 +128,7 @@ def table(db: duckdb.DuckDBPyConnection) -> Table:
 def text(made: list[Judged]) -> str:
     """All judgements as aligned lines for the terminal."""
     lines = [[one.name, *row] for one, row in zip(made, _rows(made), strict=True)]
-    return "\n".join(columns.aligned([list(HEAD), *lines], left={0, 1, 2, 5}))
+    return "\n".join(formatting.aligned([list(HEAD), *lines], left={0, 1, 2, 5}))
 
 
 def write(study: Path) -> list[Judged]:

@@ -9,7 +9,7 @@ By the time of a step with chunks of 512 over that with the fastest chunk, at ev
 
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import Judgement, points, spread, untested
+from lmscaling.claims._judgement import Judgement, points, spread, untested
 
 NUMBER = "largest ratio of the times, chunk of 512 over the fastest; range over contexts"
 

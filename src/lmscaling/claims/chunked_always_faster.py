@@ -11,7 +11,7 @@ where it is least likely, so it can hold only if every size was timed at 1,024 t
 
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import Judgement, places, points, spread, untested
+from lmscaling.claims._judgement import Judgement, places, points, spread, untested
 
 NUMBER = "least ratio of the times, FlashAttention over chunked; range over all points"
 

@@ -9,7 +9,7 @@ either say nothing.
 
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import Judgement, points, spread, untested
+from lmscaling.claims._judgement import Judgement, points, spread, untested
 
 NUMBER = "least difference of the accuracies, linear less softmax; range over lengths"
 

@@ -10,7 +10,7 @@ tokens and at the timed contexts around 100,000: whatever speaks for the claim c
 
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import Judgement, overall, points, spread, untested
+from lmscaling.claims._judgement import Judgement, overall, points, spread, untested
 
 NUMBER = "largest speed-up near 100,000 tokens, else at 4,096; range over sizes and baselines"
 

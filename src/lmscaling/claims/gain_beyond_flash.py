@@ -11,7 +11,7 @@ extrapolated. A size whose common contexts end below 8,192 tokens says nothing.
 
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import Judgement, overall, points, spread, untested
+from lmscaling.claims._judgement import Judgement, overall, points, spread, untested
 
 NUMBER = "ratio of the speed-ups at the longest common context, least over sizes; range over sizes"
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import (
+from lmscaling.claims._judgement import (
     Judgement,
     inside,
     overall,

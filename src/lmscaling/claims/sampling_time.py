@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import Judgement, inside, overall, points, slope, untested
+from lmscaling.claims._judgement import Judgement, inside, overall, points, slope, untested
 from lmscaling.fits.uncertainty import Interval
 
 NUMBER = "slope of linear attention farthest from 0, with its interval"

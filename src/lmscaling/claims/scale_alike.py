@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import Judgement, inside, overall, points, redrawn, untested
+from lmscaling.claims._judgement import Judgement, inside, overall, points, redrawn, untested
 from lmscaling.fits import uncertainty
 
 NUMBER = "difference of the slopes farthest from 0, linear less softmax, with its interval"

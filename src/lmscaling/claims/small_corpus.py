@@ -10,7 +10,7 @@ twice, with the 95 % interval of other seeds. Text that is new at every update i
 import numpy as np
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import Judgement, inside, overall, points, untested
+from lmscaling.claims._judgement import Judgement, inside, overall, points, untested
 from lmscaling.fits.uncertainty import STATED, Interval
 
 NUMBER = "gap farthest from 0, nats, with its interval"

@@ -13,7 +13,7 @@ are named.
 import numpy as np
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import Judgement, inside, overall, points, redrawn, untested
+from lmscaling.claims._judgement import Judgement, inside, overall, points, redrawn, untested
 from lmscaling.fits import uncertainty
 from lmscaling.fits.uncertainty import Interval
 

@@ -11,7 +11,7 @@ by Poisson's law; spikes come in groups, so it is too narrow.
 import numpy as np
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import (
+from lmscaling.claims._judgement import (
     Judgement,
     inside,
     overall,

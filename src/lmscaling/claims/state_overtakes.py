@@ -11,7 +11,7 @@ is held against it only if contexts beyond that factor were timed.
 
 from pandas import DataFrame
 
-from lmscaling.claims.judgement import Judgement, overall, untested
+from lmscaling.claims._judgement import Judgement, overall, untested
 from lmscaling.fits.uncertainty import Interval
 
 NUMBER = "context of the crossing with softmax without FlashAttention; range: timed neighbours"

@@ -20,10 +20,12 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 from pandas import DataFrame
 
-from lmscaling import published, registry, store
+from lmscaling import registry
 from lmscaling.errors import UserError, choose
-from lmscaling.figures import _own_context, style
+from lmscaling.figures.shared import own_context, style
 from lmscaling.files import replacing, write_text
+from lmscaling.store import build as store
+from lmscaling.store import published
 
 FORMATS = ("svg", "png", "csv")
 """What is written of each figure."""
@@ -79,7 +81,7 @@ def save(name: str, exports: Path, folder: Path) -> Path:
         rows = db.sql(module.QUERY).df()
         figure = module.draw(rows, db) if len(rows) else style.nothing("Nothing to draw yet.")
         # Figures of times say themselves who measured; what is timed was not trained.
-        notes = [] if "setup" in rows else [missing(db), _own_context.words(db, rows), _cited(rows)]
+        notes = [] if "setup" in rows else [missing(db), own_context.words(db, rows), _cited(rows)]
         note = "\n".join(filter(None, notes))
     if note:
         figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")

@@ -14,25 +14,25 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
-from lmscaling.figures import _laws, style
+from lmscaling.figures.shared import laws, style
 from lmscaling.fits import context_law, points
 from lmscaling.fits.points import Group
 
 SECTION = "laws"
-QUERY = _laws.of_one_source(points.QUERY).replace(
+QUERY = laws.of_one_source(points.QUERY).replace(
     "FROM law_points", "FROM law_points WHERE share = 1"
 )
 COLUMNS = 3
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    known = points.groups(_laws.points(rows), "attention", "size")
+    known = points.groups(laws.points(rows), "attention", "size")
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
-    looks = _laws.looks(attentions, [colours[name] for name in attentions])
+    looks = laws.looks(attentions, [colours[name] for name in attentions])
     sizes = style.sizes_of(rows)
     columns = min(COLUMNS, len(sizes))
-    figure, panels = _laws.grid(-(-len(sizes) // columns), columns, 2.6)
+    figure, panels = laws.grid(-(-len(sizes) // columns), columns, 2.6)
     for axes in panels.flat[len(sizes) :]:
         axes.set_axis_off()
     for size, axes in zip(sizes, panels.flat, strict=False):
@@ -50,8 +50,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     ]  # fmt: skip
     handles.append(Line2D([], [], color="white", marker="*", mec="black", markersize=10,
                           label="best context"))  # fmt: skip
-    _laws.legend(figure, handles)
-    _laws.note(figure, known.values())
+    laws.legend(figure, handles)
+    laws.note(figure, known.values())
     return figure
 
 
@@ -64,12 +64,12 @@ def _draw_panel(axes: Axes, groups: dict[str, Group], looks: dict, attentions: l
         axes.plot(at, loss, mark, color=colour, markersize=4)
         stroke = style.dashes(name, attentions)
         axes.plot(list(means), list(means.values()), stroke, color=colour, linewidth=1.1)
-    _laws.context_scale(axes, contexts)
+    laws.context_scale(axes, contexts)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.margins(0.06)
     statuses = {}
     for name, group in groups.items():
-        best = context_law.of(group, count=_laws.COUNT)
+        best = context_law.of(group, count=laws.COUNT)
         statuses[name] = best.status
-        _laws.optimum(axes, best, group.column("context"), "black", looks[name][0], 8)
-    _laws.say(axes, _laws.told(statuses, context_law.STATUSES, {"bracketed"}), 42)
+        laws.optimum(axes, best, group.column("context"), "black", looks[name][0], 8)
+    laws.say(axes, laws.told(statuses, context_law.STATUSES, {"bracketed"}), 42)

@@ -17,7 +17,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
-from lmscaling.figures import _map, style
+from lmscaling.figures.shared import map as _map
+from lmscaling.figures.shared import style
 
 SECTION = "audit"
 

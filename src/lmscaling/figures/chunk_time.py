@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame
 
-from lmscaling.figures import _speed, style
+from lmscaling.figures.shared import speed, style
 
 SECTION = "speed"
 
@@ -32,13 +32,13 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     made = set(rows[["size", "method"]].itertuples(index=False, name=None))
     wanted = [(s, m) for m in methods for s in style.sizes_of(rows) if (s, m) in made]
     of = _contexts(rows)
-    figure, panels = _speed.page(rows, len(wanted), handles=_legend(of))
+    figure, panels = speed.page(rows, len(wanted), handles=_legend(of))
     for axes, (size, method) in zip(panels, wanted, strict=True):
         part = rows.loc[(rows["size"] == size) & (rows.method == method)]
-        _draw_panel(axes, part, of, _speed.looks(rows))
+        _draw_panel(axes, part, of, speed.looks(rows))
         axes.set_title(f"{size}, {method}")
-    _speed.powers_of_two(panels, rows.chunk, "Chunk (tokens)")
-    _speed.log_scale(panels, "Time of a step (ms)")
+    speed.powers_of_two(panels, rows.chunk, "Chunk (tokens)")
+    speed.log_scale(panels, "Time of a step (ms)")
     return figure
 
 
@@ -56,13 +56,13 @@ def _draw_panel(
     axes: Axes,
     rows: DataFrame,
     of: dict[int, style.Method],
-    looks: dict[tuple[str, str], _speed.Look],
+    looks: dict[tuple[str, str], speed.Look],
 ) -> None:
     groups: list[tuple[Any, DataFrame]] = list(
         rows.groupby(["context", "source", "setup", "sweep"])
     )
     for (context, source, setup, _), part in groups:
-        _speed.line(axes, part, "chunk", "milliseconds", of[context], looks[source, setup])
+        speed.line(axes, part, "chunk", "milliseconds", of[context], looks[source, setup])
         done = part[part.milliseconds.notna()]
         if len(done):
             best = done.loc[done.milliseconds.idxmin()]

@@ -9,7 +9,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _speed
+from lmscaling.figures.shared import speed
 
 SECTION = "speed"
 
@@ -27,4 +27,4 @@ QUERY = """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    return _speed.by_size(rows, "milliseconds", "Time of a step (ms)")[0]
+    return speed.by_size(rows, "milliseconds", "Time of a step (ms)")[0]

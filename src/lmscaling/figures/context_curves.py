@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame
 
-from lmscaling.figures import style
+from lmscaling.figures.shared import style
 
 SECTION = "learning"
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from pandas import DataFrame
 
-from lmscaling.figures import style
+from lmscaling.figures.shared import style
 
 SECTION = "learning"
 

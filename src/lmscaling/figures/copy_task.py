@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
-from lmscaling.figures import _speed
+from lmscaling.figures.shared import speed
 
 SECTION = "speed"
 
@@ -29,10 +29,10 @@ QUERY = """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    figure, panels = _speed.page(rows, 3, height=2.3, sharey=False)
+    figure, panels = speed.page(rows, 3, height=2.3, sharey=False)
     accuracy, time, memory = panels
     learned = rows.loc[rows.accuracy.notna()]
-    _speed.lines(accuracy, learned, "accuracy", _speed.looks(rows))
+    speed.lines(accuracy, learned, "accuracy", speed.looks(rows))
     accuracy.set_ylim(-0.03, 1.03)
     accuracy.yaxis.set_major_locator(MaxNLocator(5))
     accuracy.set_ylabel("Accuracy (share of tokens)")
@@ -43,8 +43,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         (time, "microseconds", "Time of an update (µs per token)"),
         (memory, "gigabytes", "Peak memory (GB)"),
     ):
-        _speed.lines(axes, rows, column, _speed.looks(rows))
-        _speed.log_scale([axes], "")
+        speed.lines(axes, rows, column, speed.looks(rows))
+        speed.log_scale([axes], "")
         axes.set_ylabel(label)
-    _speed.powers_of_two(panels, rows.context, "Context (tokens)")
+    speed.powers_of_two(panels, rows.context, "Context (tokens)")
     return figure

@@ -8,7 +8,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _speed, style
+from lmscaling.figures.shared import speed, style
 
 SECTION = "speed"
 
@@ -26,11 +26,11 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     batches = sorted(rows.batch.unique())
     wanted = [(size, batch) for size in style.sizes_of(rows) for batch in batches]
     columns = len(batches) if len(batches) > 1 else None
-    figure, panels = _speed.page(rows, len(wanted), columns=columns, height=1.8)
+    figure, panels = speed.page(rows, len(wanted), columns=columns, height=1.8)
     for axes, (size, batch) in zip(panels, wanted, strict=True):
         part = rows.loc[(rows["size"] == size) & (rows.batch == batch)]
-        _speed.lines(axes, part, "milliseconds", _speed.looks(rows))
+        speed.lines(axes, part, "milliseconds", speed.looks(rows))
         axes.set_title(f"{size}, {batch} sequence{'s' if batch > 1 else ''}")
-    _speed.powers_of_two(panels, rows.context, "Context (tokens)")
-    _speed.log_scale(panels, "Time of a token (ms)")
+    speed.powers_of_two(panels, rows.context, "Context (tokens)")
+    speed.log_scale(panels, "Time of a token (ms)")
     return figure

@@ -10,7 +10,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _speed, style
+from lmscaling.figures.shared import speed, style
 
 SECTION = "learning"
 
@@ -36,22 +36,22 @@ VALUES = style.Method("0.3", "o")
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     rows = rows.assign(sweep="")  # models of all contexts make one line
     sizes = style.sizes_of(rows)
-    figure, panels = _speed.page(
+    figure, panels = speed.page(
         rows, 2 * len(sizes), columns=2, height=1.9, spread=SPREAD, sharey=False
     )
     for left, right, size in zip(panels[::2], panels[1::2], sizes, strict=True):
         part = rows.loc[rows["size"] == size]
-        _speed.lines(left, part, "percent", _speed.looks(rows))
-        _speed.log_scale([left], "Error of dq (%)")
+        speed.lines(left, part, "percent", speed.looks(rows))
+        speed.log_scale([left], "Error of dq (%)")
         left.set_title(size)
         # It is a property of the model: every way has seen the same values.
         for (source, setup, method), values in part.groupby(["source", "setup", "method"]):
             if method == part.method.iloc[0]:
-                look = _speed.looks(rows)[str(source), str(setup)]
+                look = speed.looks(rows)[str(source), str(setup)]
                 of_one = values.assign(status="done")
-                _speed.line(right, of_one, "context", "mean_over_sd", VALUES, look)
-        _speed.log_scale([right], "")
+                speed.line(right, of_one, "context", "mean_over_sd", VALUES, look)
+        speed.log_scale([right], "")
         right.set_ylabel("Mean of v (deviations)")
         right.set_title(size)
-    _speed.powers_of_two(panels, rows.context, "Context (tokens)")
+    speed.powers_of_two(panels, rows.context, "Context (tokens)")
     return figure

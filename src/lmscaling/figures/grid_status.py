@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pandas import DataFrame
 
-from lmscaling.figures import _map
+from lmscaling.figures.shared import map as _map
 
 SECTION = "grid"
 

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pandas import DataFrame
 
-from lmscaling.figures import _map, style
+from lmscaling.figures.shared import map as _map
+from lmscaling.figures.shared import style
 
 SECTION = "audit"
 

@@ -15,11 +15,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
-from lmscaling.columns import short
-from lmscaling.figures import _laws, style
+from lmscaling.figures.shared import laws as _laws
+from lmscaling.figures.shared import style
 from lmscaling.fits import isotime, parabola, points
 from lmscaling.fits.isotime import IsoTime
 from lmscaling.fits.points import Group
+from lmscaling.formatting import short
 
 SECTION = "laws"
 QUERY = _laws.of_one_source(points.QUERY)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _speed, style
+from lmscaling.figures.shared import speed, style
 
 SECTION = "speed"
 
@@ -34,17 +34,17 @@ SPREAD = "medians of {} repeats"
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     loads = sorted(rows.tokens.unique())
     wanted = [(passes, load) for passes in sorted(rows.passes.unique()) for load in loads]
-    figure, panels = _speed.page(
+    figure, panels = speed.page(
         rows, len(wanted), columns=len(loads), height=2.4, spread=f"{SPREAD}{_wrong(db)}"
     )
     heads = f"{rows.n_head.min()} heads of {rows.d_head.min()}"
     for axes, (passes, load) in zip(panels, wanted, strict=True):
         part = rows.loc[(rows.passes == passes) & (rows.tokens == load)]
-        _speed.lines(axes, part, "nanoseconds", _speed.looks(rows))
+        speed.lines(axes, part, "nanoseconds", speed.looks(rows))
         _draw_floor(axes, part)
         axes.set_title(f"{passes}, {_at_once(load)}, {heads}", fontsize="small")
-    _speed.powers_of_two(panels, rows.context, "Context (tokens)")
-    _speed.log_scale(panels, "Time (ns per token, head)")
+    speed.powers_of_two(panels, rows.context, "Context (tokens)")
+    speed.log_scale(panels, "Time (ns per token, head)")
     return figure
 
 

@@ -10,7 +10,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _speed, style
+from lmscaling.figures.shared import speed, style
 
 SECTION = "speed"
 
@@ -45,24 +45,24 @@ SPREAD = "{} repeats: medians with quartiles, or in ms means with standard devia
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     wanted = sorted(set(rows[["size", "passes"]].itertuples(index=False, name=None)))
-    figure, panels = _speed.page(
+    figure, panels = speed.page(
         rows, 2 * len(wanted), columns=2, height=1.9, spread=SPREAD, sharex="row", sharey=False
     )
     pairs = zip(panels[::2], panels[1::2], strict=True)
     for (left, right), (size, passes) in zip(pairs, wanted, strict=True):
         part = rows.loc[(rows["size"] == size) & (rows.passes == passes)]
-        _speed.lines(left, part, "time", _speed.looks(rows))
+        speed.lines(left, part, "time", speed.looks(rows))
         left.set_title(f"{size}, {passes}, {_at_once(part)}")
-        _speed.log_scale([left], "Time (ms)" if part.fixed.all() else "Time (ns per token, head)")
+        speed.log_scale([left], "Time (ms)" if part.fixed.all() else "Time (ns per token, head)")
         compared = part[part.speed_up.notna() & (part.method != "softmax flash")]
-        _speed.lines(right, compared, "speed_up", _speed.looks(rows))
-        _speed.line_at_one(right)
+        speed.lines(right, compared, "speed_up", speed.looks(rows))
+        speed.line_at_one(right)
         if compared.empty:
             right.annotate("no softmax flash to compare with", (0.5, 0.5), xycoords="axes fraction",
                            ha="center", color="0.4")  # fmt: skip
-        _speed.log_scale([right], "")
+        speed.log_scale([right], "")
         right.set_ylabel("Speed-up\n(softmax flash = 1)")
-        _speed.powers_of_two([left, right], part.context, "Context (tokens)")
+        speed.powers_of_two([left, right], part.context, "Context (tokens)")
     return figure
 
 

@@ -10,14 +10,14 @@ from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _curves
+from lmscaling.figures.shared import curves
 
 SECTION = "learning"
 
 SWITCH = ("Training loss against", "updates")
 
-QUERY = _curves.QUERY
+QUERY = curves.QUERY
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    return _curves.draw(rows, "updates")
+    return curves.draw(rows, "updates")

@@ -7,14 +7,14 @@ from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _curves
+from lmscaling.figures.shared import curves
 
 SECTION = "learning"
 
 SWITCH = ("Training loss against", "FLOPs")
 
-QUERY = f"SELECT * FROM ({_curves.QUERY}) WHERE flops IS NOT NULL ORDER BY ALL"
+QUERY = f"SELECT * FROM ({curves.QUERY}) WHERE flops IS NOT NULL ORDER BY ALL"
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    return _curves.draw(rows, "flops")
+    return curves.draw(rows, "flops")

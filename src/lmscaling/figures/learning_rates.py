@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 from pandas import DataFrame
 
-from lmscaling.figures import style
+from lmscaling.figures.shared import style
 from lmscaling.fits import lr_optimum
 
 SECTION = "learning"

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from pandas import DataFrame
 
-from lmscaling.figures import style
+from lmscaling.figures.shared import style
 
 SECTION = "learning"
 

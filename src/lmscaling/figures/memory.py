@@ -8,7 +8,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _speed
+from lmscaling.figures.shared import speed
 
 SECTION = "speed"
 
@@ -26,4 +26,4 @@ QUERY = """
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     spread = "the most of {} repeats"
-    return _speed.by_size(rows, "gigabytes", "Peak memory (GB)", spread=spread)[0]
+    return speed.by_size(rows, "gigabytes", "Peak memory (GB)", spread=spread)[0]

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
-from lmscaling.figures import _laws, style
+from lmscaling.figures.shared import laws, style
 from lmscaling.fits import multiplier
 from lmscaling.fits.multiplier import Pair
 
@@ -37,12 +37,12 @@ NARROW = (0.3, 0.4, 0.7, 1.5, 3, 4)
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     plain = rows.astype(object).where(rows.notna(), None)
-    known = multiplier.pairs(plain.itertuples(index=False, name=None), _laws.COUNT)
+    known = multiplier.pairs(plain.itertuples(index=False, name=None), laws.COUNT)
     axes_known = [a for a in multiplier.AXES if any(a in pair.axes for pair in known)]
     contexts = sorted({pair.context for pair in known})
     colours = dict(zip(contexts, sns.color_palette("crest", len(contexts)).as_hex(), strict=True))
     lines = list(dict.fromkeys((pair.size, pair.attention) for pair in known))
-    figure, panels = _laws.grid(len(lines), len(axes_known), 1.9, sharex="row", sharey=True)
+    figure, panels = laws.grid(len(lines), len(axes_known), 1.9, sharex="row", sharey=True)
     for (size, attention), row in zip(lines, panels, strict=True):
         here = [pair for pair in known if (pair.size, pair.attention) == (size, attention)]
         for axis, axes in zip(axes_known, row, strict=True):
@@ -52,10 +52,10 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         lowest = min((lvl.loss for pair in here for lvl in pair.found.levels), default=None)
         if lowest is not None:
             row[0].set_xlim(lowest + SHOWN, lowest - 0.05 * SHOWN)
-        _laws.name_row(row[-1], f"{attention}, {size}")
+        laws.name_row(row[-1], f"{attention}, {size}")
     low, high = panels[0, 0].get_ylim()
     for axes in panels.flat:
-        _laws.plain_log(axes, sorted(TICKS + NARROW) if high < 10 * low else TICKS, "y")
+        laws.plain_log(axes, sorted(TICKS + NARROW) if high < 10 * low else TICKS, "y")
     for axes in panels[-1]:
         axes.set_xlabel("Loss (nats per token)")
     handles = [
@@ -63,12 +63,12 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                label=style.tokens(context))
         for context, colour in colours.items()
     ]  # fmt: skip
-    _laws.legend(figure, handles, "Context (tokens)")
+    laws.legend(figure, handles, "Context (tokens)")
     return figure
 
 
-def _stroke(contexts: list[int], context: int) -> _laws.Stroke:
-    return _laws.STROKES[contexts.index(context) % len(_laws.STROKES)]
+def _stroke(contexts: list[int], context: int) -> laws.Stroke:
+    return laws.STROKES[contexts.index(context) % len(laws.STROKES)]
 
 
 def _draw_panel(axes: Axes, pairs: list[Pair], axis: str, colours: dict[int, str]) -> None:
@@ -79,8 +79,8 @@ def _draw_panel(axes: Axes, pairs: list[Pair], axis: str, colours: dict[int, str
         stroke = _stroke(sorted(colours), pair.context)
         values = [getattr(level, axis) for level in levels]
         axes.plot(losses, values, color=colour, linestyle=stroke, linewidth=1.2)
-        _laws.band(axes, losses, [level.intervals[axis] for level in levels], colour)
+        laws.band(axes, losses, [level.intervals[axis] for level in levels], colour)
     statuses = {style.tokens(pair.context): pair.found.status for pair in pairs}
-    _laws.say(axes, _laws.told(statuses, multiplier.STATUSES, {"compared"}), 34)
+    laws.say(axes, laws.told(statuses, multiplier.STATUSES, {"compared"}), 34)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(5))

@@ -9,7 +9,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _speed
+from lmscaling.figures.shared import speed
 
 SECTION = "speed"
 
@@ -29,7 +29,7 @@ QUERY = """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    figure, panels = _speed.by_size(rows, "speed_up", "Speed-up (softmax flash = 1)")
+    figure, panels = speed.by_size(rows, "speed_up", "Speed-up (softmax flash = 1)")
     for axes in panels.values():
-        _speed.line_at_one(axes)
+        speed.line_at_one(axes)
     return figure

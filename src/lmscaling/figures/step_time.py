@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _speed
+from lmscaling.figures.shared import speed
 
 SECTION = "speed"
 
@@ -27,7 +27,7 @@ QUERY = """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    figure, panels = _speed.by_size(rows, "milliseconds", "Time of a step (ms)")
+    figure, panels = speed.by_size(rows, "milliseconds", "Time of a step (ms)")
     for size, axes in panels.items():
         _draw_slopes(axes, rows.loc[(rows["size"] == size) & rows.milliseconds.notna()])
     return figure

@@ -15,14 +15,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
-from lmscaling.columns import short
-from lmscaling.figures import _laws, style
+from lmscaling.figures.shared import laws, style
 from lmscaling.fits import holdout, loss_surface, points
 from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import STATED
+from lmscaling.formatting import short
 
 SECTION = "laws"
-QUERY = _laws.of_one_source(points.QUERY)
+QUERY = laws.of_one_source(points.QUERY)
 
 REASONS = loss_surface.STATUSES | {
     "not_unique": "many surfaces fit",
@@ -33,17 +33,17 @@ REASONS = loss_surface.STATUSES | {
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    known = points.groups(_laws.points(rows), "attention", "context")
+    known = points.groups(laws.points(rows), "attention", "context")
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
     contexts = sorted(rows.context.unique())
-    looks = _laws.looks(contexts, sns.color_palette("crest", len(contexts)).as_hex())
-    figure, panels = _laws.grid(len(attentions), 3, 2.5)
+    looks = laws.looks(contexts, sns.color_palette("crest", len(contexts)).as_hex())
+    figure, panels = laws.grid(len(attentions), 3, 2.5)
     for attention, row in zip(attentions, panels, strict=True):
         here = {c: g for (_, a, c), g in known.items() if a == attention}
         _draw_residuals(row[0], row[1], here, looks)
         _draw_foresight(row[2], here, looks)
-        _laws.name_row(row[2], f"{attention} attention")
+        laws.name_row(row[2], f"{attention} attention")
     for axes, label in zip(
         panels[-1],
         ("N (parameters)", "D (tokens)", "Measured loss (nats per token)"),
@@ -55,15 +55,15 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                label=style.tokens(context))
         for context, (colour, mark) in looks.items()
     ]  # fmt: skip
-    _laws.legend(figure, handles, "Context (tokens)")
-    _laws.note(figure, known.values())
+    laws.legend(figure, handles, "Context (tokens)")
+    laws.note(figure, known.values())
     return figure
 
 
 def _draw_residuals(left: Axes, right: Axes, groups: dict[int, Group], looks: dict) -> None:
     statuses = {}
     for context, group in groups.items():
-        fitted = loss_surface.of(group, count=_laws.COUNT, check=False)
+        fitted = loss_surface.of(group, count=laws.COUNT, check=False)
         statuses[style.tokens(context)] = fitted.status
         colour, mark = looks[context]
         for axes, name in ((left, "params"), (right, "tokens")):
@@ -79,14 +79,14 @@ def _draw_residuals(left: Axes, right: Axes, groups: dict[int, Group], looks: di
     fine = {status for status in statuses.values() if status in ("fitted", "misfit", "bound")}
     if not fine:
         for axes in (left, right):
-            _laws.say_instead(axes, _laws.told(statuses, loss_surface.STATUSES, set()))
+            laws.say_instead(axes, laws.told(statuses, loss_surface.STATUSES, set()))
     for axes in (left, right) if fine else ():
         axes.axhspan(-1.96 * STATED.sd, 1.96 * STATED.sd, color="0.85", zorder=0)
         axes.axhline(0, color="0.5", linewidth=0.8, zorder=1)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.margins(x=0.1)
     if fine:
-        _laws.say(left, _laws.told(statuses, REASONS, {"fitted", "bound"}), 44)
+        laws.say(left, laws.told(statuses, REASONS, {"fitted", "bound"}), 44)
     style.count_scale(left)
     right.set_xscale("log")
     low, high = right.get_xlim()
@@ -99,7 +99,7 @@ def _draw_residuals(left: Axes, right: Axes, groups: dict[int, Group], looks: di
 def _draw_foresight(axes: Axes, groups: dict[int, Group], looks: dict) -> None:
     statuses, drawn = {}, []
     for context, group in groups.items():
-        found = holdout.of(group, count=_laws.COUNT)
+        found = holdout.of(group, count=laws.COUNT)
         statuses[style.tokens(context)] = found.status
         colour, mark = looks[context]
         loss = group.column("loss")
@@ -114,14 +114,14 @@ def _draw_foresight(axes: Axes, groups: dict[int, Group], looks: dict) -> None:
             )  # fmt: skip
             drawn.append(i)
     if not drawn:
-        _laws.say_instead(axes, "no prediction: " + holdout.STATUSES["no_surface"])
+        laws.say_instead(axes, "no prediction: " + holdout.STATUSES["no_surface"])
     else:
         axes.axhline(0, color="0.5", linewidth=0.8, zorder=1)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         off = [status for status in statuses.values() if status == "missed"]
         said = f"missed at {len(off)} of {len(statuses)} contexts" if off else "none missed"
-        _laws.say(axes, said + _absent(statuses), 44)
+        laws.say(axes, said + _absent(statuses), 44)
     axes.set_ylabel("Measured - foreseen loss\n(nats per token)")
 
 

@@ -8,7 +8,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling.figures import _speed, style
+from lmscaling.figures.shared import speed, style
 
 SECTION = "speed"
 
@@ -33,19 +33,19 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     columns = {"pace": "Pace (tokens per second)"}
     if rows.percent.notna().any():
         columns["percent"] = "MFU (%)"
-    figure, panels = _speed.page(
+    figure, panels = speed.page(
         rows, len(contexts) * len(columns), columns=len(contexts), height=2.4, sharey=False
     )
     wanted = [(column, context) for column in columns for context in contexts]
-    methods, looks = style.methods(rows.method.tolist()), _speed.looks(rows)
+    methods, looks = style.methods(rows.method.tolist()), speed.looks(rows)
     for axes, (column, context) in zip(panels, wanted, strict=True):
         part = rows.loc[rows.context == context]
         for (method, source, setup), line in part.groupby(["method", "source", "setup"]):
             look = looks[str(source), str(setup)]
-            _speed.line(axes, line, "params", column, methods[str(method)], look)
+            speed.line(axes, line, "params", column, methods[str(method)], look)
         axes.set_title(f"{part.batch.max()} sequences of {style.tokens(context)} tokens")
         style.count_scale(axes)
         axes.set_xlabel("Parameters (without embeddings)")
-        _speed.log_scale([axes], "")
+        speed.log_scale([axes], "")
         axes.set_ylabel(columns[column])
     return figure

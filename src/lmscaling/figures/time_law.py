@@ -14,12 +14,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
-from lmscaling.figures import _laws, style
+from lmscaling.figures.shared import laws, style
 from lmscaling.fits import points, power_law
 from lmscaling.fits.points import Group
 
 SECTION = "laws"
-QUERY = _laws.of_one_source(points.QUERY)
+QUERY = laws.of_one_source(points.QUERY)
 
 WAYS = """
     SELECT source, size, context, attention, run, spent, budget, loss FROM law_curves
@@ -31,33 +31,33 @@ STATUSES = power_law.STATUSES | {"misfit": "off by more than noise", "bound": "t
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    known = points.groups(_laws.points(rows), "size", "context")
+    known = points.groups(laws.points(rows), "size", "context")
     ways = db.sql(WAYS).df()
     ways = ways.loc[(ways.source == min(rows.source)) & (ways.spent > ways.budget / 50)]
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
-    looks = _laws.looks(attentions, [colours[name] for name in attentions])
+    looks = laws.looks(attentions, [colours[name] for name in attentions])
     sizes = style.sizes_of(rows)
-    contexts = _laws.most_sizes([p for group in known.values() for p in group.points])
-    figure, panels = _laws.grid(len(sizes), len(contexts), 1.9, sharex=True)
+    contexts = laws.most_sizes([p for group in known.values() for p in group.points])
+    figure, panels = laws.grid(len(sizes), len(contexts), 1.9, sharex=True)
     for size, row in zip(sizes, panels, strict=True):
         for context, axes in zip(contexts, row, strict=True):
             group = known.get((min(rows.source), size, context))
             way = ways.loc[(ways["size"] == size) & (ways.context == context)]
             _draw_panel(axes, group, way, looks, attentions)
         row[0].set_ylabel("Loss (nats per token)")
-        _laws.name_row(row[-1], size)
+        laws.name_row(row[-1], size)
     unit = next(iter(known.values())).unit
     for context, top, bottom in zip(contexts, panels[0], panels[-1], strict=True):
         said = top.get_title(loc="left")
         top.set_title(f"context {style.tokens(context)}" + "\n" * (1 + said.count("\n")))
         bottom.set_xlabel("Time (hours)" if unit == "hours" else "Budget (updates)")
-    _laws.legend(figure, [
+    laws.legend(figure, [
         Line2D([], [], color=colour, linestyle=style.dashes(name, attentions), marker=mark,
                markersize=4.5, label=name)
         for name, (colour, mark) in looks.items()
     ])  # fmt: skip
-    _laws.note(figure, known.values())
+    laws.note(figure, known.values())
     return figure
 
 
@@ -67,9 +67,9 @@ def _draw_panel(
     for _, way in ways.groupby("run"):
         axes.plot(way.spent, way.loss, color="0.75", linewidth=0.8, zorder=1)
     if group is None:
-        _laws.say_instead(axes, "no run has come this far")
+        laws.say_instead(axes, "no run has come this far")
         return
-    fitted = power_law.of(group, count=_laws.COUNT)
+    fitted = power_law.of(group, count=laws.COUNT)
     words = []
     for name, part in group.split("attention").items():
         colour, mark = looks[name]
@@ -79,17 +79,17 @@ def _draw_panel(
             x = np.geomspace(spent.min(), spent.max(), 40)
             stroke = style.dashes(name, attentions)
             axes.plot(x, law.loss(x), stroke, color=colour, linewidth=1.2)
-            _laws.band(axes, x.tolist(), law.band(x), colour)
+            laws.band(axes, x.tolist(), law.band(x), colour)
         words += _say(name, law)
     ticks = sorted({p.budget for p in group.points})
-    _laws.plain_log(axes, ticks if len(ticks) < 7 else ticks[::2], "x")
+    laws.plain_log(axes, ticks if len(ticks) < 7 else ticks[::2], "x")
     axes.yaxis.set_major_locator(MaxNLocator(4))
     statuses = {name: law.status for name, law in fitted.laws.items()}
-    words += [_laws.told(statuses, STATUSES, {"fitted"})]
-    _laws.say(axes, "\n".join(filter(None, words)), 36)
+    words += [laws.told(statuses, STATUSES, {"fitted"})]
+    laws.say(axes, "\n".join(filter(None, words)), 36)
 
 
 def _say(name: str, law: power_law.PowerLaw) -> list[str]:
     if law.gamma is None or law.status in ("bound", "stopped_early"):
         return []
-    return [f"{name}: gamma {law.gamma:.2f} ({_laws.ends(law.intervals['gamma'])})"]
+    return [f"{name}: gamma {law.gamma:.2f} ({laws.ends(law.intervals['gamma'])})"]

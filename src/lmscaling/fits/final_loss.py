@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lmscaling.spikes import LEAST, SIGMAS
+from lmscaling.store.spikes import LEAST, SIGMAS
 
 STATUSES = {
     "settled": "nearly all of the last updates count",

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lmscaling.kernels import at_least_float32
+from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.feature_maps import find
-from lmscaling.kernels.fused import op
 
 
 @torch.no_grad()
@@ -31,7 +31,7 @@ def prefill(k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str) -> tuple[Tensor, T
     """
     H, K = k_BTHK.shape[2:]
     if v_BTHV.is_cuda and op.takes(v_BTHV.dtype, K, v_BTHV.shape[3]):
-        from lmscaling.kernels.fused import launch, plan  # only here is Triton needed
+        from lmscaling.kernels.chunked_triton import launch, plan  # only here is Triton needed
 
         # The kernel reads packed rows and none of the queries: the keys stand in for them.
         qkv_BTW = torch.cat([x.flatten(2) for x in (k_BTHK, k_BTHK, v_BTHV)], -1)
@@ -74,7 +74,7 @@ def step(
         On a GPU one kernel, and the state must then be float32 and contiguous.
     """
     if v_BHV.is_cuda and op.takes(v_BHV.dtype, q_BHK.shape[2], v_BHV.shape[2]):
-        from lmscaling.kernels.fused import decode as fused  # only here is Triton needed
+        from lmscaling.kernels.chunked_triton import decode as fused  # only here is Triton needed
 
         sums = (kv_BHKV, k_sum_BHK)
         return fused.step(q_BHK, k_BHK, v_BHV, *sums, feature_map, normalize)

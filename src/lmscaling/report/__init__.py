@@ -17,11 +17,15 @@ from typing import Any
 import jinja2
 from duckdb import DuckDBPyConnection
 
-from lmscaling import claims, figures, grid, laws, published, registry, store
+from lmscaling import claims, figures, registry
+from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.files import write_text
-from lmscaling.report import cells, crossings, losses, made, question, rates
-from lmscaling.tables import SECTIONS, Table
+from lmscaling.formatting import SECTIONS, Table
+from lmscaling.report import cells, crossings, laws, losses, question, rates
+from lmscaling.report import provenance as made
+from lmscaling.store import build as store
+from lmscaling.store import published
 
 TABLES: tuple[Callable[[DuckDBPyConnection], list[Table]], ...] = (
     question.tables,
@@ -51,7 +55,7 @@ def write(study: Path) -> Path:
         UserError: The record, the exports or a figure are not there.
     """
     alone = published.is_folder(study)
-    record = None if alone else grid.read_record(study / "study.json")
+    record = None if alone else study_file.read_record(study / "study.json")
     drawn = study / "figures"
     names = [n for n in registry.figures() if not alone or (drawn / f"{n}.svg").is_file()]
     with store.connect(study / "store") as db:

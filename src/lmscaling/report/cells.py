@@ -5,8 +5,8 @@ from typing import Any
 
 import duckdb
 
-from lmscaling.report import ask
-from lmscaling.tables import Table
+from lmscaling.formatting import Table
+from lmscaling.report import queries
 
 CELLS = """
     SELECT s.name, s.status, s.params, s.updates, s.tokens, s.train_seconds / 3600 AS hours,
@@ -72,7 +72,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
 
 
 def _cells(db: duckdb.DuckDBPyConnection) -> Table:
-    rows = ask.rows(db, CELLS)
+    rows = queries.rows(db, CELLS)
     spiked = any(row["spikes"] for row in rows)
     forms = FORMS | (SPIKED if spiked else {}) | {"note": ""}
     val_tokens = rows[0]["val_tokens"] if rows else 0
@@ -85,7 +85,7 @@ def _cells(db: duckdb.DuckDBPyConnection) -> Table:
         + (f" {SPIKE}" if spiked else ""),
         query=CELLS,
         head=(*HEAD, *(SPIKED_HEAD if spiked else ()), "note"),
-        rows=tuple(ask.shown(_plain(row), forms) for row in rows),
+        rows=tuple(queries.shown(_plain(row), forms) for row in rows),
         text=frozenset({0, 1, len(forms) - 1}),
     )
 
@@ -113,7 +113,7 @@ def _endpoints(db: duckdb.DuckDBPyConnection) -> Table:
         query=ENDPOINTS,
         head=("branch", "N", "updates", "tokens", "hours", "FLOPs",
               "validation loss (nats per token)", "trunk's, then", "gain"),
-        rows=tuple(ask.shown(row, ENDPOINT_FORMS) for row in ask.rows(db, ENDPOINTS)),
+        rows=tuple(queries.shown(row, ENDPOINT_FORMS) for row in queries.rows(db, ENDPOINTS)),
     )  # fmt: skip
 
 
@@ -126,5 +126,5 @@ def _broken(db: duckdb.DuckDBPyConnection) -> Table:
         note="Counted over all runs whose logs are here.",
         query=BROKEN,
         head=("what", "number", "runs"),
-        rows=tuple(ask.shown(row, forms) for row in ask.rows(db, BROKEN)),
+        rows=tuple(queries.shown(row, forms) for row in queries.rows(db, BROKEN)),
     )

@@ -4,8 +4,8 @@ from typing import Any
 
 import duckdb
 
-from lmscaling.report import ask
-from lmscaling.tables import Table
+from lmscaling.formatting import Table
+from lmscaling.report import queries
 
 CROSSINGS = """
     SELECT kind, size, batch, challenger, baseline, status, context, low, high, shortest, longest,
@@ -28,7 +28,7 @@ FASTER = {
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Pairs of ways, by what is timed and by setup."""
-    rows = ask.rows(db, CROSSINGS)
+    rows = queries.rows(db, CROSSINGS)
     setups = _setups(rows)
     return [
         Table(

@@ -8,8 +8,8 @@ import duckdb
 import numpy as np
 
 from lmscaling.fits import final_loss
-from lmscaling.report import ask
-from lmscaling.tables import Table
+from lmscaling.formatting import Table
+from lmscaling.report import queries
 
 # As final_loss has it: the last percent of a run, and 20 updates at least. Losses of published runs
 # are thinned means here, and their ends are already averaged.
@@ -39,7 +39,7 @@ NOTE = (
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Final losses by attention, size and context, seeds in one row."""
-    groups = groupby(ask.rows(db, LOSSES), _key)
+    groups = groupby(queries.rows(db, LOSSES), _key)
     return [
         Table(
             name="final_losses",

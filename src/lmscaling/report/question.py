@@ -2,10 +2,11 @@
 
 import duckdb
 
-from lmscaling import figures, published
-from lmscaling.config import Study
-from lmscaling.report import ask
-from lmscaling.tables import Table
+from lmscaling import figures
+from lmscaling.config.study import Study
+from lmscaling.formatting import Table
+from lmscaling.report import queries
+from lmscaling.store import published
 
 SIZES = """
     SELECT
@@ -51,7 +52,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             head=("size", "source", "layers", "width", "N (parameters)",
                   "shortest context (tokens)", "longest context (tokens)", "contexts", "seeds",
                   "learning rates", "runs"),
-            rows=tuple(ask.shown(row, forms) for row in ask.rows(db, SIZES)),
+            rows=tuple(queries.shown(row, forms) for row in queries.rows(db, SIZES)),
             text=frozenset({0, 1}),
         )
     ]  # fmt: skip
@@ -83,7 +84,7 @@ def _laid_out(db: duckdb.DuckDBPyConnection, study: Study) -> str:
 
 def _published(db: duckdb.DuckDBPyConnection) -> str:
     """How many numbers of others the page shows, and whose; empty if none."""
-    counts = ask.rows(db, CITED)[0]
+    counts = queries.rows(db, CITED)[0]
     if not counts["runs"] + counts["times"]:
         return ""
     return (

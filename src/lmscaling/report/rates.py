@@ -3,7 +3,7 @@
 import duckdb
 
 from lmscaling.fits import lr_optimum
-from lmscaling.tables import Table
+from lmscaling.formatting import Table
 
 NOTE = (
     "The optimum is the vertex of a parabola in the logarithm of the rate, through the lowest loss "

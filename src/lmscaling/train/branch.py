@@ -14,14 +14,13 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import Tensor
 
-from lmscaling.config import Cell
+from lmscaling.config.budget import SECONDS, Spending
+from lmscaling.config.cell import Cell
+from lmscaling.config.schedule import BRANCH_AT
 from lmscaling.errors import UserError
-from lmscaling.fields import SECONDS
 from lmscaling.files import read_json
-from lmscaling.forecast import BRANCH_AT
-from lmscaling.optimizer import Decay
+from lmscaling.model.optimizer import Decay
 from lmscaling.train import checkpoint
-from lmscaling.train.budget import Budget
 from lmscaling.train.ledger import Ledger
 
 
@@ -62,7 +61,7 @@ def _why_not(cell: Cell, path: Path, trunk: Path) -> str:
     """Why there is no checkpoint to leave from."""
     assert cell.branch
     made = read_json(trunk, "run record")
-    fraction = Budget(cell.budget).fraction(
+    fraction = Spending(cell.budget).fraction(
         updates=made["updates"], tokens=made["tokens"], seconds=made["train_seconds"]
     )
     if fraction < BRANCH_AT * cell.branch:
@@ -76,7 +75,7 @@ def _why_not(cell: Cell, path: Path, trunk: Path) -> str:
 def decay(cell: Cell, trunk: checkpoint.Progress) -> Decay:
     """Where the rate falls, by the budget of a branch and the pace of its trunk."""
     assert cell.branch
-    budget = Budget(cell.budget)
+    budget = Spending(cell.budget)
     amount = cell.branch * budget.amount
     if budget.unit == "updates":
         end = round(amount)

@@ -14,14 +14,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lmscaling import devices, environment, forecast, gpus, model, optimizer
-from lmscaling.calibration import Calibration, Trial
-from lmscaling.config import Cell
+from lmscaling.config import devices
+from lmscaling.config.calibration import Calibration, Trial
+from lmscaling.config.cell import Cell
+from lmscaling.config.types import dump
+from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
-from lmscaling.explain import checked
-from lmscaling.fields import dump
 from lmscaling.files import read_json, write_json
-from lmscaling.model import GPT
+from lmscaling.model import gpt, optimizer
+from lmscaling.model.gpt import GPT
+from lmscaling.plan import estimate
+from lmscaling.runtime import environment, gpus
 
 WARM_UP = 2
 """Repeats that are not counted: the first compiles and loads."""
@@ -57,7 +60,7 @@ def guessed(cell: Cell) -> Calibration:
         UserError: Not even one sequence would fit.
     """
     memory = torch.cuda.get_device_properties(0).total_memory if cell.gpus else None
-    layout = forecast.guess(cell, model.shape(cell).params_total, memory)
+    layout = estimate.guess(cell, gpt.shape(cell).params_total, memory)
     if layout is None:
         raise UserError(f"cell {cell.name}: one sequence does not fit into the device's memory")
     return Calibration(
@@ -87,10 +90,10 @@ def read(path: Path, cell: Cell) -> Calibration:
             f"calibration {path} was measured on {found.device} and this machine has {here}; "
             f"{again}, or let the cluster give one kind of device only"
         )
-    if forecast.sequences(cell) % found.micro_batch:
+    if estimate.sequences(cell) % found.micro_batch:
         raise UserError(
             f"calibration {path} has a micro-batch of {found.micro_batch}, which does not divide "
-            f"the {forecast.sequences(cell)} sequences of an update; {again}"
+            f"the {estimate.sequences(cell)} sequences of an update; {again}"
         )
     return found
 
@@ -110,12 +113,12 @@ class _Bench:
 
     def best(self) -> Calibration:
         """Try the ways one after another; the fastest."""
-        sizes = [d for d in range(1, forecast.sequences(self.cell) + 1) if not self._too_long(d)]
+        sizes = [d for d in range(1, estimate.sequences(self.cell) + 1) if not self._too_long(d)]
         memory = None
         if known := devices.find(environment.device_name(self.cell.gpus)):
             memory = known.memory_bytes
-        usual = forecast.guess(self.cell, self.gpt.params_total, memory)
-        start = usual or forecast.Layout(1, True, 0.0)
+        usual = estimate.guess(self.cell, self.gpt.params_total, memory)
+        start = usual or estimate.Layout(1, True, 0.0)
         choice = self._choose(start.micro_batch, start.recompute)
         fastest = self._grow(sizes, recompute=False, choice=choice)
         if fastest is None:
@@ -128,7 +131,7 @@ class _Bench:
         return self._conclude(fastest)
 
     def _too_long(self, size: int) -> bool:
-        sequences = forecast.sequences(self.cell)
+        sequences = estimate.sequences(self.cell)
         return bool(sequences % size) or (size > 1 and size * self.cell.context > MOST_TOKENS)
 
     def _choose(self, size: int, recompute: bool) -> dict[str, int | str]:
@@ -226,7 +229,7 @@ class _Bench:
         self.gpt.recompute = best.recompute
         self._forward_backward(1)
         assert best.seconds
-        accumulation = forecast.sequences(self.cell) // best.micro_batch
+        accumulation = estimate.sequences(self.cell) // best.micro_batch
         step = _spread(self._time(self._update))
         least, median, most = (
             accumulation * micro + once for micro, once in zip(best.seconds, step, strict=True)

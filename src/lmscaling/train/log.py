@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from lmscaling.files import read_json, replacing, write_json
-from lmscaling.records import Row, Run, line
+from lmscaling.records.run import Row, Run, line
 
 
 class Log:

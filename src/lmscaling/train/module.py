@@ -16,11 +16,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lmscaling import optimizer
-from lmscaling.calibration import Calibration
-from lmscaling.config import Cell
-from lmscaling.model import GPT
-from lmscaling.stream import Stream
+from lmscaling.config.calibration import Calibration
+from lmscaling.config.cell import Cell
+from lmscaling.data.stream import Stream
+from lmscaling.model import optimizer
+from lmscaling.model.gpt import GPT
 
 
 class Updates(Dataset):

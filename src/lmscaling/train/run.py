@@ -23,16 +23,18 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 
-from lmscaling import environment, forecast, gpus, lock, records
-from lmscaling.calibration import Calibration
-from lmscaling.config import Cell
+from lmscaling.config.calibration import Calibration
+from lmscaling.config.cell import Cell
+from lmscaling.config.types import dump
+from lmscaling.config.validation import checked
+from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
-from lmscaling.explain import checked
-from lmscaling.fields import dump
 from lmscaling.files import read_json
-from lmscaling.stream import Stream
+from lmscaling.plan import estimate
+from lmscaling.records import run as records
+from lmscaling.runtime import environment, gpus, lock
 from lmscaling.train import branch, calibrate, checkpoint
-from lmscaling.train.boundary import Boundary, Writer
+from lmscaling.train.callback import Boundary, Writer
 from lmscaling.train.ledger import Ledger, entries, hopeless
 from lmscaling.train.log import Log, publish, published
 from lmscaling.train.module import Training
@@ -268,8 +270,8 @@ def ranks(cell: Cell) -> int:
 
 def _tell(cell: Cell, calibration: Calibration, stream: Stream) -> None:
     """Say before it starts that a run will pass its data."""
-    updates = forecast.budget_updates(cell, calibration.update_seconds)
-    if told := forecast.exhausts(
+    updates = estimate.budget_updates(cell, calibration.update_seconds)
+    if told := estimate.exhausts(
         cell, updates, stream.updates(cell.update_tokens) * cell.update_tokens
     ):
         print(f"cell {cell.name}: {told}", file=sys.stderr, flush=True)

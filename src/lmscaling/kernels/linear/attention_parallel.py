@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmscaling import kernels
 from lmscaling.kernels import feature_maps
-from lmscaling.kernels.quadratic import op
+from lmscaling.kernels.tiled_triton import op
 
 
 def attend(

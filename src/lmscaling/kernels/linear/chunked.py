@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lmscaling import kernels
+from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.feature_maps import find
-from lmscaling.kernels.fused import op
 from lmscaling.kernels.linear import chunked_materialized
 from lmscaling.kernels.linear.chunked_materialized import CHUNK, check_chunk
 

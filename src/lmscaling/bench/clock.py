@@ -1,0 +1,133 @@
+"""How long a call takes on a device, with what launching it costs or without.
+
+``timed`` is without: on CUDA a call is captured in a graph and replayed between two events, several
+times in one graph if it is short; what cannot be captured is launched. ``launched`` is for what a
+program launches piece by piece, such as a training step. Caches stay as the call before left them,
+as in a model, where a projection has just written what attention reads.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from lmscaling.bench.memory import Memory
+
+WARM_UP = 3
+"""Calls that are not counted beside the first, which compiles, tunes and loads, and the second,
+which says how many there can be."""
+SHORT_SECONDS = 1e-3
+"""Calls are repeated within one measurement up to this: an event is good to about a microsecond."""
+MOST_CALLS = 64
+RESOLUTION_SECONDS = 0.5e-6
+"""Of events; CUDA runtime API, cudaEventElapsedTime."""
+LONG_SECONDS = 0.05
+"""A call this long hides its launches, and its graph would double the memory that it takes."""
+LEAST_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Measurements of one call."""
+
+    seconds: list[float]
+    """Of one call each, sorted."""
+    warm_up: int
+    """Calls before these."""
+    captured: bool
+    peak_memory_bytes: int | None
+    """What ``memory`` says of the calls and of what it has watched before them."""
+
+
+def timed(call: Callable[[], object], memory: Memory, budget_seconds: float, most: int) -> Timing:
+    """Measure for about ``budget_seconds``, at most ``most`` times and at least three times.
+
+    Args:
+        call: What is measured.
+        memory: Watches the device on which it runs.
+        budget_seconds: About how long.
+        most: Most measurements.
+
+    Raises:
+        torch.OutOfMemoryError: The call does.
+    """
+    if memory.device.type == "cuda":
+        return _on_cuda(call, memory, budget_seconds, most)
+    return launched(call, memory, budget_seconds, most)
+
+
+def launched(
+    call: Callable[[], object], memory: Memory, budget_seconds: float, most: int
+) -> Timing:
+    """Measure as often, the device waited for before and behind each call.
+
+    Raises:
+        torch.OutOfMemoryError: The call does.
+    """
+    call()
+    second = _waited(call, memory.device)
+    repeats = _repeats(second, budget_seconds, most)
+    seconds = sorted(_waited(call, memory.device) for _ in range(repeats))
+    return Timing(seconds, 2, False, memory.peak_bytes())
+
+
+def _waited(call: Callable[[], object], device: torch.device) -> float:
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    wait()
+    begun = time.perf_counter()
+    call()
+    wait()
+    return time.perf_counter() - begun
+
+
+def _repeats(seconds: float, budget_seconds: float, most: int) -> int:
+    return min(most, max(LEAST_REPEATS, int(budget_seconds / max(seconds, 1e-9))))
+
+
+def _on_cuda(
+    call: Callable[[], object], memory: Memory, budget_seconds: float, most: int
+) -> Timing:
+    torch.cuda.synchronize()
+    # A graph is captured on a stream of its own; what is tuned and allocated first must be too.
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+        warm_up, estimate = 2, _between_events(call)
+        if estimate < LONG_SECONDS:
+            for _ in range(WARM_UP):
+                call()
+            warm_up, estimate = warm_up + WARM_UP + 1, _between_events(call)
+    torch.cuda.synchronize()
+    peak = memory.peak_bytes()  # before a graph takes as much again
+    calls = min(MOST_CALLS, math.ceil(SHORT_SECONDS / estimate))
+    graph = _captured(call, calls) if estimate < LONG_SECONDS else None
+    run = graph.replay if graph else lambda: [call() for _ in range(calls)]
+    run()
+    repeats = _repeats(estimate * calls, budget_seconds, most)
+    seconds = sorted(_between_events(run) / calls for _ in range(repeats))
+    return Timing(seconds, warm_up + calls, graph is not None, peak)
+
+
+def _between_events(call: Callable[[], object]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return max(begin.elapsed_time(end) / 1e3, RESOLUTION_SECONDS)
+
+
+def _captured(call: Callable[[], object], calls: int) -> torch.cuda.CUDAGraph | None:
+    """The calls as a graph; None where something in them cannot be captured, or memory ends."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            for _ in range(calls):
+                call()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return graph

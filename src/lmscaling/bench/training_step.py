@@ -1,0 +1,101 @@
+"""A training step of a whole model: forward, backward, clipping, AdamW; on random tokens.
+
+On a GPU blocks are compiled and products are bfloat16, as in training. Blocks are not recomputed:
+the memory is what the attention takes.
+
+Legend: B batch, T tokens.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch._dynamo  # AdamW would load it in its first step, and 160 MB would count as the step's
+from torch import Tensor
+
+from lmscaling import kernels
+from lmscaling.bench import device as place
+from lmscaling.bench.clock import launched
+from lmscaling.bench.memory import Memory
+from lmscaling.bench.result import Outcome
+from lmscaling.config.sweeps import Point, Sweep
+from lmscaling.errors import UserError
+from lmscaling.model import optimizer
+from lmscaling.model.gpt import GPT, Block
+
+
+def measure(sweep: Sweep, point: Point) -> Outcome:
+    """Steps of a point's model, in the way that the point says.
+
+    Raises:
+        UserError: The implementation has no file, or takes no chunk and the point has one.
+        torch.OutOfMemoryError: Memory does not suffice.
+    """
+    step = Step(sweep, point)
+    vocabulary, shape = step.cell.model.vocab_size, (2, point.batch, point.context)
+    x_BT, y_BT = torch.randint(vocabulary, shape, device=step.device)
+    return step.timed(lambda: step.gpt.loss(x_BT, y_BT))
+
+
+class Step:
+    """The model and the optimizer of a point on its device, and the memory that they take."""
+
+    def __init__(self, sweep: Sweep, point: Point) -> None:
+        self.sweep, self.cell = sweep, sweep.of(point)
+        self.device, self.dtype = place.of(sweep)
+        self.memory = Memory(self.device)
+        gpt = GPT(self.cell)
+        self.chunk = _choose(gpt, point, self.device.type)
+        self.gpt = gpt.to(self.device)
+        if sweep.gpus:
+            self.gpt.compile_blocks()
+        self.adamw = optimizer.build(self.gpt, self.cell)
+
+    def autocast(self) -> torch.autocast:
+        """The precision of the products."""
+        enabled = self.dtype != torch.float32
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
+
+    def __call__(self, loss_of: Callable[[], Tensor]) -> None:
+        """One update that makes a loss smaller."""
+        with self.autocast():
+            loss = loss_of()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.gpt.parameters(), self.cell.optimizer.clip_norm)
+        self.adamw.step()
+        self.adamw.zero_grad(set_to_none=True)
+
+    def timed(self, loss_of: Callable[[], Tensor]) -> Outcome:
+        """Measure updates that go on making it smaller."""
+        sweep = self.sweep
+        timing = launched(lambda: self(loss_of), self.memory, sweep.point_seconds, sweep.repeats)
+        return replace(
+            Outcome.of(timing, self.dtype),
+            compiled=bool(sweep.gpus),
+            chunk=self.chunk,
+            params=self.gpt.params,
+            flops_per_token=self.gpt.flops_per_token(),
+        )
+
+
+def _choose(gpt: GPT, point: Point, device_type: str) -> int | None:
+    """Let a model compute attention as a point says; the chunk size in use, if there is one."""
+    if point.implementation:
+        gpt.tune({"implementation": point.implementation})
+    attention = next(module for module in gpt.modules() if isinstance(module, Block)).attention
+    takes_chunk = _takes_chunk(attention, point.attention, device_type)
+    if point.chunk and not takes_chunk:
+        raise UserError(f"{point.series} takes no chunk here; leave it out of tune_chunk")
+    if point.chunk:
+        gpt.tune({"chunk": point.chunk})
+    return attention.chunk if takes_chunk else None
+
+
+def _takes_chunk(attention: Any, name: str, device_type: str) -> bool:
+    implementation = getattr(attention, "implementation", "")
+    if not implementation:
+        return hasattr(attention, "chunk")
+    # The fused kernels take one for the plain PyTorch that stands in for them on a CPU.
+    fused = device_type == "cuda" and (name, implementation) == ("linear", "chunked")
+    return not fused and kernels.takes_chunk(kernels.load(name, implementation))

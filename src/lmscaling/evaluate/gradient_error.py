@@ -1,0 +1,190 @@
+"""What the layers of a trained model lose of their gradients in bfloat16, on what they really see.
+
+The gradient by the queries of normalised linear attention is a difference of two sums of order t
+whose true value is of order sqrt(t); rounded to bfloat16 it is lost where values have a mean. The
+fused kernels take the state of values less their mean (``kernels/fused``). Here every layer of a
+run gets the queries, keys, values and the gradient that one validation sequence gives it, rounded
+to bfloat16, and each way to compute is compared with float64 on the same inputs.
+
+``centred`` and ``uncentred`` repeat, in PyTorch, the arithmetic of the fused kernel and that of a
+usual one, which has the state as it is and the sum of weights' slope from a rounded y.
+
+Legend: T tokens, H heads, K key and value width, C chunk, W packed width.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from lmscaling import kernels
+from lmscaling.bench import peers
+from lmscaling.bench.checks.exactness import Attend, distance, outcome
+from lmscaling.data.stream import Stream
+from lmscaling.errors import UserError
+from lmscaling.files import replacing
+from lmscaling.kernels import feature_maps
+from lmscaling.kernels.linear import chunked_materialized
+from lmscaling.model import finished_run
+from lmscaling.model.gpt import GPT, Block
+from lmscaling.records import run as records
+from lmscaling.records.checks import Numerics
+from lmscaling.runtime import environment, gpus
+
+PHI = "softplus"
+WAYS = ("chunked", "attention_parallel")
+"""Implementations that are compared: Triton on a GPU. Others keep float32 throughout."""
+CHUNK = 64
+"""Tokens of the arithmetic in PyTorch."""
+QUANTITIES = ("y_error", "dq_error", "dk_error", "dv_error")
+
+
+def numerics(run: Path, manifest: Path, out: Path) -> str:
+    """Compare every way in every layer of a finished run; JSON lines of ``Numerics``.
+
+    A run without weights leaves an empty file.
+
+    Returns:
+        What was done, in words.
+
+    Raises:
+        UserError: The run is not finished, is of another attention, or no GPU is here.
+    """
+    cell = finished_run.cell(run)
+    if cell.attention != "linear":
+        raise UserError(f"run {cell.run} is of {cell.attention}; allowed: linear")
+    rows: list[Numerics] = []
+    if finished_run.weights(run).is_file():
+        with gpus.reserved(min(1, cell.gpus)):
+            here = environment.complete(cell.gpus)
+            device = torch.device("cuda" if cell.gpus else "cpu")
+            ids = Stream(manifest, "validation").read(0, cell.context + 1).astype("int64")
+            tokens = torch.from_numpy(ids).to(device)
+            for layer, seen in enumerate(inputs(finished_run.model(run).to(device), tokens)):
+                rows += [
+                    Numerics(
+                        run=cell.run,
+                        layer=layer,
+                        tokens=cell.context,
+                        dtype="bfloat16",
+                        started=environment.now(),
+                        device=here["device"],
+                        environment=here,
+                        **values,
+                    )
+                    for values in compared(*seen)
+                ]
+    with replacing(out) as file:
+        file.writelines(map(records.line, rows))
+    return f"{cell.name}: {len(rows)} comparisons at {cell.context:,} tokens"
+
+
+def inputs(model: GPT, tokens: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """q, k, v and the gradient of y of each layer, ``[1, T, H, K]`` bfloat16, from T + 1 tokens."""
+    device = tokens.device.type
+    attentions = [block.attention for block in cast("list[Block]", list(model.blocks))]
+    packed, results = [], []
+    for attention in attentions:
+        attention.qkv.register_forward_hook(lambda _m, _x, made: packed.append(made.detach()))
+        attention.out.register_forward_pre_hook(lambda _m, given: results.append(given[0]))
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        loss = model.loss(tokens[:-1].unsqueeze(0), tokens[1:].unsqueeze(0))
+    slopes = torch.autograd.grad(loss, results)
+    for attention, qkv_BTW, dy_BTD in zip(attentions, packed, slopes, strict=True):
+        q, k, v = qkv_BTW.bfloat16().unflatten(-1, (3, attention.n_head, -1)).unbind(2)
+        yield q, k, v, dy_BTD.bfloat16().unflatten(-1, (attention.n_head, -1))
+
+
+def compared(
+    q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor, dy_BTHK: Tensor
+) -> Iterator[dict[str, Any]]:
+    """The columns of each way's row."""
+    given = [q_BTHK, k_BTHK, v_BTHK, dy_BTHK]
+    device, mean = q_BTHK.device, mean_over_sd(v_BTHK)
+    exact = outcome(chunked_materialized.attend, given, device, torch.float64, PHI, True)
+    for name, way in _ways(q_BTHK.is_cuda).items():
+        row = {"implementation": name, "mean_over_sd": mean, **dict.fromkeys(QUANTITIES)}
+        try:
+            found = way(*given)
+        except Exception as error:  # of no common kind; the other ways go on
+            status = "oom" if isinstance(error, torch.OutOfMemoryError) else "failed"
+            message = str(error).partition("\n")[0] or type(error).__name__
+            yield row | {"status": status, "message": message}
+            continue
+        errors = {
+            quantity: None if x is None else records.finite(distance(x, y))
+            for quantity, x, y in zip(QUANTITIES, found, exact, strict=True)
+        }
+        yield row | errors | {"status": "done", "message": ""}
+
+
+def mean_over_sd(v_BTHK: Tensor) -> float:
+    """Root mean square over channels of the mean over tokens, over that of the deviation."""
+    v = v_BTHK.double()
+    return (v.mean(1).square().mean() / v.var(1, correction=0).mean()).sqrt().item()
+
+
+def _ways(on_gpu: bool) -> dict[str, Callable[..., Any]]:
+    ours = {name: kernels.load("linear", name) for name in WAYS}
+    attends = ours | (peers.installed() if on_gpu else {})
+    return {name: partial(_passes, attend) for name, attend in attends.items()} | {
+        "centred": partial(_dq_only, True),
+        "uncentred": partial(_dq_only, False),
+    }
+
+
+def _passes(attend: Attend, *given: Tensor) -> list[Tensor]:
+    return outcome(attend, list(given), given[0].device, torch.bfloat16, PHI, True)
+
+
+def _dq_only(
+    centred: bool, q: Tensor, k: Tensor, v: Tensor, dy: Tensor
+) -> tuple[None, Tensor, None, None]:
+    return None, dq(q, k, v, dy, centred), None, None
+
+
+def dq(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor, dy_BTHK: Tensor, centred: bool) -> Tensor:
+    """The gradient by the queries, chunk by chunk as a kernel does, ``[B, T, H, K]`` bfloat16."""
+    phi = feature_maps.find(PHI)
+    q, k, v, dy = (x.float().transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHK, dy_BTHK))
+    q, k = rounded(phi.of(q)), rounded(phi.of(k))
+    s = v.new_zeros(*q.shape[:2], q.shape[3], v.shape[3])
+    z = v.new_zeros(*q.shape[:2], 1, q.shape[3])
+    chunk = _centred if centred else _uncentred
+    made = []
+    for b_q, b_k, b_v, b_dy in zip(*(x.split(CHUNK, 2) for x in (q, k, v, dy)), strict=True):
+        made.append(chunk(b_q, b_k, b_v, b_dy, s, z) * phi.slope(b_q))
+        s = s + b_k.mT @ b_v
+        z = z + b_k.sum(2, keepdim=True)
+    return torch.cat(made, 2).transpose(1, 2).bfloat16()
+
+
+def rounded(x: Tensor) -> Tensor:
+    """To bfloat16 and back."""
+    return x.bfloat16().float()
+
+
+def _centred(q: Tensor, k: Tensor, v: Tensor, dy: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    """dphi(q) of one chunk as ``kernels/fused/backward_q.py`` computes it."""
+    weights = rounded((q @ k.mT).tril()).sum(-1, keepdim=True) + q @ z.mT
+    zz = (z * z).sum(-1, keepdim=True)
+    c = z @ s / torch.where(zz > 0, zz, 1.0)
+    da = dy @ v.mT
+    count = torch.arange(1, q.shape[2] + 1, device=q.device).unsqueeze(-1)
+    centre = torch.where(zz > 0, dy @ c.mT, da.tril().sum(-1, keepdim=True) / count)
+    slope = dy @ rounded(s - z.mT @ c).mT + rounded((da - centre).tril()) @ k
+    e = -(q * slope).sum(-1, keepdim=True) / weights
+    return (slope + e * z + rounded(e.expand_as(da).tril()) @ k) / weights
+
+
+def _uncentred(q: Tensor, k: Tensor, v: Tensor, dy: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    """dphi(q) of one chunk with the state as it is and delta from a rounded y."""
+    a = rounded((q @ k.mT).tril())
+    weights = a.sum(-1, keepdim=True) + q @ z.mT
+    y = rounded((a @ v + q @ rounded(s)) / weights)
+    g = rounded(dy / weights)
+    delta = -(g * y).sum(-1, keepdim=True)
+    return g @ rounded(s).mT + delta * z + rounded((g @ v.mT + delta).tril()) @ k

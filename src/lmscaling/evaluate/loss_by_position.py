@@ -1,0 +1,179 @@
+"""Loss by position: how well a run's final weights use what stands before a token.
+
+The same targets, the first of a text's validation stream, are cut into windows of every context
+from the trained one downwards by halves. Halves cut the same tokens evenly, hit every smaller
+context of a study whose contexts are powers of two, and depend on nothing but the run: a context
+that is added to the study evaluates nothing again. The loss of every target is then averaged in
+bins of its position, in the window and in the document.
+
+Positions double from bin to bin, as ``documents`` says, and ``records.Evaluation`` what is counted.
+Standard errors come from contiguous blocks of the targets, the same at every context,
+because neighbouring tokens are not independent.
+
+Legend: N targets, B windows, T context, K blocks.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmscaling.config.cell import Cell
+from lmscaling.data import document_positions
+from lmscaling.data.stream import Stream
+from lmscaling.errors import UserError
+from lmscaling.files import read_json, replacing
+from lmscaling.model import finished_run
+from lmscaling.model.gpt import GPT
+from lmscaling.records import run as records
+from lmscaling.records.run import finite
+from lmscaling.runtime import gpus
+
+SHORTEST = 64
+"""Shortest context that is tried besides the trained one: the smallest of the demo."""
+
+BLOCKS = 32
+"""Parts of the text for standard errors: their own relative error is then about 1 / sqrt(62)."""
+
+PASS_TOKENS = 2**14
+"""Tokens that a model takes at once, or one window if that is longer."""
+
+
+def evaluate(run: Path, manifest: Path, out: Path) -> str:
+    """Evaluate the final weights of a run on one text.
+
+    A run without weights, or a text shorter than one window, leaves an empty file.
+
+    Args:
+        run: ``results/<study>/runs/<run>``.
+        manifest: ``manifest.json`` of the text's tokens.
+        out: Where the rows go, JSON lines of ``records.Evaluation``.
+
+    Returns:
+        What was done, in words.
+
+    Raises:
+        UserError: The run is not finished, the tokens are not its tokenizer's, or no GPU is here.
+    """
+    cell = finished_run.cell(run)
+    stream = Stream(manifest, "validation")
+    dataset = _dataset(manifest, stream, cell)
+    n = min(cell.validation.tokens, stream.tokens - 1) // cell.context * cell.context
+    rows = []
+    if not finished_run.weights(run).is_file():
+        said = f"{cell.name} left no weights"
+    elif not n:
+        said = f"{dataset} has {stream.tokens:,} tokens, less than a window of {cell.name}"
+    else:
+        with gpus.reserved(min(1, cell.gpus)):
+            model = finished_run.model(run).to(_device(cell)).eval()
+            tokens = stream.read(0, n + 1)
+            made = list(_rows(model, tokens, stream.positions(0, tokens[:-1]), cell))
+        rows = [records.Evaluation(run=cell.run, dataset=dataset, **values) for values in made]
+        said = f"{cell.name} on {n:,} tokens of {dataset}, {len(contexts(cell.context))} contexts"
+    with replacing(out) as file:
+        file.writelines(map(records.line, rows))
+    return said
+
+
+def contexts(trained_context: int) -> list[int]:
+    """The trained context and its halves, the longest first."""
+    found = [trained_context]
+    while found[-1] % 2 == 0 and found[-1] // 2 >= SHORTEST:
+        found.append(found[-1] // 2)
+    return found
+
+
+def token_losses(model: GPT, tokens: np.ndarray, context: int) -> np.ndarray:
+    """Loss of each of N targets in nats, float64 ``[N]``, from N + 1 tokens in windows.
+
+    A target sees its own window only. Matrices are multiplied in bfloat16 on a GPU, in float32 on
+    the CPU, as in training.
+    """
+    device = model.wte.weight.device
+    losses_N = np.empty(len(tokens) - 1)
+    at_once = max(1, PASS_TOKENS // context) * context
+    for start in range(0, len(losses_N), at_once):
+        part = tokens[start : start + at_once + 1].astype("int64")
+        ids = torch.from_numpy(part).to(device)
+        x_BT, y_BT = ids[:-1].view(-1, context), ids[1:].view(-1, context)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            losses_BT = model.token_losses(x_BT, y_BT)
+        losses_N[start : start + at_once] = losses_BT.flatten().cpu().numpy()
+    return losses_N
+
+
+def blocks(n: int, context: int) -> np.ndarray:
+    """Block of each of n targets, ``[N]``: whole windows of the trained context, evenly shared."""
+    windows = n // context
+    return np.arange(n) // context * min(BLOCKS, windows) // windows
+
+
+def binned(
+    losses_N: np.ndarray, positions_N: np.ndarray, blocks_N: np.ndarray
+) -> Iterator[dict[str, Any]]:
+    """The columns of one row for each bin of positions that has a target."""
+    bins_N = document_positions.bins(positions_N)
+    shape = int(bins_N.max()) + 1, int(blocks_N.max()) + 1
+    keys_N = bins_N * shape[1] + blocks_N
+    counts = np.bincount(keys_N, minlength=math.prod(shape)).reshape(shape)
+    sums = np.bincount(keys_N, losses_N, minlength=math.prod(shape)).reshape(shape)
+    for i, (counts_K, sums_K) in enumerate(zip(counts, sums, strict=True)):
+        if counts_K.any():
+            yield {
+                "start": document_positions.bounds(i)[0],
+                "stop": document_positions.bounds(i)[1],
+                "tokens": int(counts_K.sum()),
+                "loss": finite(float(sums_K.sum() / counts_K.sum())),
+                "loss_se": standard_error(sums_K, counts_K),
+            }
+
+
+def standard_error(sums_K: np.ndarray, counts_K: np.ndarray) -> float | None:
+    """Standard error of a mean over tokens, from sums and counts of K blocks.
+
+    Blocks hold different numbers of tokens, so the mean is a ratio of two sums; for equal counts
+    this is the standard error of the mean of the blocks' means.
+
+    Source: Cochran, Sampling Techniques (1977), chapter 6, the variance of a ratio.
+    """
+    k, n, total = np.count_nonzero(counts_K), counts_K.sum(), sums_K.sum()
+    if k < 2 or not np.isfinite(total):
+        return None
+    residuals_K = sums_K - counts_K * (total / n)
+    return float(np.sqrt(k / (k - 1) * np.sum(residuals_K**2)) / n)
+
+
+def _rows(
+    model: GPT, tokens: np.ndarray, document_N: np.ndarray, cell: Cell
+) -> Iterator[dict[str, Any]]:
+    n = len(tokens) - 1
+    blocks_N = blocks(n, cell.context)
+    for context in contexts(cell.context):
+        losses_N = token_losses(model, tokens, context)
+        for axis, positions_N in (("sequence", np.arange(n) % context), ("document", document_N)):
+            for values in binned(losses_N, positions_N, blocks_N):
+                yield {"context": context, "axis": axis, **values}
+
+
+def _dataset(manifest: Path, stream: Stream, cell: Cell) -> str:
+    """The text's name, from what lies beside its first shard."""
+    sidecar = read_json((manifest.parent / stream.shards[0].file).with_suffix(".json"), "sidecar")
+    if sidecar["encoding"] != cell.data.encoding:
+        raise UserError(
+            f"tokens {manifest} have encoding {sidecar['encoding']}; "
+            f"allowed: {cell.data.encoding}, that of run {cell.run}"
+        )
+    return sidecar["dataset"]
+
+
+def _device(cell: Cell) -> torch.device:
+    """A GPU for what was trained on GPUs, so that it is evaluated in the same precision."""
+    if cell.gpus and not torch.cuda.is_available():
+        raise UserError(
+            f"cell {cell.name} was trained on a GPU and this machine has none; run it elsewhere"
+        )
+    return torch.device("cuda" if cell.gpus else "cpu")

@@ -1,0 +1,94 @@
+"""What the figures of learning curves share: equal panels against updates, tokens, hours or FLOPs.
+
+They are figures of their own, so that each is wide enough to be read; the report shows one of them
+at a time.
+"""
+
+from typing import Any
+
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from lmscaling.figures.shared import style
+
+QUERY = """
+    SELECT 'train' AS split, source, context, attention, size, params, seed, run, status,
+        updates, tokens, hours, flops, loss
+    FROM curves
+    UNION ALL
+    SELECT 'validation', source, context, attention, size, params, seed, run, status,
+        update, tokens, hours, flops, val_loss
+    FROM validation
+    WHERE run IN (SELECT run FROM final)
+    UNION ALL
+    SELECT 'decayed', 'measured', context, attention, size, params, seed, run, 'done',
+        update, tokens, hours, flops, val_loss
+    FROM endpoints
+    WHERE trunk IN (SELECT run FROM final)
+    ORDER BY ALL
+"""
+
+AXES = {
+    "updates": "Updates",
+    "tokens": "Tokens",
+    "hours": "Productive time (hours)",
+    "flops": "Compute (FLOPs)",
+}
+
+MOST_COLUMNS = 3
+"""Panels side by side."""
+
+
+def draw(rows: DataFrame, column: str) -> Figure:
+    """A panel for each context, with losses against a key of ``AXES``."""
+    contexts = sorted(rows.context.unique())
+    published = style.PUBLISHED if style.beside(rows.source) else {}
+    shades = style.shades_of(rows)
+    columns = min(MOST_COLUMNS, len(contexts))
+    n_rows = -(-len(contexts) // columns)
+    figure, panels = plt.subplots(
+        n_rows, columns, figsize=(style.PAGE, 0.9 + 2.2 * n_rows),
+        sharex=True, sharey=True, squeeze=False, layout="constrained",
+    )  # fmt: skip
+    for axes in panels.flat[len(contexts) :]:
+        axes.set_axis_off()
+    for i, (context, axes) in enumerate(zip(contexts, panels.flat, strict=False)):
+        _draw_panel(axes, rows.loc[rows.context == context], column, shades, published)
+        axes.set_title(f"context {context:,}")
+        if i + columns >= len(contexts):  # nothing is drawn below these
+            axes.tick_params(labelbottom=True)
+            axes.set_xlabel(AXES[column])
+    for row in panels:
+        row[0].set_ylabel("Loss (nats per token)")
+    style.legend_of(figure, shades, rows.source)
+    sns.despine(figure)
+    return figure
+
+
+def _draw_panel(
+    axes: Axes,
+    rows: DataFrame,
+    column: str,
+    shades: dict[tuple[str, str], str],
+    published: dict[str, Any],
+) -> None:
+    attentions = [attention for attention, _ in shades]
+    for (attention, size), colour in shades.items():  # the dashed ones last, so that all are seen
+        cell = rows.loc[(rows.attention == attention) & (rows["size"] == size)]
+        for _, run in cell.groupby("run"):
+            curve, dots = run[run.split == "train"], run[run.split == "validation"]
+            look = {"linestyle": style.dashes(attention, attentions), "linewidth": 1.0}
+            if curve.source.eq("published").any():
+                look |= published
+            axes.plot(curve[column], curve.loss, color=colour, **look)
+            axes.scatter(dots[column], dots.loss, color=colour, s=9, zorder=3, linewidth=0)
+        ends = cell[cell.split == "decayed"]
+        axes.scatter(
+            ends[column], ends.loss,
+            marker="D", facecolor="white", edgecolor=colour, s=16, zorder=4, linewidth=0.9,
+        )  # fmt: skip
+    axes.set_xscale("log")
+    style.loss_scale(axes)

@@ -1,0 +1,240 @@
+"""What the figures of the speed study share: a page of panels, and lines that end with a mark.
+
+A line is one method of one setup; what was measured on another device, with other versions or by
+other people is never joined with it. Colour and marker say the method, stroke and filling the
+setup. A query gives ``source``, ``setup``, ``sweep``, ``method``, ``context``, ``repeats``,
+``status``, and of each column that is drawn ``lower_<column>`` and ``upper_<column>``, where its
+bar begins and ends.
+"""
+
+import textwrap
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from pandas import DataFrame, Series
+
+from lmscaling.figures.shared import style
+
+ENDS = {
+    "oom": ("x", "out of memory"), "slow": ("+", "too slow"), "failed": ("1", "failed"),
+    "wrong": ("2", "wrong, not timed"),
+}  # fmt: skip
+"""Mark and meaning of what ends a line."""
+
+QUARTILES = "medians of {} repeats, bars are quartiles"
+"""What the note says of repeats, where nothing else is drawn."""
+
+STROKES = ("-", "--", "-.")
+"""Of the first setup that measured, of the second and of further ones."""
+
+LETTERS = 128
+"""Of the note on a line as wide as the page."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the lines of one setup are drawn."""
+
+    label: str
+    stroke: Literal["-", "--", "-.", ":"]
+    width: float
+    filled: bool
+
+
+def looks(rows: DataFrame) -> dict[tuple[str, str], Look]:
+    """The look of each source and setup: measured ones first, published ones dotted."""
+    pairs = sorted(set(zip(rows.source, rows.setup, strict=True)))
+    ours = [pair for pair in pairs if pair[0] == "measured"]
+    made = {
+        pair: Look(f"setup {i + 1}", STROKES[min(i, 2)], 1.4, i == 0) for i, pair in enumerate(ours)
+    }
+    if len(ours) == 1:
+        made[ours[0]] = Look("measured", "-", 1.4, True)
+    return made | {pair: Look(pair[0], ":", 0.9, False) for pair in pairs if pair not in ours}
+
+
+def page(
+    rows: DataFrame,
+    n: int,
+    *,
+    columns: int | None = None,
+    height: float | None = None,
+    spread: str = QUARTILES,
+    handles: list[Line2D] | None = None,
+    sharex: bool | Literal["row"] = True,
+    sharey: bool = True,
+) -> tuple[Figure, list[Axes]]:
+    """So many panels below one legend, and below them on what hardware it was measured.
+
+    Args:
+        rows: All that is drawn.
+        columns: Panels side by side; left out, as many as look well.
+        height: Of a panel, inches; left out, as high as looks well.
+        spread: What the note says of repeats, with ``{}`` for their number.
+        handles: Of the legend, instead of one a method.
+    """
+    columns = columns or {1: 1, 2: 2, 4: 2}.get(n, 3)
+    height = height or (2.9 if n == 1 else 2.2)
+    below = note(rows, spread)
+    shown = (handles or _methods(rows)) + _setups(rows) + _ends(rows)
+    ncols = min(len(shown), 3 if max(len(str(h.get_label())) for h in shown) > 24 else 4)
+    inches = 0.15 * (2 + below.count("\n")) + 0.2 * -(-len(shown) // ncols)
+    figure, places = plt.subplots(
+        -(-n // columns), columns, figsize=(style.PAGE, inches + (height + 0.3) * -(-n // columns)),
+        sharex=sharex, sharey=sharey, squeeze=False, layout="constrained",
+    )  # fmt: skip
+    for axes in places.flat[n:]:
+        axes.set_axis_off()
+    for axes in list(places.flat)[max(0, n - columns) : n]:  # nothing is drawn below these
+        axes.tick_params(labelbottom=True)
+    figure.legend(handles=shown, loc="outside upper center", ncols=ncols)
+    # The layout leaves room for this label as it does for no other text.
+    figure.supxlabel(below, x=0.005, ha="left", fontsize="small", color="0.35")
+    sns.despine(figure)
+    return figure, list(places.flat[:n])
+
+
+def note(rows: DataFrame, spread: str) -> str:
+    """On what each setup ran, with which versions, and how often, wrapped to the page."""
+    parts = []
+    for (source, setup), look in looks(rows).items():
+        counts = rows.loc[(rows.source == source) & (rows.setup == setup), "repeats"]
+        counts = counts[counts > 0].astype(int)
+        low, high = (counts.min(), counts.max()) if len(counts) else (0, 0)
+        number = f"{low}" if low == high else f"{low} to {high}"
+        begin = "Measured on " if look.label == "measured" else f"{look.label.capitalize()}: "
+        repeated = spread.format(number) if len(counts) else "repeats not stated"
+        parts.append(f"{begin}{setup}; {repeated}.")
+    return "\n".join(textwrap.fill(part, LETTERS) for part in parts)
+
+
+def by_size(rows: DataFrame, y: str, label: str, **options) -> tuple[Figure, dict[str, Axes]]:
+    """A panel for each size, a column against the context in each, on logarithmic axes."""
+    sizes = style.sizes_of(rows)
+    figure, places = page(rows, len(sizes), **options)
+    panels = dict(zip(sizes, places, strict=True))
+    for size, axes in panels.items():
+        lines(axes, rows.loc[rows["size"] == size], y, looks(rows))
+        axes.set_title(size)
+    powers_of_two(places, rows.context, "Context (tokens)")
+    log_scale(places, label)
+    return figure, panels
+
+
+def lines(axes: Axes, rows: DataFrame, y: str, of: dict[tuple[str, str], Look]) -> None:
+    """A line for each method and setup against the context."""
+    methods = style.methods(rows.method.tolist())
+    order = {name: i for i, name in enumerate(methods)}
+    groups: list[tuple[Any, DataFrame]] = list(rows.groupby(["method", "source", "setup", "sweep"]))
+    for (name, source, setup, _), part in sorted(groups, key=lambda g: (order[g[0][0]], g[0])):
+        line(axes, part, "context", y, methods[name], of[source, setup])
+
+
+def line(axes: Axes, rows: DataFrame, x: str, y: str, method: style.Method, look: Look) -> None:
+    """One line with its bars, and a mark where a point has no number."""
+    done = rows.loc[rows[y].notna()].sort_values(x)
+    # A bar that would begin at zero or below has no place on a logarithmic axis.
+    low = (done[y] - done[f"lower_{y}"].clip(lower=done[y] / 10)).clip(lower=0)
+    high = (done[f"upper_{y}"] - done[y]).clip(lower=0)
+    axes.errorbar(
+        done[x], done[y], yerr=np.array([low, high], dtype=float),
+        color=method.colour, linestyle=look.stroke, linewidth=look.width, elinewidth=1.0,
+        marker=method.marker, markersize=4.5, markerfacecolor=_face(method, look),
+        markeredgewidth=0.8, zorder=2 + look.filled / 2,
+    )  # fmt: skip
+    ends = rows.loc[rows.status != "done"]
+    for at, status in zip(ends[x], ends.status, strict=True):
+        place = _place(done[x].to_numpy(float), done[y].to_numpy(float), at)
+        axes.plot(
+            at, 1.0 if place is None else place, ENDS[status][0],
+            color=method.colour, markersize=6, markeredgewidth=1.4, zorder=4, clip_on=False,
+            transform=axes.get_xaxis_transform() if place is None else axes.transData,
+        )  # fmt: skip
+
+
+def _place(x: np.ndarray, y: np.ndarray, at: float) -> float | None:
+    """Where a mark stands: beyond a line as its last two points lead; None where there is none."""
+    if not len(x):
+        return None
+    log_x, log_y = np.log(x), np.log(y)
+    if len(x) > 1 and at > x.max():
+        slope = (log_y[-1] - log_y[-2]) / (log_x[-1] - log_x[-2])
+        return float(np.exp(log_y[-1] + slope * (np.log(at) - log_x[-1])))
+    return float(np.exp(np.interp(np.log(at), log_x, log_y)))
+
+
+def powers_of_two(panels: list[Axes], values: Series, label: str) -> None:
+    """A logarithmic x axis, with about six ticks at powers of two."""
+    first, last = int(np.ceil(np.log2(values.min()))), int(np.log2(values.max()))
+    columns = len({round(axes.get_position().x0, 3) for axes in panels})
+    step = -(-(last - first + 1) // (14 // columns))
+    for axes in panels:
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(FixedLocator([2**i for i in range(first, last + 1, step)]))
+        axes.xaxis.set_major_formatter(FuncFormatter(style.tokens))
+        axes.xaxis.set_minor_locator(NullLocator())
+        if axes.xaxis.get_tick_params()["labelbottom"]:
+            axes.set_xlabel(label)
+
+
+def log_scale(panels: list[Axes], label: str) -> None:
+    """A logarithmic y axis with plain numbers, however little or much it spans."""
+    for axes in panels:
+        axes.set_yscale("log")
+    for axes in panels:
+        low, high = axes.get_ylim()
+        axes.yaxis.set_major_locator(
+            MaxNLocator(5) if high < 4 * low
+            else LogLocator(subs=(1.0, 2.0, 5.0) if high < 300 * low else (1.0,), numticks=8)
+        )  # fmt: skip
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+        place = axes.get_subplotspec()
+        if place and place.is_first_col():
+            axes.set_ylabel(label)
+
+
+def line_at_one(axes: Axes) -> None:
+    """Where a method takes as long as what it is compared with."""
+    axes.axhline(1.0, color="0.35", linewidth=1.0, zorder=1)
+
+
+def _face(method: style.Method, look: Look) -> str:
+    return method.colour if look.filled else "white"
+
+
+def _methods(rows: DataFrame) -> list[Line2D]:
+    return [
+        Line2D([], [], color=look.colour, marker=look.marker, markersize=4.5, label=name)
+        for name, look in style.methods(rows.method.tolist()).items()
+    ]
+
+
+def _setups(rows: DataFrame) -> list[Line2D]:
+    """What strokes mean; nothing where all was measured by one setup."""
+    made = {look.label: look for look in looks(rows).values()}
+    if list(made) == ["measured"]:
+        return []
+    return [
+        Line2D(
+            [], [], color="0.3", linestyle=look.stroke, linewidth=look.width, marker="o",
+            markersize=4.5, markerfacecolor="0.3" if look.filled else "white", label=label,
+        )
+        for label, look in made.items()
+    ]  # fmt: skip
+
+
+def _ends(rows: DataFrame) -> list[Line2D]:
+    found = set(rows.status)
+    return [
+        Line2D([], [], color="0.3", linestyle="", marker=mark, markeredgewidth=1.4, label=meaning)
+        for status, (mark, meaning) in ENDS.items()
+        if status in found
+    ]

@@ -1,0 +1,211 @@
+"""One look for all figures: a colour per attention, a shade per size, widths in inches."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import matplotlib as mpl
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+from pandas import DataFrame
+
+from lmscaling.formatting import short
+
+Sources = Iterable[str]
+
+PAGE = 7.4
+"""Width of a figure that fills a page, inches."""
+
+COLOURS = {"softmax": "#0173B2", "linear": "#DE8F05"}
+OTHERS = ["#029E73", "#CC78BC", "#CA9161", "#56B4E9", "#D55E00", "#949494"]
+"""Colours of seaborn's colour-blind palette, in the order in which other variants take them."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """How one way to compute an attention is drawn: told by its marker where colour fails."""
+
+    colour: str
+    marker: str
+
+
+METHODS = {
+    "softmax": Method(COLOURS["softmax"], "o"),
+    "softmax flash": Method(COLOURS["softmax"], "o"),
+    "softmax cudnn": Method("#2B1A5E", "D"),
+    "softmax no_flash": Method("#7CC6F2", "s"),
+    "linear": Method(COLOURS["linear"], "^"),
+    "linear chunked": Method(COLOURS["linear"], "^"),
+    "linear chunked_materialized": Method("#D8AE6A", "v"),
+    "linear attention": Method("#949494", "P"),
+    "linear attention_parallel": Method("#1B7F3B", "<"),
+    "linear attention_parallel_no_flash": Method("#CC78BC", ">"),
+    "linear state": Method("#A3000B", "p"),
+    "linear state_parallel": Method("#C9BC1F", "h"),
+}
+"""Methods of the speed study in the order of legends. Softmax by flash and linear by chunks have
+their attention's colour; the others were chosen to stay apart for colour-blind readers, too."""
+OTHER_MARKERS = "X*8dH"
+
+PUBLISHED = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
+"""Lines of published runs where ours stand beside them."""
+
+LOSSES = {"validation": "Validation loss", "train": "Training loss"}
+
+UNFINISHED = ("running", "interrupted")
+
+
+def use() -> None:
+    """Set the theme; the hash salt and the path fonts make equal figures equal bytes."""
+    sns.set_theme(context="paper", style="ticks", font_scale=0.95)
+    mpl.rcParams |= {
+        "svg.hashsalt": "lmscaling",
+        "figure.dpi": 100,
+        "savefig.dpi": 200,
+        "axes.grid": True,
+        "grid.color": "0.92",
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+    }
+
+
+def palette(attentions: list[str]) -> dict[str, str]:
+    """The colour of each variant; softmax and linear keep theirs in every figure."""
+    others = [name for name in sorted(set(attentions)) if name not in COLOURS]
+    return COLOURS | {name: OTHERS[i % len(OTHERS)] for i, name in enumerate(others)}
+
+
+def methods(names: list[str]) -> dict[str, Method]:
+    """The look of each method that is named, in the order of legends."""
+    others = [name for name in sorted(set(names)) if name not in METHODS]
+    known = {name: look for name, look in METHODS.items() if name in set(names)}
+    return known | {
+        name: Method(OTHERS[i % len(OTHERS)], OTHER_MARKERS[i % len(OTHER_MARKERS)])
+        for i, name in enumerate(others)
+    }
+
+
+def tokens(value: float, position: int | None = None) -> str:
+    """``65536`` as ``64k``, where it is a multiple of 1024."""
+    return f"{value / 1024:g}k" if value and value % 1024 == 0 else f"{value:g}"
+
+
+def spread(values: list[int], most: int) -> list[int]:
+    """So many of the values at most, first and last among them and the rest evenly between."""
+    if len(values) <= most:
+        return values
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+
+
+def shades(colour: str, n: int) -> list[str]:
+    """Light to full: the smallest size to the largest."""
+    return [to_hex(rgb) for rgb in sns.light_palette(colour, n_colors=n + 2)[2:]]
+
+
+def shades_of(rows: DataFrame) -> dict[tuple[str, str], str]:
+    """A colour for each attention and size: the attention's own, darker for larger models."""
+    colours, sizes = palette(rows.attention.tolist()), sizes_of(rows)
+    attentions = [name for name in colours if name in set(rows.attention)]
+    return {
+        (attention, size): shade
+        for attention in attentions
+        for size, shade in zip(sizes, shades(colours[attention], len(sizes)), strict=True)
+    }
+
+
+def sizes_of(rows: DataFrame) -> list[str]:
+    """The sizes, the smallest first."""
+    return rows.sort_values(["params", "size"])["size"].unique().tolist()
+
+
+def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sources = ()) -> None:
+    """One legend above all panels for what ``shades_of`` coloured, and for whose runs they are."""
+    attentions, sizes = (list(dict.fromkeys(names)) for names in zip(*shades, strict=True))
+    handles = [
+        Line2D([], [], color=colour, linestyle=dashes(name, attentions), label=f"{name} {size}")
+        for (name, size), colour in shades.items()
+    ]
+    if beside(sources):
+        handles.append(Line2D([], [], color="0.4", label="published", **PUBLISHED))
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(sizes)))
+
+
+def beside(sources: Sources) -> bool:
+    """Whether published numbers stand beside ours; alone they look as ours would."""
+    return set(sources) == {"measured", "published"}
+
+
+def by_source(rows: DataFrame) -> dict[str, Any]:
+    """Markers for seaborn, and where ours and published lines stand together what tells them."""
+    if not beside(rows.source):
+        return {"marker": "o"}
+    return {
+        "style": "source",
+        "style_order": ["measured", "published"],
+        "dashes": {"measured": "", "published": (1, 1.5)},
+        "markers": {"measured": "o", "published": "s"},
+    }
+
+
+def tidy(legend: Legend) -> None:
+    """Legends that seaborn made for ``by_source`` head their parts by names of columns."""
+    heads = [
+        text for text in legend.get_texts() if text.get_text() in ("attention", "size", "source")
+    ]
+    for text in heads:
+        text.set_text(text.get_text().capitalize())
+    if heads:
+        legend.set_title("")
+
+
+def loss_label(rows: DataFrame) -> str:
+    """What the losses were measured on, with their unit."""
+    splits = set(rows.split)
+    return f"{LOSSES[splits.pop()] if len(splits) == 1 else 'Loss'} (nats per token)"
+
+
+def dashes(attention: str, attentions: list[str]) -> Literal["-", "--"]:
+    """Solid for the first variant, dashes for the others: where curves meet, both are seen."""
+    return "-" if attention == attentions[0] else "--"
+
+
+def mark_unusual(axes: Axes, rows, x: str, y: str, colours: dict[str, str]) -> None:
+    """Hollow markers over runs that still go on, crosses over runs that diverged."""
+    for status, marker, face in (
+        *((status, "o", "white") for status in UNFINISHED),
+        ("diverged", "X", "black"),
+    ):
+        for attention, part in rows[rows.status == status].groupby("attention"):
+            axes.scatter(
+                part[x], part[y],
+                marker=marker, facecolor=face, edgecolor=colours[attention], s=28, zorder=4,
+            )  # fmt: skip
+
+
+def nothing(message: str) -> Figure:
+    """A figure that says why it is empty."""
+    figure = Figure(figsize=(PAGE, 1.2))
+    figure.text(0.5, 0.5, message, ha="center", va="center", color="0.4")
+    return figure
+
+
+def count_scale(axes: Axes) -> None:
+    """A logarithmic axis of parameters, with few enough ticks for a small panel."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=[1, 2, 5] if high < 10 * low else [1, 3]))
+    axes.xaxis.set_major_formatter(lambda value, _: short(value))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def loss_scale(axes: Axes) -> None:
+    """A logarithmic axis of losses with plain numbers, so that late differences are seen."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=[1, 1.5, 2, 3, 4, 5, 6, 8]))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())

@@ -1,0 +1,99 @@
+"""The role of the backward pass that walks in reverse: dk and dv.
+
+Queries enter as phi(q) / D: the division is then rounded together with the feature.
+"""
+
+# What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
+# pyright: reportArgumentType=false, reportOperatorIssue=false
+
+import triton
+import triton.language as tl
+
+from lmscaling.kernels.chunked_triton.features import feature, high_and_low, pinned, slope
+
+
+@triton.jit(do_not_specialize=["T", "L", "P"])
+def _chunked_backward_kv_kernel(
+    qkv_ptr, dy_ptr, reciprocal_ptr, e_ptr, after_kv_ptr, after_k_ptr, dqkv_ptr,
+    stride_b, stride_t, T, L, P,
+    H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
+    PHI: tl.constexpr, NORMALIZE: tl.constexpr, SEGMENTED: tl.constexpr, PIN: tl.constexpr,
+):  # fmt: skip
+    """dk and dv of one segment; the state after it is read where SEGMENTED."""
+    W: tl.constexpr = H * (2 * K + V)
+    i_h = tl.program_id(0) % H
+    i_p = tl.program_id(0) // H % P
+    i_b = (tl.program_id(0) // H // P).to(tl.int64)
+    n_token = tl.minimum(T - i_p * L, L)
+    n_chunk = tl.cdiv(n_token, BLOCK_C)
+    i_last = i_p * L + (n_chunk - 1) * BLOCK_C
+    o_c, o_k, o_v = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
+    m_k, m_v = o_k[None, :] < K, o_v[None, :] < V
+    o_qk = o_c[:, None] * stride_t + o_k[None, :]
+    o_vt = o_c[:, None] * stride_t + o_v[None, :]
+    o_dy = o_c[:, None] * (H * V) + o_v[None, :]
+    o_dk, o_dv = o_c[:, None] * W + o_k[None, :], o_c[:, None] * W + o_v[None, :]
+    row_ptr = qkv_ptr + i_b * stride_b + i_last.to(tl.int64) * stride_t
+    q_ptr, k_ptr, v_ptr = row_ptr + i_h * K, row_ptr + (H + i_h) * K, row_ptr + 2 * H * K + i_h * V
+    dy_ptr += (i_b * T + i_last) * (H * V) + i_h * V
+    row_ptr = dqkv_ptr + (i_b * T + i_last) * W
+    dk_ptr, dv_ptr = row_ptr + (H + i_h) * K, row_ptr + 2 * H * K + i_h * V
+    reciprocal_ptr += (i_b * H + i_h) * T + i_last
+    e_ptr += (i_b * H + i_h) * T + i_last
+
+    dtype = qkv_ptr.dtype.element_ty
+    EXACT: tl.constexpr = dtype == tl.float32
+    s = tl.zeros([BLOCK_K, BLOCK_V], tl.float32)
+    z16 = tl.zeros([16, BLOCK_K], tl.float32)
+    if SEGMENTED:
+        o_state = (i_b * H + i_h) * P + i_p
+        o_kv = o_k[:, None] * BLOCK_V + o_v[None, :]
+        s = tl.load(after_kv_ptr + o_state * (BLOCK_K * BLOCK_V) + o_kv)
+        if NORMALIZE:
+            z16 += tl.load(after_k_ptr + o_state * BLOCK_K + o_k)[None, :] / 2
+    m_causal = o_c[:, None] <= o_c[None, :]
+
+    for i_c in range(n_chunk):
+        m_c = o_c < n_token - (n_chunk - 1 - i_c) * BLOCK_C
+        b_q = tl.load(q_ptr + o_qk, mask=m_c[:, None] & m_k, other=0.0)
+        b_k = tl.load(k_ptr + o_qk, mask=m_c[:, None] & m_k, other=0.0)
+        b_v = tl.load(v_ptr + o_vt, mask=m_c[:, None] & m_v, other=0.0)
+        b_dy = tl.load(dy_ptr + o_dy, mask=m_c[:, None] & m_v, other=0.0)
+        f_q = feature(b_q.to(tl.float32), PHI, EXACT)
+        if NORMALIZE:
+            f_q *= tl.load(reciprocal_ptr + o_c, mask=m_c, other=0.0)[:, None]
+            reciprocal_ptr -= BLOCK_C
+        b_q = pinned(f_q.to(dtype), PIN)
+        f_k = feature(b_k.to(tl.float32), PHI, EXACT)
+        if K < BLOCK_K:
+            f_k = tl.where(m_k, f_k, 0.0)
+        b_k = pinned(f_k.to(dtype), PIN)
+
+        # Weights and their slopes are computed transposed, keys along the rows, rather than
+        # transposed in registers.
+        b_a = tl.dot(b_k, tl.trans(b_q), input_precision="ieee")
+        b_a = tl.where(m_causal, b_a, 0.0).to(dtype)
+        b_s = s.to(dtype)
+        b_dv = tl.dot(b_k, b_s, input_precision="ieee")
+        b_dv = tl.dot(b_a, b_dy, b_dv, input_precision="ieee")
+        tl.store(dv_ptr + o_dv, b_dv.to(dtype), mask=m_c[:, None] & m_v)
+        b_da = tl.dot(b_v, tl.trans(b_dy), input_precision="ieee")
+        b_dk = tl.dot(b_v, tl.trans(b_s), input_precision="ieee")
+        if NORMALIZE:
+            e = tl.load(e_ptr + o_c, mask=m_c, other=0.0)
+            b_da += e[None, :]
+            b_dk += (tl.sum(z16, 0) / 8)[None, :]
+            copies = tl.broadcast_to(e[None, :], [16, BLOCK_C])
+            z16 = tl.dot(high_and_low(copies, b_q, 0), b_q, z16, input_precision="ieee")
+            e_ptr -= BLOCK_C
+        b_da = tl.where(m_causal, b_da, 0.0).to(dtype)
+        b_dk = tl.dot(b_da, b_q, b_dk, input_precision="ieee") * slope(b_k.to(tl.float32), PHI)
+        tl.store(dk_ptr + o_dk, b_dk.to(dtype), mask=m_c[:, None] & m_k)
+        s = tl.dot(tl.trans(b_q), b_dy, s, input_precision="ieee")
+        q_ptr -= BLOCK_C * stride_t
+        k_ptr -= BLOCK_C * stride_t
+        v_ptr -= BLOCK_C * stride_t
+        dy_ptr -= BLOCK_C * (H * V)
+        dk_ptr -= BLOCK_C * W
+        dv_ptr -= BLOCK_C * W

@@ -1,0 +1,116 @@
+"""What runs for which shape on which device: chunk, warps, stages of each kernel, and segments.
+
+Nothing is tuned at run time: the plan is a function of what is asked for and of ``tuned.json``,
+with a default that compiles everywhere, so that two runs of one study run the same kernels.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from lmscaling.kernels.chunked_triton import tuned
+from lmscaling.kernels.chunked_triton.config import Config
+
+PROGRAMS_PER_PROCESSOR = 2
+"""Programs of 128 threads with up to 255 registers each that one multiprocessor holds."""
+SEGMENT_TOKENS = 512
+"""A segment is not cut shorter: its state in float32 is as long as 128 rows of k and v in bf16."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a kernel computes."""
+
+    heads: int
+    key: int
+    """Width of a query or key."""
+    value: int
+    """Width of a value."""
+    feature_map: str
+    normalize: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How the kernels of one call run."""
+
+    forward: Config = field(default_factory=Config)
+    backward_q: Config = field(default_factory=Config)
+    backward_kv: Config = field(default_factory=Config)
+    sums: Config = field(default_factory=Config)
+    segments: int = 1
+    """Parts in which a sequence is cut, each with a program of its own."""
+
+    def segment_tokens(self, T: int) -> int:
+        """Tokens of every segment but the last: whole chunks of every kernel."""
+        chunk = max(c.chunk for c in (self.forward, self.backward_q, self.backward_kv, self.sums))
+        return -(-T // (self.segments * chunk)) * chunk
+
+
+SAFE = Config(chunk=16, warps=8, stages=1)
+"""Compiles for every width, dtype and architecture; slow where registers spill."""
+
+TABLE = {
+    # (tensor cores, dtype, padded width): forward, backward_q, backward_kv
+    ("warpgroup", torch.bfloat16, 16): (Config(), Config(), Config()),
+    ("warpgroup", torch.bfloat16, 32): (Config(), Config(), Config()),
+    ("warpgroup", torch.bfloat16, 64): (Config(), Config(), Config()),
+    ("warpgroup", torch.bfloat16, 128): (
+        Config(chunk=64, warps=8, stages=1),
+        Config(chunk=32, warps=8, stages=1),
+        Config(chunk=32, warps=8, stages=1),
+    ),
+    ("warp", torch.bfloat16, 16): (Config(), Config(), Config()),
+    ("warp", torch.bfloat16, 32): (Config(), Config(), Config()),
+    ("warp", torch.bfloat16, 64): (
+        Config(),
+        Config(chunk=32, warps=8),
+        Config(chunk=16, warps=4),
+    ),
+    ("warp", torch.bfloat16, 128): (Config(chunk=32, warps=8), SAFE, SAFE),
+}
+"""Chosen by compiling for absent devices with Triton 3.9: no spills below width 128, few at 128
+with warpgroups; not by timing. float32 multiplies without tensor cores and takes what is safe."""
+
+
+def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
+    """The plan on the device that holds a tensor."""
+    if not qkv_BTW.is_cuda:
+        return Plan()
+    B, T, _ = qkv_BTW.shape
+    device = torch.cuda.get_device_properties(qkv_BTW.device)
+    wanted = PROGRAMS_PER_PROCESSOR * device.multi_processor_count
+    segments = max(1, min(-(-wanted // (B * shape.heads)), T // SEGMENT_TOKENS))
+    architecture = 10 * device.major + device.minor
+    plan = configured(architecture, qkv_BTW.dtype, shape, segments)
+    name, width = str(qkv_BTW.dtype).removeprefix("torch."), block(max(shape.key, shape.value))
+    found = tuned.find(tuned.entries(), architecture, name, width, B * shape.heads, T)
+    if found is None:
+        return plan
+    return replace(
+        plan,
+        forward=found.forward,
+        backward_q=found.backward_q,
+        backward_kv=found.backward_kv,
+        sums=found.forward,
+    )
+
+
+def configured(architecture: int, dtype: torch.dtype, shape: Shape, segments: int = 1) -> Plan:
+    """The plan of an architecture, numbered as in ``sm_90``, where nothing was measured."""
+    cores = "warpgroup" if architecture // 10 in (9, 10) else "warp"
+    width = block(max(shape.key, shape.value))
+    forward, backward_q, backward_kv = TABLE.get((cores, dtype, width), (SAFE, SAFE, SAFE))
+    return Plan(
+        forward=forward,
+        backward_q=backward_q,
+        backward_kv=backward_kv,
+        sums=forward,
+        segments=segments,
+    )
+
+
+def block(width: int) -> int:
+    """The power of two that holds a width; a product takes no less than 16."""
+    return max(16, 1 << (width - 1).bit_length())

@@ -1,0 +1,88 @@
+"""Backward kernel that goes along columns: gradients of keys and values.
+
+Weights are made transposed, by swapped operands: Triton 3.4 to 3.7 transposes a tile that comes
+out of a product wrongly on Hopper (flash-linear-attention issue 640).
+"""
+
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+# Triton annotates constants by what they become; pyright takes it for what they are.
+
+import triton
+import triton.language as tl
+
+from lmscaling.kernels.tiled_triton import tiles
+
+
+@triton.jit
+def _add_rows(b_q, b_g, b_delta, b_k, b_v, b_dk, b_dv, offset, CAUSAL: tl.constexpr):
+    """Add the part of a tile of rows, which begin ``offset`` columns on, to both gradients."""
+    b_a = tl.dot(b_k, tl.trans(b_q), input_precision="ieee")
+    b_da = tl.dot(b_v, tl.trans(b_g), input_precision="ieee") - b_delta[None, :]
+    if CAUSAL:
+        o_j, o_i = tl.arange(0, b_k.shape[0]), tl.arange(0, b_q.shape[0])
+        causal = offset + o_i[None, :] >= o_j[:, None]
+        b_a, b_da = tl.where(causal, b_a, 0.0), tl.where(causal, b_da, 0.0)
+    b_dv = tl.dot(b_a.to(b_g.dtype), b_g, b_dv, input_precision="ieee")
+    return tl.dot(b_da.to(b_q.dtype), b_q, b_dk, input_precision="ieee"), b_dv
+
+
+@triton.jit(do_not_specialize=["T"])
+def _keys_backward_kernel(
+    q_ptr,  # [B, T, H, K], features
+    k_ptr,  # [B, T, H, K], features
+    v_ptr,  # [B, T, H, V]
+    g_ptr,  # [B, T, H, V]
+    delta_ptr,  # [B, H, T], float32
+    dk_ptr,  # [B, T, H, K], contiguous: before the feature map
+    dv_ptr,  # [B, T, H, V], contiguous
+    T,
+    H,
+    heads,  # B * H
+    stride_qb,
+    stride_qt,
+    stride_qh,
+    stride_kb,
+    stride_kt,
+    stride_kh,
+    stride_vb,
+    stride_vt,
+    stride_vh,
+    stride_gb,
+    stride_gt,
+    stride_gh,
+    FEATURE_MAP: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+):
+    i_head, first = tl.program_id(0) % heads, tl.program_id(0) // heads * BLOCK_J
+    q_ptr = tiles.head(q_ptr, i_head, H, stride_qb, stride_qh)
+    k_ptr = tiles.head(k_ptr, i_head, H, stride_kb, stride_kh)
+    v_ptr = tiles.head(v_ptr, i_head, H, stride_vb, stride_vh)
+    g_ptr = tiles.head(g_ptr, i_head, H, stride_gb, stride_gh)
+    delta_ptr += tl.cast(i_head, tl.int64) * T
+    b_k = tiles.load(k_ptr, first, T, stride_kt, K, BLOCK_J, BLOCK_K)
+    b_v = tiles.load(v_ptr, first, T, stride_vt, V, BLOCK_J, BLOCK_V)
+    b_dk = tl.zeros([BLOCK_J, BLOCK_K], tl.float32)
+    b_dv = tl.zeros([BLOCK_J, BLOCK_V], tl.float32)
+    # Rows behind T are zeros in q and g, and add nothing.
+    for offset in tl.static_range(0, BLOCK_J, BLOCK_I):
+        o_i = first + offset + tl.arange(0, BLOCK_I)
+        b_q = tiles.load(q_ptr, first + offset, T, stride_qt, K, BLOCK_I, BLOCK_K)
+        b_g = tiles.load(g_ptr, first + offset, T, stride_gt, V, BLOCK_I, BLOCK_V)
+        b_delta = tl.load(delta_ptr + o_i, mask=o_i < T, other=0.0)
+        b_dk, b_dv = _add_rows(b_q, b_g, b_delta, b_k, b_v, b_dk, b_dv, offset, CAUSAL=True)
+    for start in range(first + BLOCK_J, T, BLOCK_I):
+        o_i = start + tl.arange(0, BLOCK_I)
+        b_q = tiles.load(q_ptr, start, T, stride_qt, K, BLOCK_I, BLOCK_K)
+        b_g = tiles.load(g_ptr, start, T, stride_gt, V, BLOCK_I, BLOCK_V)
+        b_delta = tl.load(delta_ptr + o_i, mask=o_i < T, other=0.0)
+        b_dk, b_dv = _add_rows(b_q, b_g, b_delta, b_k, b_v, b_dk, b_dv, 0, CAUSAL=False)
+    b_dk *= tiles.slope(b_k.to(tl.float32), FEATURE_MAP)
+    o_k, o_v = tl.cast(T, tl.int64) * H * K, tl.cast(T, tl.int64) * H * V
+    dk_ptr, dv_ptr = tiles.head(dk_ptr, i_head, H, o_k, K), tiles.head(dv_ptr, i_head, H, o_v, V)
+    tiles.store(dk_ptr, b_dk, first, T, H * K, K, BLOCK_J, BLOCK_K)
+    tiles.store(dv_ptr, b_dv, first, T, H * V, V, BLOCK_J, BLOCK_V)

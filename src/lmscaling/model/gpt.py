@@ -1,0 +1,264 @@
+"""GPT-2 around any attention: it counts its own parameters and FLOPs.
+
+Pre-LN blocks, tanh GELU, biases, the head tied to the token embedding; positions are learned unless
+the study says otherwise. The vocabulary is padded to a multiple of 64 with rows that no token uses;
+as in nanoGPT they take part in the softmax, where training drives them to nothing within a few
+updates.
+
+Legend: B batch, T tokens, N = B T, D model width, V vocabulary (padded).
+
+Source: Radford et al. 2019 (GPT-2), section 2.3; initial values as in OpenAI's code.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from lmscaling import attention
+from lmscaling.config.cell import Cell
+from lmscaling.errors import UserError
+from lmscaling.kernels.rotary import Rotary, Rotate, unrotated
+from lmscaling.plan.estimate import Shape
+
+PAD_VOCABULARY = 64
+INIT_STD = 0.02
+LOGITS_AT_ONCE = 2**27
+"""Logits that exist at one time: half a GiB in float32, and as much for their gradient."""
+
+PROMPT_AT_ONCE = 2**16
+"""Tokens of a prompt that are four times as wide at one time."""
+
+
+class Block(nn.Module):
+    """Attention and an MLP four times as wide, each added to the residual stream."""
+
+    def __init__(self, d_model: int, n_head: int, attend: type, rotate: Rotate) -> None:
+        super().__init__()
+        self.norm_1 = nn.LayerNorm(d_model)
+        self.attention = attend(d_model, n_head, rotate)
+        self.norm_2 = nn.LayerNorm(d_model)
+        self.up = nn.Linear(d_model, 4 * d_model)
+        self.down = nn.Linear(4 * d_model, d_model)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self._mlp(x_BTD + self.attention(self.norm_1(x_BTD)))
+
+    def prefill(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See ``Attention.prefill``; the MLP of a long prompt is computed part by part."""
+        y_BTD, state = self.attention.prefill(self.norm_1(x_BTD), state)
+        h_BTD = x_BTD + y_BTD
+        for part in h_BTD.split(max(1, PROMPT_AT_ONCE // len(h_BTD)), 1):
+            part.copy_(self._mlp(part))
+        return h_BTD, state
+
+    def step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See ``Attention.step``."""
+        y_BD, state = self.attention.step(self.norm_1(x_BD), state)
+        return self._mlp(x_BD + y_BD), state
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
+
+    def flops_per_token(self, context: int) -> float:
+        """Forward FLOPs: the attention's own count and the two matrices of the MLP."""
+        return self.attention.flops_per_token(context) + 2 * 8 * self.up.in_features**2
+
+
+@dataclass
+class States:
+    """What sampling remembers of the tokens so far: one state a block, and their number."""
+
+    blocks: list[Any]
+    length: int
+
+
+class GPT(nn.Module):
+    """The model of a cell, with initial weights drawn on the CPU from the cell's seed.
+
+    Each tensor is drawn from the seed and its own name, so two variants with the same seed begin
+    with the same embeddings, norms and MLPs.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__()
+        shape = cell.model
+        self.context, self.vocab_size = cell.context, shape.vocab_size
+        padded = math.ceil(shape.vocab_size / PAD_VOCABULARY) * PAD_VOCABULARY
+        torch.manual_seed(cell.seed)  # for parameters that a variant draws in its own way
+        attend = attention.load(cell.attention)
+        rope = cell.position == "rope"
+        rotate = Rotary(shape.d_model // shape.n_head) if rope else unrotated
+        self.wte = nn.Embedding(padded, shape.d_model)
+        learned = cell.position == "learned"
+        self.wpe = nn.Embedding(cell.context, shape.d_model) if learned else None
+        self.blocks = nn.ModuleList(
+            Block(shape.d_model, shape.n_head, attend, rotate) for _ in range(shape.n_layer)
+        )
+        self.norm = nn.LayerNorm(shape.d_model)
+        self.recompute = False
+        """Whether blocks are computed again in the backward pass instead of remembered."""
+        self._init(cell.seed, shape.n_layer)
+
+    def _init(self, seed: int, n_layer: int) -> None:
+        """N(0, 0.02), narrower where 2L branches add to the residual stream; biases zero."""
+        if self.wte.weight.is_meta:
+            return
+        into_residual = (".attention.out", ".down")
+        for name, module in self.named_modules():
+            if not isinstance(module, nn.Linear | nn.Embedding):
+                continue
+            std = INIT_STD / math.sqrt(2 * n_layer) if name.endswith(into_residual) else INIT_STD
+            key = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(key[:7], "big"))
+            nn.init.normal_(module.weight, std=std, generator=generator)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, x_BT: Tensor) -> Tensor:
+        """Logits ``[B, T, V]`` of the next token, padding included; ``T`` up to the context."""
+        return F.linear(self.hidden(x_BT), self.wte.weight)
+
+    def hidden(self, x_BT: Tensor) -> Tensor:
+        """What the head reads, ``[B, T, D]``."""
+        h_BTD = self._embed(x_BT, 0)
+        for block in self.blocks:
+            if self.recompute and torch.is_grad_enabled():
+                h_BTD = checkpoint(block, h_BTD, use_reentrant=False)
+            else:
+                h_BTD = block(h_BTD)
+        return self.norm(h_BTD)
+
+    def _embed(self, x_BT: Tensor, start: int) -> Tensor:
+        """Tokens of which the first stands at ``start``."""
+        h_BTD, stop = self.wte(x_BT), start + x_BT.shape[1]
+        if self.wpe is None:
+            return h_BTD
+        if stop > self.context:  # of which a GPU would say only that an assertion failed
+            raise UserError(
+                f"a context of {stop} tokens is beyond the position table; "
+                f"allowed: up to {self.context}"
+            )
+        return h_BTD + self.wpe(torch.arange(start, stop, device=x_BT.device))
+
+    def init_states(self, batch: int, context: int) -> States:
+        """States before the first token of each sequence, with room for ``context`` tokens."""
+        made = [block.attention.init_state(batch, context) for block in self._each_block()]
+        return States(made, 0)
+
+    @torch.no_grad()
+    def prefill(self, x_BT: Tensor, states: States) -> tuple[Tensor, States]:
+        """Logits ``[B, V]`` behind the last of the first T tokens, and the states there.
+
+        The states given are used up; no gradient.
+
+        Raises:
+            UserError: The tokens are more than the position table has rows.
+        """
+        h_BTD = self._embed(x_BT, 0)
+        after = []
+        for block, state in zip(self._each_block(), states.blocks, strict=True):
+            h_BTD, state = block.prefill(h_BTD, state)
+            after.append(state)
+        return self._logits(h_BTD[:, -1]), States(after, x_BT.shape[1])
+
+    @torch.no_grad()
+    def step(self, x_B: Tensor, states: States) -> tuple[Tensor, States]:
+        """Logits ``[B, V]`` behind the next token, and the states there; see ``prefill``."""
+        h_BD = self._embed(x_B.unsqueeze(1), states.length).squeeze(1)
+        after = []
+        for block, state in zip(self._each_block(), states.blocks, strict=True):
+            h_BD, state = block.step(h_BD, state)
+            after.append(state)
+        return self._logits(h_BD), States(after, states.length + 1)
+
+    def _logits(self, h_BD: Tensor) -> Tensor:
+        return F.linear(self.norm(h_BD), self.wte.weight)
+
+    def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
+        """What the attention leaves open to a device of this type: see ``Attention.tunable``."""
+        return next(self._each_block()).attention.tunable(device_type)
+
+    def tune(self, choice: dict[str, int | str]) -> None:
+        """Set what an attention leaves open to the device, or how it is computed.
+
+        Raises:
+            UserError: The attention leaves no such thing open, or an implementation has no file.
+        """
+        for block in self.blocks:
+            for name, value in choice.items():
+                if not hasattr(block.attention, name):
+                    raise UserError(f"{name} {value!r} cannot be chosen: the attention has none")
+                setattr(block.attention, name, value)
+
+    def compile_blocks(self) -> None:
+        """Compile each block in place: all of one shape, they share one graph."""
+        for block in self.blocks:
+            block.compile(dynamic=False)
+
+    def loss(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
+        """Mean cross-entropy in nats per token, float32.
+
+        The logits of a long batch would be the largest tensor of all, so they are made part by
+        part, forgotten, and made again for the backward pass. PyTorch 2.13's own
+        ``linear_cross_entropy`` is not used: under autocast it multiplies in float32, and given
+        bf16 it returns a bf16 loss, which has three digits.
+        """
+        h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
+        rows = max(1, LOGITS_AT_ONCE // self.wte.num_embeddings)
+        if len(y_N) <= rows:
+            return self._cross_entropy(h_ND, y_N, "sum") / len(y_N)
+        parts = (
+            checkpoint(self._cross_entropy, h, y, "sum", use_reentrant=False)
+            for h, y in zip(h_ND.split(rows), y_N.split(rows), strict=True)
+        )
+        return torch.stack(list(parts)).sum() / len(y_N)
+
+    @torch.no_grad()
+    def token_losses(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
+        """Cross-entropy of every token in nats, float32 ``[B, T]``, without a gradient.
+
+        The logits never exist whole either; see ``loss``.
+        """
+        h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
+        rows = max(1, LOGITS_AT_ONCE // self.wte.num_embeddings)
+        parts = zip(h_ND.split(rows), y_N.split(rows), strict=True)
+        return torch.cat([self._cross_entropy(h, y, "none") for h, y in parts]).view_as(y_BT)
+
+    def _cross_entropy(self, h_ND: Tensor, y_N: Tensor, reduction: str) -> Tensor:
+        logits_NV = F.linear(h_ND, self.wte.weight)
+        return F.cross_entropy(logits_NV.float(), y_N, reduction=reduction)
+
+    @property
+    def params(self) -> int:
+        """Parameters without embeddings: the N of scaling laws."""
+        table = self.wpe.weight.numel() if self.wpe is not None else 0
+        return sum(p.numel() for p in self.parameters()) - self.wte.weight.numel() - table
+
+    @property
+    def params_total(self) -> int:
+        """All parameters but the rows that pad the vocabulary."""
+        rows = self.vocab_size + (self.context if self.wpe is not None else 0)
+        return self.params + rows * self.norm.weight.numel()
+
+    def flops_per_token(self) -> float:
+        """Training FLOPs per token at the cell's context: forward, and backward at twice that."""
+        head = 2 * self.wte.weight.numel()
+        blocks = sum(block.flops_per_token(self.context) for block in self._each_block())
+        return 3 * (head + blocks)
+
+    def _each_block(self) -> Iterator[Block]:
+        return iter(cast("list[Block]", self.blocks))  # a ModuleList knows of modules only
+
+
+def shape(cell: Cell) -> Shape:
+    """What a plan wants to know of a cell's model, which is not built for it."""
+    with torch.device("meta"):
+        gpt = GPT(cell)
+    return Shape(gpt.params_total, gpt.flops_per_token())

@@ -1,0 +1,115 @@
+"""Where something was made: host, device, versions, commit. Written into its header and record."""
+
+import os
+import platform
+import socket
+import subprocess
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmscaling import __version__
+from lmscaling.config import devices
+from lmscaling.errors import UserError
+
+PACKAGES = ("torch", "lightning", "numpy")
+COMPILERS = ("triton",)
+SMI = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
+
+
+def describe(gpus: int) -> dict[str, Any]:
+    """The environment of this process as JSON values."""
+    device = device_name(gpus)
+    known = devices.find(device)
+    return {
+        "host": socket.gethostname(),
+        "device": device,
+        "devices": max(1, gpus),
+        "peak_flops": known and known.peak_flops,
+        "peak_flops_convention": devices.CONVENTION,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "versions": versions(),
+        "cuda": torch.version.cuda,
+        "git_commit": git_commit(),
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+    }
+
+
+def complete(gpus: int) -> dict[str, Any]:
+    """The same with the compiler of kernels, the driver and its clocks.
+
+    Raises:
+        UserError: A GPU is wanted and there is none.
+    """
+    if gpus and not torch.cuda.is_available():
+        raise UserError(
+            "this is measured on a GPU and this machine has none; "
+            "gpus: 0 in the study file measures the CPU"
+        )
+    described = describe(gpus)
+    described["versions"] |= versions_if_installed(COMPILERS)
+    return described | {"driver": driver() if gpus else {}}
+
+
+def driver() -> dict[str, str]:
+    """What nvidia-smi says of the first GPU; nothing where there is no nvidia-smi."""
+    command = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(SMI)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return dict(zip(SMI, (text.strip() for text in done.stdout.split(",")), strict=False))
+
+
+def device_name(gpus: int) -> str:
+    """The name of the GPU that a process of a cell with so many GPUs uses, or of the CPU."""
+    return torch.cuda.get_device_name() if gpus else processor()
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that decide how a run is computed."""
+    return {"lmscaling": __version__} | {name: version(name) for name in PACKAGES}
+
+
+def versions_if_installed(names: tuple[str, ...]) -> dict[str, str]:
+    """Versions of packages that one can do without; those that are missing are left out."""
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def processor() -> str:
+    """The name of the CPU; Linux keeps it where ``platform`` does not look."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def git_commit() -> str | None:
+    """Commit of the source tree, with ``+`` if it was changed; None outside a repository."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", here, "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def now() -> str:
+    """UTC, ISO 8601, whole seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,84 @@
+"""Published numbers beside ours: the files of ``results/published/`` as rows of the store.
+
+They come from J. Buckman and C. Gelada, *Linear Transformers Are Faster After All* (Manifest AI,
+2024); its README says what each file holds. Their rows have ``source = 'published'`` and are never
+averaged or joined into one line with ours.
+"""
+
+from importlib.resources import files
+from pathlib import Path
+
+import duckdb
+
+from lmscaling.errors import UserError
+from lmscaling.records import run as records
+
+FOLDER = "published"
+"""Folder of ``results/`` that holds them."""
+
+MEASURED = "measured"
+"""Folder of ``results/`` with a folder for each device that was measured."""
+
+CITATION = "Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024"
+
+MAY_BE_EMPTY = {"train_loss", "highest_spike"}
+"""Columns in which nothing means that there is no number."""
+
+REMEDY = "get the file from git again"
+
+
+def is_folder(folder: Path) -> bool:
+    """Whether a folder of results is that of the published numbers, and no study."""
+    return folder.resolve().name == FOLDER
+
+
+def beside(study: Path) -> Path:
+    """The folder of published numbers that belongs to a study, or to what a device has measured."""
+    results = study.resolve().parent
+    return (results.parent if results.name == MEASURED else results) / FOLDER
+
+
+def add(db: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    """Insert the published numbers into the tables of a store.
+
+    Raises:
+        UserError: A file is missing, or is not what it should be.
+    """
+    for stem, columns in records.PUBLISHED.items():
+        _read(db, folder / f"{stem}.csv", columns)
+    db.execute(files("lmscaling.store").joinpath("published.sql").read_text())
+    problems = db.sql("FROM published_problems ORDER BY file DESC, problem LIMIT 1")
+    for stem, text in problems.fetchall():
+        raise UserError(f"published numbers {folder / stem}.csv: it {text}; {REMEDY}")
+
+
+def _read(db: duckdb.DuckDBPyConnection, path: Path, columns: dict[str, str]) -> None:
+    """One file as the temporary table ``published_<stem>``, its types and numbers checked."""
+    if not path.is_file():
+        raise UserError(
+            f"published numbers {path} do not exist; {REMEDY}, or set published: false in the study"
+        )
+    text = path.read_bytes()
+    header = text.partition(b"\n")[0].rstrip(b"\r").decode(errors="replace")
+    if header != ",".join(columns) or not text.endswith(b"\n"):
+        problem = "its last line is cut" if header == ",".join(columns) else f"it begins {header!r}"
+        raise UserError(f"published numbers {path}: {problem}; {REMEDY}")
+    table = f"published_{path.stem}"
+    try:
+        db.read_csv(str(path), header=True, columns=columns, auto_detect=False).create_view("file")
+        db.execute(f"CREATE TEMP TABLE {table} AS FROM file; DROP VIEW file")
+    except duckdb.Error as error:
+        problem = str(error).splitlines()[0]
+        raise UserError(f"published numbers {path}: {problem}; {REMEDY}") from None
+    whole = " AND ".join(_is_whole(name, kind) for name, kind in columns.items())
+    for row in db.sql(f"FROM {table} WHERE NOT coalesce({whole}, false) LIMIT 1").fetchall():
+        raise UserError(f"published numbers {path}: row {row} lacks a positive number; {REMEDY}")
+
+
+def _is_whole(name: str, kind: str) -> str:
+    """What a column must fulfil: names are there, counts are not negative, times are positive."""
+    if name in MAY_BE_EMPTY:
+        return f"({name} IS NULL OR isfinite({name}) AND {name} > 0)"
+    if kind == "DOUBLE":
+        return f"(isfinite({name}) AND {name} > 0)"
+    return f"{name} IS NOT NULL" if kind == "VARCHAR" else f"{name} >= 0"
