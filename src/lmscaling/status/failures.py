@@ -47,7 +47,7 @@ def text(study: Path) -> str:
 def _advice(study: Path, ended: Counter[str], open_: list[Any]) -> list[str]:
     said = [
         f"{n} ended as {status}, which is a result; to train again from update 0: "
-        f"python -m lmscaling rerun --study {study.name} --status {status}"
+        f"python -m lmscaling reset --study {study.name} --status {status}"
         for status, n in ended.items()
     ]
     if open_:

@@ -36,7 +36,7 @@ class Row:
     note: str = ""
 
 
-def table(study: Path) -> str:
+def text(study: Path) -> str:
     """The cells of ``results/<study>/`` as a table with a last line that counts them.
 
     Raises:
