@@ -174,7 +174,7 @@ def test_reset_leaves_a_run_that_is_being_trained(results):
     with lock.held(results / "results/b/scratch/linear-s-ctx16-s0-33333333/lock", ""):
         done = lmscaling("reset", "linear-s-ctx16-s0-33333333", cwd=results)
     assert done.returncode == 1
-    assert "is at work, by process" in done.stderr
+    assert "is in use by process" in done.stderr
     assert (results / "results/b/runs/linear-s-ctx16-s0-33333333/run.json").exists()
 
 
