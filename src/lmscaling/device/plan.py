@@ -13,7 +13,7 @@ from lmscaling import registry
 from lmscaling.config import sweeps
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
-from lmscaling.config.sweeps import Point, Sweep
+from lmscaling.config.sweeps import Sweep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +78,7 @@ def checks_file(out: Path, name: str) -> Path:
 
 def _names(sweep: Sweep) -> set[str]:
     """What a sweep times, as checks name it."""
-
-    def name(point: Point) -> str:
-        return "/".join(filter(None, (point.attention, point.implementation)))
-
-    return set(map(name, sweep.points))
+    return {"/".join(filter(None, (p.attention, p.implementation))) for p in sweep.points}
 
 
 def _lmscaling(*arguments: object) -> tuple[str, ...]:
