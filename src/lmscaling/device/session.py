@@ -116,9 +116,8 @@ class Session:
         if status == "stopped" and first and not step.resumes:
             status = "failed"  # it had the time of a complete call
             log.write_text(f"{log.read_text()}\nerror: not done after {seconds:.0f} s\n")
-        print(
-            f"gpu: {step.part} {step.name}: {status}", f"{time.monotonic() - begun:.0f} s", sep=", "
-        )
+        elapsed = time.monotonic() - begun
+        print(f"gpu: {step.part} {step.name}: {status}, {elapsed:.0f} s", flush=True)
         if status == "failed":
             failed = self._log(step, "failed")
             failed.parent.mkdir(exist_ok=True)
