@@ -74,7 +74,7 @@ def step(out: Path, name: str, code: str, **values) -> Step:
     """A step of our own that runs some Python."""
     result = out / f"{name}.txt"
     command = (sys.executable, "-c", f"path = {str(result)!r}\n{code}")
-    return Step(part="runs", name=name, command=command, result=result, **values)
+    return Step("runs", name, result, command, **values)
 
 
 WRITE = "open(path, 'a').write('once ')"
@@ -97,7 +97,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "sitecustomize.py").write_text(blocked)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", str(ROOT / "src"))])
     command = ["gpu", *map(str, FILES), str(folder / "tiny.yaml")]
-    command += ["--out", str(folder / "measured" / "d"), "--minutes", "9"]
+    command += ["--out", str(folder / "measured" / "d"), "--minutes", "60"]
     done = lmscaling(*command, env=os.environ | {"PYTHONPATH": path}, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "gpu: complete" in done.stdout
@@ -191,7 +191,8 @@ def test_a_step_that_is_done_is_not_repeated(tmp_path, capsys):
 def test_a_call_stops_in_time_and_the_next_continues(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "GRACE_SECONDS", 0.5)
     monkeypatch.setattr(session, "START_SECONDS", {True: 0.0, False: 0.0})
-    slow = step(tmp_path, "slow", f"import time\ntime.sleep(1.5)\n{WRITE}", resumes=True)
+    monkeypatch.setattr(session.Step, "resumes", True)
+    slow = step(tmp_path, "slow", f"import time\ntime.sleep(1.5)\n{WRITE}")
     after = step(tmp_path, "after", WRITE, needs=(slow.result,))
     begun = time.monotonic()
     assert not Session(tmp_path, [slow, after], device(), 1.2).run()

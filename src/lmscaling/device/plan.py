@@ -5,7 +5,7 @@ depend on them. The first sweep of every kind and the small study come before th
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from lmscaling.config.grid import Grid
 from lmscaling.config.sweeps import Sweep
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Step:
     """One command and its result."""
 
@@ -24,20 +24,18 @@ class Step:
     """Group of steps: ``checks``, ``speed``, ``tokens``, ``runs`` and so on."""
     name: str
     """Unique in its part."""
-    command: tuple[str, ...]
-    """Program and arguments."""
     result: Path
     """The command writes this file completely or not at all."""
+    command: tuple[str, ...]
+    """Program and arguments."""
     needs: tuple[Path, ...] = ()
     """Files that must exist before it starts; results of earlier steps."""
-    stdin: str = ""
-    """Its standard input."""
     attention: str = ""
-    """An attention that must have passed its checks; a sweep asks for each of its points."""
+    """An attention that must have passed its checks; a sweep checks each of its points."""
     sweep: Sweep | None = None
     """What it measures; points that are added to the study later are measured too."""
-    resumes: bool = False
-    """Whether it keeps its progress when it is stopped."""
+    stdin: str = ""
+    """Its standard input."""
 
     @property
     def done(self) -> bool:
@@ -45,6 +43,11 @@ class Step:
         if self.sweep:
             return not sweeps.is_pending(self.result.parent, self.sweep)
         return self.result.is_file()
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it keeps its progress when it is stopped: training saves, a sweep has points."""
+        return bool(self.sweep or self.attention)
 
 
 def steps(grid: Grid, out: Path, checkable: list[str]) -> list[Step]:
@@ -55,17 +58,18 @@ def steps(grid: Grid, out: Path, checkable: list[str]) -> list[Step]:
         checkable: Attentions, and implementations as ``linear/chunked`` or ``peer/name``.
     """
     cpu = () if grid.study.gpus else ("--cpu",)
-    planned = list(sweeps.expand(grid.study).values())
-    first = {sweep.kind: sweep for sweep in reversed(planned)}.values()
-    timed = {name for sweep in planned for name in _names(sweep)}
+    planned = sweeps.expand(grid.study)
+    first = {sweep.kind: sweep for sweep in reversed(planned.values())}.values()
+    timed = {name for sweep in planned.values() for name in _names(sweep)}
     checked = [name for name in checkable if name in timed or name in registry.attentions()]
+    measured = {sweep.folder: _sweep(sweep, out, checked, planned) for sweep in planned.values()}
     runs = sorted(grid.cells.values(), key=lambda cell: (cell.model.d_model, cell.context))
     return [
         *(_check(name, out, cpu) for name in checked),
-        *(_sweep(sweep, out, checked, planned) for sweep in planned if sweep in first),
+        *(step for step in measured.values() if step.sweep in first),
         *_tokens(grid, out),
         *(step for cell in runs for step in _run(cell, grid, out)),
-        *(_sweep(sweep, out, checked, planned) for sweep in planned if sweep not in first),
+        *(step for step in measured.values() if step.sweep not in first),
         *(step for cell in grid.branches.values() for step in _run(cell, grid, out)),
         *(_evaluation(grid.cells[run], grid, out) for run in grid.evaluated),
     ]
@@ -88,68 +92,47 @@ def _lmscaling(*arguments: object) -> tuple[str, ...]:
 def _check(name: str, out: Path, cpu: tuple[str, ...]) -> Step:
     result = checks_file(out, name)
     command = _lmscaling("check", "kernels", name, "--out", result, *cpu)
-    return Step(part="checks", name=name, command=command, result=result)
+    return Step("checks", name, result, command)
 
 
-def _sweep(sweep: Sweep, out: Path, checked: list[str], planned: list[Sweep]) -> Step:
-    folder = out / "speed" / sweep.folder
+def _sweep(sweep: Sweep, out: Path, checked: list[str], planned: Container[str]) -> Step:
+    path, folder = out / "sweeps" / f"{sweep.folder}.json", out / "speed" / sweep.folder
+    command = _lmscaling(sweep.kind, path, folder, "--checks", out / "checks")
+    needs = [checks_file(out, name) for name in checked if name in _names(sweep)]
     tuned = sweep.folder.replace("time_step/", "tune_chunk/")
-    chunks = (out / "speed" / tuned / "sweep.json",) if sweep.kind == "time_step" else ()
-    chunks = chunks if tuned in {other.folder for other in planned} else ()
-    return Step(
-        part="speed",
-        name=f"{sweep.kind}/{sweep.name}",
-        command=_lmscaling(
-            sweep.kind, out / "sweeps" / f"{sweep.folder}.json", folder,
-            "--checks", out / "checks", *(o for path in chunks for o in ("--chunks", path)),
-        ),
-        result=folder / "sweep.json",
-        needs=(*(checks_file(out, name) for name in checked if name in _names(sweep)), *chunks),
-        sweep=sweep,
-        resumes=True,
-    )  # fmt: skip
+    if tuned != sweep.folder and tuned in planned:
+        chunks = out / "speed" / tuned / "sweep.json"
+        command, needs = (*command, "--chunks", str(chunks)), [*needs, chunks]
+    name = f"{sweep.kind}/{sweep.name}"
+    return Step("speed", name, folder / "sweep.json", command, tuple(needs), sweep=sweep)
 
 
 def _tokens(grid: Grid, out: Path) -> Iterator[Step]:
     manifest, shards = _manifest(grid, out), []
     n_train = grid.n_shards(grid.tokens, "train")
     n_validation = grid.n_shards(grid.tokens, "validation")
+    corpus = grid.corpora[grid.tokens].to_json(n_train)
     for split, n_shards in (("validation", n_validation), ("train", n_train)):
         for shard in range(n_shards):
             path = manifest.with_name(f"{split}-{shard:05d}.bin")
-            yield Step(
-                part="tokens",
-                name=f"{split}-{shard}",
-                command=_lmscaling("tokenize", split, shard, path),
-                result=path.with_suffix(".json"),
-                stdin=grid.corpora[grid.tokens].to_json(n_train),
-            )
             shards.append(path.with_suffix(".json"))
-    yield Step(
-        part="tokens",
-        name="manifest",
-        command=_lmscaling("manifest", manifest, n_train, n_validation),
-        result=manifest,
-        needs=tuple(shards),
-    )
+            command = _lmscaling("tokenize", split, shard, path)
+            yield Step("tokens", f"{split}-{shard}", shards[-1], command, stdin=corpus)
+    command = _lmscaling("manifest", manifest, n_train, n_validation)
+    yield Step("tokens", "manifest", manifest, command, tuple(shards))
 
 
 def _run(cell: Cell, grid: Grid, out: Path) -> Iterator[Step]:
     """Training of a cell and, for a run of linear attention, the errors of its gradients."""
-    manifest, folder = _manifest(grid, out), out / "runs" / cell.run
-    trunk = (out / "runs" / cell.trunk / "run.json",) if cell.branch else ()
-    yield Step(
-        part="branches" if cell.branch else "runs",
-        name=cell.name,
-        command=_lmscaling(
-            "train", out / "cells" / f"{cell.run}.json", "--manifest", manifest,
-            "--scratch", out / "scratch" / cell.run, "--record", folder / "run.json",
-        ),
-        result=folder / "run.json",
-        needs=(manifest, checks_file(out, cell.attention), *trunk),
-        attention=cell.attention,
-        resumes=True,
+    manifest, record = _manifest(grid, out), out / "runs" / cell.run / "run.json"
+    command = _lmscaling(
+        "train", out / "cells" / f"{cell.run}.json", "--manifest", manifest,
+        "--scratch", out / "scratch" / cell.run, "--record", record,
     )  # fmt: skip
+    trunk = [out / "runs" / cell.trunk / "run.json"] if cell.branch else []
+    needs = (manifest, checks_file(out, cell.attention), *trunk)
+    part = "branches" if cell.branch else "runs"
+    yield Step(part, cell.name, record, command, needs, cell.attention)
     if cell.attention == "linear" and not cell.branch:
         result = out / "numerics" / f"{cell.run}.jsonl"
         yield _of_weights("gradient-error", cell, grid, out, result)
@@ -162,13 +145,8 @@ def _evaluation(cell: Cell, grid: Grid, out: Path) -> Step:
 
 def _of_weights(verb: str, cell: Cell, grid: Grid, out: Path, result: Path) -> Step:
     run = out / "runs" / cell.run
-    return Step(
-        part=verb,
-        name=cell.name,
-        command=_lmscaling(verb, run, "--manifest", _manifest(grid, out), "--out", result),
-        result=result,
-        needs=(run / "run.json",),
-    )
+    command = _lmscaling(verb, run, "--manifest", _manifest(grid, out), "--out", result)
+    return Step(verb, cell.name, result, command, (run / "run.json",))
 
 
 def _manifest(grid: Grid, out: Path) -> Path:

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +58,7 @@ class Session:
                 first = False
             if step.part == "checks" and step.done and (fault := self._fault(step.name)):
                 print(f"gpu: WRONG: {fault}; it is not timed", flush=True)
-        return not list(self._left())
+        return not self.left()
 
     def obstacles(self) -> dict[Path, str]:
         """Why steps cannot run in any call, by their result."""
@@ -77,29 +77,29 @@ class Session:
                 reasons[step.result] = fault
         return reasons
 
+    def left(self) -> list[Step]:
+        """Steps that this call or a later one can run."""
+        reasons = self.obstacles()
+        return [step for step in self.steps if not step.done and step.result not in reasons]
+
     def table(self) -> str:
         """How many steps of each part are done, left and left out, with the reasons."""
-        reasons, left = self.obstacles(), list(self._left())
-        rows = [["part", "done", "left", "left out"]]
-        for part in dict.fromkeys(step.part for step in self.steps):
-            mine = [step for step in self.steps if step.part == part]
-            counts = (
-                sum(step.done for step in mine),
-                sum(step in left for step in mine),
-                sum(step.result in reasons for step in mine),
-            )
-            rows.append([part, *map(str, counts)])
+        reasons, counts = self.obstacles(), Counter()
+        for step in self.steps:
+            outcome = "done" if step.done else "left out" if step.result in reasons else "left"
+            counts[step.part, outcome] += 1
+        head = ["part", "done", "left", "left out"]
+        parts = dict.fromkeys(step.part for step in self.steps)
+        rows = [[part, *(str(counts[part, outcome]) for outcome in head[1:])] for part in parts]
         omitted = [
             f"left out: {step.part} {step.name}: {reasons[step.result]}"
             for step in self.steps
             if step.result in reasons
         ]
-        end = f"{len(left)} steps are left" if left else "complete"
-        return "\n".join([*aligned(rows, left={0}), *omitted, f"gpu: {end}; records: {self.out}"])
-
-    def _left(self) -> Iterator[Step]:
-        reasons = self.obstacles()
-        return (step for step in self.steps if not step.done and step.result not in reasons)
+        left = len(self.left())
+        end = f"{left} steps are left" if left else "complete"
+        lines = aligned([head, *rows], left={0})
+        return "\n".join([*lines, *omitted, f"gpu: {end}; records: {self.out}"])
 
     def _fault(self, name: str) -> str:
         return faults(self.out / "checks", name, self.here)

@@ -5,7 +5,7 @@ moved and the FLOPs; a prediction assumes that a share of it is reached.
 """
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import duckdb
 
@@ -19,7 +19,8 @@ class Target(NamedTuple):
     """A number to reach."""
 
     name: str
-    bound: Literal["at least", "at most"]
+    bound: str
+    """``at least`` or ``at most``."""
     value: float
     unit: str
     source: str
