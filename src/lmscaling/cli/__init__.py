@@ -17,7 +17,6 @@ GROUPS = ("text", "studies", "runs", "results", "devices")
 
 FAMILIES = {
     "tune": "Find the fastest configuration on this device.",
-    "bench": "Measure how fast this device computes.",
     "check": "Compare the results of this device with exact results.",
 }
 """First words of verbs of two words."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lmscaling.cli.verb import Verb, argument, verb
 from lmscaling.config import sweeps
+from lmscaling.errors import TRY_AGAIN
 
 VERBS: list[Verb] = []
 
@@ -55,12 +56,12 @@ VERBS += [
 )
 def gpu(args: Namespace) -> str:
     """Measure this machine's device until the time limit; the next call continues."""
-    from lmscaling.device.measure import UNFINISHED, measure
+    from lmscaling.device.measure import measure
 
     message, complete = measure(args.study, args.out, args.validation, args.minutes)
     print(message, flush=True)
     if not complete:
-        sys.exit(UNFINISHED)
+        sys.exit(TRY_AGAIN)
     return ""
 
 
@@ -76,21 +77,6 @@ def tune_kernels(args: Namespace) -> str:
 
     with gpus.reserved(1):
         return tune.tune(args.out)
-
-
-@verb(
-    VERBS,
-    argument("names", nargs="*", help="implementations; all by default"),
-    argument("--out", type=Path, required=True, help="JSON lines, one for each shape"),
-    name="bench kernels",
-)
-def bench_kernels(args: Namespace) -> str:
-    """Time every correct implementation of attention over shapes."""
-    from lmscaling.bench import kernels
-    from lmscaling.runtime import gpus
-
-    with gpus.reserved(1):
-        return kernels.bench(args.out, args.names)
 
 
 @verb(

@@ -81,16 +81,3 @@ def manifest(args: Namespace) -> str:
         f"{args.out.parent}; share of tokens with at least so many tokens of their own document "
         f"before them: {long or 'none has 1,024'}"
     )
-
-
-@verb(
-    VERBS,
-    argument("files", type=Path, nargs="+", help="JSON lines, gzip or plain"),
-    argument("--vocabulary", type=Path, required=True, help="file that the verb vocabulary wrote"),
-    name="bench tokenize",
-)
-def bench_tokenize(args: Namespace) -> str:
-    """Time every tokenizer backend, by stage, on the documents of JSON lines."""
-    from lmscaling.bench import tokenizing
-
-    return tokenizing.bench(args.files, args.vocabulary)

@@ -14,7 +14,6 @@ from lmscaling.bench.isolation import isolated
 from lmscaling.config import grid, study_file, sweeps
 from lmscaling.config.grid import Grid
 from lmscaling.device import plan
-from lmscaling.device.session import UNFINISHED as UNFINISHED
 from lmscaling.device.session import Session
 from lmscaling.errors import UserError
 from lmscaling.files import parse_json, read_json

@@ -15,6 +15,9 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.config.sweeps import Sweep
 
+COMPLETE_FIRST = ("time_ceiling", "time_layer", "time_throughput")
+"""Kinds of which every sweep comes before the study; of others the first, the smallest size."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -59,17 +62,20 @@ def steps(grid: Grid, out: Path, checkable: list[str]) -> list[Step]:
     """
     cpu = () if grid.study.gpus else ("--cpu",)
     planned = sweeps.expand(grid.study)
-    first = {sweep.kind: sweep for sweep in reversed(planned.values())}.values()
-    timed = {name for sweep in planned.values() for name in _names(sweep)}
+    # Steps of training may use the chunks that tune_chunk has found.
+    in_order = sorted(planned.values(), key=lambda sweep: sweep.kind != "tune_chunk")
+    smallest = {sweep.kind: sweep for sweep in reversed(in_order)}.values()
+    first = [s for s in in_order if s.kind in COMPLETE_FIRST or s in smallest]
+    later = [sweep for sweep in in_order if sweep not in first]
+    timed = {name for sweep in in_order for name in _names(sweep)}
     checked = [name for name in checkable if name in timed or name in registry.attentions()]
-    measured = {sweep.folder: _sweep(sweep, out, checked, planned) for sweep in planned.values()}
     runs = sorted(grid.cells.values(), key=lambda cell: (cell.model.d_model, cell.context))
     return [
         *(_check(name, out, cpu) for name in checked),
-        *(step for step in measured.values() if step.sweep in first),
+        *(_sweep(sweep, out, checked, planned) for sweep in first),
         *_tokens(grid, out),
         *(step for cell in runs for step in _run(cell, grid, out)),
-        *(step for step in measured.values() if step.sweep not in first),
+        *(_sweep(sweep, out, checked, planned) for sweep in later),
         *(step for cell in grid.branches.values() for step in _run(cell, grid, out)),
         *(_evaluation(grid.cells[run], grid, out) for run in grid.evaluated),
     ]

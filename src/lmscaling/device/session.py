@@ -17,10 +17,8 @@ from typing import Any
 
 from lmscaling.bench.checks.passed_checks import faults
 from lmscaling.device.plan import Step, checks_file
+from lmscaling.errors import TRY_AGAIN
 from lmscaling.formatting import aligned
-
-UNFINISHED = os.EX_TEMPFAIL
-"""Exit code of a process that has stopped before the end and wants to be started again."""
 
 GRACE_SECONDS = 25.0
 """Time to write a checkpoint: from the request to stop until the process is killed."""
@@ -112,7 +110,7 @@ class Session:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as file:
             code = _run(step, file, seconds)
-        status = "done" if step.done else "stopped" if code in (None, UNFINISHED) else "failed"
+        status = "done" if step.done else "stopped" if code in (None, TRY_AGAIN) else "failed"
         if status == "stopped" and first and not step.resumes:
             status = "failed"  # it had the time of a complete call
             log.write_text(f"{log.read_text()}\nerror: not done after {seconds:.0f} s\n")

@@ -1,13 +1,14 @@
-"""Finished runs in the format of Hugging Face's GPT-2.
+"""Models in the layout of Hugging Face's GPT-2, to and fro, as safetensors.
 
-The format transposes every matrix (its ``Conv1D`` multiplies from the other side), uses OpenAI's
-names and does not pad the vocabulary. It has softmax attention and learned positions only.
+That layout keeps each matrix transposed (its ``Conv1D`` multiplies from the other side), names
+things in OpenAI's way and has no padded vocabulary. Only softmax attention has a place in it.
 
 Source: ``transformers`` ``GPT2LMHeadModel``; checked against it in the tests.
 """
 
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -24,11 +25,11 @@ BLOCK = {
     "up": "mlp.c_fc",
     "down": "mlp.c_proj",
 }
-"""Names of the modules of a block: ours, and those of Hugging Face."""
+"""Our names of a block's parts, and theirs."""
 
 
-def _their_name(name: str) -> str:
-    """Hugging Face's name of one of our tensors."""
+def _theirs(name: str) -> str:
+    """Their name of one of our tensors."""
     part, _, kind = name.rpartition(".")
     if part.startswith("blocks."):
         _, number, inner = part.split(".", 2)
@@ -41,16 +42,37 @@ def _is_transposed(name: str, tensor: Tensor) -> bool:
 
 
 def to_huggingface(gpt: GPT) -> dict[str, Tensor]:
-    """The weights by Hugging Face's names, without padding; the tied head is not listed."""
+    """The weights under their names, padding cut off; the head is tied and not listed."""
     tensors = {}
     for name, p in gpt.named_parameters():
         tensor = p.detach().cpu()
         if name == "wte.weight":
             tensor = tensor[: gpt.vocab_size]
-        tensors[_their_name(name)] = (
-            tensor.T if _is_transposed(name, tensor) else tensor
-        ).contiguous()
+        tensors[_theirs(name)] = (tensor.T if _is_transposed(name, tensor) else tensor).contiguous()
     return tensors
+
+
+def from_huggingface(tensors: dict[str, Tensor], gpt: GPT) -> None:
+    """Put weights in their layout into a model of the same shape; padding rows become zero.
+
+    Raises:
+        UserError: A tensor is missing or has another shape.
+    """
+    with torch.no_grad():
+        for name, p in gpt.named_parameters():
+            theirs = _theirs(name)
+            found = tensors.get(theirs)
+            if found is None:
+                raise UserError(
+                    f"{theirs} is missing; allowed: GPT-2 with {len(gpt.blocks)} blocks"
+                )
+            tensor = found.T if _is_transposed(name, p) else found
+            target = p[: gpt.vocab_size] if name == "wte.weight" else p
+            if tensor.shape != target.shape:
+                shapes = f"{tuple(tensor.shape)}; allowed: {tuple(target.shape)}"
+                raise UserError(f"{theirs} has shape {shapes}")
+            p.zero_()
+            target.copy_(tensor)
 
 
 def export(run: Path, folder: Path) -> None:
@@ -61,7 +83,7 @@ def export(run: Path, folder: Path) -> None:
         folder: Gets ``model.safetensors`` and ``config.json``.
 
     Raises:
-        UserError: The run is not finished, has no weights, or is not a plain GPT-2.
+        UserError: The run is not finished, has no weights, or is no plain GPT-2.
     """
     cell = finished_run.cell(run)
     for kind, found, allowed in (
@@ -71,7 +93,7 @@ def export(run: Path, folder: Path) -> None:
         if found != allowed:
             raise UserError(
                 f"run {run.name} has {kind} {found}; allowed: {allowed}, "
-                "the format of GPT-2 supports no other"
+                "for GPT-2's layout has no place for another"
             )
     gpt = finished_run.model(run)
     with new_file(folder / "model.safetensors") as temporary:
