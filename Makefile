@@ -13,7 +13,7 @@ MEASURED := $(if $(filter published,$(STUDY)),$(patsubst %/study.json,%,$(wildca
 GPU_PYTHON ?= python3
 PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
-GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5 --parts checks kernels
+GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 
 .PHONY: demo test lint figures gpu clean
 .DELETE_ON_ERROR:

@@ -181,7 +181,7 @@ def test_a_broken_checkpoint_of_the_trunk_is_an_error_with_its_cure(run, trunk, 
     run(trunk)
     path = checkpoint.kept(places(tmp_path, trunk)[0], 0.5)
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(UserError, match=f"cannot be used.*lmscaling rerun {trunk.run}"):
+    with pytest.raises(UserError, match=f"cannot be used.*lmscaling reset {trunk.run}"):
         run(branch_of(trunk, 0.5))
 
 

@@ -21,9 +21,9 @@ from lmscaling.bench.checks.passed_checks import faults
 from lmscaling.config import grid, study_file, sweeps
 from lmscaling.config.types import dump
 from lmscaling.data.stream import Stream
-from lmscaling.device import preflight, run, session, targets
+from lmscaling.device import measure, session, targets
+from lmscaling.device.plan import Step, checks_file, steps
 from lmscaling.device.session import Session
-from lmscaling.device.tasks import PARTS, Piece, checks_of, lay_out, of_parts
 from lmscaling.errors import UserError
 from lmscaling.evaluate import gradient_error
 from lmscaling.files import write_json
@@ -61,19 +61,20 @@ def tiny(tmp_path: Path) -> list[str]:
     return [*map(str, FILES), str(path)]
 
 
-def laid_out(files: list[str], out: Path, others: list[str] | None = None) -> list[Piece]:
-    return lay_out(grid.expand(study_file.read_study([Path(f) for f in files])), out, others or [])
+def plan(files: list[str], out: Path) -> list[Step]:
+    grid_ = grid.expand(study_file.read_study([Path(f) for f in files]))
+    return steps(grid_, out, checks.names(0))
 
 
 def device() -> dict:
     return {"device": "d", "versions": {"torch": "1", "triton": "1"}}
 
 
-def piece(out: Path, name: str, code: str, **values) -> Piece:
-    """A piece of our own that runs some Python."""
-    made = out / f"{name}.txt"
-    command = (sys.executable, "-c", f"path = {str(made)!r}\n{code}")
-    return Piece(part="study", name=name, command=command, made=made, seconds=1, **values)
+def step(out: Path, name: str, code: str, **values) -> Step:
+    """A step of our own that runs some Python."""
+    result = out / f"{name}.txt"
+    command = (sys.executable, "-c", f"path = {str(result)!r}\n{code}")
+    return Step("runs", name, result, command, **values)
 
 
 WRITE = "open(path, 'a').write('once ')"
@@ -89,15 +90,14 @@ def wrong_keys(q, k, v, feature_map, normalize, chunk=64):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What all parts but the bench left, with modules blocked that a GPU machine may lack."""
+    """What the command leaves, with modules blocked that a GPU machine may lack."""
     folder = tmp_path_factory.mktemp("gpu")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     blocked = f"import sys\nsys.modules.update(dict.fromkeys({BLOCKED}))\n"
     (folder / "sitecustomize.py").write_text(blocked)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", str(ROOT / "src"))])
-    parts = [part for part in PARTS if part not in ("checks", "kernels")]
-    command = ["gpu", *map(str, FILES), str(folder / "tiny.yaml"), "--parts", *parts]
-    command += ["--out", str(folder / "measured" / "d")]
+    command = ["gpu", *map(str, FILES), str(folder / "tiny.yaml")]
+    command += ["--out", str(folder / "measured" / "d"), "--minutes", "60"]
     done = lmscaling(*command, env=os.environ | {"PYTHONPATH": path}, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "gpu: complete" in done.stdout
@@ -110,7 +110,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def snapshot(out: Path) -> dict[str, int]:
     """When every record was written."""
-    names = ("runs", "speed", "checks", "numerics", "evaluations", "tokens", "session.jsonl")
+    names = ("runs", "speed", "checks", "numerics", "evaluations", "tokens", "logs")
     return {
         str(path): path.stat().st_mtime_ns
         for path in sorted(out.rglob("*"))
@@ -129,7 +129,7 @@ def test_all_parts_leave_records_that_the_store_reads(measured):
         statuses = db.sql("SELECT DISTINCT status FROM runs").fetchall()
         assert statuses == [("done",)]
         assert db.sql("SELECT count(*) FROM speeds WHERE flops_per_token > 0").fetchall() == [(6,)]
-        assert all(found is None for found in targets.measure(db))  # a CPU tells none of them
+        assert all(number is None for number in targets.measure(db))  # all are for a GPU
 
 
 def test_what_was_measured_is_drawn(measured):
@@ -139,101 +139,104 @@ def test_what_was_measured_is_drawn(measured):
         assert not figures.says_nothing(name, path.parent), name
 
 
-def test_every_attempt_is_a_line_of_the_session(measured):
-    lines = [json.loads(line) for line in (measured / "session.jsonl").read_text().splitlines()]
-    assert {line["status"] for line in lines} == {"done"}
-    names = [(line["part"], line["name"]) for line in lines]
-    assert len(names) == len(set(names))
-
-
 # What there is to do
 
 
-def test_pieces_need_only_what_comes_before_them(tiny, tmp_path):
-    pieces = laid_out(tiny, tmp_path, ["peer/fla_chunk"])
-    made: set[Path] = set()
-    for one in pieces:
-        assert set(one.needs) <= made, one.name
+def test_a_step_needs_only_results_of_earlier_steps(tiny, tmp_path):
+    planned = plan(tiny, tmp_path)
+    results: set[Path] = set()
+    for one in planned:
+        assert set(one.needs) <= results, one.name
         assert not one.done
-        made.add(one.made)
-    assert len(made) == len(pieces)
-    assert {one.part for one in pieces} == set(PARTS)
+        results.add(one.result)
+    assert len(results) == len(planned)
+    parts = {one.part for one in planned}
+    assert parts >= {"checks", "speed", "tokens", "runs", "branches", "evaluate", "gradient-error"}
 
 
-def test_a_part_brings_what_it_needs_and_no_more(tiny, tmp_path):
-    parts = {p.part for p in of_parts(laid_out(tiny, tmp_path), ["numerics"])}
-    assert parts == {"checks", "tokens", "study", "numerics"}
-    names = [p.name for p in of_parts(laid_out(tiny, tmp_path), ["decode"]) if p.part == "checks"]
-    assert sorted(names) == ["linear", "softmax"]
+def test_every_sweep_of_a_study_is_measured_after_the_checks_of_its_points(tiny, tmp_path):
+    tune = {"chunks": [16], "implementations": ["linear/chunked"]}
+    (tmp_path / "extra.yaml").write_text(yaml.safe_dump({"speed": {"tune_chunk": tune}}))
+    planned = plan([*tiny, str(tmp_path / "extra.yaml")], tmp_path)
+    kinds = {one.sweep.kind: one for one in planned if one.sweep}
+    assert set(kinds) >= {"time_throughput", "time_step", "time_decode", "tune_chunk"}
+    assert checks_file(tmp_path, "linear/chunked") in kinds["time_step"].needs
+    assert checks_file(tmp_path, "softmax") in kinds["time_decode"].needs
+    tuned = kinds["tune_chunk"].result
+    assert tuned in kinds["time_step"].needs
+    assert kinds["time_step"].command[-2:] == ("--chunks", str(tuned))
 
 
-def test_the_study_of_a_gpu_is_whole():
-    made = grid.expand(study_file.read_study(FILES[:2]))
-    assert len(made.cells) == 16
-    assert {cell.size for cell in made.cells.values()} == {"10M", "25M"}
-    kinds = [sweep.kind for sweep in sweeps.expand(made.study).values()]
-    assert sorted(set(kinds)) == ["time_decode", "time_step", "time_throughput"]
+def test_the_study_of_a_gpu_is_complete():
+    study = grid.expand(study_file.read_study(FILES[:2]))
+    assert len(study.cells) == 16
+    assert {cell.size for cell in study.cells.values()} == {"10M", "25M"}
+    kinds = {sweep.kind for sweep in sweeps.expand(study.study).values()}
+    assert kinds >= {"time_decode", "time_step", "time_throughput"}
 
 
 # One call after another
 
 
-def test_a_piece_that_is_done_is_not_done_again(tmp_path, capsys):
-    pieces = [piece(tmp_path, name, WRITE) for name in ("a", "b")]
+def test_a_step_that_is_done_is_not_repeated(tmp_path, capsys):
+    planned = [step(tmp_path, name, WRITE) for name in ("a", "b")]
     (tmp_path / "a.txt").write_text("before")
-    assert Session(tmp_path, pieces, device(), 60).run()
-    assert [p.made.read_text() for p in pieces] == ["before", "once "]
-    assert Session(tmp_path, pieces, device(), 60).run()
-    assert pieces[1].made.read_text() == "once "
+    assert Session(tmp_path, planned, device(), 60).run()
+    assert [one.result.read_text() for one in planned] == ["before", "once "]
+    assert Session(tmp_path, planned, device(), 60).run()
+    assert planned[1].result.read_text() == "once "
     assert capsys.readouterr().out.count("done") == 1
 
 
-def test_a_call_stops_in_time_and_the_next_goes_on(tmp_path, monkeypatch):
+def test_a_call_stops_in_time_and_the_next_continues(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "GRACE_SECONDS", 0.5)
-    slow = piece(tmp_path, "slow", f"import time\ntime.sleep(1.5)\n{WRITE}")
-    after = piece(tmp_path, "after", WRITE, needs=(slow.made,))
+    monkeypatch.setattr(session, "START_SECONDS", {True: 0.0, False: 0.0})
+    monkeypatch.setattr(session.Step, "resumes", True)
+    slow = step(tmp_path, "slow", f"import time\ntime.sleep(1.5)\n{WRITE}")
+    after = step(tmp_path, "after", WRITE, needs=(slow.result,))
     begun = time.monotonic()
     assert not Session(tmp_path, [slow, after], device(), 1.2).run()
     assert time.monotonic() - begun < 1.8
     assert not after.done
-    assert "about 1 more calls" not in Session(tmp_path, [slow, after], device(), 1.2).table()
+    assert "2 steps are left" in Session(tmp_path, [slow, after], device(), 1.2).table()
     assert Session(tmp_path, [slow, after], device(), 60).run()
-    lines = (tmp_path / "session.jsonl").read_text().splitlines()
-    assert [json.loads(line)["status"] for line in lines] == ["stopped", "done", "done"]
+    assert after.done
 
 
-def test_what_would_not_end_in_time_is_not_begun(tmp_path, monkeypatch):
+def test_a_step_for_which_too_little_time_is_left_is_not_started(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "GRACE_SECONDS", 0.5)
-    first, second = piece(tmp_path, "first", WRITE), piece(tmp_path, "second", WRITE, least=30.0)
+    first, second = step(tmp_path, "first", WRITE), step(tmp_path, "second", WRITE)
     assert not Session(tmp_path, [first, second], device(), 10).run()
     assert first.done
     assert not second.done
 
 
-def test_a_crash_costs_one_piece_and_what_needs_it(tmp_path, capsys):
-    bad = piece(tmp_path, "bad", "raise SystemExit('it broke')")
-    after = piece(tmp_path, "after", WRITE, needs=(bad.made,))
-    other = piece(tmp_path, "other", WRITE)
-    pieces = [bad, after, other]
-    assert not Session(tmp_path, pieces, device(), 60).run()
+def test_a_step_that_a_complete_call_is_too_short_for_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "GRACE_SECONDS", 0.2)
+    long = step(tmp_path, "long", "import time\ntime.sleep(9)")
+    call = Session(tmp_path, [long], device(), 0.5)
+    assert call.run()
+    assert "left out: runs long: failed" in call.table()
+    log = tmp_path / "logs" / "failed" / "runs.long.log"
+    assert "error: not done after 0 s" in log.read_text()
+
+
+def test_a_crash_costs_one_step_and_those_that_need_it(tmp_path, capsys):
+    bad = step(tmp_path, "bad", "raise SystemExit('it broke')")
+    after = step(tmp_path, "after", WRITE, needs=(bad.result,))
+    other = step(tmp_path, "other", WRITE)
+    call = Session(tmp_path, [bad, after, other], device(), 600)
+    assert call.run()  # nothing is left that can be done
     assert other.done
     assert "it broke" in capsys.readouterr().out
-    Session(tmp_path, pieces, device(), 60).run()
-    last = Session(tmp_path, pieces, device(), 60)
-    assert last.run()  # nothing is left that can be done
-    assert "left out: study bad: failed 2 times" in last.table()
-    assert "left out: study after: needs bad.txt" in last.table()
-
-
-def test_a_file_in_the_making_becomes_the_record_only_if_all_went_well(tmp_path):
-    made = tmp_path / "x.jsonl"
-    code = "import sys; open(sys.argv[1], 'w').write('half'); sys.exit(1)"
-    half = Piece(
-        part="checks", name="half", command=(sys.executable, "-c", code, "{out}"), made=made,
-        seconds=1,
-    )  # fmt: skip
-    Session(tmp_path, [half], device(), 60).run()
-    assert not made.exists()
+    log = tmp_path / "logs" / "failed" / "runs.bad.log"
+    assert f"left out: runs bad: failed; to try again, delete its log {log}" in call.table()
+    assert "left out: runs after: needs" in call.table()
+    assert "gpu: complete" in call.table()
+    assert call.run()
+    assert "it broke" not in capsys.readouterr().out
+    log.unlink()
+    assert "2 steps are left" in call.table()
 
 
 # What is wrong
@@ -246,7 +249,7 @@ def test_a_wrong_kernel_is_named_and_nothing_of_it_is_timed(tmp_path, monkeypatc
     )
     folder = tmp_path / "checks"
     for name in ("linear/chunked", "softmax/flash", "linear", "softmax"):
-        said = checks.check(checks_of(tmp_path, name), [name], 0)
+        said = checks.check(checks_file(tmp_path, name), [name], 0)
         assert ("wrong" in said) == name.startswith("linear/"), said
     here = environment.complete(0)
     assert "dk of integers is not exact" in faults(folder, "linear/chunked", here)
@@ -259,11 +262,11 @@ def test_a_wrong_kernel_is_named_and_nothing_of_it_is_timed(tmp_path, monkeypatc
     statuses = json.loads((tmp_path / "out" / "sweep.json").read_text())["statuses"]
     assert statuses["linear.chunked-b1-ctx16"] == "wrong"
     assert statuses["softmax.flash-b1-ctx32"] == "done"
-    bench = piece(tmp_path, "bench", WRITE, uses=("linear/chunked",))
-    last = Session(tmp_path, [bench], here, 60)
-    assert last.run()
-    assert not bench.done
-    assert "refused: linear/chunked" in last.table()
+    run = step(tmp_path, "run", WRITE, attention="linear/chunked")
+    call = Session(tmp_path, [run], here, 60)
+    assert call.run()
+    assert not run.done
+    assert "left out: runs run: linear/chunked" in call.table()
 
 
 def test_a_kernel_that_ends_its_process_is_a_row(tmp_path, monkeypatch):
@@ -287,16 +290,16 @@ def test_what_was_not_checked_here_is_not_timed(tmp_path):
 
 def test_a_folder_of_another_setup_is_refused(tmp_path):
     checks.check(tmp_path / "checks" / "x.jsonl", ["softmax/flash"], 0)
-    preflight.same_setup(tmp_path, environment.complete(0))
+    measure.check_setup(tmp_path, environment.complete(0))
     other = environment.complete(0) | {"device": "NVIDIA H100"}
     with pytest.raises(UserError, match="and this is NVIDIA H100"):
-        preflight.same_setup(tmp_path, other)
+        measure.check_setup(tmp_path, other)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_machine_without_a_gpu_says_so_before_anything_is_measured(tmp_path):
     with pytest.raises(UserError, match="this machine has none"):
-        run.run(FILES[:2], tmp_path / "d", [], [], 1)
+        measure.measure(FILES[:2], tmp_path / "d", [], 1)
     assert not (tmp_path / "d").exists()
 
 
@@ -308,7 +311,7 @@ def test_a_missing_vocabulary_is_said_before_anything_is_measured(tiny, tmp_path
     (tmp_path / "gpt2.yaml").write_text("tokenizer: gpt2")
     files = [Path(f) for f in [*tiny, str(tmp_path / "gpt2.yaml")]]
     with pytest.raises(UserError, match="TIKTOKEN_CACHE_DIR"):
-        run.run(files, tmp_path / "d", [], [], 1)
+        measure.measure(files, tmp_path / "d", [], 1)
     assert not (tmp_path / "d").exists()
 
 
@@ -334,13 +337,13 @@ def test_given_documents_are_the_validation_set_of_later_calls_too(tiny, tmp_pat
     (tmp_path / "v.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
     monkeypatch.setattr(Session, "run", lambda self: True)
     for given in ([str(tmp_path / "v.jsonl")], []):
-        run.run([Path(f) for f in tiny], tmp_path / "d", given, [], 1)
+        measure.measure([Path(f) for f in tiny], tmp_path / "d", given, 1)
         values = json.loads((tmp_path / "d" / "study.json").read_text())["study"]
         assert values["datasets"]["sources"]["validation"] == [str(tmp_path / "v.jsonl")]
 
 
 def test_a_device_is_a_folder_name():
-    assert run.slug("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
+    assert measure.folder_name("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
 
 
 def test_make_gpu_neither_installs_nor_connects():
@@ -405,13 +408,13 @@ def test_targets_are_measured_and_judged(tmp_path):
             if "kernel_times" in t.query
         }
     assert found["the same, forward and backward"] == "reached"
-    assert found["flash-linear-attention over ours, median"] == "reached"
-    assert found["best softmax over ours, least from 512 tokens"] == "reached"
+    assert found["flash-linear-attention against ours, median"] == "reached"
+    assert found["fastest softmax against ours, minimum from 512 tokens"] == "reached"
     assert found["fused linear attention, forward, full device"] == "not measured"
 
 
 def test_a_target_that_is_missed_says_by_how_much():
-    least = next(t for t in targets.TARGETS if t.at_least and t.value == 35)
+    least = next(t for t in targets.TARGETS if t.bound == "at least" and t.value == 35)
     assert least.verdict(35.0) == "reached"
     assert least.verdict(28.0) == "missed by 20%"
     most = next(t for t in targets.TARGETS if t.value == 600)

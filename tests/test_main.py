@@ -4,21 +4,24 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 
-from lmscaling import registry
+from lmscaling import cli, registry
 from lmscaling.runtime import lock
 
+VERBS = [verb for group in cli.GROUPS for verb in import_module(f"lmscaling.cli.{group}").VERBS]
 FOREIGN = {
-    "grid": {"torch", "lightning", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
-    "store": {"torch", "lightning", "tiktoken"},
-    "published": {"torch", "lightning", "tiktoken"},
+    "cli.devices": {"torch", "duckdb", "snakemake"},
+    "config.grid": {"torch", "lightning", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
+    "store.build": {"torch", "lightning", "tiktoken"},
+    "store.published": {"torch", "lightning", "tiktoken"},
     "claims": {"torch", "lightning", "tiktoken", "matplotlib"},
     "report": {"torch", "lightning", "tiktoken"},
     "figures.learning_curves": {"torch", "lightning", "tiktoken"},
     "train.run": {"duckdb", "seaborn"},
-    "train.evaluate": {"duckdb", "seaborn", "lightning"},
+    "evaluate.loss_by_position": {"duckdb", "seaborn", "lightning"},
 }
 
 
@@ -44,7 +47,7 @@ MISTAKES = [
     ),
     (["figures", "results/nothing"], "study.json does not exist; studies: none is defined"),
     (["figure", "parameter_scalin", "s", "f"], "nearest is 'parameter_scaling'"),
-    (["rerun", "softmax-124M-ctx256-s0"], "results has no run; studies: none is defined"),
+    (["reset", "softmax-124M-ctx256-s0"], "results has no run; studies: none is defined"),
     (["manifest", "m.json", "1", "1"], "sidecar train-00000.json does not exist"),
     (["tokenize", "train", "0", "o.bin"], "corpus is not valid JSON"),
     (["study", "study.json"], "study is not valid JSON"),
@@ -72,21 +75,27 @@ def test_a_cell_with_an_unknown_key_is_refused(tmp_path, cell):
     assert "cell.json: unknown key 'contxt'; nearest is 'context'" in done.stderr
 
 
-def test_every_verb_explains_itself():
-    listed = lmscaling("--help", check=True).stdout
-    for verb in (
-        "tokenize",
-        "manifest",
-        "train",
-        "evaluate",
-        "study",
-        "collect",
-        "figure",
-        "report",
-        "rerun",
-    ):
-        assert verb in listed
-        assert "show this help" in lmscaling(verb, "--help", check=True).stdout
+def test_every_verb_is_listed_and_explains_itself(capsys):
+    parser = cli._parser()
+    for verb in VERBS:
+        assert verb.name.split()[0] in parser.format_help()
+        for typed in filter(None, (verb.name, verb.former)):
+            with pytest.raises(SystemExit):
+                parser.parse_args([*typed.split(), "--help"])
+            assert verb.summary in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_former_verb_still_works_and_names_the_new_one(results):
+    assert {v.former: v.name for v in VERBS if v.former} == {
+        "collect": "build-store",
+        "numerics": "gradient-error",
+        "rerun": "reset",
+    }
+    assert "rerun" not in cli._parser().format_help()
+    done = lmscaling("rerun", "softmax-s-ctx16-s0", cwd=results)
+    assert done.returncode == 0
+    assert done.stderr == "rerun is now called reset\n"
+    assert done.stdout.startswith("moved to ")
 
 
 def test_helpers_and_private_files_are_neither_variants_nor_figures():
@@ -115,8 +124,8 @@ def results(tmp_path):
     return tmp_path
 
 
-def test_rerun_moves_all_that_a_run_has_left_to_the_attic(results):
-    done = lmscaling("rerun", "softmax-s-ctx16-s0", cwd=results)
+def test_reset_moves_all_that_a_run_has_left_to_the_attic(results):
+    done = lmscaling("reset", "softmax-s-ctx16-s0", cwd=results)
     assert done.returncode == 0, done.stderr
     kept = {p.name: p for p in (results / "results/a/attic").glob("*/*/*/*")}
     assert set(kept) == {"run.json", "log.jsonl", "checkpoint", "text.jsonl"}
@@ -125,25 +134,25 @@ def test_rerun_moves_all_that_a_run_has_left_to_the_attic(results):
     assert left == ["linear-s-ctx16-s0-11111111"]
 
 
-def test_rerun_of_a_trunk_takes_its_branches_with_it(results, cell):
+def test_reset_of_a_trunk_takes_its_branches_with_it(results, cell):
     branch, other = replace(cell, branch=0.5), replace(cell, branch=0.5, seed=1)
     study = results / "results" / "c"
     (study / "cells").mkdir(parents=True)
     for made in (cell, branch, other):
         (study / "cells" / f"{made.run}.json").write_text(made.to_json())
         (study / "runs" / made.run).mkdir(parents=True)
-    done = lmscaling("rerun", cell.run, cwd=results)
+    done = lmscaling("reset", cell.run, cwd=results)
     assert done.returncode == 0, done.stderr
     assert [p.name for p in (study / "runs").iterdir()] == [other.run]
 
 
-def test_rerun_by_status_takes_every_such_run(results):
-    assert lmscaling("rerun", "--status", "oom", cwd=results).returncode == 0
+def test_reset_by_status_takes_every_such_run(results):
+    assert lmscaling("reset", "--status", "oom", cwd=results).returncode == 0
     assert not (results / "results/a/runs/linear-s-ctx16-s0-11111111").exists()
     assert len(list((results / "results").glob("*/runs/*"))) == 2
 
 
-def test_rerun_by_context_takes_every_run_of_it_and_with_a_status_those_of_both(results, cell):
+def test_reset_by_context_takes_every_run_of_it_and_with_a_status_those_of_both(results, cell):
     for study, run in (("a", "linear-s-ctx16-s0-11111111"), ("a", "softmax-s-ctx16-s0-22222222")):
         path = results / "results" / study / "cells" / f"{run}.json"
         path.parent.mkdir(exist_ok=True)
@@ -151,25 +160,25 @@ def test_rerun_by_context_takes_every_run_of_it_and_with_a_status_those_of_both(
     both = ["--study", "a", "--context", "16", "--status"]
     assert (
         "has status 'crashed' and has context 16"
-        in lmscaling("rerun", *both, "crashed", cwd=results).stderr
+        in lmscaling("reset", *both, "crashed", cwd=results).stderr
     )
-    assert lmscaling("rerun", *both, "oom", cwd=results).returncode == 0
+    assert lmscaling("reset", *both, "oom", cwd=results).returncode == 0
     assert len(list((results / "results/a/runs").iterdir())) == 1
-    assert lmscaling("rerun", "--context", "16", cwd=results).returncode == 0
+    assert lmscaling("reset", "--context", "16", cwd=results).returncode == 0
     assert not list((results / "results/a/runs").iterdir())
     assert len(list((results / "results/a/attic").glob("*/runs/*"))) == 2
-    assert "name a cell, or give" in lmscaling("rerun", cwd=results).stderr
+    assert "name a cell, or give" in lmscaling("reset", cwd=results).stderr
 
 
-def test_rerun_leaves_a_run_that_is_being_trained(results):
+def test_reset_leaves_a_run_that_is_being_trained(results):
     with lock.held(results / "results/b/scratch/linear-s-ctx16-s0-33333333/lock", ""):
-        done = lmscaling("rerun", "linear-s-ctx16-s0-33333333", cwd=results)
+        done = lmscaling("reset", "linear-s-ctx16-s0-33333333", cwd=results)
     assert done.returncode == 1
-    assert "is at work, by process" in done.stderr
+    assert "is in use by process" in done.stderr
     assert (results / "results/b/runs/linear-s-ctx16-s0-33333333/run.json").exists()
 
 
-RERUN_MISTAKES = [
+RESET_MISTAKES = [
     (["linear-s-ctx16-s0"], "several studies have such a run; add --study;"),
     (
         ["linear-s-ctx16-s1", "--study", "a"],
@@ -181,9 +190,9 @@ RERUN_MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), RERUN_MISTAKES)
-def test_rerun_of_nothing_moves_nothing(results, arguments, sentence):
-    done = lmscaling("rerun", *arguments, cwd=results)
+@pytest.mark.parametrize(("arguments", "sentence"), RESET_MISTAKES)
+def test_reset_of_nothing_moves_nothing(results, arguments, sentence):
+    done = lmscaling("reset", *arguments, cwd=results)
     assert done.returncode == 1
     assert sentence in done.stderr
     assert not list(results.glob("results/*/attic"))

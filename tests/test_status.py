@@ -10,8 +10,7 @@ from test_store import end, header, live, log, record, update
 
 from lmscaling.config import study_file
 from lmscaling.runtime import lock
-from lmscaling.status import failures
-from lmscaling.status import table as status
+from lmscaling.status import table
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def test_every_cell_has_its_line(study):
     (study / "scratch" / runs[4]).mkdir()
     leave(study, runs[4], lock.myself())
     leave(study, runs[3], replace(lock.myself(), born=1.0))
-    lines = {line.split()[0]: line for line in status.table(study).splitlines()}
+    lines = {line.split()[0]: line for line in table.progress(study).splitlines()}
     names = [run.rpartition("-")[0] for run in runs]
     assert "done" in lines[names[0]]
     assert "running" in lines[names[1]]
@@ -65,7 +64,7 @@ def test_the_line_of_a_trunk_counts_the_branches_that_are_done(study, values):
     record(study, trunks[0].run, log(header(trunks[0].run), update(4), end(4)))
     record(study, first, log(header(first, start=1), update(2), end(2)))
     record(study, second, log(header(second)), "no_trunk")
-    text = status.table(study)
+    text = table.progress(study)
     lines = {line.split()[0]: line for line in text.splitlines()}
     assert lines[trunks[0].name].endswith(" h; branches 1/2")
     waiting = next(cell for cell in trunks[1:] if cell.context == 16)
@@ -78,12 +77,12 @@ def test_the_line_of_a_trunk_counts_the_branches_that_are_done(study, values):
 def test_a_loss_that_is_no_number_leaves_its_place_empty(study):
     (run, *_) = study_file.read_record(study / "study.json").grid.cells
     live(study, run, log(header(run), update(1, loss=None)))
-    assert "stopped" in status.table(study)
+    assert "stopped" in table.progress(study)
 
 
 def test_what_failed_is_named_with_the_reason_and_what_to_do(study, monkeypatch):
     monkeypatch.chdir(study)
-    assert failures.text(study) == ""
+    assert table.failures(study) == ""
     done, oom, ours, slurms, running, unknown = study_file.read_record(
         study / "study.json"
     ).grid.cells
@@ -98,12 +97,12 @@ def test_what_failed_is_named_with_the_reason_and_what_to_do(study, monkeypatch)
     told = study / ".snakemake" / "slurm_logs" / "rule_train" / slurms / "5.log"
     told.parent.mkdir(parents=True)
     told.write_text("slurmstepd: error: *** JOB 5 CANCELLED DUE TO TIME LIMIT ***\n")
-    lines = failures.text(study).splitlines()
+    lines = table.failures(study).splitlines()
     said = {line.split()[0]: line for line in lines}
     assert oom.rpartition("-")[0] in said
     assert "error: no tokens (" in said[ours.rpartition("-")[0]]
     assert "DUE TO TIME LIMIT ***" in said[slurms.rpartition("-")[0]]
-    assert "no reason is known" in said[unknown.rpartition("-")[0]]
-    assert f"rerun --study {study.name} --status oom" in lines[-2]
-    assert lines[-1] == "3 failed; the same snakemake goes on from their checkpoints"
+    assert "unknown reason" in said[unknown.rpartition("-")[0]]
+    assert f"reset --study {study.name} --status oom" in lines[-2]
+    assert lines[-1] == "3 failed; run snakemake again to continue from checkpoints"
     assert len(lines) == 6

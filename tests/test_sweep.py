@@ -317,7 +317,7 @@ def results(tmp_path):
     return tmp_path
 
 
-def test_rerun_moves_a_point_and_what_says_that_it_is_settled(results):
+def test_reset_moves_a_point_and_what_says_that_it_is_settled(results):
     study, paths = reset.select_measurements(results, None, "time_step/s/linear-b1-ctx16")
     attic = reset.move_measurements(study, paths)
     sweep = study / "speed" / "time_step" / "s-0123abcd"
@@ -326,7 +326,7 @@ def test_rerun_moves_a_point_and_what_says_that_it_is_settled(results):
     assert {p.name for p in moved.iterdir()} == {"linear-b1-ctx16.json", "sweep.json"}
 
 
-def test_rerun_moves_a_whole_sweep(results):
+def test_reset_moves_a_whole_sweep(results):
     study, paths = reset.select_measurements(results, "tiny", "time_step/s-0123abcd")
     reset.move_measurements(study, paths)
     assert not list((study / "speed" / "time_step").iterdir())
@@ -336,6 +336,6 @@ def test_rerun_moves_a_whole_sweep(results):
     ("name", "nearest"),
     [("time_step/x", "time_step/s"), ("time_step/s/linear-b1-ctx61", "linear-b1-ctx16")],
 )
-def test_rerun_of_what_was_not_measured_names_the_nearest(results, name, nearest):
+def test_reset_of_what_was_not_measured_names_the_nearest(results, name, nearest):
     with pytest.raises(UserError, match=f"nearest is '.*{nearest}'"):
         reset.select_measurements(results, None, name)

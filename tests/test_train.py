@@ -276,7 +276,7 @@ def test_too_little_validation_text_says_how_much_there_is(run, cell):
 def test_a_finished_run_is_never_trained_over(run, cell, places):
     run(cell)
     before = places[2].read_bytes()
-    with pytest.raises(UserError, match=f"python -m lmscaling rerun {cell.run}"):
+    with pytest.raises(UserError, match=f"python -m lmscaling reset {cell.run}"):
         run(cell)
     assert places[2].read_bytes() == before
 

@@ -313,10 +313,10 @@ def test_a_raised_protocol_trains_what_it_names(place):
     assert place.trained() == ["linear-s-ctx16-s0", "softmax-s-ctx16-s0"]
 
 
-def test_rerun_plans_exactly_its_cell_and_keeps_the_old_record(place):
+def test_reset_plans_exactly_its_cell_and_keeps_the_old_record(place):
     (old,) = place.results.glob("runs/linear-s-ctx16-s0-????????/run.json")
     before = old.read_bytes()
-    place.lmscaling("rerun", "linear-s-ctx16-s0")
+    place.lmscaling("reset", "linear-s-ctx16-s0")
     assert place.trained() == ["linear-s-ctx16-s0"]
     assert place.evaluated() == ["linear-s-ctx16-s0 lines"]
     (kept,) = place.results.glob("attic/*/runs/linear-s-ctx16-s0-????????/run.json")
@@ -363,8 +363,8 @@ def test_a_context_of_the_speed_study_plans_its_sweeps_and_measures_only_its_poi
     assert place.plan() == []
 
 
-def test_rerun_of_a_point_plans_exactly_its_sweep(place):
-    place.lmscaling("rerun", "time_step/s/softmax-b1-ctx16")
+def test_reset_of_a_point_plans_exactly_its_sweep(place):
+    place.lmscaling("reset", "time_step/s/softmax-b1-ctx16")
     plan = place.plan()
     assert sweeps_of(plan) == [("time_step", "s")]
     assert not [r for r, _ in plan if r in {"train", "branch", "calibrate", "tokenize", "evaluate"}]

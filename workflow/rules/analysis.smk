@@ -20,7 +20,7 @@ rule collect:
         "<results>/logs/collect.log",
     localrule: True
     shell:
-        "python -m lmscaling collect {RESULTS} 2> {log}"
+        "python -m lmscaling build-store {RESULTS} 2> {log}"
 
 
 def figure_source(wildcards):

@@ -1,6 +1,5 @@
-"""All that one device can tell, by one command that stops in time and goes on where it stopped.
+"""Measure one device in several calls, on a machine without Snakemake and without a network.
 
-``plan`` says what there is to do as small pieces, each a command of its own process and a file that
-says that it is done; ``session`` does as many as a call has minutes for. Numbers come from a study
-file; records lie in a folder that is laid out like that of any study.
+``plan`` lists the steps; ``session`` runs as many as one call has time for, and skips those whose
+result exists; ``measure`` prepares the folder of a device. ``targets`` judges the measurements.
 """

@@ -1,7 +1,8 @@
-"""Train a cell or measure a point again: what it has left moves to the attic, nothing is deleted.
+"""Move records of runs or measurements to the attic, so that they are made again.
 
-What has a record is never planned by the workflow; without one it is. So the next ``snakemake``
-trains exactly the cells moved here, from update 0, and measures exactly the points.
+The workflow never plans a run that has a record, nor a point. The next ``snakemake`` therefore
+trains exactly the runs moved here, from update 0, and measures exactly the points. Nothing is
+deleted.
 """
 
 from datetime import UTC, datetime
@@ -14,8 +15,8 @@ from lmscaling.files import read_json
 from lmscaling.records.run import LOCK, STATUSES
 from lmscaling.runtime import lock
 
-PLACES = ("runs", "scratch", "evaluations")
-"""Where a run leaves its record and log, what outlives an attempt, and what is said of it."""
+FOLDERS = ("runs", "scratch", "evaluations")
+"""Folders of a study that hold one folder for each run."""
 
 
 def select(
@@ -25,10 +26,16 @@ def select(
     status: str | None,
     context: int | None = None,
 ) -> tuple[Path, list[str]]:
-    """A study's runs by cell or run name, by the status of their record, by context: all given.
+    """A study's runs that match all given criteria, with the branches of selected trunks.
+
+    Args:
+        study: Name of the study; needed only if several match.
+        cell: Name of a cell or a run.
+        status: Status of the record.
+        context: Context of the cell.
 
     Returns:
-        The folder of the study, and the runs; with a trunk go its branches, which began from it.
+        The folder of the study, and the names of the runs.
 
     Raises:
         UserError: No run matches, or runs of several studies do and ``study`` is None.
@@ -41,35 +48,40 @@ def select(
     if not runs:
         known = sorted(folder.name for folder in results.glob("*/") if _runs(folder))
         raise UserError(f"{results / (study or '')} has no run; studies: {choose(study, known)}")
-    found = {
+    matches = {
         folder: _matching(folder, names, cell, status, context) for folder, names in runs.items()
     }
-    found = {folder: names for folder, names in found.items() if names}
-    if not found:
-        what = [f"is called {cell!r}"] if cell else []
-        what += [f"has status {status!r}"] if status else []
-        what = " and ".join([*what, *([f"has context {context}"] if context else [])])
-        names = {_cell(run) for names in runs.values() for run in names}
+    matches = {folder: names for folder, names in matches.items() if names}
+    if not matches:
+        criteria = [f"is called {cell!r}"] if cell else []
+        criteria += [f"has status {status!r}"] if status else []
+        criteria += [f"has context {context}"] if context else []
+        names = {_without_hash(run) for names in runs.values() for run in names}
         allowed = choose(status, STATUSES) if status else choose(cell, sorted(names))
-        raise UserError(f"no run of {', '.join(f.name for f in runs)} {what}; {allowed}")
-    if len(found) > 1:
-        names = [folder.name for folder in found]
-        raise UserError(f"several studies have such a run; add --study; {choose(cell, names)}")
-    ((folder, chosen),) = found.items()
+        studies = ", ".join(folder.name for folder in runs)
+        raise UserError(f"no run of {studies} {' and '.join(criteria)}; {allowed}")
+    folder, chosen = _only(matches, "such a run", cell)
     return folder, sorted({*chosen, *_branches(folder, runs[folder], set(chosen))})
 
 
+def _only(matches: dict[Path, list[str]], what: str, name: str | None) -> tuple[Path, list[str]]:
+    if len(matches) > 1:
+        names = [folder.name for folder in matches]
+        raise UserError(f"several studies have {what}; add --study; {choose(name, names)}")
+    return next(iter(matches.items()))
+
+
 def _runs(study: Path) -> list[str]:
-    return [p.name for place in PLACES for p in study.glob(f"{place}/*/")]
+    return [p.name for folder in FOLDERS for p in study.glob(f"{folder}/*/")]
 
 
-def _cell(run: str) -> str:
-    """The cell's name: the run's without its hash."""
+def _without_hash(run: str) -> str:
+    """The name of a run's cell, or of a sweep's size."""
     return run.rpartition("-")[0]
 
 
 def _branches(study: Path, runs: set[str], trunks: set[str]) -> list[str]:
-    """Runs that are branches of some trunks, by what their cell files say."""
+    """Runs whose cell files say that they are branches of some trunks."""
     files = {run: study / "cells" / f"{run}.json" for run in runs}
     cells = {
         run: checked(Cell, read_json(path, "cell file"), str(path))
@@ -82,17 +94,14 @@ def _branches(study: Path, runs: set[str], trunks: set[str]) -> list[str]:
 def _matching(
     study: Path, runs: set[str], cell: str | None, status: str | None, context: int | None
 ) -> list[str]:
-    # Several runs have one cell's name if the cell's values were changed: all of them are meant.
-    named = sorted(run for run in runs if cell in (None, run, _cell(run)))
-    if status is not None:
-        named = [
-            run for run in named if _value(study / "runs" / run / "run.json", "status") == status
-        ]
-    if context is not None:
-        named = [
-            run for run in named if _value(study / "cells" / f"{run}.json", "context") == context
-        ]
-    return named
+    # A cell whose values were changed has several runs of one name: all of them match.
+    return sorted(
+        run
+        for run in runs
+        if cell in (None, run, _without_hash(run))
+        and (not status or status == _value(study / "runs" / run / "run.json", "status"))
+        and (not context or context == _value(study / "cells" / f"{run}.json", "context"))
+    )
 
 
 def _value(path: Path, key: str) -> object:
@@ -104,44 +113,41 @@ def select_measurements(results: Path, study: str | None, name: str) -> tuple[Pa
     """Sweeps or points of the speed study by ``kind/size`` or ``kind/size/point``.
 
     Returns:
-        The folder of the study, and what to move, by its path in it; with a point goes the
-        ``sweep.json`` that says that it is settled.
+        The folder of the study, and the paths in it that are to move. A point moves together with
+        the ``sweep.json`` that lists it.
 
     Raises:
-        UserError: Nothing matches, or something of several studies does and ``study`` is None.
+        UserError: Nothing matches, or several studies match and ``study`` is None.
     """
     kind, size, *point = name.split("/")
     known: set[str] = set()
-    found: dict[Path, list[str]] = {}
+    matches: dict[Path, list[str]] = {}
     for sweep in sorted(results.glob(f"{study or '*'}/speed/*/*/")):
-        short = f"{sweep.parent.name}/{_cell(sweep.name)}"
+        short = f"{sweep.parent.name}/{_without_hash(sweep.name)}"
         known.add(short)
-        if sweep.parent.name != kind or size not in (sweep.name, _cell(sweep.name)):
+        if sweep.parent.name != kind or size not in (sweep.name, _without_hash(sweep.name)):
             continue
         folder, inner = sweep.parents[2], f"speed/{kind}/{sweep.name}"
         files = [f"{inner}/{p}.json" for p in point]
         if not point:
-            found.setdefault(folder, []).append(inner)
+            matches.setdefault(folder, []).append(inner)
         elif (folder / files[0]).is_file():
-            found.setdefault(folder, []).extend([files[0], f"{inner}/sweep.json"])
+            matches.setdefault(folder, []).extend([files[0], f"{inner}/sweep.json"])
         known |= {f"{short}/{p.stem}" for p in sweep.glob("*.json") if point and p.stem != "sweep"}
-    if not found:
-        raise UserError(f"nothing measured is called {name!r}; {choose(name, sorted(known))}")
-    if len(found) > 1:
-        names = [folder.name for folder in found]
-        raise UserError(f"several studies have {name}; add --study; {choose(name, names)}")
-    return found.popitem()
+    if not matches:
+        raise UserError(f"no measurement is called {name!r}; {choose(name, sorted(known))}")
+    return _only(matches, name, name)
 
 
 def move(study: Path, runs: list[str]) -> Path:
-    """Move what these runs have left into ``attic/<time>/``; returns that folder.
+    """Move the files of these runs into ``attic/<time>/``; returns that folder.
 
     Raises:
         UserError: One of them is being trained; nothing is moved.
     """
     for run in runs:
         _check_idle(study / "scratch" / run)
-    return _move(study, [f"{place}/{run}" for run in runs for place in PLACES])
+    return _move(study, [f"{folder}/{run}" for run in runs for folder in FOLDERS])
 
 
 def move_measurements(study: Path, paths: list[str]) -> Path:
@@ -165,5 +171,5 @@ def _move(study: Path, paths: list[str]) -> Path:
 
 
 def _check_idle(folder: Path) -> None:
-    if who := lock.holder(folder / LOCK):
-        raise UserError(f"{folder.name} is at work, by {who.words}; stop its job first")
+    if holder := lock.holder(folder / LOCK):
+        raise UserError(f"{folder.name} is in use by {holder.words}; stop its job first")

@@ -1,31 +1,36 @@
-"""How far every cell of a study is, read from records, locks and the tails of logs in a moment.
+"""The progress of a study and its failures, read from records, locks and the ends of logs.
 
-A cell runs if somebody holds its lock; it has *stopped* if its last attempt was killed and no other
-has begun, and was *interrupted* if that saved and ended in order. Neither the store nor a database
-is needed, so it can be asked on a login node while jobs run. Branches have no lines of their own: a
-cell's note says how many of its branches are done.
+It takes a moment and needs no database, so it also runs on a login node beside the jobs. A cell
+*runs* if a process holds its lock. It is *stopped* if its last attempt was killed and none has
+followed, and *interrupted* if that attempt saved and ended in order. A run that ended as ``oom`` or
+``diverged`` has a record and is not repeated; one that failed has none, and the next ``snakemake``
+continues it from its last checkpoint.
 """
 
 import json
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmscaling.config import grid, study_file, sweeps
+from lmscaling.config import study_file, sweeps
+from lmscaling.config.grid import Grid
 from lmscaling.files import read_json
 from lmscaling.formatting import aligned
 from lmscaling.records.run import LOCK
 from lmscaling.runtime import lock
 
 TAIL_BYTES = 65536
-"""Read from the end of a log: some hundred rows."""
+"""How much of the end of a log is read: some hundred rows."""
+
+SLURM_LOGS = Path(".snakemake/slurm_logs")
+"""Where Snakemake's Slurm plugin writes the output of jobs, in the folder of the workflow."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """One line of the table of progress."""
 
     cell: str
     status: str
@@ -36,78 +41,108 @@ class Row:
     note: str = ""
 
 
-def table(study: Path) -> str:
-    """The cells of ``results/<study>/`` as a table with a last line that counts them.
+def progress(study: Path) -> str:
+    """The cells of ``results/<study>/`` as a table whose last lines count cells and measurements.
+
+    Branches have no lines of their own; the note of their trunk counts them.
 
     Raises:
         UserError: There is no such study.
     """
-    laid_out = study_file.read_record(study / "study.json").grid
-    branches = _branches(study, laid_out)
-    rows = [
-        _with_note(_row(study, run, cell.name), branches.get(run, ""))
-        for run, cell in laid_out.cells.items()
-    ]
-    rows += [Row(cell.name, "skipped", note=reason) for cell, reason in laid_out.skipped]
+    grid = study_file.read_record(study / "study.json").grid
+    branches = _branch_notes(study, grid)
+    rows = []
+    for run, cell in grid.cells.items():
+        row = _row(study, run, cell.name)
+        rows.append(replace(row, note=_joined(row.note, branches.get(run, ""))))
+    rows += [Row(cell.name, "skipped", note=reason) for cell, reason in grid.skipped]
     head = Row("cell", "status", "updates", "budget", "loss", "tokens/s", "")
-    lines = aligned([list(vars(row).values()) for row in (head, *rows)], left={0, 1, 6})
+    lines = aligned([list(astuple(row)) for row in (head, *rows)], left={0, 1, 6})
     counts = Counter(row.status for row in rows)
     total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
-    return "\n".join([*lines, total, *_speed(study, laid_out)])
+    return "\n".join([*lines, total, *_speed_line(study, grid)])
 
 
-def _speed(study: Path, laid_out: grid.Grid) -> list[str]:
-    """One line about the speed study, if there is one."""
-    planned = sweeps.expand(laid_out.study)
+def failures(study: Path) -> str:
+    """The failed runs of ``results/<study>/``, why they failed and what to type; empty if none has.
+
+    Raises:
+        UserError: There is no such study.
+    """
+    grid = study_file.read_record(study / "study.json").grid
+    ended: list[list[str]] = []
+    failed: list[list[str]] = []
+    for run, cell in (grid.cells | grid.branches).items():
+        if record := _record(study, run):
+            if record["status"] != "done":
+                ended.append([cell.name, record["status"], record["message"]])
+        elif reason := _failure(study, run):
+            failed.append([cell.name, "failed", reason])
+    if not ended and not failed:
+        return ""
+    advice = [
+        f"{n} ended as {status}, which is a result; to train again from update 0: "
+        f"python -m lmscaling reset --study {study.name} --status {status}"
+        for status, n in Counter(status for _, status, _ in ended).items()
+    ]
+    if failed:
+        advice.append(f"{len(failed)} failed; run snakemake again to continue from checkpoints")
+    return "\n".join([*aligned(ended + failed, left={0, 1, 2}), *advice])
+
+
+def _record(study: Path, run: str) -> dict[str, Any] | None:
+    path = study / "runs" / run / "run.json"
+    return read_json(path, "run record") if path.is_file() else None
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
+
+
+def _speed_line(study: Path, grid: Grid) -> list[str]:
+    """One line that counts sweeps and points, if the study has any."""
+    planned = sweeps.expand(grid.study)
     if not planned:
         return []
-    open_ = [f for f, sweep in planned.items() if sweeps.is_pending(study / "speed" / f, sweep)]
+    pending = [f for f, sweep in planned.items() if sweeps.is_pending(study / "speed" / f, sweep)]
     points = [
         (study / "speed" / folder / f"{point.name}.json").is_file()
         for folder, sweep in planned.items()
         for point in sweep.points
     ]
-    over = f"{len(planned) - len(open_)} of {len(planned)} sweeps"
-    return [f"speed: {over} over, {sum(points)} of {len(points)} points have a record"]
+    done = f"{len(planned) - len(pending)} of {len(planned)} sweeps"
+    return [f"speed: {done} are done, {sum(points)} of {len(points)} points have a record"]
 
 
-def _branches(study: Path, laid_out: grid.Grid) -> dict[str, str]:
-    """How many of its branches are done, by the run of the trunk that has any."""
-    planned = Counter(branch.trunk for branch in laid_out.branches.values())
+def _branch_notes(study: Path, grid: Grid) -> dict[str, str]:
+    """By the run of a trunk, how many of its branches are done."""
+    planned = Counter(branch.trunk for branch in grid.branches.values())
+    records = {run: _record(study, run) or {} for run in grid.branches}
     done = Counter(
-        branch.trunk for run, branch in laid_out.branches.items() if _is_done(study / "runs" / run)
+        branch.trunk
+        for run, branch in grid.branches.items()
+        if records[run].get("status") == "done"
     )
     return {trunk: f"branches {done[trunk]}/{n}" for trunk, n in planned.items()}
 
 
-def _is_done(folder: Path) -> bool:
-    record = folder / "run.json"
-    return record.is_file() and read_json(record, "run record")["status"] == "done"
-
-
-def _with_note(row: Row, note: str) -> Row:
-    return replace(row, note="; ".join(filter(None, (row.note, note))))
-
-
 def _row(study: Path, run: str, name: str) -> Row:
-    record = study / "runs" / run / "run.json"
-    if record.is_file():
-        made = read_json(record, "run record")
-        hours = f"{made['train_seconds'] / 3600:.3g} h"
-        note = "; ".join(filter(None, (hours, made["message"])))
-        return Row(name, made["status"], f"{made['updates']:,}", note=note)
-    who = lock.holder(study / "scratch" / run / LOCK)
+    if record := _record(study, run):
+        hours = f"{record['train_seconds'] / 3600:.3g} h"
+        note = _joined(hours, record["message"])
+        return Row(name, record["status"], f"{record['updates']:,}", note=note)
+    holder = lock.holder(study / "scratch" / run / LOCK)
     attempts = sorted((study / "scratch" / run).glob("attempt-*.jsonl"))
     if not attempts:
-        return Row(name, "starting", note=who.words) if who else Row(name, "waiting")
-    rows = _tail(attempts[-1])
-    updates = [row for row in rows if row.get("record") == "update"]
+        return Row(name, "starting", note=holder.words) if holder else Row(name, "waiting")
+    rows = _log_rows(attempts[-1])
     end = rows[-1] if rows and rows[-1].get("record") == "end" else None
-    age = f"last row {_age(time.time() - attempts[-1].stat().st_mtime)} ago"
-    status = "running" if who else end["status"] if end else "stopped"
-    by = who.words if who else ""
+    status = "running" if holder else end["status"] if end else "stopped"
+    age = f"last row {_duration(time.time() - attempts[-1].stat().st_mtime)} ago"
+    note = _joined(holder.words if holder else "", age)
+    updates = [row for row in rows if row.get("record") == "update"]
     if not updates:
-        return Row(name, status, note="; ".join(filter(None, (by, age))))
+        return Row(name, status, note=note)
     last = updates[-1]
     return Row(
         name,
@@ -115,42 +150,70 @@ def _row(study: Path, run: str, name: str) -> Row:
         f"{last['update']:,}",
         f"{last['budget_fraction']:.1%}",
         "" if last["train_loss"] is None else f"{last['train_loss']:.4f}",
-        f"{_pace(updates):,.0f}",
-        "; ".join(filter(None, (_left(last), by, age))),
+        f"{_tokens_per_second(updates):,.0f}",
+        _joined(_time_left(last), note),
     )
 
 
-def _tail(path: Path) -> list[dict[str, Any]]:
-    """The last whole rows of a log."""
+def _failure(study: Path, run: str) -> str:
+    """Why a run without a record has stopped; empty if it is being trained or has not begun."""
+    scratch = study / "scratch" / run
+    logs = [study / "logs" / rule / f"{run}.log" for rule in ("train", "branch")]
+    logs = [path for path in logs if path.is_file()]
+    if lock.holder(scratch / LOCK) or not (logs or scratch.exists()):
+        return ""
+    slurm = sorted(SLURM_LOGS.glob(f"rule_*/{run}/*.log"), key=lambda path: path.stat().st_mtime)
+    logs += slurm[-1:]
+    for path in logs:
+        if reason := _last_error(path):
+            return f"{reason} ({path})"
+    return f"unknown reason ({', '.join(map(str, logs)) or 'no log'})"
+
+
+def _tail(path: Path) -> list[bytes]:
+    """The last lines of a file; the first may be incomplete."""
     with path.open("rb") as file:
         file.seek(0, 2)
         file.seek(max(0, file.tell() - TAIL_BYTES))
-        lines = file.read().split(b"\n")
+        return file.read().split(b"\n")
+
+
+def _log_rows(path: Path) -> list[dict[str, Any]]:
+    """The last complete rows of a log."""
     rows = []
-    for line in lines:
+    for line in _tail(path):
         try:
             row = json.loads(line)
         except ValueError:
-            continue  # the first may be cut by the seek, the last is being written
+            continue  # the first line may be cut, the last is being written
         if isinstance(row, dict):
             rows.append(row)
     return rows
 
 
-def _pace(updates: list[dict[str, Any]]) -> float:
-    """Tokens per second of productive time, over the last rows."""
+def _last_error(path: Path) -> str:
+    """The last line that reports an error of ours, of Python or of Slurm; empty without one."""
+    lines = [line.decode(errors="replace") for line in _tail(path)]
+    errors = [line.strip() for line in lines if "error:" in line.lower() and line[:1].strip()]
+    return errors[-1] if errors else ""
+
+
+def _tokens_per_second(updates: list[dict[str, Any]]) -> float:
+    """Pace over the last rows, in productive time."""
     first, last = updates[0], updates[-1]
     seconds = last["train_seconds"] - first["train_seconds"]
     return (last["tokens"] - first["tokens"]) / seconds if seconds else last["tokens_per_second"]
 
 
-def _left(row: dict[str, Any]) -> str:
-    """Productive time to the end of the budget, at the pace so far."""
+def _time_left(row: dict[str, Any]) -> str:
+    """Productive time to the end of the budget at the pace so far."""
     spent = row["budget_fraction"]
-    return f"{_age(row['train_seconds'] * (1 - spent) / spent)} left" if 0 < spent < 1 else ""
+    if not 0 < spent < 1:
+        return ""
+    return f"{_duration(row['train_seconds'] * (1 - spent) / spent)} left"
 
 
-def _age(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

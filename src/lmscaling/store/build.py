@@ -229,5 +229,5 @@ def _check_record(path: Path) -> None:
     if missing or not isinstance(record, dict):
         raise UserError(
             f"run record {path} is not whole: {', '.join(missing) or json.dumps(record)[:40]} "
-            f"missing; to train it again: python -m lmscaling rerun {path.parent.name}"
+            f"missing; to train it again: python -m lmscaling reset {path.parent.name}"
         )

@@ -53,7 +53,7 @@ def leave(
     except (SafetensorError, ValueError, OSError) as error:
         raise UserError(
             f"checkpoint {path} cannot be used: {error}; "
-            f"to train its run again: python -m lmscaling rerun {cell.trunk}"
+            f"to train its run again: python -m lmscaling reset {cell.trunk}"
         ) from None
 
 

@@ -282,7 +282,7 @@ def _check(cell: Cell, train: Stream, validation: Stream, record: Path) -> None:
     if record.exists():
         raise UserError(
             f"{record} exists, so this run is over; "
-            f"to train it again: python -m lmscaling rerun {cell.run}"
+            f"to train it again: python -m lmscaling reset {cell.run}"
         )
     if validation.tokens <= cell.validation.tokens:
         raise UserError(

@@ -1,0 +1,80 @@
+"""Verbs from records to figures, claims and a report."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from lmscaling.cli.verb import Verb, argument, verb
+
+VERBS: list[Verb] = []
+
+STUDY = argument("study", type=Path, help="results/<study>")
+STUDY_OR_PUBLISHED = argument("study", type=Path, help="results/<study>, or results/published")
+
+
+@verb(VERBS, STUDY, former="collect")
+def build_store(args: Namespace) -> str:
+    """Build the database of a study from its records and logs."""
+    from lmscaling.store import build
+
+    counts = build.build(args.study)
+    return f"store: {', '.join(f'{n:,} {name}' for name, n in counts.items())}"
+
+
+@verb(
+    VERBS,
+    argument("name", help="file stem in figures/"),
+    argument("store", type=Path, help="results/<study>/store"),
+    argument("folder", type=Path, help="gets the figure"),
+)
+def figure(args: Namespace) -> str:
+    """Draw one figure from the store."""
+    from lmscaling import figures
+
+    return f"figure: {figures.save(args.name, args.store, args.folder)}"
+
+
+@verb(VERBS, STUDY)
+def report(args: Namespace) -> str:
+    """Write the report from the store and the figures."""
+    from lmscaling import report
+
+    return f"report: {report.write(args.study)}"
+
+
+@verb(VERBS, STUDY_OR_PUBLISHED)
+def claims(args: Namespace) -> str:
+    """Judge the claims of the literature by the existing records and logs."""
+    from lmscaling import claims
+    from lmscaling.store import build
+
+    build.build(args.study)
+    verdicts = claims.write(args.study)
+    summary = f"claims: {args.study / 'claims.json'}; {claims.summary(verdicts)}"
+    return f"{claims.text(verdicts)}\n{summary}"
+
+
+@verb(VERBS, STUDY_OR_PUBLISHED)
+def figures(args: Namespace) -> str:
+    """Build store, figures, claims and report from the existing records and logs."""
+    from lmscaling import claims, figures, report
+    from lmscaling.store import build, published
+
+    build.build(args.study)
+    blank = not published.is_folder(args.study)
+    for path in figures.save_all(args.study / "store", args.study / "figures", blank):
+        print(f"figure: {path}", flush=True)
+    verdicts = claims.summary(claims.write(args.study))
+    print(f"claims: {args.study / 'claims.json'}; {verdicts}", flush=True)
+    return f"report: {report.write(args.study)}"
+
+
+@verb(VERBS, argument("study", type=Path, nargs="?", help="results/measured/<device>"))
+def targets(args: Namespace) -> str:
+    """Compare the measurements of a device with the performance targets."""
+    from lmscaling.device import targets
+    from lmscaling.store import build
+
+    if args.study is None:
+        return targets.table(None)
+    build.build(args.study)
+    return targets.table(args.study / "store")

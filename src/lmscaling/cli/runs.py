@@ -1,0 +1,86 @@
+"""Verbs that train runs and use their weights."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from lmscaling.cli.verb import Verb, argument, verb
+
+VERBS: list[Verb] = []
+
+CELL = argument("cell", type=Path, help="cell.json")
+RUN = argument("run", type=Path, help="results/<study>/runs/<run>")
+MANIFEST = argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
+
+
+@verb(VERBS, CELL, argument("out", type=Path, help="calibration.json"))
+def calibrate(args: Namespace) -> str:
+    """Measure the fastest way to train a cell on this device."""
+    from lmscaling.train.calibrate import calibrate
+
+    calibration = calibrate(args.cell, args.out)
+    return (
+        f"calibrate: {args.out.stem}: micro-batch of {calibration.micro_batch} sequences, "
+        f"{calibration.update_seconds:.3g} s per update"
+    )
+
+
+@verb(
+    VERBS,
+    CELL,
+    MANIFEST,
+    argument("--scratch", type=Path, required=True, help="folder of checkpoints and ledger"),
+    argument("--record", type=Path, required=True, help="run.json; the log is written beside it"),
+    argument("--calibration", type=Path, help="calibration.json; an estimate by default"),
+    argument(
+        "--stop-after",
+        type=float,
+        metavar="SECONDS",
+        help="save and stop so long after the start of this process; another job continues",
+    ),
+)
+def train(args: Namespace) -> str:
+    """Train one cell."""
+    from lmscaling.train.run import train
+
+    run = train(
+        args.cell, args.manifest, args.scratch, args.record, args.calibration, args.stop_after
+    )
+    if run is None:
+        return ""
+    return f"train: {run.name} {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
+
+
+@verb(
+    VERBS,
+    RUN,
+    MANIFEST,
+    argument("--out", type=Path, required=True, help="JSON lines, one for each bin of positions"),
+)
+def evaluate(args: Namespace) -> str:
+    """Measure the loss of the final weights of a run by position."""
+    from lmscaling.evaluate.loss_by_position import evaluate
+
+    return f"evaluate: {evaluate(args.run, args.manifest, args.out)}"
+
+
+@verb(
+    VERBS,
+    argument("run", type=Path, help="results/<study>/runs/<run> of linear attention"),
+    MANIFEST,
+    argument("--out", type=Path, required=True, help="JSON lines, one for each layer and method"),
+    former="numerics",
+)
+def gradient_error(args: Namespace) -> str:
+    """Measure the rounding errors of gradients in the layers of a trained model."""
+    from lmscaling.evaluate.gradient_error import numerics
+
+    return f"gradient-error: {numerics(args.run, args.manifest, args.out)}"
+
+
+@verb(VERBS, RUN, argument("folder", type=Path, help="gets model.safetensors and config.json"))
+def export(args: Namespace) -> str:
+    """Write a finished run in the format of Hugging Face's GPT-2."""
+    from lmscaling.model import huggingface
+
+    huggingface.export(args.run, args.folder)
+    return f"export: {args.folder}"

@@ -1,0 +1,99 @@
+"""Verbs that define a study, estimate its cost and show its progress."""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from lmscaling import files
+from lmscaling.cli.verb import Verb, argument, verb
+from lmscaling.errors import UserError
+
+VERBS: list[Verb] = []
+
+RESULTS = argument("--results", type=Path, default=Path("results"), help="folder of all studies")
+
+
+@verb(VERBS, argument("out", type=Path, help="study.json"))
+def study(args: Namespace) -> str:
+    """Write the study that standard input describes as JSON, and its sweeps."""
+    from lmscaling.config import study_file, sweeps
+
+    record = study_file.write_record(args.out, files.parse_json(sys.stdin.read(), "study"))
+    sweeps.write(args.out.parent, record.study)
+    return f"study: {args.out}, {len(record.cells)} cells"
+
+
+@verb(
+    VERBS,
+    argument(
+        "study",
+        type=Path,
+        nargs="*",
+        default=[Path("config/study.yaml")],
+        help="study files, each laid over those before it; - reads JSON",
+    ),
+    argument("--device", default="NVIDIA H100", help="device that the estimates assume"),
+    RESULTS,
+    argument("--out", type=Path, help="plan.json"),
+)
+def plan(args: Namespace) -> str:
+    """Estimate what a study costs and list the cells that cannot run."""
+    from lmscaling.config import grid, study_file
+    from lmscaling.model import gpt
+    from lmscaling.plan import study_plan
+
+    if args.study == [Path("-")]:
+        values = files.parse_json(sys.stdin.read(), "study")
+    else:
+        values = study_file.read_study(args.study)
+    expanded = grid.expand(values)
+    shapes = {run: gpt.shape(cell) for run, cell in expanded.cells.items()}
+    estimate = study_plan.make(expanded, shapes, args.device, args.results / expanded.study.study)
+    if args.out:
+        files.write_json(args.out, estimate.to_json())
+    return estimate.table()
+
+
+@verb(
+    VERBS,
+    argument("study", type=Path, help="results/<study>"),
+    argument("--failed", action="store_true", help="list failed runs only, with reason and remedy"),
+)
+def status(args: Namespace) -> str:
+    """Show the progress of every cell of a study."""
+    from lmscaling.status import table
+
+    return table.failures(args.study) if args.failed else table.progress(args.study)
+
+
+@verb(
+    VERBS,
+    argument("cell", nargs="?", help="cell, run, or kind/size[/point] of a measurement"),
+    argument("--status", help="every run whose record has this status"),
+    argument("--context", type=int, help="every run of this context (and --status, if given)"),
+    argument("--study", help="name of the study, if several have such a run"),
+    RESULTS,
+    former="rerun",
+)
+def reset(args: Namespace) -> str:
+    """Move the records of runs or measurements to the attic, so that snakemake repeats them."""
+    from lmscaling.status import reset
+
+    if args.cell and "/" in args.cell:
+        study, paths = reset.select_measurements(args.results, args.study, args.cell)
+        attic = reset.move_measurements(study, paths)
+        return f"moved to {attic}: {', '.join(paths)}; the next snakemake measures again"
+    if not (args.cell or args.status or args.context):
+        raise UserError("nothing is selected; name a cell, or give --status or --context")
+    study, runs = reset.select(args.results, args.study, args.cell, args.status, args.context)
+    attic = reset.move(study, runs)
+    return f"moved to {attic}: {', '.join(runs)}; the next snakemake trains from update 0"
+
+
+@verb(VERBS, argument("out", type=Path, help="config/study.schema.json"))
+def schema(args: Namespace) -> str:
+    """Write the JSON schema of the study file, for editors."""
+    from lmscaling.config import study
+
+    files.write_json(args.out, study.schema())
+    return f"schema: {args.out}"

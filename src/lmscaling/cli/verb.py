@@ -1,0 +1,57 @@
+"""What a verb of the command line consists of, and the decorator that makes a function one."""
+
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Action = Callable[[Namespace], str]
+"""Takes the parsed arguments and returns the message to print, which may be empty."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What ``ArgumentParser.add_argument`` takes."""
+
+    flags: tuple[str, ...]
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """One command."""
+
+    name: str
+    """What people type: one word, or a family and a word."""
+    summary: str
+    """One sentence for the help."""
+    run: Action
+    arguments: tuple[Argument, ...]
+    former: str = ""
+    """The name that it had in earlier versions, which still works."""
+
+
+def argument(*flags: str, **options: Any) -> Argument:
+    """An argument of a verb, as ``ArgumentParser.add_argument`` describes it."""
+    return Argument(flags, options)
+
+
+def verb(
+    verbs: list[Verb], *arguments: Argument, name: str = "", former: str = ""
+) -> Callable[[Action], Action]:
+    """Decorate a function so that it becomes a verb; its docstring is the summary.
+
+    Args:
+        verbs: The verbs of a group; gets this one.
+        arguments: What it is called with.
+        name: What people type; the name of the function, with hyphens, by default.
+        former: A name that it had in earlier versions.
+    """
+
+    def add(run: Action) -> Action:
+        summary = (run.__doc__ or "").strip()
+        typed = name or run.__name__.replace("_", "-")
+        verbs.append(Verb(name=typed, summary=summary, run=run, arguments=arguments, former=former))
+        return run
+
+    return add
