@@ -26,7 +26,7 @@ def machine(monkeypatch, tmp_path):
 
 HOLD = """
 import os, time
-from lmscaling import gpus
+from lmscaling.runtime import gpus
 gpus.listed = lambda: {gpus}
 with gpus.reserved({n}):
     print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)

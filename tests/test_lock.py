@@ -54,7 +54,9 @@ def test_a_holder_that_lives_is_named_at_once(path):
 
 def test_a_process_of_this_host_that_has_ended_holds_nothing(path, capfd):
     code = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); import os, pathlib\n"
-    code += f"from lmscaling import lock\nwith lock.held(pathlib.Path({str(path)!r}), 'x'):\n"
+    code += (
+        f"from lmscaling.runtime import lock\nwith lock.held(pathlib.Path({str(path)!r}), 'x'):\n"
+    )
     subprocess.run([sys.executable, "-c", f"{code}    os.kill(os.getpid(), 9)"], check=False)
     assert path.exists()
     assert lock.holder(path) is None
@@ -160,7 +162,7 @@ def test_of_many_that_break_a_stale_lock_at_once_one_gets_it(path):
 
 def test_a_holder_whose_lock_was_broken_ends(path):
     code = f"import sys, time, pathlib; sys.path.insert(0, {str(ROOT / 'src')!r})\n"
-    code += "from lmscaling import lock; lock.BEAT_SECONDS = 0.05\n"
+    code += "from lmscaling.runtime import lock; lock.BEAT_SECONDS = 0.05\n"
     code += f"with lock.held(pathlib.Path({str(path)!r}), 'x'):\n    print(1, flush=True)\n"
     command = [sys.executable, "-c", f"{code}    time.sleep(60)"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
