@@ -4,8 +4,12 @@
 else that escapes is a bug of ours and keeps its traceback.
 """
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+TRY_AGAIN = os.EX_TEMPFAIL
+"""Exit code of a process that stopped early and whose next start goes on (75)."""
 
 
 class UserError(ValueError):

@@ -159,7 +159,9 @@ class Shards:
         self.corpora = grid.corpora
         self.trained = grid.tokens
         """Folder of the text that the cells train on."""
-        self.counts = {(t, split): grid.n_shards(t, split) for t in self.corpora for split in SPLITS}
+        self.counts = {
+            (t, split): grid.n_shards(t, split) for t in self.corpora for split in SPLITS
+        }
         self.hub_files = {
             (tokens, split): corpus.source.files(split)
             for tokens, corpus in self.corpora.items()

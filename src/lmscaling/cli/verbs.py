@@ -5,16 +5,14 @@ what it needs when it is called: a figure needs no torch, and a plan needs neith
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from lmscaling import files
 from lmscaling.config import sweeps
-from lmscaling.errors import UserError
+from lmscaling.errors import TRY_AGAIN, UserError
 
-LEFT = os.EX_TEMPFAIL
 """Exit code of ``gpu`` while something is left to do: call again."""
 
 
@@ -259,7 +257,7 @@ def gpu(args: argparse.Namespace) -> str:
     said, complete = run(args.study, args.out, args.validation, args.parts, args.minutes)
     print(said, flush=True)
     if not complete:
-        sys.exit(LEFT)
+        sys.exit(TRY_AGAIN)
     return ""
 
 

@@ -14,7 +14,6 @@ from lmscaling.device.session import Session
 from lmscaling.device.tasks import PARTS, lay_out, of_parts
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
-from lmscaling.records.run import LOCK
 from lmscaling.runtime import lock
 
 MEASURED = Path("results/measured")
@@ -60,7 +59,7 @@ def run(
     left = 60 * minutes - (time.monotonic() - begun)
     session = Session(out, of_parts(pieces, parts) if parts else pieces, here, left)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with lock.held(out / "scratch" / LOCK, f"{out} is being measured"):
+    with lock.hold(out / "scratch", f"{out} is being measured"):
         complete = session.run()
     return session.table(), complete
 

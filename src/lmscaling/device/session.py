@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from lmscaling.bench.checks.passed_checks import faults
 from lmscaling.device.tasks import PARTS, Piece, checks_of
+from lmscaling.errors import TRY_AGAIN
 from lmscaling.formatting import aligned
 from lmscaling.records import run as records
 from lmscaling.runtime import environment
@@ -159,7 +160,7 @@ class Session:
             )
             try:
                 process.communicate(piece.given, timeout=left)
-                return process.returncode, process.returncode == os.EX_TEMPFAIL
+                return process.returncode, process.returncode == TRY_AGAIN
             except subprocess.TimeoutExpired:
                 return _stop(process), True
             finally:

@@ -11,7 +11,6 @@ from typing import Any
 from lmscaling.config import study_file
 from lmscaling.files import read_json
 from lmscaling.formatting import aligned
-from lmscaling.records.run import LOCK
 from lmscaling.runtime import lock
 
 TAIL_BYTES = 65536
@@ -60,7 +59,7 @@ def _failed(study: Path, run: str) -> str:
     scratch = study / "scratch" / run
     logs = [study / "logs" / rule / f"{run}.log" for rule in ("train", "branch")]
     begun = [path for path in logs if path.is_file()]
-    if lock.holder(scratch / LOCK) or not (begun or scratch.exists()):
+    if lock.holder(scratch) or not (begun or scratch.exists()):
         return ""
     of_slurm = sorted(SLURM_LOGS.glob(f"rule_*/{run}/*.log"), key=lambda p: p.stat().st_mtime)
     for path in (*begun, *of_slurm[-1:]):

@@ -11,7 +11,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
-from lmscaling.records.run import LOCK, STATUSES
+from lmscaling.records.run import STATUSES
 from lmscaling.runtime import lock
 
 PLACES = ("runs", "scratch", "evaluations")
@@ -165,5 +165,5 @@ def _move(study: Path, paths: list[str]) -> Path:
 
 
 def _check_idle(folder: Path) -> None:
-    if who := lock.holder(folder / LOCK):
-        raise UserError(f"{folder.name} is at work, by {who.words}; stop its job first")
+    if who := lock.holder(folder):
+        raise UserError(f"{folder.name} is at work, by {who.description}; stop its job first")

@@ -16,7 +16,6 @@ from typing import Any
 from lmscaling.config import grid, study_file, sweeps
 from lmscaling.files import read_json
 from lmscaling.formatting import aligned
-from lmscaling.records.run import LOCK
 from lmscaling.runtime import lock
 
 TAIL_BYTES = 65536
@@ -96,16 +95,16 @@ def _row(study: Path, run: str, name: str) -> Row:
         hours = f"{made['train_seconds'] / 3600:.3g} h"
         note = "; ".join(filter(None, (hours, made["message"])))
         return Row(name, made["status"], f"{made['updates']:,}", note=note)
-    who = lock.holder(study / "scratch" / run / LOCK)
+    who = lock.holder(study / "scratch" / run)
     attempts = sorted((study / "scratch" / run).glob("attempt-*.jsonl"))
     if not attempts:
-        return Row(name, "starting", note=who.words) if who else Row(name, "waiting")
+        return Row(name, "starting", note=who.description) if who else Row(name, "waiting")
     rows = _tail(attempts[-1])
     updates = [row for row in rows if row.get("record") == "update"]
     end = rows[-1] if rows and rows[-1].get("record") == "end" else None
     age = f"last row {_age(time.time() - attempts[-1].stat().st_mtime)} ago"
     status = "running" if who else end["status"] if end else "stopped"
-    by = who.words if who else ""
+    by = who.description if who else ""
     if not updates:
         return Row(name, status, note="; ".join(filter(None, (by, age))))
     last = updates[-1]
