@@ -30,12 +30,12 @@ from lmscaling.records.timing import Measurement
 from lmscaling.runtime import environment, gpus, lock
 
 MEASURES = {
-    "time_step": "step",
-    "time_throughput": "step",
-    "tune_chunk": "step",
+    "time_step": "training_step",
+    "time_throughput": "training_step",
+    "tune_chunk": "training_step",
     "time_decode": "decode",
     "time_layer": "layer",
-    "copy_task": "copy",
+    "copy_task": "copy_task",
 }
 """The module of this package whose ``measure(sweep, point) -> Outcome`` measures a kind."""
 
