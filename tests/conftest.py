@@ -122,7 +122,7 @@ def write_tokens(
 
 
 def calibration(folder: Path, cell: Cell, **way: Any) -> Path:
-    """A calibration of this machine for a cell: all sequences at once, unless ``way`` replaces it."""
+    """A calibration of this machine for a cell; without ``way``, all sequences at once."""
     made = {
         "of": cell.calibration,
         "device": processor(),
