@@ -1,4 +1,4 @@
-# `make demo` and `make test` set up what they need: a bare clone, Python 3.11 or 3.12 and make.
+# `make demo` and `make test` install what they need. They need a clone, Python 3.11 or 3.12 and make.
 
 PYTHON ?= python3
 PIP_FLAGS ?=# e.g. --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple
@@ -7,9 +7,10 @@ INSTALLED := .venv/installed
 TESTABLE := .venv/installed-for-tests
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 STUDY ?= published
+TESTS ?= not slow and not ci
 MEASURED := $(if $(filter published,$(STUDY)),$(patsubst %/study.json,%,$(wildcard results/measured/*/study.json)))
 
-# `make gpu` sets up nothing: the Python of a machine that may have no network.
+# `make gpu` installs nothing: it uses the Python of a machine that may have no network.
 GPU_PYTHON ?= python3
 PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
@@ -20,11 +21,11 @@ GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 
 demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
 	@$(BIN)/snakemake --cores all --configfile config/demo.yaml --quiet all \
-		|| { echo "demo: failed; what the jobs said is in results/demo/logs/" >&2; exit 1; }
+		|| { echo "demo: failed; the logs of its jobs are in results/demo/logs/" >&2; exit 1; }
 	@echo "report: $(CURDIR)/results/demo/report.html"
 
-test: $(TESTABLE) ## run the tests
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+test: $(TESTABLE) ## run the tests, in ten minutes on two cores; TESTS="not slow" runs all that .ci/run does
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$(TESTS)" $(PYTEST_FLAGS)
 
 lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/ruff check src tests benchmarks
@@ -33,7 +34,7 @@ lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/snakefmt --check Snakefile workflow
 
-figures: $(INSTALLED) ## draw the published and measured numbers, or STUDY=demo what its records allow
+figures: $(INSTALLED) ## draw the published and measured numbers; with STUDY=demo, those of a study
 	@for folder in results/$(STUDY) $(MEASURED); do \
 		$(BIN)/python -m lmscaling figures $$folder || exit 1; \
 	done

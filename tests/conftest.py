@@ -52,18 +52,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-data",
         action="store_true",
-        help="fail, not skip, where real texts or published curves are missing",
+        help="fail where real texts or published curves are missing, instead of skipping",
     )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The file that takes longest first: what is left at the end would run on one core."""
+    """Start the longest file first; otherwise it would run alone at the end, on one core."""
     items.sort(key=lambda item: "slurm" not in item.keywords)
 
 
 @pytest.fixture
 def values() -> dict[str, Any]:
-    """The values of a tiny study; a test changes what it is about."""
+    """The values of a tiny study, for a test to change."""
     return copy.deepcopy(STUDY)
 
 
@@ -80,7 +80,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_shard(path: Path, tokens: np.ndarray, **values: Any) -> None:
-    """A shard and its sidecar; both say what their name says, unless ``values`` say else."""
+    """A shard and its sidecar, described by its name; ``values`` replace keys of the sidecar."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with shards.writing(path) as writer:
         writer.write(tokens)
@@ -103,9 +103,9 @@ def write_shard(path: Path, tokens: np.ndarray, **values: Any) -> None:
 def write_tokens(
     folder: Path, train: list[int], validation: list[int], row: Dataset | None = None
 ) -> Path:
-    """Shards of so many tokens each, from a fixed seed, and their manifest.
+    """Shards of random tokens from a fixed seed, with these lengths, and their manifest.
 
-    With a dataset row they look to a workflow as if they had been made from it.
+    With a dataset row, a workflow takes them for shards made from it.
     """
     rng = np.random.default_rng(0)
     splits: dict[Split, list[int]] = {"train": train, "validation": validation}
@@ -122,7 +122,7 @@ def write_tokens(
 
 
 def calibration(folder: Path, cell: Cell, **way: Any) -> Path:
-    """A calibration of this machine for a cell: all sequences at once unless ``way`` says else."""
+    """A calibration of this machine for a cell; without ``way``, all sequences at once."""
     made = {
         "of": cell.calibration,
         "device": processor(),
@@ -143,7 +143,7 @@ def real_data(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def ranks(real_data, tmp_path, monkeypatch):
-    """GPT-2's vocabulary as the verb writes it."""
+    """GPT-2's vocabulary as the verb ``vocabulary`` writes it."""
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(real_data / "tiktoken_cache"))
     vocabulary.fetch(tmp_path / "gpt2.tiktoken")
     return tmp_path / "gpt2.tiktoken"
@@ -151,7 +151,7 @@ def ranks(real_data, tmp_path, monkeypatch):
 
 @pytest.fixture
 def full_published(request: pytest.FixtureRequest) -> Path:
-    """Folder of the published numbers with the whole learning curves."""
+    """Folder of the published numbers with complete learning curves."""
     return _required(request, PUBLISHED)
 
 

@@ -18,7 +18,7 @@ def machine(monkeypatch, tmp_path):
     """A machine with three GPUs on which nothing runs."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(gpus.tempfile, "tempdir", None)
-    monkeypatch.setattr(gpus, "listed", lambda: THREE)
+    monkeypatch.setattr(gpus, "installed", lambda: THREE)
     monkeypatch.setattr(gpus, "RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.delenv(gpus.VISIBLE, raising=False)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
@@ -26,8 +26,8 @@ def machine(monkeypatch, tmp_path):
 
 HOLD = """
 import os, time
-from lmscaling import gpus
-gpus.listed = lambda: {gpus}
+from lmscaling.runtime import gpus
+gpus.installed = lambda: {gpus}
 with gpus.reserved({n}):
     print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
     time.sleep(60)

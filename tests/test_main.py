@@ -171,7 +171,7 @@ def test_reset_by_context_takes_every_run_of_it_and_with_a_status_those_of_both(
 
 
 def test_reset_leaves_a_run_that_is_being_trained(results):
-    with lock.held(results / "results/b/scratch/linear-s-ctx16-s0-33333333/lock", ""):
+    with lock.hold(results / "results/b/scratch/linear-s-ctx16-s0-33333333", ""):
         done = lmscaling("reset", "linear-s-ctx16-s0-33333333", cwd=results)
     assert done.returncode == 1
     assert "is in use by process" in done.stderr

@@ -71,7 +71,9 @@ def whole_lines(path):
 
 
 @pytest.mark.parametrize(
-    "kills", [20, pytest.param(100, marks=pytest.mark.slow)], ids=["20 kills", "100 kills"]
+    "kills",
+    [4, pytest.param(20, marks=pytest.mark.ci), pytest.param(100, marks=pytest.mark.slow)],
+    ids="{} kills".format,
 )
 def test_killed_at_random_moments_it_ends_as_if_undisturbed(long, manifest, tmp_path, kills):
     long = replace(long, budget=f"{60 * kills} updates")
@@ -87,7 +89,14 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(long, manifest, tmp_
     assert weights[0] == weights[1]
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        signal.SIGTERM,
+        pytest.param(signal.SIGUSR1, marks=pytest.mark.ci),
+        pytest.param(signal.SIGINT, marks=pytest.mark.ci),
+    ],
+)
 def test_asked_to_stop_it_saves_at_the_border_and_loses_nothing(long, manifest, tmp_path, sent):
     codes, _ = killed(long, manifest, tmp_path / "asked", [sent, sent])
     assert codes == [75, 75, 0]
@@ -98,6 +107,7 @@ def test_asked_to_stop_it_saves_at_the_border_and_loses_nothing(long, manifest, 
     assert f"asked to stop by {sent.name}" in log
 
 
+@pytest.mark.ci
 def test_time_that_was_trained_again_is_recorded_as_lost(long, manifest, tmp_path):
     killed(long, manifest, tmp_path / "killed", [signal.SIGKILL] * 3)
     record = read_json(tmp_path / "killed" / "run" / "run.json", "run")

@@ -24,7 +24,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def limited(cluster, tmp_path_factory):
-    """A run of 30 productive seconds in jobs of 20 seconds, begun before the other tests."""
+    """A run of 30 productive seconds in jobs of 20 seconds, started before the other tests."""
     study = Study(
         cluster, tmp_path_factory.mktemp("limit") / "x", budget="30 seconds", job_hours=20 / 3600
     )
@@ -32,8 +32,10 @@ def limited(cluster, tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def begun(limited):
-    """It takes long, and needs nobody."""
+def started(request):
+    """Starts the run of ``limited``, which takes long, before all tests if one of them uses it."""
+    if any("limited" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        request.getfixturevalue("limited")
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +69,7 @@ def assert_whole(study, run, n_attempts):
     return record, starts
 
 
+@pytest.mark.ci
 def test_preempted_runs_go_on_whatever_the_partition_does_with_them(cluster, tmp_path):
     studies = {
         name: Study(cluster, tmp_path / name, budget="4000 updates")
@@ -101,7 +104,7 @@ def test_a_killed_submitter_is_started_again_and_no_cell_is_trained_twice(cluste
             for line in cluster.jobs("%E|%Z", states="PENDING")
             if line.endswith(f"|{study.root}")
         ],
-        "job behind the first",
+        "job that waits for the first",
     )
     assert study.lock(run)["job"] == job
     assert waiting == [f"afterany:{job}(unfulfilled)"]
@@ -111,6 +114,7 @@ def test_a_killed_submitter_is_started_again_and_no_cell_is_trained_twice(cluste
     assert_whole(study, run, 1)
 
 
+@pytest.mark.ci
 def test_after_ctrl_c_the_same_command_goes_on(cluster, tmp_path):
     study = Study(cluster, tmp_path / "x", budget="4000 updates")
     (run,) = study.runs
@@ -185,6 +189,7 @@ def test_a_failing_cell_stops_no_other_and_is_named_at_the_end_with_what_to_do(s
     assert "Not a directory" in told or "File exists" in told
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("all_of_it", "n_attempts"), [(False, 1), (True, 2)])
 def test_a_run_is_whole_after_its_node_came_back(cluster, tmp_path, all_of_it, n_attempts):
     study = Study(cluster, tmp_path / "x", budget="4000 updates")
@@ -218,6 +223,7 @@ def test_one_command_goes_from_a_text_to_a_figure(cluster, tmp_path):
     assert {name for kind, name in jobs if kind == "rule"} == {"tokenize", "train"}
 
 
+@pytest.mark.ci
 def test_seventy_two_cells_are_submitted_in_seconds_each_with_what_it_needs(cluster, tmp_path):
     seeds = list(range(72))
     study = Study(
@@ -242,6 +248,7 @@ def test_seventy_two_cells_are_submitted_in_seconds_each_with_what_it_needs(clus
     cluster.run("scancel", "--partition=closed")
 
 
+@pytest.mark.ci
 def test_a_job_is_tried_again_as_often_as_its_budget_and_the_profile_ask_for(cluster, tmp_path):
     study = Study(cluster, tmp_path / "x", budget="60 seconds", job_hours=1 / 60)
     study.finish(study.start("--retries", "1", "--", *targets(study), partition="nowhere"), code=1)
@@ -266,6 +273,7 @@ def test_two_ranks_train_in_one_task_of_a_job(cluster, cell, tmp_path):
     assert (record["status"], record["updates"]) == ("done", 4)
 
 
+@pytest.mark.ci
 def test_a_budget_longer_than_a_job_is_spent_to_the_update_in_several(limited):
     study, snakemake = limited
     study.finish(snakemake)

@@ -34,8 +34,8 @@ def test_every_cell_has_its_line(study):
     live(study, runs[3], log(header(runs[3])))
     leave(study, runs[1], lock.Holder(host="node7", job="4711"))
     (study / "scratch" / runs[4]).mkdir()
-    leave(study, runs[4], lock.myself())
-    leave(study, runs[3], replace(lock.myself(), born=1.0))
+    leave(study, runs[4], lock.this_process())
+    leave(study, runs[3], replace(lock.this_process(), born=1.0))
     lines = {line.split()[0]: line for line in table.progress(study).splitlines()}
     names = [run.rpartition("-")[0] for run in runs]
     assert "done" in lines[names[0]]

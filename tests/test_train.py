@@ -301,20 +301,20 @@ def test_a_run_that_ended_while_another_waited_for_it_is_not_trained_again(
     before = places[2].read_bytes()
     places[2].rename(places[2].with_name("aside"))
     (places[1] / "run.json").unlink()
-    plain = lock.held
+    plain = lock.hold
 
-    def late(path, what):
+    def late(folder, activity):
         places[2].with_name("aside").rename(places[2])
-        return plain(path, what)
+        return plain(folder, activity)
 
-    monkeypatch.setattr(lock, "held", late)
+    monkeypatch.setattr(lock, "hold", late)
     run(cell)
     assert places[2].read_bytes() == before
 
 
 def test_two_processes_never_train_one_run(run, cell, places):
     with (
-        lock.held(places[1] / records.LOCK, ""),
+        lock.hold(places[1], ""),
         pytest.raises(UserError, match=f"is being trained by process {os.getpid()} on"),
     ):
         run(cell)

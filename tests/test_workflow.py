@@ -14,7 +14,7 @@ import yaml
 from conftest import ROOT, STUDY
 
 PARTS = ("Snakefile", "workflow", "config", "profiles", "default", "slurm", "src")
-FIGURES = {"style", "learning_curves", "context_scaling", "loss_by_position", "step_time"}
+FIGURES = {"learning_curves", "context_scaling", "loss_by_position", "step_time"}
 """Files of figures/ that the product here has: every figure is a job, and drawn in other tests."""
 TABLE = re.compile(r"^(?:local)?rule (\w+):$")
 
@@ -99,6 +99,11 @@ class Place:
         text = (self.root / path).read_text()
         assert old in text
         (self.root / path).write_text(text.replace(old, new, 1))
+
+    def same_times(self) -> None:
+        """Give all results one time of change."""
+        for path in self.results.rglob("*"):
+            os.utime(path, (1e9, 1e9))
 
     def study(self, **changes) -> None:
         values = yaml.safe_load((self.root / "tiny.yaml").read_text())
@@ -222,7 +227,7 @@ def test_a_comment_in_the_study_plans_nothing(place):
 def test_a_comment_or_a_blank_in_a_rule_plans_nothing(place):
     place.edit("workflow/rules/train.smk", "rule train:", "# a comment\nrule train:")
     place.edit(
-        "workflow/rules/train.smk", '" {params.calibration} --', '"  {params.calibration} --'
+        "workflow/rules/train.smk", '" --record {output.record}', '"  --record {output.record}'
     )
     assert place.plan() == []
 
@@ -234,6 +239,20 @@ def test_editing_a_figure_plans_that_figure_and_the_report(place):
         ("figure", "results/tiny/figures/context_scaling.svg"),
         ("report", "results/tiny/report.html"),
     ]
+
+
+def test_editing_a_helper_plans_the_figures_that_import_it(place):
+    def drawn_after_editing(helper):
+        path = place.root / "src/lmscaling" / helper
+        before = path.stat().st_mtime
+        path.touch()
+        figures = [Path(out).stem for rule, out in place.plan() if rule == "figure"]
+        os.utime(path, (before, before))
+        return figures
+
+    assert drawn_after_editing("figures/shared/curves.py") == ["learning_curves"]
+    assert drawn_after_editing("figures/shared/own_context.py") == sorted(FIGURES)
+    assert drawn_after_editing("fits/power_law.py") == []
 
 
 def test_deleted_tokens_and_a_new_cell_train_only_the_new_cell(place):
@@ -281,11 +300,13 @@ def test_results_copied_elsewhere_without_their_times_train_nothing(place, tmp_p
 def test_a_new_field_with_a_default_trains_nothing(place):
     field = '    novelty: float = 0.5\n    """A field that cells did not have before."""\n'
     old = "    protocol: dict[str, Positive] = field(default_factory=dict)\n"
-    place.edit("src/lmscaling/config.py", old, field + old)
+    place.edit("src/lmscaling/config/cell.py", old, field + old)
     assert place.trained() == []
     old = '    text: str = "text"\n    """Key that holds'
     place.edit(
-        "src/lmscaling/rows.py", old, field.replace("float", "str").replace("0.5", '"a"') + old
+        "src/lmscaling/config/datasets.py",
+        old,
+        field.replace("float", "str").replace("0.5", '"a"') + old,
     )
     assert place.trained() == []
 

@@ -1,10 +1,9 @@
-"""Files that appear whole or not at all, and locks.
+"""Files that appear whole or not at all.
 
 Every output is written under a unique name in its own folder, flushed to the disk and then
 renamed, so that a reader (or a rerun after a crash) never meets half a file.
 """
 
-import fcntl
 import glob
 import hashlib
 import json
@@ -23,19 +22,6 @@ from lmscaling.errors import UserError
 
 HOST = platform.node().replace(".", "_")
 DAY_SECONDS = 86_400
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock that ends with this process, however it ends.
-
-    Raises:
-        BlockingIOError: Another process holds it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
 
 
 @contextmanager

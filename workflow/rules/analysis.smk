@@ -1,21 +1,15 @@
 # From the records of all runs to figures and the report. Nothing here needs a GPU.
 
-EXPORTS = [f"<results>/store/{table}.parquet" for table in records.EXPORTS]
-
-
-# Numbers of others that the store holds beside the study's own.
-PUBLISHED = [f"results/published/{stem}.csv" for stem in records.PUBLISHED if STUDY.published]
-
 
 rule collect:
     input:
-        PUBLISHED,
+        FIGURES.published,
         "<results>/study.json",
-        collect("<results>/runs/{run}/run.json", run=RUNS),
-        collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS),
-        collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS),
+        collect("<results>/runs/{run}/run.json", run=RUNS.cells),
+        collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS.names),
+        collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS.names),
     output:
-        EXPORTS,
+        FIGURES.tables,
     log:
         "<results>/logs/collect.log",
     localrule: True
@@ -23,18 +17,10 @@ rule collect:
         "python -m lmscaling build-store {RESULTS} 2> {log}"
 
 
-def figure_source(wildcards):
-    return FIGURES[wildcards.figure]
-
-
 rule figure:
     input:
-        EXPORTS,
-        code=figure_source,
-        look=[
-            os.path.relpath(registry.PACKAGE / "figures" / "shared" / f"{shared}.py")
-            for shared in ("style", "speed", "curves", "map", "laws")
-        ],
+        FIGURES.tables,
+        code=FIGURES.sources,
     output:
         report(
             "<results>/figures/{figure}.svg",
@@ -46,6 +32,8 @@ rule figure:
         "<results>/figures/{figure}.csv",
     log:
         "<results>/logs/figure/{figure}.log",
+    wildcard_constraints:
+        figure=lms.any_of(FIGURES.names),
     localrule: True
     shell:
         "python -m lmscaling figure {wildcards.figure} {RESULTS}/store {RESULTS}/figures 2> {log}"
@@ -55,8 +43,8 @@ rule report:
     input:
         "<results>/study.json",
         "<results>/plan.json",
-        EXPORTS,
-        collect("<results>/figures/{figure}.{kind}", figure=FIGURES, kind=["svg", "csv"]),
+        FIGURES.tables,
+        collect("<results>/figures/{figure}.{kind}", figure=FIGURES.names, kind=["svg", "csv"]),
     output:
         "<results>/report.html",
     log:
@@ -66,12 +54,12 @@ rule report:
         "python -m lmscaling report {RESULTS} 2> {log}"
 
 
-# What the records and logs that exist allow, now. It declares no file, so that nothing is trained
+# Draws what the records and logs that exist allow. It declares no file, so that nothing is trained
 # for it and it can run beside a workflow that is at work.
 rule figures:
     localrule: True
     params:
-        json=json.dumps({"command": COMMAND, "study": config}),
+        json=RECORD,
     shell:
         "printf '%s\n' {params.json:q} | python -m lmscaling study {RESULTS}/study.json"
         " && python -m lmscaling figures {RESULTS}"

@@ -1,7 +1,16 @@
 # From the study file to its record, the cells, and what they will cost.
 
 
-# It also writes cells/<run>.json: a job for each of them would cost more than it writes.
+# To Snakemake a run that ended as oom or diverged is a success. A user wants to hear of it, too.
+onsuccess:
+    shell("python -m lmscaling status {RESULTS} --failed || true")
+
+
+onerror:
+    shell("python -m lmscaling status {RESULTS} --failed || true")
+
+
+# It also writes cells/<run>.json: a job for each of them would take longer than writing it.
 rule study:
     output:
         "<results>/study.json",
@@ -9,12 +18,12 @@ rule study:
         "<results>/logs/study.log",
     localrule: True
     params:
-        json=json.dumps({"command": COMMAND, "study": config}),
+        json=RECORD,
     shell:
         "printf '%s\n' {params.json:q} | python -m lmscaling study {output} 2> {log}"
 
 
-# With the calibrations that are there when it is made.
+# It reads the calibrations that exist when it runs.
 rule plan:
     input:
         "<results>/study.json",

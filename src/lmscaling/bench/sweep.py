@@ -26,17 +26,16 @@ from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_json
 from lmscaling.formatting import aligned
-from lmscaling.records.run import LOCK
 from lmscaling.records.timing import Measurement
 from lmscaling.runtime import environment, gpus, lock
 
 MEASURES = {
-    "time_step": "step",
-    "time_throughput": "step",
-    "tune_chunk": "step",
+    "time_step": "training_step",
+    "time_throughput": "training_step",
+    "tune_chunk": "training_step",
     "time_decode": "decode",
     "time_layer": "layer",
-    "copy_task": "copy",
+    "copy_task": "copy_task",
 }
 """The module of this package whose ``measure(sweep, point) -> Outcome`` measures a kind."""
 
@@ -69,7 +68,7 @@ def measure(
     fastest = read_json(chunks, "record of a sweep")["fastest"] if chunks else {}
     out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with lock.held(out / LOCK, f"{out} is being measured"), gpus.reserved(sweep.gpus):
+    with lock.hold(out, f"{out} is being measured"), gpus.reserved(sweep.gpus):
         found = _points(sweep, out, fastest, checks)
     write_json(out / "sweep.json", _summary(sweep, found))
     return table(sweep, found)

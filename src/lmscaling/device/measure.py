@@ -17,7 +17,6 @@ from lmscaling.device import plan
 from lmscaling.device.session import Session
 from lmscaling.errors import UserError
 from lmscaling.files import parse_json, read_json
-from lmscaling.records.run import LOCK
 from lmscaling.runtime import environment, lock
 
 MEASURED = Path("results/measured")
@@ -68,7 +67,7 @@ def measure(
     steps = plan.steps(study, out, kernels.names(gpus))
     session = Session(out, steps, device.value, end - time.monotonic())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with lock.held(out / "scratch" / LOCK, f"{out} is being measured"):
+    with lock.hold(out / "scratch", f"{out} is being measured"):
         complete = session.run()
     return session.table(), complete
 

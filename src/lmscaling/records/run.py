@@ -253,9 +253,6 @@ PUBLISHED = {
 }  # fmt: skip
 """Files of ``results/published/`` by stem, with their columns; what they mean is in its README."""
 
-LOCK = "lock"
-"""File in the scratch folder of a run that its trainer keeps locked."""
-
 EXPORTS = (
     "cells", "runs", "attempts", "updates", "validations", "spikes", "evaluations", "measurements",
     "ceilings", "kernel_times", "checks", "numerics",

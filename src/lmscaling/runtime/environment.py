@@ -1,4 +1,4 @@
-"""Where something was made: host, device, versions, commit. Written into its header and record."""
+"""Host, device, versions and commit of a run or a measurement, as its record keeps them."""
 
 import os
 import platform
@@ -41,23 +41,23 @@ def describe(gpus: int) -> dict[str, Any]:
 
 
 def complete(gpus: int) -> dict[str, Any]:
-    """The same with the compiler of kernels, the driver and its clocks.
+    """``describe`` with the compiler of the kernels, the driver and its clocks.
 
     Raises:
-        UserError: A GPU is wanted and there is none.
+        UserError: GPUs are asked for and this machine has none.
     """
     if gpus and not torch.cuda.is_available():
         raise UserError(
-            "this is measured on a GPU and this machine has none; "
+            "this measurement needs a GPU and this machine has none; "
             "gpus: 0 in the study file measures the CPU"
         )
-    described = describe(gpus)
-    described["versions"] |= versions_if_installed(COMPILERS)
-    return described | {"driver": driver() if gpus else {}}
+    values = describe(gpus)
+    values["versions"] |= versions_if_installed(COMPILERS)
+    return values | {"driver": driver() if gpus else {}}
 
 
 def driver() -> dict[str, str]:
-    """What nvidia-smi says of the first GPU; nothing where there is no nvidia-smi."""
+    """Driver, clocks and power limit of the first GPU; empty where there is no nvidia-smi."""
     command = ["nvidia-smi", "--id=0", f"--query-gpu={','.join(SMI)}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -67,26 +67,26 @@ def driver() -> dict[str, str]:
 
 
 def device_name(gpus: int) -> str:
-    """The name of the GPU that a process of a cell with so many GPUs uses, or of the CPU."""
+    """The name of the GPU that this process uses, or of the CPU if ``gpus`` is 0."""
     return torch.cuda.get_device_name() if gpus else processor()
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that decide how a run is computed."""
+    """Versions of the packages that a run is computed with."""
     return {"lmscaling": __version__} | {name: version(name) for name in PACKAGES}
 
 
 def versions_if_installed(names: tuple[str, ...]) -> dict[str, str]:
-    """Versions of packages that one can do without; those that are missing are left out."""
-    found = {}
+    """Versions of optional packages; those that are not installed are left out."""
+    installed = {}
     for name in names:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            installed[name] = version(name)
+    return installed
 
 
 def processor() -> str:
-    """The name of the CPU; Linux keeps it where ``platform`` does not look."""
+    """The name of the CPU, which ``platform`` does not find on Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -96,7 +96,7 @@ def processor() -> str:
 
 
 def git_commit() -> str | None:
-    """Commit of the source tree, with ``+`` if it was changed; None outside a repository."""
+    """Commit of the source tree, with ``+`` if files differ from it; None outside a repository."""
     here = Path(__file__).parent
     try:
         done = subprocess.run(

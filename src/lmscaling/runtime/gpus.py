@@ -1,10 +1,12 @@
-"""GPUs that a job has for itself, where nobody else gives them out.
+"""Reserving GPUs of this machine for one job, where no scheduler assigns them.
 
-Snakemake counts the GPUs of one machine but does not say which job has which, so each job locks as
-many as it needs, by a file that the system unlocks when the job ends, however it ends. Slurm gives
-out GPUs by itself; a job of it finds those it may use in ``CUDA_VISIBLE_DEVICES`` and locks these.
+Snakemake counts the GPUs of a machine but does not say which job may use which. So each job locks
+the GPUs that it needs, each by a file under the system's temporary folder. The system unlocks the
+file when the job ends, however it ends. Slurm assigns GPUs itself: a Slurm job finds them in
+``CUDA_VISIBLE_DEVICES`` and locks these.
 """
 
+import fcntl
 import os
 import random
 import subprocess
@@ -15,27 +17,26 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from lmscaling.files import locked
-
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+
 RETRY_SECONDS = (0.5, 1.5)
-"""Wait between two tries, drawn at random: jobs that begin together should not try together."""
+"""Range of the random wait between two tries, so that jobs that start together do not collide."""
 
 
 @contextmanager
 def reserved(n: int) -> Iterator[None]:
-    """Hold n GPUs and show no others to CUDA, which must not have been asked for its GPUs yet.
+    """Reserve n GPUs during the block and hide the others from CUDA.
 
-    Waits until n are free. Does nothing for n = 0, on a machine without ``nvidia-smi`` or with
-    fewer GPUs, and in a process that was started by one that holds them.
+    Waits until n GPUs are free. Call it before CUDA is initialized. It does nothing for n = 0, on a
+    machine without ``nvidia-smi`` or with fewer GPUs, and in a rank, whose parent holds the GPUs.
     """
-    candidates = visible(os.environ.get(VISIBLE), listed()) if n else []
+    candidates = visible(os.environ.get(VISIBLE), installed()) if n else []
     if len(candidates) < n or not n or "LOCAL_RANK" in os.environ:
         yield
         return
     before = os.environ.get(VISIBLE)
-    with ExitStack() as held:
-        os.environ[VISIBLE] = ",".join(_lock(n, candidates, held))
+    with ExitStack() as locks:
+        os.environ[VISIBLE] = ",".join(_lock(n, candidates, locks))
         try:
             yield
         finally:
@@ -44,35 +45,51 @@ def reserved(n: int) -> Iterator[None]:
                 os.environ[VISIBLE] = before
 
 
-def _lock(n: int, candidates: list[str], held: ExitStack) -> list[str]:
-    """The first n GPUs that are free at one time; waiting holds none, so that nobody is stuck."""
-    told = False
+def _lock(n: int, candidates: list[str], locks: ExitStack) -> list[str]:
+    """Lock the first n GPUs that are free at the same time.
+
+    It holds no lock while it waits, so that two jobs never wait for each other.
+    """
+    waiting = False
     while True:
-        with ExitStack() as tried:
-            found = []
+        with ExitStack() as attempt:
+            free = []
             for gpu in candidates:
                 try:
-                    tried.enter_context(locked(_folder() / f"{gpu}.lock"))
+                    attempt.enter_context(_locked(_folder() / f"{gpu}.lock"))
                 except BlockingIOError:
                     continue
-                found.append(gpu)
-                if len(found) == n:
-                    held.push(tried.pop_all())
-                    return found
-        if not told:
+                free.append(gpu)
+                if len(free) == n:
+                    locks.push(attempt.pop_all())
+                    return free
+        if not waiting:
             print(f"gpus: waiting for {n} of {len(candidates)} GPUs", file=sys.stderr, flush=True)
-            told = True
+            waiting = True
         time.sleep(random.uniform(*RETRY_SECONDS))
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that ends with this process.
+
+    Raises:
+        BlockingIOError: Another process holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
 
 
 def _folder() -> Path:
     return Path(tempfile.gettempdir()) / f"lmscaling-gpus-{os.getuid()}"
 
 
-def listed() -> list[tuple[str, str]]:
-    """Index and UUID of every GPU, by ``nvidia-smi``; nothing where there is none.
+def installed() -> list[tuple[str, str]]:
+    """Index and UUID of every GPU, from ``nvidia-smi``; empty where there is none.
 
-    CUDA is not asked: a process that did could not be forked any more.
+    CUDA is not asked, because a process that has initialized CUDA cannot be forked.
     """
     command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
@@ -91,10 +108,10 @@ def visible(setting: str | None, gpus: list[tuple[str, str]]) -> list[str]:
     """
     if setting is None:
         return [uuid for _, uuid in gpus]
-    found: list[str] = []
+    allowed: list[str] = []
     for entry in filter(None, (part.strip() for part in setting.split(","))):
         match = [uuid for index, uuid in gpus if entry == index or uuid.startswith(entry)]
         if not match:
             break
-        found.append(match[0])
-    return found
+        allowed.append(match[0])
+    return allowed

@@ -1,10 +1,11 @@
-"""A lock between jobs on different nodes: a file that says who holds it and shows that he lives.
+"""A lock on a folder between jobs on different nodes: a file that names its holder.
 
-It must work on a file system that nodes share, so it asks for no more than NFS promises: a hard
-link appears once or not at all, a rename is whole, and who opens a file sees its present times.
-``flock`` is not among that. The holder touches the file every ``BEAT_SECONDS``. A lock is *stale*
-if its process or its Slurm job is known to have ended, or if it was silent for ``STALE_SECONDS``;
-whoever wants it then breaks it and says so. A holder whose lock was broken ends at once.
+It must work on a file system that nodes share, so it relies only on what NFS guarantees: creating a
+hard link either succeeds or fails, a rename is atomic, and opening a file shows its current times.
+NFS does not guarantee ``flock``. The holder touches the file every ``BEAT_SECONDS``. A lock is
+*stale* if the process or the Slurm job of its holder is known to have ended, or if the file was not
+touched for ``STALE_SECONDS``. Another process that wants a stale lock breaks it and says so. A
+holder whose lock was broken exits at once.
 """
 
 import json
@@ -23,19 +24,20 @@ from typing import BinaryIO
 
 import psutil
 
-from lmscaling.errors import UserError
+from lmscaling.errors import TRY_AGAIN, UserError
+
+NAME = "lock"
+"""Name of the file in the folder that is locked."""
 
 BEAT_SECONDS = 20.0
-"""Time between two signs of life."""
+"""Time between two touches by the holder."""
 
 STALE_SECONDS = 300.0
-"""Silence after which a holder counts as gone: a busy file server may delay several beats."""
+"""Time without a touch after which a holder counts as gone; a busy file server may delay several
+touches."""
 
-LOOK_SECONDS = 1.0
-"""Time between two looks at a lock that somebody else holds."""
-
-LOST = 75
-"""Exit code of a holder whose lock was broken (EX_TEMPFAIL): another process goes on with it."""
+POLL_SECONDS = 1.0
+"""Time between two looks at a lock that another process holds."""
 
 ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -45,30 +47,30 @@ ENDED = {
 
 
 class Busy(UserError):
-    """Somebody else holds the lock, and lives."""
+    """Another process holds the lock and is running."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """What a lock says of the process that holds it."""
+    """What the file of a lock says about the process that holds it."""
 
     host: str = ""
     namespace: str = ""
-    """Boot and process namespace: a process number means something in one of them only."""
+    """Boot and process namespace: only within one does a process number identify a process."""
     pid: int = 0
     born: float = 0.0
-    """Start of the process, seconds since 1970: a number alone may have been given again."""
+    """Start of the process, seconds since 1970, for process numbers are reused."""
     job: str = ""
     """Slurm job, or empty."""
     cluster: str = ""
 
     @property
-    def words(self) -> str:
-        """Who it is, for people."""
+    def description(self) -> str:
+        """For people: the job or the process, and its host."""
         return f"{f'job {self.job}' if self.job else f'process {self.pid}'} on {self.host or '?'}"
 
 
-def myself() -> Holder:
+def this_process() -> Holder:
     """This process as a holder."""
     return Holder(
         host=socket.gethostname(),
@@ -80,104 +82,116 @@ def myself() -> Holder:
     )
 
 
-def holder(path: Path) -> Holder | None:
-    """Who holds a lock as far as its file tells; None if nobody does or the lock is stale."""
-    found = _read(path)
-    if found is None:
+def holder(folder: Path) -> Holder | None:
+    """The holder of the lock on a folder; None if there is no lock or it is stale."""
+    state = _read(folder / NAME)
+    if state is None:
         return None
-    who, beat = found
-    lives = _lives(who)
-    silent = time.time() - beat
-    return who if (silent < STALE_SECONDS if lives is None else lives) else None
+    who, touched = state
+    running = _is_running(who)
+    silent = time.time() - touched
+    return who if (silent < STALE_SECONDS if running is None else running) else None
 
 
 @contextmanager
-def held(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock; ``what`` is said of it if somebody else does.
+def hold(folder: Path, activity: str) -> Iterator[None]:
+    """Hold the lock on a folder during the block.
+
+    Args:
+        folder: What to lock; it is created.
+        activity: What the holder does, for the error of the others: "run r is being trained".
 
     Raises:
-        Busy: Its holder lives. Waits for a sign of life, or for ``STALE_SECONDS`` without one.
+        Busy: Another process holds the lock and is running. To find this out of a process on
+            another node, it waits for the next touch, at most ``STALE_SECONDS``.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    mine = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / NAME
+    mine = _temporary(path)
     with mine.open("w+b") as file:
-        file.write(json.dumps(asdict(myself())).encode())
+        file.write(json.dumps(asdict(this_process())).encode())
         file.flush()
         os.fsync(file.fileno())
         try:
-            _take(path, mine, file, what)
+            _acquire(path, mine, file, activity)
         finally:
             mine.unlink()
         released = threading.Event()
-        beating = threading.Thread(target=_beat, args=(path, file, released), daemon=True)
-        beating.start()
+        toucher = threading.Thread(target=_keep_touching, args=(path, file, released), daemon=True)
+        toucher.start()
         try:
             yield
         finally:
             released.set()
-            beating.join()
+            toucher.join()
             if _is_mine(path, file):
                 path.unlink()
 
 
-def _take(path: Path, mine: Path, file: BinaryIO, what: str) -> None:
+def _acquire(path: Path, mine: Path, file: BinaryIO, activity: str) -> None:
     """Link our file to the name of the lock, as soon as it is free or stale."""
     seen: float | None = None
-    while not _linked(mine, path):
-        found = _read(path)
-        if found is None:
+    while not _link(mine, path):
+        state = _read(path)
+        if state is None:
             continue
-        who, beat = found
-        os.utime(file.fileno())  # the server's clock gives both times
-        silent = os.fstat(file.fileno()).st_mtime - beat
-        reason = _over(who, silent)
-        if reason:
-            _break(path, found, f"{what}: the lock of {who.words} is broken, for {reason}")
+        who, touched = state
+        os.utime(file.fileno())  # then both times are of the server's clock
+        silent = os.fstat(file.fileno()).st_mtime - touched
+        if reason := _why_stale(who, silent):
+            _break(path, state, f"{activity}: the lock of {who.description} is broken: {reason}")
             continue
-        if _lives(who) or (seen is not None and seen != beat):
-            raise Busy(f"{what} by {who.words}")
-        seen = beat
-        time.sleep(LOOK_SECONDS)
+        if _is_running(who) or (seen is not None and seen != touched):
+            raise Busy(f"{activity} by {who.description}")
+        seen = touched
+        time.sleep(POLL_SECONDS)
 
 
-def _linked(mine: Path, path: Path) -> bool:
-    """Whether the lock is ours now."""
+def _temporary(path: Path) -> Path:
+    """A unique hidden name beside a file."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+def _link(mine: Path, path: Path) -> bool:
+    """Give our file a second name; whether it worked."""
     try:
         os.link(mine, path)
     except FileExistsError:
-        # A server whose answer was lost is asked again, and then says that the file exists.
+        # If the answer of an NFS server is lost, the request is sent again and finds its own link.
         return mine.stat().st_nlink == 2
     return True
 
 
 def _read(path: Path) -> tuple[Holder, float] | None:
-    """Who a lock names and when he last gave a sign of life; None if there is no lock."""
+    """The holder of a lock and when it last touched the file; None if there is no lock."""
     try:
-        with path.open("rb") as file:  # opened, not only asked: NFS may keep old times otherwise
-            text, beat = file.read(), os.fstat(file.fileno()).st_mtime
+        with path.open("rb") as file:  # without opening the file, NFS may show old times
+            text, touched = file.read(), os.fstat(file.fileno()).st_mtime
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return Holder(**json.loads(text)), beat
+        return Holder(**json.loads(text)), touched
     except (ValueError, TypeError):
-        return Holder(), beat  # of another version
+        return Holder(), touched  # of another version
 
 
-def _over(who: Holder, silent: float) -> str:
+def _why_stale(who: Holder, silent: float) -> str:
     """Why it is certain that a holder has ended; empty if it is not."""
-    lives, me = _lives(who), myself()
-    if lives is False:
+    running, me = _is_running(who), this_process()
+    if running is False:
         return "its process has ended"
-    if lives is None and who.job and who.cluster == me.cluster:
+    if running is None and who.job and who.cluster == me.cluster:
         if who.job == me.job:
             return "this job was requeued"
         if silent > 2 * BEAT_SECONDS and _job_has_ended(who.job):
-            return "the job has ended"
-    return f"it was silent for {silent:.0f} s" if lives is None and silent > STALE_SECONDS else ""
+            return "its job has ended"
+    if running is None and silent > STALE_SECONDS:
+        return f"it was not touched for {silent:.0f} s"
+    return ""
 
 
-def _lives(who: Holder) -> bool | None:
-    """Whether a process of this host lives; None if it is of another."""
+def _is_running(who: Holder) -> bool | None:
+    """Whether a process of this host is running; None if it is of another host."""
     if (who.host, who.namespace) != (socket.gethostname(), _namespace()):
         return None
     try:
@@ -197,57 +211,58 @@ def _namespace() -> str:
 
 
 def _job_has_ended(job: str) -> bool:
-    """Whether Slurm is at hand and says so."""
+    """Whether Slurm says that a job has ended; False if Slurm does not answer."""
     command = ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"]
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        listing = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    if asked.returncode:
-        return "Invalid job id" in asked.stderr
-    return not set(asked.stdout.split()) - ENDED
+    if listing.returncode:
+        return "Invalid job id" in listing.stderr
+    return not set(listing.stdout.split()) - ENDED
 
 
-def _break(path: Path, judged: tuple[Holder, float], said: str) -> None:
-    """Take away the lock that was judged, and no other.
+def _break(path: Path, stale: tuple[Holder, float], message: str) -> None:
+    """Remove a lock, if it is still the one that was found stale.
 
-    One process at a time may do it: nobody else can then have put his own lock in its place between
-    the look and the removal.
+    Only one process at a time may do this. Otherwise another process could put its own lock there
+    between the check and the removal.
     """
     turn = path.with_name(f"{path.name}.breaking")
-    mine = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    mine = _temporary(path)
     mine.touch()
     try:
-        if _linked(mine, turn):
+        if _link(mine, turn):
             try:
-                if _read(path) == judged:
+                if _read(path) == stale:
                     path.unlink()
-                    print(said, file=sys.stderr, flush=True)
+                    print(message, file=sys.stderr, flush=True)
             finally:
                 turn.unlink()
         else:
-            _pass_over(turn, mine.stat().st_mtime)
+            _await_turn(turn, mine.stat().st_mtime)
     finally:
         mine.unlink()
 
 
-def _pass_over(turn: Path, now: float) -> None:
-    """Wait for the process whose turn it is, or end its turn if it was killed in it."""
+def _await_turn(turn: Path, now: float) -> None:
+    """Wait for the process that breaks a lock, or end its turn if it was killed meanwhile."""
     with suppress(FileNotFoundError):
         if now - turn.stat().st_mtime > STALE_SECONDS:
             turn.unlink()
-    time.sleep(LOOK_SECONDS / 20)
+    time.sleep(POLL_SECONDS / 20)
 
 
-def _beat(path: Path, file: BinaryIO, released: threading.Event) -> None:
+def _keep_touching(path: Path, file: BinaryIO, released: threading.Event) -> None:
+    """Touch the lock until it is released; exit the process if another one has taken it."""
     while not released.wait(BEAT_SECONDS):
         try:
             os.utime(file.fileno())
         except OSError:
-            continue  # if the file is gone for good, the next line tells
+            continue  # if the file is gone for good, _is_mine finds out
         if not _is_mine(path, file):
             print(f"{path} was taken over by another process", file=sys.stderr, flush=True)
-            os._exit(LOST)
+            os._exit(TRY_AGAIN)
 
 
 def _is_mine(path: Path, file: BinaryIO) -> bool:

@@ -12,7 +12,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
-from lmscaling.records.run import LOCK, STATUSES
+from lmscaling.records.run import STATUSES
 from lmscaling.runtime import lock
 
 FOLDERS = ("runs", "scratch", "evaluations")
@@ -171,5 +171,5 @@ def _move(study: Path, paths: list[str]) -> Path:
 
 
 def _check_idle(folder: Path) -> None:
-    if holder := lock.holder(folder / LOCK):
+    if holder := lock.holder(folder):
         raise UserError(f"{folder.name} is in use by {holder.words}; stop its job first")

@@ -18,7 +18,6 @@ from lmscaling.config import study_file, sweeps
 from lmscaling.config.grid import Grid
 from lmscaling.files import read_json
 from lmscaling.formatting import aligned
-from lmscaling.records.run import LOCK
 from lmscaling.runtime import lock
 
 TAIL_BYTES = 65536
@@ -131,7 +130,7 @@ def _row(study: Path, run: str, name: str) -> Row:
         hours = f"{record['train_seconds'] / 3600:.3g} h"
         note = _joined(hours, record["message"])
         return Row(name, record["status"], f"{record['updates']:,}", note=note)
-    holder = lock.holder(study / "scratch" / run / LOCK)
+    holder = lock.holder(study / "scratch" / run)
     attempts = sorted((study / "scratch" / run).glob("attempt-*.jsonl"))
     if not attempts:
         return Row(name, "starting", note=holder.words) if holder else Row(name, "waiting")
@@ -160,7 +159,7 @@ def _failure(study: Path, run: str) -> str:
     scratch = study / "scratch" / run
     logs = [study / "logs" / rule / f"{run}.log" for rule in ("train", "branch")]
     logs = [path for path in logs if path.is_file()]
-    if lock.holder(scratch / LOCK) or not (logs or scratch.exists()):
+    if lock.holder(scratch) or not (logs or scratch.exists()):
         return ""
     slurm = sorted(SLURM_LOGS.glob(f"rule_*/{run}/*.log"), key=lambda path: path.stat().st_mtime)
     logs += slurm[-1:]

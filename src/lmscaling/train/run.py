@@ -28,7 +28,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.data.stream import Stream
-from lmscaling.errors import UserError
+from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.files import read_json
 from lmscaling.plan import estimate
 from lmscaling.records import run as records
@@ -38,9 +38,6 @@ from lmscaling.train.callback import Boundary, Writer
 from lmscaling.train.ledger import Ledger, entries, hopeless
 from lmscaling.train.log import Log, publish, published
 from lmscaling.train.module import Training
-
-INTERRUPTED = 75
-"""Exit code of an attempt that was asked to stop (EX_TEMPFAIL): try again."""
 
 
 def train(
@@ -97,7 +94,7 @@ def _train(
         _fit(Boundary(cell, None, _resume(module, scratch, record)), module)
         return None
     # A workflow that is started twice submits the same run twice.
-    with lock.held(scratch / records.LOCK, f"run {scratch.name} is being trained"):
+    with lock.hold(scratch, f"run {scratch.name} is being trained"):
         if record.exists():  # whoever had the lock has finished
             return records.Run(**read_json(record, "run record"))
         return _attempt(module, scratch, record, way, deadline)
@@ -132,7 +129,7 @@ def _attempt(
         )
         log.write(end)
         if boundary.status not in records.STATUSES:
-            sys.exit(INTERRUPTED)
+            sys.exit(TRY_AGAIN)
         run = _record(module, boundary, ledger, end, described)
         with _undisturbed():
             if module.updates:

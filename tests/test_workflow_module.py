@@ -1,0 +1,237 @@
+"""What the rules ask, without Snakemake: names, patterns, inputs, resources and options."""
+
+import json
+import re
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from lmscaling import registry, workflow
+from lmscaling.config import grid
+from lmscaling.config.sweeps import KINDS
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    """The working directory, with nothing done."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def study(values):
+    """A study that has everything the rules can ask about."""
+    return values | {
+        "budget": "60 minutes",
+        "job_hours": 0.5,
+        "gpus": 2,
+        "calibrate": {"attention": "linear"},
+        "branches": {"attention": "linear", "shares": [0.5]},
+        "evaluate": {"attention": "linear", "datasets": ["lines"]},
+        "speed": {
+            "limit_seconds": 60,
+            "repeats": 3,
+            "point_seconds": 0.01,
+            "time_step": {"sizes": ["s"], "contexts": [16], "implementations": ["softmax"]},
+            "tune_chunk": {"implementations": ["linear/chunked"], "chunks": [8]},
+        },
+    }
+
+
+def runs(study, in_job=False, on_slurm=False):
+    return workflow.Runs(grid.expand(study), in_job, lambda: on_slurm)
+
+
+def of(**names):
+    """The wildcards of a job."""
+    return SimpleNamespace(**names)
+
+
+def name_in(names, part):
+    (name,) = (name for name in names if part in name)
+    return name
+
+
+def leave(folder, path, text="{}"):
+    """An output that exists."""
+    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    (folder / path).write_text(text)
+
+
+def test_any_of_matches_the_names_and_nothing_else():
+    pattern = workflow.any_of(["a.b", "c"])
+    assert [bool(re.fullmatch(pattern, x)) for x in ("a.b", "c", "axb", "")] == [1, 1, 0, 0]
+    assert not re.search(workflow.any_of([]), "anything")
+
+
+def test_the_record_names_the_study_files_that_were_given(folder):
+    record = json.loads(workflow.study_record({"a": 1}, [folder / "x.yaml", folder / "y.yaml"]))
+    assert record["command"] == "snakemake --cores all --configfile x.yaml --configfile y.yaml"
+    assert record["study"] == {"a": 1}
+
+
+def test_only_runs_without_a_record_match_but_inside_a_job_all_do(study, folder):
+    done = name_in(runs(study).trunks, "softmax")
+    leave(folder, f"results/tiny/runs/{done}/run.json")
+    open_run = name_in(runs(study).trunks, "linear")
+    assert runs(study).pattern(runs(study).trunks) == re.escape(open_run)
+    pattern = runs(study, in_job=True).pattern(runs(study).trunks)
+    assert re.fullmatch(pattern, done)
+    assert re.fullmatch(pattern, open_run)
+
+
+@pytest.mark.parametrize(("gpus", "threads", "mem"), [(0, 1, "4GB"), (2, 8, "64GB")])
+def test_a_training_job_asks_for_what_its_gpus_need(study, gpus, threads, mem):
+    jobs = runs(study | {"gpus": gpus})
+    job = of(run=name_in(jobs.trunks, "softmax"))
+    assert (jobs.gpus(job), jobs.threads(job), jobs.mem(job)) == (gpus, threads, mem)
+    assert jobs.minutes(job) == 30
+
+
+def test_a_branch_reads_its_trunk_and_only_measured_runs_read_a_calibration(study):
+    jobs = runs(study)
+    trunk = name_in(jobs.trunks, "linear")
+    (branch,) = jobs.branches
+    assert jobs.trunk(of(run=branch)) == f"results/tiny/runs/{trunk}/run.json"
+    assert len(jobs.calibration(of(run=branch))) == 1
+    assert jobs.calibration(of(run=name_in(jobs.trunks, "softmax"))) == []
+
+
+def test_options_of_train_are_those_that_the_job_has(study):
+    run = of(run=name_in(runs(study).trunks, "linear"))
+    assert runs(study).options(run, of(calibration=[])) == ""
+    assert runs(study).options(run, of(calibration="c.json")) == "--calibration c.json"
+    assert runs(study, in_job=True).options(run, of(calibration=[])) == "--stop-after 1620"
+
+
+def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run(study, monkeypatch):
+    calls = []
+
+    def dependencies(rules):
+        calls.append(rules)
+        return {run: " --dependency=afterany:7"}
+
+    monkeypatch.setattr(workflow.slurm, "dependencies", dependencies)
+    jobs = runs(study, on_slurm=True)
+    run, other = jobs.trunks
+    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --dependency=afterany:7"
+    assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
+    assert calls == [["train", "branch"]]
+    assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
+    assert len(calls) == 1
+
+
+def test_a_budget_longer_than_a_job_asks_for_further_jobs_by_rule(study):
+    assert runs(study).further_jobs() == {"train": 4, "branch": 0}
+    assert runs(study | {"branches": None, "job_hours": 24}).further_jobs() == {"train": 0}
+
+
+def test_calibrations_take_one_gpu_and_are_made_once(study, folder):
+    calibrations = workflow.Calibrations(grid.expand(study))
+    (name,) = calibrations.cells
+    assert calibrations.gpus(of(calibration=name)) == 1
+    assert calibrations.cell(of(calibration=name)).startswith("results/tiny/cells/linear-s-")
+    assert calibrations.pattern == re.escape(name)
+    leave(folder, f"results/tiny/calibrations/{name}.json")
+    assert calibrations.pattern == "(?!)"
+
+
+def test_shards_of_training_read_validation_and_what_is_fetched(study):
+    hub = {
+        "kind": "hub", "repository": "o/t", "revision": "1" * 40, "shards": 2, "documents": [9],
+        "train": "t.{shard:05d}.gz", "validation": "v.{shard:05d}.gz",
+    }  # fmt: skip
+    shards = workflow.Shards(grid.expand(study | {"datasets": {"lines": hub}}))
+    (tokens,) = shards.corpora
+    assert tokens == shards.trained
+    job = of(shard=f"{tokens}/train-00001", tokens=tokens)
+    inputs = shards.inputs(job)
+    assert inputs == {
+        "validation": [f"results/tiny/tokens/{tokens}/validation-00000.json"],
+        "source": f"results/tiny/sources/{tokens}/t.00001.gz",
+    }
+    arguments = shards.arguments(job, inputs, of(bin="x.bin"))
+    assert arguments == f"train 1 x.bin --source {inputs['source']}"
+    assert (shards.n_train(job), shards.n_validation(job)) == (2, 1)
+    assert [path[-15:] for path in shards.sidecars(job)] == [
+        "tion-00000.json", "rain-00000.json", "rain-00001.json",
+    ]  # fmt: skip
+    assert "validation" not in shards.inputs(of(shard=f"{tokens}/validation-00000"))
+
+
+def test_shards_that_exist_match_no_rule(study, folder):
+    shards = workflow.Shards(grid.expand(study))
+    (tokens,) = shards.corpora
+    assert re.fullmatch(shards.pattern, f"{tokens}/train-00000")
+    files = shards.corpora[tokens].source.files("train")[0]
+    leave(folder, f"results/tiny/tokens/{tokens}/train-00000.bin")
+    sidecar = json.dumps({"source": {"files": files}})
+    leave(folder, f"results/tiny/tokens/{tokens}/train-00000.json", sidecar)
+    assert not re.fullmatch(shards.pattern, f"{tokens}/train-00000")
+    assert re.fullmatch(shards.pattern, f"{tokens}/validation-00000")
+
+
+def test_an_evaluation_that_exists_is_made_again_only_with_its_run(study, folder):
+    def pattern():
+        return workflow.Evaluations(grid.expand(study), runs(study)).pattern
+
+    evaluations = workflow.Evaluations(grid.expand(study), runs(study))
+    (name,) = evaluations.names
+    run, tokens = name.split("/")
+    assert evaluations.record(of(evaluation=name)) == f"results/tiny/runs/{run}/run.json"
+    assert (
+        evaluations.manifest(of(evaluation=name)) == f"results/tiny/tokens/{tokens}/manifest.json"
+    )
+    assert evaluations.gpus(of(evaluation=name)) == 1
+    leave(folder, f"results/tiny/evaluations/{name}.jsonl")
+    assert pattern() == re.escape(name)
+    leave(folder, f"results/tiny/runs/{run}/run.json")
+    assert pattern() == "(?!)"
+
+
+def test_a_sweep_of_steps_reads_the_chunks_tuned_for_its_size(study, folder):
+    sweeps = workflow.Sweeps(grid.expand(study))
+    step, tune = (name_in(sweeps.names, kind) for kind in ("time_step", "tune_chunk"))
+    chunks = [f"results/tiny/speed/{tune}/sweep.json"]
+    assert sweeps.chunks(of(sweep=step)) == chunks
+    assert sweeps.chunks(of(sweep=tune)) == []
+    assert sweeps.options(of(sweep=step), of(chunks=chunks[0])) == f"--chunks {chunks[0]}"
+    assert sweeps.options(of(sweep=tune), of(chunks=[])) == ""
+    assert sweeps.gpus(of(sweep=step)) == 1
+
+
+def test_a_sweep_with_all_points_settled_matches_no_rule_and_a_rule_only_its_kind(study, folder):
+    sweeps = workflow.Sweeps(grid.expand(study))
+    assert set(sweeps.kinds) == set(KINDS)
+    step = name_in(sweeps.names, "time_step")
+    assert sweeps.pattern("time_step") == re.escape(step)
+    assert sweeps.pattern("copy_task") == "(?!)"
+    statuses = {point.name: "done" for point in sweeps.names[step].points}
+    leave(folder, f"results/tiny/speed/{step}/sweep.json", json.dumps({"statuses": statuses}))
+    assert sweeps.pattern("time_step") == "(?!)"
+
+
+def test_a_figure_depends_on_its_module_and_on_what_it_imports():
+    def importers(helper):
+        path = registry.PACKAGE / helper
+        return {name for name in registry.figures() if path in registry.figure_sources(name)}
+
+    everything = set(registry.figures())
+    assert importers("figures/surface.py") == {"surface"}
+    assert importers("figures/__init__.py") == everything
+    assert importers("figures/shared/own_context.py") == everything  # by figures/__init__.py
+    assert {"time_law"} <= importers("fits/power_law.py") < everything
+    assert {"time_law", "surface"} <= importers("fits/newton.py") < everything
+    assert {name for name in everything if "learning_curves" in name} == importers(
+        "figures/shared/curves.py"
+    )
+
+
+def test_the_sources_of_all_figures_are_found_in_a_tenth_of_a_second(study):
+    figures = workflow.Figures(grid.expand(study))
+    registry._imported_files.cache_clear()
+    began = time.process_time()
+    for name in figures.names:
+        assert any(path.endswith(f"figures/{name}.py") for path in figures.sources(of(figure=name)))
+    assert time.process_time() - began < 0.1
