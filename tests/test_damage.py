@@ -61,13 +61,13 @@ def unpacked(path):
 
 
 SOURCES = {
-    "a flipped bit": (lambda p: flipped(p, p.stat().st_size // 2), "is not whole gzip"),
+    "a flipped bit": (lambda p: flipped(p, p.stat().st_size // 2), "is not valid gzip"),
     "a gzip cut in the middle": (
         lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]),
-        "is not whole gzip: .*end-of-stream",
+        "is not valid gzip: .*end-of-stream",
     ),
-    "a gzip cut by one byte": (lambda p: p.write_bytes(p.read_bytes()[:-1]), "is not whole gzip"),
-    "zeros": (lambda p: p.write_bytes(bytes(p.stat().st_size)), "is not whole gzip: Not a gzipped"),
+    "a gzip cut by one byte": (lambda p: p.write_bytes(p.read_bytes()[:-1]), "is not valid gzip"),
+    "zeros": (lambda p: p.write_bytes(bytes(p.stat().st_size)), "is not valid gzip: Not a gzipped"),
     "an empty file": (lambda p: p.write_bytes(b""), "has 0 documents; allowed: 400"),
     "a line that is no JSON": (
         lambda p: repacked(p, b'{"text": "a"}\n{"text": \n'),
@@ -83,7 +83,7 @@ SOURCES = {
     ),
     "whole documents missing at the end": (
         lambda p: repacked(p, b"".join(unpacked(p).splitlines(keepends=True)[:399])),
-        r"has 399 documents; allowed: 400; fetch it again",
+        r"has 399 documents; allowed: 400; fetch the file again",
     ),
     "a missing file": (lambda p: p.unlink(), "does not exist; nearest is 'validation-0.json.gz'"),
 }
@@ -109,7 +109,7 @@ def test_a_source_that_was_changed_since_it_was_fetched_is_refused(hub, tmp_path
     made = tokenize(corpus(hub), "train", 0, tmp_path / "a" / "train-00000.bin", source)
     assert made["source"]["checked_against"] == "hub"
     repacked(source, unpacked(source).replace(b"document 7", b"document 8"))
-    with pytest.raises(UserError, match=r"it was fetched with .*; delete it and run snakemake"):
+    with pytest.raises(UserError, match=r"but .* when it was fetched; delete it and run snakemake"):
         tokenize(corpus(hub), "train", 0, tmp_path / "b" / "train-00000.bin", source)
     assert not list((tmp_path / "b").iterdir())
 

@@ -46,7 +46,7 @@ HUB_FILES = {
     (tokens, split): corpus.source.files(split)
     for tokens, corpus in CORPORA.items()
     for split in ("train", "validation")
-    if corpus.source.kind == "hub" and not corpus.source.folder
+    if corpus.source.is_fetched
 }
 
 

@@ -36,9 +36,7 @@ def vocabulary(args: argparse.Namespace) -> str:
 
 def fetch(args: argparse.Namespace) -> str:
     """Fetch one file of the hub repository of the corpus that standard input holds as JSON."""
-    from lmscaling.data.download import fetch
-
-    made = fetch(corpus_given().source, args.file, args.out)
+    made = corpus_given().source.fetch(args.file, args.out)
     return f"fetch: {args.file}, {made['bytes']:,} bytes, SHA-256 {made['sha256']}"
 
 

@@ -5,9 +5,9 @@
 
 import json
 from dataclasses import field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.budget import Budget
@@ -30,8 +30,9 @@ class Data:
 
     dataset: Name
     """Row under ``datasets:``."""
-    source: dict[str, Any]
-    """The row's values, less its number of shards."""
+    source: dict[str, JsonValue]
+    """``Dataset.identity``: values and not a row, so that a run keeps its hash when the class of
+    its row gains a field."""
     tokenizer: Name
     """Row under ``tokenizers:``."""
     encoding: str

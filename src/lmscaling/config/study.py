@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
 from lmscaling.config.budget import Budget
 from lmscaling.config.cell import Optimizer, Validation
-from lmscaling.config.datasets import Dataset, Size, Tokenizer
+from lmscaling.config.datasets import DatasetRow, Size, Tokenizer
 from lmscaling.config.speed import Speed
 from lmscaling.config.types import STRICT, Name, Position, Positive
 
@@ -23,7 +23,7 @@ class Study:
 
     study: Name
     """Name of the study: its results lie in ``results/<study>/``."""
-    datasets: dict[Name, Dataset]
+    datasets: dict[Name, DatasetRow]
     """Rows: where text comes from."""
     tokenizers: dict[Name, Tokenizer]
     """Rows: how text becomes tokens."""

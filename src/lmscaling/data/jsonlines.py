@@ -52,7 +52,7 @@ class Lines:
                     if not line.isspace():
                         yield self._text(line, number)
         except (OSError, EOFError, zlib.error) as error:
-            what = "is not whole gzip" if packed else "cannot be read"
+            what = "is not valid gzip" if packed else "cannot be read"
             raise UserError(f"{self.path} {what}: {error}; {CURE}") from error
         self.sha256, self.bytes = raw.digest.hexdigest(), raw.n
 

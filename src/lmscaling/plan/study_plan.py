@@ -81,7 +81,7 @@ class Plan:
             said.append(
                 f"{guessed} cells are guessed ({what}), with a ~, until they are calibrated"
             )
-        said += self.text.said()
+        said += self.text.summary()
         said += [f"cannot run: {f.name}: {f.cannot}" for f in self.forecasts if f.cannot]
         said += [f"differs: {what}: {reason}" for what, reason in self.exceptions]
         said += [f"skipped: {name}: {reason}" for name, reason in self.skipped]
@@ -173,4 +173,4 @@ def _tokens(grid: Grid, results: Path) -> float | None:
     manifest = results / "tokens" / grid.tokens / "manifest.json"
     if manifest.is_file():
         return sum(shard["tokens"] for shard in read_json(manifest, "manifest")["train"])
-    return getattr(grid.study.datasets[grid.study.dataset], "expected_tokens", None)
+    return grid.study.datasets[grid.study.dataset].expected_tokens
