@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lmscaling import registry
 from lmscaling.config import sweeps
-from lmscaling.config.budget import SECONDS, parse_budget
+from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.config.schedule import BRANCH_AT
@@ -213,9 +213,9 @@ def _tokens(grid: Grid, out: Path, on_gpu: bool) -> Iterator[Piece]:
 def _train(cell: Cell, grid: Grid, out: Path, part: str) -> Piece:
     manifest, record = _manifest(grid, out), out / "runs" / cell.run / "run.json"
     trunk = (out / "runs" / cell.trunk / "run.json",) if cell.branch else ()
-    amount, unit = parse_budget(cell.budget)
+    budget = parse_budget(cell.budget)
     share = (1 - BRANCH_AT) * cell.branch if cell.branch else 1.0
-    trained = share * amount * SECONDS.get(unit, 1.0)
+    trained = share * (budget.seconds or budget.amount)
     return Piece(
         part=part,
         name=cell.name,
