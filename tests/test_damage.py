@@ -148,7 +148,7 @@ def of_another_tokenizer(folder):
 BEFORE = {  # the manifest is made: what is found then
     "a truncated file": (
         lambda f: os.truncate(f / "train-00001.bin", 2000),
-        r"train-00001.bin has 2000 bytes, its header says",
+        r"train-00001.bin has 2000 bytes, but its header states",
     ),
     "a file of zeros": (
         lambda f: (f / "train-00001.bin").write_bytes(bytes(5000)),
@@ -156,18 +156,18 @@ BEFORE = {  # the manifest is made: what is found then
     ),
     "shards in another order": (
         lambda f: swapped(f, [".bin", ".json"]),
-        r"train-00000.json is that of train shard 1, so shards have changed places",
+        r"train-00000.json belongs to train shard 1, so shards were swapped",
     ),
     "tokens in another order": (
         lambda f: (
             (f / "train-00000.bin").unlink(),
             shutil.copy(f / "validation-00000.bin", f / "train-00000.bin"),
         ),
-        r"train-00000.bin has \d+ tokens, its sidecar says \d+",
+        r"train-00000.bin has \d+ tokens, but its sidecar states \d+",
     ),
     "a shard of another tokenizer": (
         of_another_tokenizer,
-        r"train-00001.bin was made with ranks_sha256 other, validation-00000.bin with",
+        r"train-00001.bin was made with ranks_sha256 other, but validation-00000.bin with",
     ),
     "a sidecar cut short": (
         lambda f: os.truncate(f / "train-00002.json", 100),
@@ -180,15 +180,15 @@ AFTER = {  # the manifest was made: what the stream finds
     **{key: BEFORE[key] for key in ("a truncated file", "a file of zeros", "a missing shard")},
     "a flipped bit": (
         lambda f: flipped(f / "train-00001.bin", 3000),
-        r"train-00001.bin has SHA-256 .*, the manifest says",
+        r"train-00001.bin has SHA-256 .*, but the manifest states",
     ),
     "shards in another order": (
         lambda f: swapped(f, [".bin", ".json"]),
-        r"train-0000\d.bin (has \d+ tokens, the manifest|holds the tokens of train-0000\d.bin)",
+        r"train-0000\d.bin (has \d+ tokens, but the manifest|has the tokens of train-0000\d.bin)",
     ),
     "a shard of another tokenizer": (
         of_another_tokenizer,
-        r"train-00001.bin has (SHA-256 .*|100 tokens), the manifest says",
+        r"train-00001.bin has (SHA-256 .*|100 tokens), but the manifest states",
     ),
 }
 
