@@ -221,7 +221,7 @@ def test_an_error_of_the_fast_encoder_leaves_nothing(odd, ranks, tmp_path, monke
 
 def test_ids_that_would_forge_a_boundary_are_refused():
     ids = Ids(np.array([1, 256], np.uint16), np.array([2]))
-    with pytest.raises(UserError, match=r"gave id 256 for ordinary text; allowed: below 256"):
+    with pytest.raises(UserError, match=r"returned id 256 for ordinary text; allowed: below 256"):
         encoders.joined(ids, 256)
 
 
@@ -237,9 +237,9 @@ def test_the_vocabulary_is_one_file_that_is_checked(ranks, tmp_path):
     assert isinstance(ours, theirs)
     damaged = tmp_path / "gpt2.tiktoken"
     damaged.write_bytes(ranks.read_bytes().replace(b"IQ== 0", b"IQ== 1"))
-    with pytest.raises(UserError, match=r"has SHA-256 .*, GPT-2's has .*; delete it and fetch"):
+    with pytest.raises(UserError, match=r"has SHA-256 .*, but GPT-2's has .*; delete it and fetch"):
         vocabulary.encoding(GPT2, damaged)
-    with pytest.raises(UserError, match=r"does not exist; make it where there is a network"):
+    with pytest.raises(UserError, match=r"does not exist; create it where there is a network"):
         vocabulary.encoding(GPT2, tmp_path / "nothing")
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from lmscaling import registry
 from lmscaling.config import grid, study_file
-from lmscaling.config.budget import parse_budget
+from lmscaling.config.budget import BudgetAmount, parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.study import Study
 from lmscaling.config.types import dump
@@ -38,21 +39,24 @@ MISTAKES = [
     ("axes/size", ["S", "s"], "axes.size 'S' has no row"),
     ("axes/attention", ["sofmax"], "axes.attention 'sofmax' has no file in attention/; nearest is"),
     ("axes/context", [24], "axes.context 24 does not divide update_tokens 64; nearest is 16"),
-    ("axes/context", [16, 16], "axes.context: 16 stands there twice"),
+    ("axes/context", [16, 16], "axes.context: 16 is listed more than once"),
+    ("position", "rotary", "position is 'rotary'; allowed: learned, rope, none"),
+    ("datasets/lines/kind", None, "datasets.lines.kind is 'None'; allowed: folder, hub, jsonl"),
+    ("branches", {"share": [1]}, "unknown key 'share' in branches; nearest is 'shares'"),
     ("axes/seeds", [1], "unknown key 'seeds' in axes; nearest is 'seed'"),
     (
         "gpus",
         3,
-        "4 sequences an update of 64 tokens, which 3 gpus cannot share evenly; give it gpus: 2",
+        "4 sequences per update of 64 tokens, which 3 gpus cannot share evenly; write gpus: 2",
     ),
     ("skip", [{"context": 17, "reason": "x"}], "skip {context: 17} matches no cell; context"),
-    ("skip", [{"reason": "x"}], "skip.0: no axis is named"),
-    ("skip", [{"context": 16, "reason": "x"}], "skip leaves no cell"),
+    ("skip", [{"reason": "x"}], "skip.0: no axis is given"),
+    ("skip", [{"context": 16, "reason": "x"}], "every cell is skipped"),
     ("budget", "24 h", "budget: '24 h' is not a budget; allowed: a positive number and hours"),
     ("budget", "0 hours", "'0 hours' is not a budget"),
     ("study", "a b", "study: 'a b' cannot be a folder name; allowed: letters"),
     ("study", "..", "study: '..' cannot be a folder name"),
-    ("study", "measured", "study 'measured' is a folder of results/ in git"),
+    ("study", "measured", "study 'measured' is the name of a folder of results/"),
     ("dataset", "line", "dataset 'line' has no row under datasets; nearest is 'lines'"),
     ("protocol", {"liner": 2}, "protocol 'liner' has no file in attention/; nearest is 'linear'"),
     ("validation/every_tokens", 100, "every_tokens 100 is not a multiple of update_tokens 64"),
@@ -83,7 +87,7 @@ def test_a_hub_row_must_pin_its_revision_and_number_its_files(values):
     [("24 hours", 24, "hours"), ("1 update", 1, "updates"), ("1e9 tokens", 1e9, "tokens")],
 )
 def test_a_budget_is_an_amount_and_a_unit(text, amount, unit):
-    assert parse_budget(text) == (amount, unit)
+    assert parse_budget(text) == BudgetAmount(amount, unit)
 
 
 def test_equal_budgets_written_differently_are_one_run(values, cell):
@@ -164,10 +168,12 @@ def test_every_field_of_a_study_is_described():
     from pydantic import TypeAdapter
 
     schema = TypeAdapter(Study).json_schema()
+    kinds = {stem.capitalize() for stem in registry.sources("data/kinds")}
+    assert kinds <= schema["$defs"].keys()
     undescribed = [
         f"{name}.{key}"
         for name, part in schema["$defs"].items()
-        if name in {"Size", "Hub", "Jsonl", "Text", "Folder", "Stdlib", "Tokenizer", "Validation"}
+        if name in {"Size", "Tokenizer", "Validation", *kinds}
         for key, field in part["properties"].items()
         if "description" not in field and key != "kind"
     ]

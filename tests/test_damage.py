@@ -61,13 +61,13 @@ def unpacked(path):
 
 
 SOURCES = {
-    "a flipped bit": (lambda p: flipped(p, p.stat().st_size // 2), "is not whole gzip"),
+    "a flipped bit": (lambda p: flipped(p, p.stat().st_size // 2), "is not valid gzip"),
     "a gzip cut in the middle": (
         lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]),
-        "is not whole gzip: .*end-of-stream",
+        "is not valid gzip: .*end-of-stream",
     ),
-    "a gzip cut by one byte": (lambda p: p.write_bytes(p.read_bytes()[:-1]), "is not whole gzip"),
-    "zeros": (lambda p: p.write_bytes(bytes(p.stat().st_size)), "is not whole gzip: Not a gzipped"),
+    "a gzip cut by one byte": (lambda p: p.write_bytes(p.read_bytes()[:-1]), "is not valid gzip"),
+    "zeros": (lambda p: p.write_bytes(bytes(p.stat().st_size)), "is not valid gzip: Not a gzipped"),
     "an empty file": (lambda p: p.write_bytes(b""), "has 0 documents; allowed: 400"),
     "a line that is no JSON": (
         lambda p: repacked(p, b'{"text": "a"}\n{"text": \n'),
@@ -83,7 +83,7 @@ SOURCES = {
     ),
     "whole documents missing at the end": (
         lambda p: repacked(p, b"".join(unpacked(p).splitlines(keepends=True)[:399])),
-        r"has 399 documents; allowed: 400; fetch it again",
+        r"has 399 documents; allowed: 400; fetch the file again",
     ),
     "a missing file": (lambda p: p.unlink(), "does not exist; nearest is 'validation-0.json.gz'"),
 }
@@ -109,7 +109,7 @@ def test_a_source_that_was_changed_since_it_was_fetched_is_refused(hub, tmp_path
     made = tokenize(corpus(hub), "train", 0, tmp_path / "a" / "train-00000.bin", source)
     assert made["source"]["checked_against"] == "hub"
     repacked(source, unpacked(source).replace(b"document 7", b"document 8"))
-    with pytest.raises(UserError, match=r"it was fetched with .*; delete it and run snakemake"):
+    with pytest.raises(UserError, match=r"but .* when it was fetched; delete it and run snakemake"):
         tokenize(corpus(hub), "train", 0, tmp_path / "b" / "train-00000.bin", source)
     assert not list((tmp_path / "b").iterdir())
 
@@ -148,7 +148,7 @@ def of_another_tokenizer(folder):
 BEFORE = {  # the manifest is made: what is found then
     "a truncated file": (
         lambda f: os.truncate(f / "train-00001.bin", 2000),
-        r"train-00001.bin has 2000 bytes, its header says",
+        r"train-00001.bin has 2000 bytes, but its header states",
     ),
     "a file of zeros": (
         lambda f: (f / "train-00001.bin").write_bytes(bytes(5000)),
@@ -156,18 +156,18 @@ BEFORE = {  # the manifest is made: what is found then
     ),
     "shards in another order": (
         lambda f: swapped(f, [".bin", ".json"]),
-        r"train-00000.json is that of train shard 1, so shards have changed places",
+        r"train-00000.json belongs to train shard 1, so shards were swapped",
     ),
     "tokens in another order": (
         lambda f: (
             (f / "train-00000.bin").unlink(),
             shutil.copy(f / "validation-00000.bin", f / "train-00000.bin"),
         ),
-        r"train-00000.bin has \d+ tokens, its sidecar says \d+",
+        r"train-00000.bin has \d+ tokens, but its sidecar states \d+",
     ),
     "a shard of another tokenizer": (
         of_another_tokenizer,
-        r"train-00001.bin was made with ranks_sha256 other, validation-00000.bin with",
+        r"train-00001.bin was made with ranks_sha256 other, but validation-00000.bin with",
     ),
     "a sidecar cut short": (
         lambda f: os.truncate(f / "train-00002.json", 100),
@@ -180,15 +180,15 @@ AFTER = {  # the manifest was made: what the stream finds
     **{key: BEFORE[key] for key in ("a truncated file", "a file of zeros", "a missing shard")},
     "a flipped bit": (
         lambda f: flipped(f / "train-00001.bin", 3000),
-        r"train-00001.bin has SHA-256 .*, the manifest says",
+        r"train-00001.bin has SHA-256 .*, but the manifest states",
     ),
     "shards in another order": (
         lambda f: swapped(f, [".bin", ".json"]),
-        r"train-0000\d.bin (has \d+ tokens, the manifest|holds the tokens of train-0000\d.bin)",
+        r"train-0000\d.bin (has \d+ tokens, but the manifest|has the tokens of train-0000\d.bin)",
     ),
     "a shard of another tokenizer": (
         of_another_tokenizer,
-        r"train-00001.bin has (SHA-256 .*|100 tokens), the manifest says",
+        r"train-00001.bin has (SHA-256 .*|100 tokens), but the manifest states",
     ),
 }
 

@@ -2,15 +2,19 @@
 
 import gzip
 import json
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lmscaling.config import grid
 from lmscaling.config.datasets import Corpus, Tokenizer
 from lmscaling.config.validation import checked
-from lmscaling.data import shards
-from lmscaling.data import sources as corpora
+from lmscaling.data import shards, sources
 from lmscaling.data.tokenize import tokenize
 from lmscaling.data.vocabulary import END_OF_TEXT, encoding
 from lmscaling.errors import UserError
@@ -122,7 +126,7 @@ def test_the_standard_library_splits_by_content_and_says_which_python(tmp_path):
     assert train["documents_dropped"] == 0
     assert train["source"]["python"] == train["versions"]["python"]
     assert len(train["documents_sha256"]) == 64
-    sides = [{*corpora.opened(given, s, 0).texts} for s in ("train", "validation")]
+    sides = [{*sources.read_shard(given, s, 0).texts} for s in ("train", "validation")]
     assert not sides[0] & sides[1]
 
 
@@ -140,7 +144,7 @@ def test_sources_of_packages_come_once_each_and_documents_of_others_validate(tmp
     tokenize(given, "validation", 0, tmp_path / "validation-00000.bin")
     made = tokenize(given, "train", 0, tmp_path / "train-00000.bin")
     assert (made["documents"], made["documents_dropped"]) == (2, 1)
-    assert [*corpora.opened(given, "validation", 0).texts] == ["shared", "prose"]
+    assert [*sources.read_shard(given, "validation", 0).texts] == ["shared", "prose"]
     assert corpus({"kind": "stdlib"}).source.identity() == {"kind": "stdlib"}
 
 
@@ -160,16 +164,82 @@ def test_held_out_documents_stay_held_out_when_files_are_added(tmp_path):
     first, second = (lines(tmp_path / n, texts) for n in ("a.jsonl", "b.jsonl"))
     source = {"kind": "jsonl", "train": [first, second], "holdout": 0.1}
     made = corpus(source)
-    held = {*corpora.opened(made, "validation", 0).texts}
+    held = {*sources.read_shard(made, "validation", 0).texts}
     assert 10 < len(held) < 100
-    assert all(not held & {*corpora.opened(made, "train", i).texts} for i in (0, 1))
+    assert all(not held & {*sources.read_shard(made, "train", i).texts} for i in (0, 1))
+
+
+KIND = """
+import csv
+from pathlib import Path
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from lmscaling.config import grid
+from lmscaling.config.datasets import Dataset, Documents
+from lmscaling.config.types import STRICT
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TwoTables(Dataset):
+    kind: Literal["two_tables"]
+    train: str
+    validation: str
+
+    def files(self, split):
+        return [getattr(self, split)]
+
+    def read(self, split, shard, backend, file):
+        rows = csv.DictReader(Path(self.files(split)[shard]).open())
+        return Documents(row["text"] for row in rows)
+"""
+
+STEPS = """
+import json, sys
+from pathlib import Path
+from lmscaling.config import grid
+from lmscaling.data import shards
+from lmscaling.data.stream import Stream
+from lmscaling.data.tokenize import tokenize
+from lmscaling.plan import text_needs
+
+laid_out = grid.expand(json.load(sys.stdin))
+(folder, corpus), = laid_out.corpora.items()
+for split in ("validation", "train"):
+    tokenize(corpus, split, 0, Path(folder, f"{split}-00000.bin"))
+    assert not text_needs.missing(corpus.source, Path(folder), split, 1)
+shards.write_manifest(Path(folder, "manifest.json"), {"train": 1, "validation": 1})
+stream = Stream(Path(folder, "manifest.json"), "train")
+print(bytes(stream.read(1, stream.tokens).astype("u1")).decode())
+"""
+
+
+def test_a_new_kind_of_dataset_is_one_file(values, tmp_path):
+    package = Path(sources.__file__).parents[1]
+    copy = tmp_path / "src" / "lmscaling"
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "data" / "kinds" / "two_tables.py").write_text(KIND)
+    (tmp_path / "t.csv").write_text("id,text\n1,to train\n2,shared\n")
+    (tmp_path / "v.csv").write_text("id,text\n3,shared\n")
+    row = {"kind": "two_tables", "train": "t.csv", "validation": "v.csv"}
+    values |= {"datasets": {"tables": row}, "dataset": "tables"}
+    done = subprocess.run(
+        [sys.executable, "-c", STEPS], input=json.dumps(values), capture_output=True, text=True,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(copy.parent)}, check=False,
+    )  # fmt: skip
+    assert (done.stderr, done.stdout) == ("", "to train\n")
+    assert len(list(tmp_path.glob("tables-bytes-*/*.bin"))) == 2
+    row["kind"] = "two_table"
+    with pytest.raises(UserError, match="kind is 'two_table'"):
+        grid.expand(values)
 
 
 BROKEN = [
     ("a.jsonl", '{"text": "x"}\n{"text": "y', "line 2: not valid JSON"),
     ("a.jsonl", '{"txt": "x"}\n', "line 1: no text under 'text'; nearest is 'txt'"),
     ("a.jsonl", "[1]\n", "line 1: no text under 'text'"),
-    ("a.json.gz", "no gzip", "is not whole gzip"),
+    ("a.json.gz", "no gzip", "is not valid gzip"),
     ("b.jsonl", "", "a.jsonl does not exist; nearest is 'b.jsonl'"),
     ("a.jsonl", "", "the train split has no document"),
 ]
@@ -197,13 +267,13 @@ def test_a_file_missing_from_a_hub_folder_names_the_nearest(c4, tmp_path):
 def test_a_gzip_cut_short_on_a_hub_folder_is_refused(c4, tmp_path):
     file = tmp_path / "hub" / "en" / "c4-train.00000-of-01024.json.gz"
     file.write_bytes(file.read_bytes()[:-1000])
-    with pytest.raises(UserError, match="is not whole gzip"):
+    with pytest.raises(UserError, match="is not valid gzip"):
         tokenize(corpus(c4, "gpt2"), "train", 0, tmp_path / "train-00000.bin")
     assert not (tmp_path / "train-00000.bin").exists()
 
 
 def test_a_row_with_the_wrong_vocabulary_is_told_the_right_one():
-    with pytest.raises(UserError, match="bytes has 257 tokens, its row says vocab_size 256"):
+    with pytest.raises(UserError, match="bytes has 257 tokens, but its row states vocab_size 256"):
         encoding(Tokenizer(encoding="bytes", vocab_size=256))
 
 

@@ -233,7 +233,7 @@ def test_what_cannot_be_evaluated_is_one_sentence_and_leaves_no_file(run, tmp_pa
     manifest = write(tmp_path, text())
     shard = manifest.with_name("validation-00000.bin")
     shard.write_bytes(shard.read_bytes()[:-2])
-    with pytest.raises(UserError, match="its header says"):
+    with pytest.raises(UserError, match="its header states"):
         evaluate(run, manifest, out)
     with pytest.raises(UserError, match=r"run record .* does not exist"):
         evaluate(run.with_name("other"), manifest, out)

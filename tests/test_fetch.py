@@ -10,7 +10,6 @@ from hub import COMMIT, serving
 from lmscaling.config.datasets import Corpus
 from lmscaling.config.validation import checked
 from lmscaling.data import download as module
-from lmscaling.data.download import fetch
 from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
 
@@ -55,7 +54,7 @@ def row():
 
 
 def test_a_file_comes_whole_and_with_the_hubs_own_hash(hub, row, tmp_path):
-    made = fetch(row, FILE, tmp_path / "out" / FILE)
+    made = row.fetch(FILE, tmp_path / "out" / FILE)
     assert (tmp_path / "out" / FILE).read_bytes() == (tmp_path / "hub" / FILE).read_bytes()
     assert made == json.loads((tmp_path / "out" / f"{FILE}.fetched.json").read_text())
     assert made["sha256"] == sha256_of(tmp_path / "hub" / FILE)
@@ -64,7 +63,7 @@ def test_a_file_comes_whole_and_with_the_hubs_own_hash(hub, row, tmp_path):
 
 def test_a_download_that_breaks_off_goes_on_where_it_broke_off(hub, row, tmp_path):
     hub.break_off_after = [100_000, 50_000]
-    fetch(row, FILE, tmp_path / FILE)
+    row.fetch(FILE, tmp_path / FILE)
     assert sha256_of(tmp_path / FILE) == sha256_of(tmp_path / "hub" / FILE)
     assert sum(n for _, n in hub.sent) < N + 1_000
     assert [start > 0 for start, _ in hub.sent] == [False, True, True]
@@ -76,7 +75,7 @@ def test_what_a_killed_download_left_is_used(hub, row, tmp_path):
     tag = sha256_of(tmp_path / "hub" / FILE)
     whole = (tmp_path / "hub" / FILE).read_bytes()
     out.with_name(f".{out.name}.{tag[:16]}.part").write_bytes(whole[:200_000])
-    fetch(row, FILE, out)
+    row.fetch(FILE, out)
     assert hub.sent == [(200_000, 100_000)]
     assert out.read_bytes() == whole
     assert sorted(p.name for p in out.parent.iterdir()) == [out.name, f"{out.name}.fetched.json"]
@@ -86,22 +85,24 @@ def test_a_hub_that_is_busy_is_asked_again_after_longer_and_longer_waits(
     hub, row, tmp_path, capsys
 ):
     hub.failures = len(module.WAITS)
-    fetch(row, FILE, tmp_path / FILE)
+    row.fetch(FILE, tmp_path / FILE)
     assert (tmp_path / FILE).is_file()
     said = capsys.readouterr().err
-    assert all(f"again in {wait} s" in said for wait in module.WAITS)
+    assert all(f"next attempt in {wait} s" in said for wait in module.WAITS)
 
 
 def test_a_file_that_is_not_the_hubs_is_refused_and_deleted(hub, row, tmp_path):
     hub.wrong_hash = True
-    with pytest.raises(UserError, match=r"came with hash .*, the hub says 0{64}; it is deleted"):
-        fetch(row, FILE, tmp_path / "out" / FILE)
+    with pytest.raises(
+        UserError, match=r"arrived with hash .*, but the hub states 0{64}; the file is deleted"
+    ):
+        row.fetch(FILE, tmp_path / "out" / FILE)
     assert not list((tmp_path / "out" / "en").iterdir())
 
 
 def test_a_file_that_the_hub_does_not_have_names_the_row(hub, row, tmp_path):
     with pytest.raises(UserError, match=r"en/c.gz of owner/texts .* does not exist on the hub"):
-        fetch(row, "en/c.gz", tmp_path / "c.gz")
+        row.fetch("en/c.gz", tmp_path / "c.gz")
 
 
 def test_a_hub_out_of_reach_says_what_to_put_where(hub, row, tmp_path, monkeypatch, capsys):
@@ -113,6 +114,11 @@ def test_a_hub_out_of_reach_says_what_to_put_where(hub, row, tmp_path, monkeypat
         f"http://127.0.0.1:{port}" + "/{repo_id}/resolve/{revision}/{filename}",
     )
     with pytest.raises(UserError, match=r"set mirror: in the dataset's row .* that has en/a"):
-        fetch(row, FILE, tmp_path / FILE)
+        row.fetch(FILE, tmp_path / FILE)
     said = capsys.readouterr().err
-    assert [f"again in {wait} s" in said for wait in module.WAITS] == [True, True, False, False]
+    assert [f"next attempt in {wait} s" in said for wait in module.WAITS] == [
+        True,
+        True,
+        False,
+        False,
+    ]

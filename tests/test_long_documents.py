@@ -10,8 +10,7 @@ from test_data import corpus, read
 from test_evaluate import finish, rows
 
 from lmscaling.config.cell import Model, Validation
-from lmscaling.data import document_positions, shards
-from lmscaling.data import sources as corpora
+from lmscaling.data import document_positions, shards, sources
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
@@ -40,7 +39,7 @@ def row(folder, **values):
 
 
 def names(given, split, shard):
-    return "".join(text[-1] for text in corpora.opened(given, split, shard).texts)
+    return "".join(text[-1] for text in sources.read_shard(given, split, shard).texts)
 
 
 def test_a_shard_is_made_from_so_many_files_by_name(folder):
@@ -74,19 +73,21 @@ def test_a_folder_without_validation_holds_out_documents_of_its_first_shard(fold
     for i in range(200):
         (folder / "train" / f"{i:03d}.txt").write_text(f"text {i}")
     given = row(folder, validation="", holdout=0.2, n_files=207, files_per_shard=150)
-    sides = [{*corpora.opened(given, "validation", 0).texts}]
-    sides += [{*corpora.opened(given, "train", i).texts} for i in range(2)]
+    sides = [{*sources.read_shard(given, "validation", 0).texts}]
+    sides += [{*sources.read_shard(given, "train", i).texts} for i in range(2)]
     assert sides[0]
     assert len(set.union(*sides)) == sum(map(len, sides))
     assert len(sides[0] | sides[1]) == 150
 
 
 def test_a_folder_with_too_few_files_is_one_sentence(folder):
-    with pytest.raises(UserError, match=r"has 7 files \*.txt, shard 2 is made from 7 to 9; lower"):
+    with pytest.raises(
+        UserError, match=r"has 7 files \*.txt, but shard 2 needs files 7 to 9; lower"
+    ):
         names(row(folder, n_files=9), "train", 2)
-    with pytest.raises(UserError, match=r"no file \*.md lies in .*train; correct the row"):
+    with pytest.raises(UserError, match=r"train has no file \*.md; correct the dataset"):
         names(row(folder, pattern="*.md"), "train", 0)
-    with pytest.raises(UserError, match="no file"):
+    with pytest.raises(UserError, match="has no file"):
         names(row(folder, train=str(folder / "nowhere")), "train", 0)
 
 

@@ -44,7 +44,9 @@ def test_the_smallest_models_would_pass_c4_and_are_told_so(real):
     one = told["softmax-124M-ctx1024-s0"]
     assert one.tokens == pytest.approx(173.5e9)
     assert one.gpu_hours == pytest.approx(192 / one.epochs)
-    assert "its 174B tokens end at 51% of the budget as out_of_tokens; epochs: 2" in one.notes[0]
+    assert (
+        "its 174B tokens end at 51% of the budget (out_of_tokens); write epochs: 2" in one.notes[0]
+    )
 
 
 def test_a_second_epoch_in_the_study_silences_it(cell):
@@ -84,7 +86,7 @@ def test_blocks_are_recomputed_where_one_sequence_would_not_fit_and_refused_wher
     assert (wide.recompute, narrow.recompute, too_narrow) == (False, True, None)
     small = devices.Device(312e12, 24e9)
     refused = estimate.forecast(cell, shape, small, None, None)
-    assert refused.cannot == "one sequence takes 36 GB, a device has 24"
+    assert refused.cannot == "one sequence takes 36 GB, a device has 24 GB"
 
 
 def test_a_guess_keeps_to_the_memory_and_divides_the_update(real):
@@ -96,7 +98,7 @@ def test_a_guess_keeps_to_the_memory_and_divides_the_update(real):
 
 def test_early_branches_are_told(real):
     notes = [note for f in real.forecasts for note in f.notes if "warm-up" in note]
-    assert "branch 0.0625 leaves within the warm-up of 700 updates" in notes
+    assert "branch 0.0625 starts within the warm-up of 700 updates" in notes
 
 
 def test_an_exception_is_carried_out_and_shown(values):
@@ -105,7 +107,7 @@ def test_an_exception_is_carried_out_and_shown(values):
     assert {cell.update_tokens for cell in made.cells.values()} == {128}
     shapes = dict.fromkeys(made.cells, Shape(100, 600.0))
     table = study_plan.make(made, shapes, "NVIDIA H100", Path("nowhere")).table()
-    assert "differs: context: 16, update_tokens: 128: to try it" in table
+    assert "exception: context: 16, update_tokens: 128: to try it" in table
 
 
 def test_an_unknown_device_lists_the_known(values):

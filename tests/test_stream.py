@@ -164,7 +164,7 @@ def flip(path):
 
 DAMAGE = [
     (flip, "has SHA-256"),
-    (lambda p: p.write_bytes(p.read_bytes()[:-2]), "its header says"),
+    (lambda p: p.write_bytes(p.read_bytes()[:-2]), "its header states"),
     (lambda p: p.write_bytes(bytes(p.stat().st_size)), "begins with 0, 0; allowed: 20240520, 1"),
     (lambda p: p.unlink(), "does not exist"),
 ]
@@ -185,7 +185,7 @@ def test_a_shard_cut_short_under_an_open_stream_is_one_sentence(tmp_path):
     stream.read(0, 100)
     os.truncate(tmp_path / "train-00000.bin", 2**20)
     assert len(stream.read(0, 100)) == 100
-    with pytest.raises(UserError, match=r"cut short while it was read: it ends at byte 1048576, "):
+    with pytest.raises(UserError, match=r"truncated while it was read: it ends at byte 1048576, "):
         stream.read(2**19 - 1000, 2**19)
 
 
@@ -218,7 +218,7 @@ def test_shards_that_changed_places_are_named(tmp_path):
     moved.rename(second)
     stream = Stream(manifest, "train")
     stream.read(0, 100)
-    with pytest.raises(UserError, match=r"train-00001.bin holds the tokens of train-00002.bin"):
+    with pytest.raises(UserError, match=r"train-00001.bin has the tokens of train-00002.bin"):
         stream.read(100, 101)
 
 
@@ -226,9 +226,7 @@ def test_a_manifest_whose_shards_are_not_in_the_order_of_its_chain_is_refused(ma
     values = json.loads(manifest.read_text())
     values["train"][1:] = values["train"][:0:-1]
     manifest.write_text(json.dumps(values))
-    with pytest.raises(
-        UserError, match=r"train-00002.bin where its id says that it does not stand"
-    ):
+    with pytest.raises(UserError, match=r"train-00002.bin in a place that does not match its id"):
         Stream(manifest, "train")
 
 
@@ -241,5 +239,5 @@ def test_a_manifest_of_a_missing_shard_is_refused(manifest):
 
 def test_a_manifest_that_is_not_whole_is_refused(manifest):
     manifest.write_text('{"train": [{"file": "x"}]}')
-    with pytest.raises(UserError, match="has no whole list of train shards"):
+    with pytest.raises(UserError, match="has no complete list of train shards"):
         Stream(manifest, "train")

@@ -1,5 +1,6 @@
 """The studies that come with the product."""
 
+import hashlib
 import json
 from collections import Counter
 from itertools import pairwise
@@ -69,6 +70,60 @@ def test_the_study_of_long_documents_plans_its_shards_before_the_books_are_there
     assert list(made.corpora) == [made.tokens]
     assert made.n_shards(made.tokens, "train") == 56  # 55 of 512 books and one of 442
     assert made.n_shards(made.tokens, "validation") == 1
+
+
+def names(made):
+    """Folders of tokens, first run, and a hash of the names of all runs and calibrations."""
+    runs = [*made.cells, *made.branches, *(cell.calibration for cell in made.cells.values())]
+    digest = hashlib.sha256("\n".join(runs).encode()).hexdigest()[:8]
+    return list(made.corpora), runs[0], digest
+
+
+# Another name of a run or a folder makes every user train or tokenize it again.
+NAMES = [
+    ([], "c4-gpt2-7d1e0c42", "softmax-124M-ctx256-s0-2e8c2a6e", "87b4a3fd"),
+    (["demo"], "stdlib-bytes-707d5a0e", "softmax-2k-ctx64-s0-a27f2fc8", "fd7e61bd"),
+    (["gpu"], "sources-gpt2-0b92bbd3", "softmax-10M-ctx1024-s0-f8b27a47", "18f2a5c0"),
+    (["gpu", "gpu_cpu"], "sources-bytes-707d5a0e", "softmax-6k-ctx64-s0-1e1cdc11", "07c3ca49"),
+    (["long"], "pg19-gpt2-fb64ec4f", "softmax-124M-ctx1024-s0-8d55048f", "0e6a6897"),
+    (["lr_sweep"], "c4-gpt2-7d1e0c42", "softmax-124M-ctx1024-s0-lr0.25-9056dbc2", "95a90e40"),
+]
+
+
+@pytest.mark.parametrize(("files", "tokens", "run", "digest"), NAMES)
+def test_names_of_runs_and_tokens_never_change_between_versions(files, tokens, run, digest):
+    paths = [ROOT / "config" / f"{name}.yaml" for name in ["study", *files]]
+    assert names(grid.expand(study_file.read_study(paths))) == ([tokens], run, digest)
+
+
+TEMPLATES = {"train": "t{shard}.json.gz", "validation": "v{shard}.json.gz"}
+HUB = {
+    **TEMPLATES,
+    "repository": "a/b",
+    "revision": "rrr",
+    "shards": 3,
+    "mirror": "/data",
+    "documents": [5],
+    "expected_tokens": 1e6,
+    "expected_bytes": 4e6,
+    "text": "body",
+}
+FOLDER = {"train": "t", "n_files": 1000, "files_per_shard": 100, "expected_tokens": 1e6}
+KINDS = [
+    ("hub", HUB, "0aaa067d", "d735273f"),
+    ("hub", {**TEMPLATES, "repository": "./x", "shards": 1}, "43fbc5a9", "ea4b755e"),
+    ("jsonl", {"train": ["a.jsonl", "b.jsonl"], "holdout": 0.02}, "f03f64fb", "44376463"),
+    ("text", {"train": ["a.txt"], "validation": ["b.txt"]}, "66025f7f", "3a6e06f6"),
+    ("folder", FOLDER, "1a871dda", "45b7a872"),
+    ("stdlib", {"packages": True, "holdout": 0.1}, "f5df6a8b", "9c695826"),
+]
+
+
+@pytest.mark.parametrize(("kind", "row", "tokens", "run"), KINDS)
+def test_names_of_each_kind_of_dataset_never_change(values, kind, row, tokens, run):
+    values |= {"datasets": {"d": {"kind": kind, **row}}, "dataset": "d"}
+    folders, first, _ = names(grid.expand(values))
+    assert (folders, first) == ([f"d-bytes-{tokens}"], f"softmax-s-ctx16-s0-{run}")
 
 
 def test_the_schema_for_editors_is_up_to_date():

@@ -1,7 +1,7 @@
-"""What a user can cause, said in one sentence: what, found, allowed, nearest.
+"""Errors that a user can cause, each in one sentence: what, found, allowed, nearest.
 
-``UserError`` is the only exception whose text reaches the terminal without a traceback. Anything
-else that escapes is a bug of ours and keeps its traceback.
+``UserError`` is the only exception that is printed without a traceback. Any other exception that
+reaches the terminal is a bug in this package.
 """
 
 import os
@@ -13,11 +13,11 @@ TRY_AGAIN = os.EX_TEMPFAIL
 
 
 class UserError(ValueError):
-    """A mistake in the study, a file or a command; its text is a whole sentence."""
+    """A mistake in the study, a file or a command; the text is a complete sentence."""
 
 
 def choose(found: object, allowed: Iterable[object]) -> str:
-    """The clause that ends an error about a name: the nearest allowed one, then all of them."""
+    """The end of an error message about a name: the nearest allowed name, then all of them."""
     names = [str(name) for name in allowed]
     if not names:
         return "none is defined"

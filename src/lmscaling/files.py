@@ -1,7 +1,7 @@
-"""Files that appear whole or not at all.
+"""Atomic writing of files, JSON files and hashes of files.
 
-Every output is written under a unique name in its own folder, flushed to the disk and then
-renamed, so that a reader (or a rerun after a crash) never meets half a file.
+Every output is written under a unique name in its folder, flushed to the disk and then renamed, so
+that no reader and no later attempt sees an incomplete file.
 """
 
 import glob
@@ -26,12 +26,12 @@ DAY_SECONDS = 86_400
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A path that becomes ``path`` if the block ends well, and vanishes if it does not.
+    """A temporary path that is renamed to ``path`` if the block succeeds, and deleted otherwise.
 
-    What a killed process has left of an earlier attempt vanishes too.
+    Temporary files of earlier processes that were killed are deleted as well.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
+    _delete_stale(path)
     unique = f"{HOST}.{os.getpid()}.{uuid.uuid4().hex}"
     temporary = path.with_name(f".{path.name}.{unique}.tmp")
     try:
@@ -44,28 +44,28 @@ def new_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _sweep(path: Path) -> None:
-    """Remove temporary files for ``path`` whose process is gone.
+def _delete_stale(path: Path) -> None:
+    """Delete temporary files for ``path`` whose process has ended.
 
-    Of another machine's processes nothing is known but that a day is long for one file.
+    The processes of another machine are unknown, so its files are deleted after a day.
     """
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.*.*.tmp"):
-        _, host, pid, _, _ = left.name.rsplit(".", 4)
-        with suppress(FileNotFoundError):  # another process sweeps too
-            old = time.time() - left.stat().st_mtime > DAY_SECONDS
+    for file in path.parent.glob(f".{glob.escape(path.name)}.*.*.*.tmp"):
+        _, host, pid, _, _ = file.name.rsplit(".", 4)
+        with suppress(FileNotFoundError):  # another process deletes it too
+            old = time.time() - file.stat().st_mtime > DAY_SECONDS
             if old or (host == HOST and not psutil.pid_exists(int(pid))):
-                left.unlink()
+                file.unlink()
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A binary file that becomes ``path`` if the block ends well, and vanishes if it does not."""
+    """A binary file that replaces ``path`` if the block succeeds, and is deleted otherwise."""
     with new_file(path) as temporary, temporary.open("wb") as file:
         yield file
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut: the folder's entry is data of its own."""
+    """Write a folder's entries to the disk, so that a rename survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -86,7 +86,7 @@ def read_json(path: Path, what: str) -> Any:
     """The content of a JSON file.
 
     Raises:
-        UserError: The file is missing or is not whole JSON; ``what`` names its role.
+        UserError: The file is missing or is not valid JSON; the message starts with ``what``.
     """
     if not path.is_file():
         raise UserError(f"{what} {path} does not exist")
@@ -97,7 +97,7 @@ def parse_json(text: str | bytes, what: str) -> Any:
     """The value of a JSON text.
 
     Raises:
-        UserError: It is not whole JSON.
+        UserError: The text is not valid JSON.
     """
     try:
         return json.loads(text)
@@ -106,7 +106,7 @@ def parse_json(text: str | bytes, what: str) -> Any:
 
 
 def described_at(fetched: Path) -> Path:
-    """Where it is written what a fetched file is and what its SHA-256 is."""
+    """Path of the description of a fetched file: its source, its size and its SHA-256."""
     return fetched.with_name(f"{fetched.name}.fetched.json")
 
 

@@ -1,10 +1,10 @@
-"""Numbers and tables as text: for the terminal, for sentences and for the report."""
+"""Formats numbers and tables for the terminal, for messages and for the report."""
 
 from dataclasses import dataclass
 
 
 def aligned(lines: list[list[str]], left: set[int]) -> list[str]:
-    """Pad every cell of a table to its column; columns in ``left`` start at the left."""
+    """The lines of a table with aligned columns; those in ``left`` are aligned to the left."""
     widths = [max(len(text) for text in column) for column in zip(*lines, strict=True)]
     padded = (
         "  ".join(
@@ -17,12 +17,12 @@ def aligned(lines: list[list[str]], left: set[int]) -> list[str]:
 
 
 def short(n: float) -> str:
-    """A count with three digits: ``173B``."""
+    """A count with three significant digits, such as ``173B``."""
     return _scaled(n, ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")))
 
 
 def bytes_of(n: float) -> str:
-    """A number of bytes with three digits: ``8.74 GB``."""
+    """A number of bytes with three significant digits, such as ``8.74 GB``."""
     return _scaled(n, ((1e12, " TB"), (1e9, " GB"), (1e6, " MB"), (1e3, " kB")))
 
 
@@ -41,28 +41,27 @@ SECTIONS = {
     "claims": "What others have said",
     "audit": "What it took",
 }
-"""Sections of the report in their order, with their headings; a figure names its own as
-``SECTION``."""
+"""Headings of the report's sections, in order; the ``SECTION`` of a figure is one of the keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Text as it is shown; a table without rows is left out."""
+    """A table of formatted text; without rows it is not shown."""
 
     name: str
-    """Anchor on the page and file stem."""
+    """Anchor in the report, and file stem."""
     section: str
     """A key of ``SECTIONS``."""
     title: str
     note: str
-    """What the columns mean, in sentences."""
+    """Explanation of the columns."""
     query: str
-    """SQL over the views of the store whose rows it is computed from."""
+    """SQL query on the store that returns the underlying rows."""
     head: tuple[str, ...]
-    """Units in brackets."""
+    """Column headings, with units in parentheses."""
     rows: tuple[tuple[str, ...], ...]
     text: frozenset[int] = frozenset({0})
-    """Columns of words, which start at the left; the others are numbers."""
+    """Columns of text, aligned to the left; the others contain numbers."""
 
     def __post_init__(self) -> None:
         assert self.section in SECTIONS, self.section

@@ -166,7 +166,7 @@ class Shards:
             (tokens, split): corpus.source.files(split)
             for tokens, corpus in self.corpora.items()
             for split in SPLITS
-            if corpus.source.kind == "hub" and not corpus.source.folder
+            if corpus.source.is_fetched
         }
 
     @property

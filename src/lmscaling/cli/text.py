@@ -35,9 +35,7 @@ def vocabulary(args: Namespace) -> str:
 )
 def fetch(args: Namespace) -> str:
     """Download one file of a corpus from the Hugging Face Hub; standard input has the corpus."""
-    from lmscaling.data.download import fetch
-
-    fetched = fetch(_corpus_from_stdin().source, args.file, args.out)
+    fetched = _corpus_from_stdin().source.fetch(args.file, args.out)
     return f"fetch: {args.file}, {fetched['bytes']:,} bytes, SHA-256 {fetched['sha256']}"
 
 

@@ -1,7 +1,7 @@
-"""The axes of a grid, and parts of it: what is skipped, exempt, branched, evaluated.
+"""The axes of a grid, and parts of the grid: cells to skip, to change, to branch or to evaluate.
 
-A part is named by the values of some axes, ``{size: 124M, context: [1024, 2048]}``, and holds the
-cells that agree with all of them.
+A part is given by values of some axes, as in ``{size: 124M, context: [1024, 2048]}``, and contains
+the cells that match all of them.
 """
 
 from dataclasses import field, fields
@@ -15,49 +15,49 @@ from lmscaling.config.types import STRICT, Distinct, Name, OneOrMore, Positive, 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Axes:
-    """The grid: every combination is one cell."""
+    """The axes of the grid; every combination of their values is one cell."""
 
     attention: Distinct[Name]
     """File stems in ``src/lmscaling/attention/``."""
     size: Distinct[Name]
-    """Row names under ``sizes:``."""
+    """Rows under ``sizes:``."""
     context: Distinct[Positive]
     """Sequence lengths in tokens."""
     seed: Distinct[Annotated[int, Field(ge=0)]] = field(default_factory=lambda: [0])
-    """Seeds of the initial weights; the data order has none."""
+    """Seeds of the initial weights; the order of the data is fixed."""
     lr_scale: Distinct[Annotated[float, Field(gt=0)]] = field(default_factory=lambda: [1.0])
-    """Factors on the learning rate of the size."""
+    """Factors by which the learning rate of the size is multiplied."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Where:
-    """A part of the grid: the cells that agree with every axis named here; all if none is."""
+    """A part of the grid: the cells that match every axis given here; all if none is given."""
 
     attention: OneOrMore[Name] | None = None
-    """These attentions only; here and below one value or a list, every value if left out."""
+    """Attentions of the part. Every axis takes one value or a list; an axis that is left out
+    matches all its values."""
     size: OneOrMore[Name] | None = None
-    """These sizes only."""
+    """Sizes of the part."""
     context: OneOrMore[Positive] | None = None
-    """These contexts only."""
+    """Contexts of the part."""
     seed: OneOrMore[int] | None = None
-    """These seeds only."""
+    """Seeds of the part."""
     lr_scale: OneOrMore[float] | None = None
-    """These factors on the learning rate only."""
+    """Learning-rate factors of the part."""
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """The axes it names, with their values."""
+        """The axes that are given, with their values."""
         named = {axis.name: getattr(self, axis.name) for axis in fields(Where)}
         return {axis: values for axis, values in named.items() if values is not None}
 
-    @property
-    def words(self) -> str:
-        """The axes it names, as a reader writes them."""
+    def describe(self) -> str:
+        """The axes that are given, as in a study file."""
         shown = {axis: v[0] if len(v) == 1 else v for axis, v in self.axes.items()}
         return ", ".join(f"{axis}: {value}" for axis, value in shown.items())
 
     def covers(self, point: dict[str, Any]) -> bool:
-        """Whether a point of the grid lies in it."""
+        """Whether a point of the grid belongs to the part."""
         return all(point[axis] in values for axis, values in self.axes.items())
 
 
@@ -66,48 +66,48 @@ class Skip(Where):
     """Combinations left out of the grid."""
 
     reason: Annotated[str, Field(min_length=1)]
-    """Why, in words; shown in the report."""
+    """The reason; shown in the report."""
 
     def __post_init__(self) -> None:
         if not self.axes:
-            raise ValueError("no axis is named, so every cell would be left out; name one")
+            raise ValueError("no axis is given, so every cell would be left out; give at least one")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Exempt(Where):
-    """Cells that differ from the rest of the study in what is named here."""
+    """Cells that use other values than the rest of the study."""
 
     reason: Annotated[str, Field(min_length=1)]
-    """Why, in words; shown in the report."""
+    """The reason; shown in the report."""
     gpus: Annotated[int, Field(ge=0)] | None = None
-    """Devices per cell."""
+    """GPUs per cell."""
     update_tokens: Positive | None = None
     """Tokens per optimizer update."""
     epochs: Positive | None = None
-    """Times that the data may be read."""
+    """Largest number of passes over the data."""
 
     @property
-    def instead(self) -> dict[str, int]:
-        """The fields of the study that it replaces."""
+    def overrides(self) -> dict[str, int]:
+        """The fields of the study that are replaced, with their new values."""
         values = {name: getattr(self, name) for name in ("gpus", "update_tokens", "epochs")}
         return {name: value for name, value in values.items() if value is not None}
 
     def __post_init__(self) -> None:
-        if not self.instead:
-            raise ValueError("it changes nothing; name gpus, update_tokens or epochs")
+        if not self.overrides:
+            raise ValueError("the exception changes nothing; give gpus, update_tokens or epochs")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Branches(Where):
-    """Decayed branches of runs: each goes on from its trunk while its rate falls to zero."""
+    """Decayed branches of runs. A branch continues from its trunk while its rate falls to zero."""
 
     shares: Distinct[Share]
-    """Shares of the budget at which a branch ends; it leaves the trunk at 0.8 of that."""
+    """Shares of the budget at which a branch ends; it starts from the trunk at 0.8 of its share."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Evaluate(Where):
-    """Runs whose final weights are evaluated position by position."""
+    """Runs whose final weights are evaluated by position."""
 
     datasets: Distinct[Name]
     """Rows under ``datasets:`` whose validation text is used."""

@@ -1,24 +1,41 @@
 """What a run may spend: ``24 hours`` of productive time, ``200 updates`` or ``1e9 tokens``."""
 
 import re
+from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import AfterValidator
 
-BUDGET = re.compile(r"([0-9.eE+]+) (hour|minute|second|update|token)s?")
-
+PATTERN = re.compile(r"([0-9.eE+]+) (hour|minute|second|update|token)s?")
 SECONDS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
-"""Units of a budget that is a time."""
 
 
-def _check_budget(text: str) -> str:
-    amount, unit = parse_budget(text)
-    return f"{int(amount) if amount == int(amount) else amount} {unit}"
+@dataclass(frozen=True)
+class BudgetAmount:
+    """A budget as a number and its unit."""
+
+    amount: float
+    unit: str
+    """``hours``, ``minutes``, ``seconds``, ``updates`` or ``tokens``."""
+
+    @property
+    def seconds(self) -> float | None:
+        """The budget in seconds; None if it is not a time."""
+        return self.amount * SECONDS[self.unit] if self.unit in SECONDS else None
+
+    def fraction(self, *, updates: int, tokens: int, seconds: float) -> float:
+        """Share of the budget that is spent; the last update may exceed 1."""
+        spent = seconds if self.seconds else {"updates": updates, "tokens": tokens}[self.unit]
+        return spent / (self.seconds or self.amount)
 
 
-def parse_budget(text: str) -> tuple[float, str]:
-    """``"24 hours"`` -> ``(24.0, "hours")``; the unit comes back in the plural."""
-    match = BUDGET.fullmatch(" ".join(str(text).split()))
+def parse_budget(text: str) -> BudgetAmount:
+    """Parse ``"24 hours"`` or ``"1 update"``; the unit of the result is a plural.
+
+    Raises:
+        ValueError: The text is not a positive number and a unit.
+    """
+    match = PATTERN.fullmatch(" ".join(str(text).split()))
     try:
         amount = float(match[1]) if match else 0.0
     except ValueError:
@@ -28,24 +45,14 @@ def parse_budget(text: str) -> tuple[float, str]:
             f"{text!r} is not a budget; allowed: a positive number and hours, minutes, seconds, "
             "updates or tokens, such as '24 hours' or '200 updates'"
         )
-    return amount, f"{match[2]}s"
+    return BudgetAmount(amount, f"{match[2]}s")
 
 
-Budget = Annotated[str, AfterValidator(_check_budget)]
+def _canonical(text: str) -> str:
+    budget = parse_budget(text)
+    whole = budget.amount == int(budget.amount)
+    return f"{int(budget.amount) if whole else budget.amount} {budget.unit}"
 
 
-class Spending:
-    """A budget such as ``24 hours``, ``200 updates`` or ``1e9 tokens``."""
-
-    def __init__(self, text: str) -> None:
-        self.amount, self.unit = parse_budget(text)
-
-    def fraction(self, *, updates: int, tokens: int, seconds: float) -> float:
-        """The share that is spent, 0 to 1; a last update may pass 1."""
-        if self.unit in SECONDS:
-            return seconds / (self.amount * SECONDS[self.unit])
-        return {"updates": updates, "tokens": tokens}[self.unit] / self.amount
-
-    def spent(self, *, updates: int, tokens: int, seconds: float) -> bool:
-        """Whether nothing is left."""
-        return self.fraction(updates=updates, tokens=tokens, seconds=seconds) >= 1
+Budget = Annotated[str, AfterValidator(_canonical)]
+"""A budget as text in canonical form: cells and their hashes contain it."""

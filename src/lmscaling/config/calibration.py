@@ -1,7 +1,7 @@
-"""How one device computes a cell: micro-batch, recomputation and what an attention leaves open.
+"""How a device computes a cell: micro-batch, recomputation and the attention's tunable values.
 
-These numbers change the speed and, but for rounding, nothing else, so they are no part of a cell.
-They are measured once for each attention, size and context, and copied into every run's record.
+Except for rounding, these numbers change only the speed, so they are not part of a cell. They are
+measured once for each attention, size and context, and copied into the record of every run.
 """
 
 from dataclasses import field
@@ -13,43 +13,43 @@ from lmscaling.config.types import STRICT, Positive
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Trial:
-    """One way that was tried."""
+    """One combination of settings that was tried."""
 
     micro_batch: Positive
     recompute: bool
     choice: dict[str, int | str]
     repeats: int
-    """How often it was timed; 0 if memory did not suffice."""
+    """Number of timings; 0 if the device ran out of memory."""
     seconds: tuple[float, float, float] | None
-    """Least, median and most time of forward and backward of one micro-batch."""
+    """Minimum, median and maximum time of forward and backward of one micro-batch."""
     peak_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Calibration:
-    """``calibration.json``: the way that is used, and how it was found."""
+    """The content of ``calibration.json``: the settings of a device, and the trials behind them."""
 
     of: str
-    """``Cell.calibration`` of the cells that it serves."""
+    """``Cell.calibration`` of the cells that use it."""
     device: str
-    """Name of the device; runs on another refuse it."""
+    """Name of the device; a run on another device refuses the calibration."""
     versions: dict[str, str]
-    """Packages that it was measured with."""
+    """Versions of the packages that it was measured with."""
     measured: bool
-    """Whether it was measured; else it is what the plan guesses from the device's memory."""
+    """Whether the settings were measured; if not, they are the plan's estimate from the memory."""
     micro_batch: Positive
-    """Sequences that a device takes at once."""
+    """Sequences per device in one forward pass."""
     recompute: bool = False
-    """Whether blocks are computed again in the backward pass instead of remembered."""
+    """Whether the backward pass recomputes blocks instead of storing their activations."""
     compiled: bool = False
     """Whether blocks are compiled."""
     choice: dict[str, int | str] = field(default_factory=dict)
     """Values of ``Attention.tunable``."""
     update_seconds: float | None = None
-    """Time of one update of one device, without communication: medians of all repeats."""
+    """Time of one update on one device without communication; median of all repeats."""
     update_seconds_range: tuple[float, float] | None = None
-    """The same of the fastest and of the slowest repeats."""
+    """The same for the fastest and the slowest repeats."""
     peak_memory_bytes: int | None = None
-    """The most allocated, moments of the optimizer included; null on the CPU."""
+    """Peak of allocated memory, including the optimizer's moments; null on the CPU."""
     trials: list[Trial] = field(default_factory=list)
-    """All ways that were tried, in order."""
+    """All trials in order."""

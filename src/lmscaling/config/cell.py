@@ -1,13 +1,13 @@
-"""A cell: one point of the grid with every number that matters to the result of its run.
+"""A cell: one point of the grid, with every number that the result of its run depends on.
 
-``Cell`` is the shape of ``cell.json``; ``grid.py`` derives it from a study.
+``Cell`` is the schema of ``cell.json``; ``grid.py`` derives cells from a study.
 """
 
 import json
 from dataclasses import field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.budget import Budget
@@ -26,20 +26,21 @@ from lmscaling.config.types import (
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Data:
-    """Where a cell's tokens come from."""
+    """The source of a cell's tokens."""
 
     dataset: Name
     """Row under ``datasets:``."""
-    source: dict[str, Any]
-    """The row's values, less its number of shards."""
+    source: dict[str, JsonValue]
+    """``Dataset.identity``: values and not a row, so that a run keeps its hash when the class of
+    its row gains a field."""
     tokenizer: Name
     """Row under ``tokenizers:``."""
     encoding: str
-    """The row's encoding."""
+    """Encoding of the tokenizer."""
 
     @property
     def folder(self) -> str:
-        """Folder of the tokens below ``tokens/``; another text or tokenizer is another folder."""
+        """Folder of the tokens in ``tokens/``; depends on the text and the tokenizer."""
         return f"{self.dataset}-{self.tokenizer}-{digest(less(dump(self), 'dataset'))}"
 
 
@@ -51,7 +52,7 @@ class Model:
     n_head: Positive
     d_model: Positive
     vocab_size: Positive
-    """Tokens of the tokenizer, before padding."""
+    """Vocabulary size of the tokenizer, before padding."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -59,41 +60,41 @@ class Optimizer:
     """AdamW at a constant learning rate after a linear warm-up."""
 
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """Decay of the first and second moment."""
+    """Decay rates of the first and second moment."""
     eps: Annotated[float, Field(gt=0)] = 1e-8
-    """Added to the root of the second moment."""
+    """Added to the square root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """Decoupled decay of matrices; biases and norms are not decayed."""
+    """Decoupled weight decay of matrices; biases and norms have none."""
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
-    """Largest norm of the whole gradient."""
+    """Largest norm of the complete gradient; larger gradients are scaled down to it."""
     warmup_updates: Annotated[int, Field(ge=0)] = 700
-    """Updates over which the rate rises linearly from 0."""
+    """Updates over which the learning rate rises linearly from 0."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Validation:
-    """When and on how much the validation loss is measured."""
+    """When the validation loss is measured, and on how many tokens."""
 
     tokens: Positive
-    """Length of the fixed validation set in tokens: the first of the validation stream."""
+    """Size of the validation set: the first tokens of the validation stream."""
     every_tokens: Positive
-    """Training tokens between two validations; a multiple of ``update_tokens``."""
+    """Training tokens between validations; must be a multiple of ``update_tokens``."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Cell:
-    """One point of the grid: every number that matters to the result of one run."""
+    """One point of the grid, with every number that the result of its run depends on."""
 
     attention: Name
     """File stem in ``src/lmscaling/attention/``."""
     size: Name
-    """Row under ``sizes:``; its numbers are in ``model`` and ``lr``."""
+    """Row under ``sizes:``; its values are in ``model`` and ``lr``."""
     context: Positive
     """Sequence length in tokens."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the initial weights."""
     lr_scale: Annotated[float, Field(gt=0)] = 1.0
-    """Factor on the learning rate of the size; contained in ``lr``."""
+    """Factor on the learning rate of the size; ``lr`` includes it."""
     lr: Annotated[float, Field(gt=0)]
     """Learning rate after the warm-up."""
     model: Model
@@ -101,43 +102,43 @@ class Cell:
     """See ``Study.position``."""
     data: Data
     epochs: Positive = 1
-    """Times that the data may be read."""
+    """See ``Study.epochs``."""
     optimizer: Optimizer
     update_tokens: Positive
-    """Tokens per optimizer update over all devices."""
+    """Tokens per optimizer update, over all devices."""
     budget: Budget
-    """What the run may spend; see ``Study.budget``."""
+    """See ``Study.budget``."""
     gpus: Annotated[int, Field(ge=0)]
-    """Devices, on one node; 0 is the CPU."""
+    """Number of GPUs, all on one node; 0 for the CPU."""
     validation: Validation
     protocol: dict[str, Positive] = field(default_factory=dict)
-    """Protocol numbers that concern this cell and are not 1."""
+    """Protocol numbers that apply to this cell and are not 1."""
     branch: Share | None = None
-    """Share of the budget at which this decayed branch ends; none is a trunk."""
+    """Share of the budget at which this decayed branch ends; None for a trunk."""
     keep: tuple[Share, ...] = ()
-    """Shares of the budget for whose branches a trunk keeps a checkpoint. It changes nothing in
-    the run, so the run's name does not depend on it."""
+    """Shares of the budget for whose branches a trunk keeps a checkpoint. They do not change the
+    run, so its name does not depend on them."""
 
     @property
     def name(self) -> str:
-        """For people; code reads the fields and never parses the name."""
+        """Name for display; code reads the fields and never parses the name."""
         scale = f"-lr{self.lr_scale:g}" if self.lr_scale != 1 else ""
         branch = f"-b{self.branch:g}" if self.branch else ""
         return f"{self.attention}-{self.size}-ctx{self.context}-s{self.seed}{scale}{branch}"
 
     @property
     def run(self) -> str:
-        """Folder of the run: the name and a hash of all values that are not at their default."""
+        """Folder of the run: the name and a hash of all values that are not the default."""
         return f"{self.name}-{digest(less(dump(self, exclude_defaults=True), 'keep'))}"
 
     @property
     def trunk(self) -> str:
-        """Run that this one branches off; its own if it is no branch."""
+        """Run of the trunk; the run itself if it is not a branch."""
         return replace(self, branch=None).run if self.branch else self.run
 
     @property
     def calibration(self) -> str:
-        """Name of the calibration: what its speed and memory depend on, and a hash of it."""
+        """Name of the calibration, with a hash of the values that speed and memory depend on."""
         values = {
             key: dump(self)[key]
             for key in ("attention", "model", "position", "context", "update_tokens", "gpus")
@@ -145,5 +146,5 @@ class Cell:
         return f"{self.attention}-{self.size}-ctx{self.context}-{digest(values)}"
 
     def to_json(self) -> str:
-        """One line of JSON with every value, defaults too."""
+        """One line of JSON with all values, including defaults."""
         return json.dumps(dump(self), ensure_ascii=True)

@@ -1,8 +1,8 @@
-"""What devices can do: dense bf16 arithmetic, the denominator of MFU, and memory.
+"""Peak arithmetic and memory of devices; the peak is the denominator of MFU.
 
-Source: NVIDIA's data sheets, bf16 tensor-core FLOP/s without sparsity (the sparse number is twice
-as large), and the memory that the name promises. The longest name that begins a device's name
-counts; a device that is not listed has no MFU rather than a guessed one.
+Source: NVIDIA's data sheets: bf16 tensor-core FLOP/s without sparsity (the number with sparsity is
+twice as large), and nominal memory. The longest entry that is a prefix of a device's name applies.
+A device that is not listed has no MFU.
 """
 
 from dataclasses import dataclass
@@ -33,6 +33,6 @@ DEVICES = {
 
 
 def find(name: str) -> Device | None:
-    """What a device of this name can do, or None."""
-    known = [known for known in DEVICES if name.startswith(known)]
-    return DEVICES[max(known, key=len)] if known else None
+    """The kind of a device with this name, if it is listed."""
+    prefixes = [prefix for prefix in DEVICES if name.startswith(prefix)]
+    return DEVICES[max(prefixes, key=len)] if prefixes else None

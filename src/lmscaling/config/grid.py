@@ -1,8 +1,7 @@
-"""From a study to its cells: the product of the axes, less the combinations skipped.
+"""From a study to its cells: the product of the axes without the skipped combinations.
 
-What no single field can know is checked here: that rows exist, that contexts divide, that the
-sequences of an update can be shared among the devices, and that every ``skip`` leaves something
-out. Nothing is trained, opened or imported for it.
+This module checks what involves several fields: that rows exist, that contexts divide the update,
+that devices can share its sequences, and that every ``skip`` matches a cell.
 """
 
 import math
@@ -21,29 +20,29 @@ from lmscaling.config.validation import checked
 from lmscaling.errors import UserError, choose
 
 AXES = ("attention", "size", "context", "seed", "lr_scale")
-"""Axes of a grid, in the order in which cells are numbered."""
+"""Axes of a grid; cells are ordered by the first axis, then by the second, and so on."""
 
 NODE_GPUS = 8
-"""Devices of the largest usual node."""
+"""GPUs of the largest common node."""
 
 RESERVED = {"published", "measured"}
-"""Folders of ``results/`` that are no study: they are in git."""
+"""Folders in ``results/`` that are under version control and belong to no study."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A study with its cells by run, and what was left out of it with the reason."""
+    """A study with its cells by run, and the skipped cells with the reason."""
 
     study: Study
     cells: dict[str, Cell]
-    """Trunks: runs that begin at update 0."""
+    """Trunks: runs that start at update 0."""
     branches: dict[str, Cell]
-    """Decayed branches of them."""
+    """Decayed branches of the trunks."""
     skipped: list[tuple[Cell, str]]
 
     @property
     def corpora(self) -> dict[str, Corpus]:
-        """What is tokenized, by its folder below ``tokens/``: to train on and to evaluate on."""
+        """Texts for training and evaluation with their tokenizer, by folder in ``tokens/``."""
         evaluate = self.study.evaluate
         names = [self.study.dataset, *(evaluate.datasets if evaluate else [])]
         corpora = [_corpus(self.study, name) for name in names]
@@ -51,11 +50,11 @@ class Grid:
 
     @property
     def tokens(self) -> str:
-        """Folder below ``tokens/`` of what the cells train on."""
+        """Folder in ``tokens/`` of the training text."""
         return _data(_corpus(self.study, self.study.dataset)).folder
 
     def n_shards(self, folder: str, split: Split) -> int:
-        """Shards of a split to tokenize; training text is for training only."""
+        """Number of shards of a split to tokenize; none of ``train`` for a text only evaluated."""
         if split == "train" and folder != self.tokens:
             return 0
         return len(self.corpora[folder].source.files(split))
@@ -68,32 +67,32 @@ class Grid:
 
     @property
     def calibrated(self) -> dict[str, Cell]:
-        """Calibrations that are measured, each with a cell that it serves."""
+        """Names of the calibrations to measure, each with a cell that uses it."""
         part = self.study.calibrate
-        found = [cell for cell in self.cells.values() if part and part.covers(vars(cell))]
-        return {cell.calibration: cell for cell in reversed(found)}
+        cells = [cell for cell in self.cells.values() if part and part.covers(vars(cell))]
+        return {cell.calibration: cell for cell in reversed(cells)}
 
 
 def expand(values: dict[str, Any]) -> Grid:
     """The cells of a study, in the order of its axes.
 
     Raises:
-        UserError: Something in the study cannot be run; one sentence says what and what would.
+        UserError: The study is invalid, or a cell cannot run.
     """
     study = checked(Study, values, "study file")
     _check_rows(study)
     cells, branches, skipped = {}, {}, []
-    for chosen in product(*(getattr(study.axes, axis) for axis in AXES)):
-        point: dict[str, Any] = dict(zip(AXES, chosen, strict=True))
-        made = cell(study, point)
+    for combination in product(*(getattr(study.axes, axis) for axis in AXES)):
+        point: dict[str, Any] = dict(zip(AXES, combination, strict=True))
+        trunk = cell(study, point)
         reasons = [skip.reason for skip in study.skip if skip.covers(point)]
         if reasons:
-            skipped.append((made, reasons[0]))
+            skipped.append((trunk, reasons[0]))
             continue
-        _check_shape(made)
-        cells[made.run] = made
-        for share in made.keep:
-            branch = replace(made, branch=share, keep=())
+        _check_shape(trunk)
+        cells[trunk.run] = trunk
+        for share in trunk.keep:
+            branch = replace(trunk, branch=share, keep=())
             branches[branch.run] = branch
     for place, parts in (
         ("skip", study.skip),
@@ -106,7 +105,9 @@ def expand(values: dict[str, Any]) -> Grid:
             if part is not None:
                 _check_part(study, place, part)
     if not cells:
-        raise UserError("study file: skip leaves no cell; remove an entry or add to an axis")
+        raise UserError(
+            "study file: every cell is skipped; remove an entry of skip or add a value to an axis"
+        )
     return Grid(study, cells, branches, skipped)
 
 
@@ -114,12 +115,12 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
     """The cell at a point of the axes."""
     size = study.sizes[point["size"]]
     corpus = _corpus(study, study.dataset)
-    concerned = ("all", point["attention"])
+    protocols = ("all", point["attention"])
     branches = study.branches
     common = {name: getattr(study, name) for name in ("gpus", "update_tokens", "epochs")}
     for exempt in study.exceptions:
         if exempt.covers(point):
-            common |= exempt.instead
+            common |= exempt.overrides
     return Cell(
         **point,
         **common,
@@ -135,7 +136,7 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
         optimizer=study.optimizer,
         budget=study.budget,
         validation=study.validation,
-        protocol={k: v for k, v in study.protocol.items() if k in concerned and v != 1},
+        protocol={k: v for k, v in study.protocol.items() if k in protocols and v != 1},
         keep=tuple(sorted(branches.shares)) if branches and branches.covers(point) else (),
     )
 
@@ -159,10 +160,11 @@ def _data(corpus: Corpus) -> Data:
 
 
 def _check_rows(study: Study) -> None:
-    """Every name used has its row or its file."""
+    """Check that every name has its row or its file."""
     if study.study in RESERVED:
         raise UserError(
-            f"study file: study {study.study!r} is a folder of results/ in git; rename it"
+            f"study file: study {study.study!r} is the name of a folder of results/ that is under "
+            "version control; choose another name"
         )
     uses = [
         ("dataset", [study.dataset], study.datasets, "row under datasets"),
@@ -196,7 +198,7 @@ def _speed_uses(study: Study) -> list[tuple[str, list[str], Iterable[str], str]]
 
 
 def _check_shape(cell: Cell) -> None:
-    """A context must cut the update and the validation set evenly, and feed every device."""
+    """Check that a context divides the update and the validation set and occupies every device."""
     every, update, context = cell.validation.every_tokens, cell.update_tokens, cell.context
     if every % update:
         nearest = max(1, round(every / update)) * update
@@ -214,34 +216,34 @@ def _check_shape(cell: Cell) -> None:
             )
     if cell.gpus > NODE_GPUS:
         raise UserError(
-            f"study file: gpus {cell.gpus} is more than one node has; the ranks of a cell share "
-            f"one node, for train starts them itself under one clock; allowed: up to {NODE_GPUS}"
+            f"study file: gpus {cell.gpus} is more than one node has, and a cell runs on one node; "
+            f"allowed: up to {NODE_GPUS}"
         )
     sequences = update // context
     if cell.gpus and sequences % cell.gpus:
         fewer = max(d for d in range(1, cell.gpus + 1) if sequences % d == 0)
         larger = math.lcm(sequences, cell.gpus) * context
         raise UserError(
-            f"study file: axes.context {context} makes {sequences} sequences an update of {update} "
-            f"tokens, which {cell.gpus} gpus cannot share evenly; give it gpus: {fewer} or "
-            f"update_tokens: {larger} under exceptions, or leave it out with "
+            f"study file: axes.context {context} gives {sequences} sequences per update of "
+            f"{update} tokens, which {cell.gpus} gpus cannot share evenly; write gpus: {fewer} or "
+            f"update_tokens: {larger} under exceptions, or skip it with "
             f"skip: [{{context: {context}, reason: ...}}]"
         )
     width = cell.model.d_model // cell.model.n_head
     if cell.position == "rope" and width % 2:
         raise UserError(
-            f"study file: position rope turns pairs, and heads of size {cell.size} are {width} "
-            "wide; allowed: an even width"
+            f"study file: position rope rotates pairs of channels, but heads of size {cell.size} "
+            f"have {width} channels; allowed: an even number"
         )
 
 
 def _check_part(study: Study, place: str, part: Where) -> None:
-    """A part that names a value which is not on its axis is a slip, and so is an empty one."""
+    """Check that every value of a part is on its axis."""
     for axis, values in part.axes.items():
         known = getattr(study.axes, axis)
         for value in values:
             if value not in known:
                 raise UserError(
-                    f"study file: {place} {{{part.words}}} matches no cell; "
+                    f"study file: {place} {{{part.describe()}}} matches no cell; "
                     f"{axis} {choose(value, known)}"
                 )

@@ -1,7 +1,4 @@
-"""A study: the shape of ``config/study.yaml``, as frozen checked dataclasses.
-
-Numbers enter the program here and nowhere else; ``grid.py`` derives the cells.
-"""
+"""The schema of a study file, as frozen checked dataclasses; ``grid.py`` derives the cells."""
 
 from dataclasses import field
 from typing import Annotated, Any
@@ -12,61 +9,63 @@ from pydantic.dataclasses import dataclass
 from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
 from lmscaling.config.budget import Budget
 from lmscaling.config.cell import Optimizer, Validation
-from lmscaling.config.datasets import Dataset, Size, Tokenizer
+from lmscaling.config.datasets import DatasetRow, Size, Tokenizer
 from lmscaling.config.speed import Speed
 from lmscaling.config.types import STRICT, Name, Position, Positive
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Study:
-    """The whole of ``config/study.yaml``."""
+    """A study: the content of ``config/study.yaml``."""
 
     study: Name
-    """Name of the study: its results lie in ``results/<study>/``."""
-    datasets: dict[Name, Dataset]
-    """Rows: where text comes from."""
+    """Name of the study; its results are in ``results/<study>/``."""
+    datasets: dict[Name, DatasetRow]
+    """Available datasets by name."""
     tokenizers: dict[Name, Tokenizer]
-    """Rows: how text becomes tokens."""
+    """Available tokenizers by name."""
     sizes: dict[Name, Size]
-    """Rows: the ladder of models; a row not named in ``axes`` is off."""
+    """Available model sizes by name; only those listed in ``axes`` are trained."""
     dataset: Name
-    """Row that this study trains on."""
+    """Row under ``datasets`` that the study trains on."""
     tokenizer: Name
-    """Row that this study uses."""
+    """Row under ``tokenizers`` that the study uses."""
     axes: Axes
     skip: list[Skip]
-    """Combinations left out, with the reason."""
+    """Combinations that are left out, with the reason."""
     exceptions: list[Exempt] = field(default_factory=list)
-    """Cells with other devices, update or epochs than the rest, with the reason."""
+    """Cells with other ``gpus``, ``update_tokens`` or ``epochs`` than the rest, with the reason."""
     position: Position = "learned"
-    """What tells a model where a token stands: a table, rotated queries and keys, or nothing."""
+    """Position encoding: a learned table, rotary embeddings of queries and keys, or none."""
     update_tokens: Positive
-    """Tokens per optimizer update over all devices, the same for every cell."""
+    """Tokens per optimizer update, over all devices; the same for every cell."""
     budget: Budget
-    """What a cell may spend: ``24 hours`` of productive time, ``200 updates`` or ``1e9 tokens``."""
+    """Budget of a cell: ``24 hours`` of productive time, ``200 updates`` or ``1e9 tokens``."""
     gpus: Annotated[int, Field(ge=0)]
-    """Devices per cell, on one node; 0 trains on the CPU."""
+    """GPUs per cell, all on one node; 0 trains on the CPU."""
     job_hours: Annotated[float, Field(gt=0)] = 24.0
-    """Longest time that the cluster gives a job. A run that takes more stops itself in time and
-    goes on in another job; no result depends on it, so it is no part of a cell."""
+    """Longest job that the cluster allows. A longer run stops itself in time and continues in
+    another job. No result depends on it, so it is not part of a cell."""
     epochs: Positive = 1
-    """Times that the data may be read before a run ends as ``out_of_tokens``."""
+    """Largest number of passes over the data; a run that needs more ends as ``out_of_tokens``."""
     optimizer: Optimizer
     validation: Validation
     calibrate: Where | None = field(default_factory=Where)
-    """Cells whose micro-batch and the like are measured first; the plan's guess for the others."""
+    """Cells that are calibrated before training: micro-batch, recomputation and tunable values are
+    measured. The other cells use the plan's estimate."""
     branches: Branches | None = None
-    """Decayed branches, or none."""
+    """Decayed branches; null for none."""
     evaluate: Evaluate | None = None
-    """Evaluations by position, or none."""
+    """Evaluations by position; null for none."""
     speed: Speed | None = None
-    """Times and memory of steps, sampling and single layers, or none."""
+    """Measurements of time and memory of updates, decoding and single layers; null for none."""
     published: bool = False
-    """Whether figures show the numbers in ``results/published/`` beside the study's own."""
+    """Whether figures also show the numbers in ``results/published/``."""
     protocol: dict[str, Positive]
-    """Raised by hand when the science of training changes: ``all``, or one attention's name."""
+    """Version of the training method, for ``all`` attentions or for one by name. Raising a number
+    trains the cells again to which it applies."""
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of the study file, for editors; ``config/study.schema.json`` is this."""
+    """JSON schema of the study file for editors, as in ``config/study.schema.json``."""
     return TypeAdapter(Study).json_schema()

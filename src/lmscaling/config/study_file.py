@@ -1,4 +1,4 @@
-"""Study files as people write them, and ``study.json`` as the workflow records them."""
+"""Reads study files as users write them; reads and writes the workflow's ``study.json``."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +13,20 @@ from lmscaling.files import read_json, write_json, write_text
 
 @dataclass(frozen=True)
 class Record:
-    """``study.json``: a study as it was laid out, and the command that makes it."""
+    """The content of ``study.json``: a study, and the command that runs it."""
 
     command: str
     grid: Grid
 
 
 def write_record(path: Path, values: dict[str, Any]) -> Grid:
-    """Write ``study.json``, and ``cells/<run>.json`` beside it, if the values are whole.
+    """Check the study in ``values``, and write ``study.json`` and ``cells/<run>.json`` beside it.
 
-    A file that would not change keeps its time, so that nothing is made anew for it.
+    A file with the same content is not written again: its time stays, so no rule runs because of
+    it.
 
     Returns:
-        The study's grid.
+        The grid of the study.
     """
     grid = expand(values["study"])
     if not path.is_file() or read_json(path, "study record") != values:
@@ -38,25 +39,25 @@ def write_record(path: Path, values: dict[str, Any]) -> Grid:
 
 
 def read_record(path: Path) -> Record:
-    """The study that lies in a folder of results.
+    """The study of a folder of results.
 
     Raises:
-        UserError: The file is missing or not whole; nearest says which studies there are.
+        UserError: The file is missing or incomplete; the message lists the existing studies.
     """
     if not path.is_file():
         known = sorted(p.parent.name for p in path.parent.parent.glob("*/study.json"))
         raise UserError(f"{path} does not exist; studies: {choose(path.parent.name, known)}")
     values = read_json(path, "study record")
     if not isinstance(values, dict) or not {"command", "study"} <= values.keys():
-        raise UserError(f"study record {path} is not whole; delete it and run snakemake again")
+        raise UserError(f"study record {path} is incomplete; delete it and run snakemake again")
     return Record(values["command"], expand(values["study"]))
 
 
 def read_study(paths: list[Path]) -> dict[str, Any]:
-    """Study files laid over each other as Snakemake does: mappings merge, all else is replaced.
+    """Merge study files as Snakemake does: mappings are merged, other values are replaced.
 
     Raises:
-        UserError: A file is missing or no YAML mapping.
+        UserError: A file is missing or is not a YAML mapping.
     """
     merged: dict[str, Any] = {}
     for path in paths:
@@ -68,14 +69,14 @@ def read_study(paths: list[Path]) -> dict[str, Any]:
             problem = " ".join(str(error).split())
             raise UserError(f"study file {path} is not valid YAML: {problem}") from None
         if not isinstance(values, dict):
-            raise UserError(f"study file {path} holds {values!r}; allowed: keys with values")
-        _lay_over(merged, values)
+            raise UserError(f"study file {path} contains {values!r}; allowed: keys with values")
+        _merge(merged, values)
     return merged
 
 
-def _lay_over(below: dict[str, Any], above: dict[str, Any]) -> None:
-    for key, value in above.items():
-        if isinstance(value, dict) and isinstance(below.get(key), dict):
-            _lay_over(below[key], value)
+def _merge(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
         else:
-            below[key] = value
+            base[key] = value

@@ -1,8 +1,7 @@
-"""Checked fields and the canonical form of their values.
+"""Types of checked fields, and the canonical form of their values.
 
-Every configuration class is a frozen pydantic dataclass that refuses unknown keys. This module
-holds what they share: the types of their fields, and the dump and digest that give a cell its
-identity.
+Every configuration class is a frozen pydantic dataclass that refuses unknown keys. The dump and
+digest of its values identify a cell.
 """
 
 import hashlib
@@ -31,14 +30,10 @@ def _check_name(name: str) -> str:
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    twice = sorted({str(v) for v in values if values.count(v) > 1})
-    if twice:
-        raise ValueError(f"{', '.join(twice)} stands there twice; list every value once")
+    repeated = sorted({str(v) for v in values if values.count(v) > 1})
+    if repeated:
+        raise ValueError(f"{', '.join(repeated)} is listed more than once; list every value once")
     return values
-
-
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list) else [value]
 
 
 Name = Annotated[str, AfterValidator(_check_name)]
@@ -49,20 +44,20 @@ Position = Literal["learned", "rope", "none"]
 
 T = TypeVar("T")
 Distinct = Annotated[list[T], Field(min_length=1), AfterValidator(_distinct)]
-"""A list with at least one value and none twice."""
+"""A list of at least one value, without duplicates."""
 OneOrMore = Annotated[
     Distinct[T],
     BeforeValidator(
         lambda v: v if isinstance(v, list) else [v], json_schema_input_type=T | list[T]
     ),
 ]
-"""The same; a single value may stand without brackets."""
+"""The same; a single value needs no brackets."""
 
 
 def dump(value: Any, exclude_defaults: bool = False) -> dict[str, Any]:
-    """The fields as JSON has them.
+    """The fields of a dataclass as JSON values.
 
-    ``exclude_defaults`` leaves out, at every depth, the fields that are at their default.
+    ``exclude_defaults`` leaves out fields with their default value, at every depth.
     """
     return TypeAdapter(type(value)).dump_python(
         value, mode="json", exclude_defaults=exclude_defaults
@@ -70,11 +65,11 @@ def dump(value: Any, exclude_defaults: bool = False) -> dict[str, Any]:
 
 
 def less(values: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """A copy without some keys."""
+    """A copy of ``values`` without some keys."""
     return {k: v for k, v in values.items() if k not in keys}
 
 
 def digest(values: dict[str, Any]) -> str:
-    """Eight hexadecimal digits that depend on the values, not on their order."""
+    """Eight hexadecimal digits of a hash of the values; their order does not matter."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,7 +1,7 @@
-"""A refused value in one sentence: where it stands, what was found, what is allowed, the nearest.
+"""Reports a refused value in one sentence: location, value found, allowed values, nearest one.
 
-Pydantic reports errors as records with a location; the keys allowed at that location are read
-from the JSON schema of the same class, so they can never differ from what is checked.
+Pydantic reports each error with a location. The keys and values allowed there are read from the
+JSON schema of the same class, so they cannot differ from what is checked.
 """
 
 from typing import Any, TypeVar
@@ -11,44 +11,45 @@ from pydantic import TypeAdapter, ValidationError
 from lmscaling.errors import UserError, choose
 
 T = TypeVar("T")
+Schema = dict[str, Any]
 
 
 def checked(kind: type[T], values: Any, where: str) -> T:
     """``values`` as an instance of the dataclass ``kind``.
 
     Raises:
-        UserError: The first thing that is wrong, in one sentence that starts with ``where``.
+        UserError: The first error, in one sentence that starts with ``where``.
     """
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
-        # A misspelt key is the cause of a missing one, so it is told first.
+        # A misspelt key causes the error about the missing key, so it is reported first.
         errors = sorted(error.errors(), key=lambda e: e["type"] != "unexpected_keyword_argument")
         sentence = _sentence(errors[0], TypeAdapter(kind).json_schema())
         raise UserError(f"{where}: {sentence}") from None
 
 
-def _sentence(error: Any, schema: dict[str, Any]) -> str:
+def _sentence(error: Any, schema: Schema) -> str:
     *parents, key = error["loc"] or ("",)
     place = ".".join(str(part) for part in error["loc"])
     found, context = error["input"], error.get("ctx", {})
     match error["type"]:
         case "unexpected_keyword_argument":
-            outer = (
-                f"unknown key {key!r} in {_join(parents)}" if parents else f"unknown key {key!r}"
-            )
-            return f"{outer}; {choose(key, _keys(schema, parents))}"
+            parent = ".".join(str(part) for part in parents)
+            unknown = f"unknown key {key!r}" + (f" in {parent}" if parent else "")
+            return f"{unknown}; {choose(key, _node(schema, parents).get('properties', {}))}"
         case "missing" | "missing_argument" | "missing_keyword_only_argument":
             return f"{place} is missing"
         case "union_tag_invalid":
-            tags = context["expected_tags"].replace("'", "").split(", ")
-            return f"{place}.kind is {context['tag']!r}; {choose(context['tag'], tags)}"
+            kinds = _node(schema, error["loc"])["discriminator"]["mapping"]
+            return f"{place}.kind is {context['tag']!r}; {choose(context['tag'], kinds)}"
         case "union_tag_not_found":
             return f"{place}.kind is missing"
         case "value_error":
             return f"{place}: {context['error']}" if place else str(context["error"])
         case "literal_error":
-            names = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+            node = _node(schema, error["loc"])
+            names = node["enum"] if "enum" in node else [node["const"]]
             return f"{place} is {found!r}; {choose(found, names)}"
         case "dataclass_type" | "dict_type" | "model_attributes_type":
             return f"{place} is {found!r}; allowed: keys with values"
@@ -56,25 +57,29 @@ def _sentence(error: Any, schema: dict[str, Any]) -> str:
             return f"{place} is {found!r}; {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _join(parts: list[Any]) -> str:
-    return ".".join(str(part) for part in parts)
-
-
-def _keys(schema: dict[str, Any], parents: list[Any]) -> list[str]:
-    """Keys that the schema allows at the end of a path."""
+def _node(schema: Schema, path: Any) -> Schema:
+    """The part of a schema at the end of a path of keys, indices and kinds."""
     node = schema
-    for part in parents:
-        node = _resolve(node, schema)
-        if part in node.get("properties", {}):
-            node = node["properties"][part]
-        elif part in node.get("discriminator", {}).get("mapping", {}):
-            node = {"$ref": node["discriminator"]["mapping"][part]}
-        else:
-            node = node.get("items") or node.get("additionalProperties") or {}
-    return list(_resolve(node, schema).get("properties", {}))
+    for part in path:
+        node = next(filter(None, (_child(option, part) for option in _options(node, schema))), {})
+    return next(iter(_options(node, schema)), {})
 
 
-def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+def _child(node: Schema, part: Any) -> Schema | None:
+    kinds = node.get("discriminator", {}).get("mapping", {})
+    if part in kinds:
+        return {"$ref": kinds[part]}
+    return (
+        node.get("properties", {}).get(part)
+        or node.get("items")
+        or node.get("additionalProperties")
+    )
+
+
+def _options(node: Schema, schema: Schema) -> list[Schema]:
+    """A node, or the alternatives to null that it allows, with references resolved."""
     while "$ref" in node:
         node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
-    return node
+    if "anyOf" not in node:
+        return [] if node.get("type") == "null" else [node]
+    return [found for option in node["anyOf"] for found in _options(option, schema)]

@@ -1,8 +1,8 @@
-"""Where tokens stand in their own documents, and how many of them have how much before them.
+"""Positions of tokens within their documents, and their distribution.
 
-Each document is preceded by the end-of-text token, which stands at position 0, so a token at
-position p is the last of p tokens of text that a model was given of its document. Positions are
-counted in bins that double: 0, 1, 2 to 3, 4 to 7 and so on; bin i holds those with i binary digits.
+Each document is preceded by the end-of-text token, at position 0. At position p, a model has
+therefore read p tokens of the document's text. Positions are counted in bins that double in width:
+0, 1, 2 to 3, 4 to 7 and so on; bin i contains the positions with i binary digits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,16 +12,16 @@ import numpy as np
 
 
 def positions(tokens: np.ndarray, end_of_text: int, before: int = 0) -> np.ndarray:
-    """Position of each of N tokens in its own document, int64 ``[N]``.
+    """Position of each of N tokens in its document, int64 ``[N]``.
 
     Args:
         tokens: Consecutive tokens.
-        end_of_text: The token that begins a document.
-        before: Position of the first of them, if it begins no document.
+        end_of_text: The token that starts a document.
+        before: Position of the first token, if it does not start a document.
     """
     starts = np.flatnonzero(tokens == end_of_text)
     steps = np.ones(len(tokens), dtype=np.int64)
-    steps[starts] = 1 - np.diff(starts, prepend=-before)  # from the last position back to 0
+    steps[starts] = 1 - np.diff(starts, prepend=-before)  # from the previous position back to 0
     steps[:1] = np.where(tokens[:1] == end_of_text, 0, before)
     return np.cumsum(steps, out=steps)
 
@@ -32,18 +32,18 @@ def bins(positions: np.ndarray) -> np.ndarray:
 
 
 def bounds(bin: int) -> tuple[int, int]:
-    """First position of a bin and the first behind it."""
+    """First position of a bin and of the next bin."""
     return 2**bin // 2, 2**bin
 
 
 def own_context(lengths: Sequence[int] | np.ndarray) -> list[int]:
-    """How many tokens of documents stand in each bin, from the lengths of the documents alone.
+    """Number of tokens in each bin, computed from the lengths of the documents.
 
     Args:
-        lengths: Tokens of each document, the end-of-text token before it included.
+        lengths: Tokens of each document, including the end-of-text token before it.
 
     Returns:
-        Count by bin, down to the longest document; the sum is the number of tokens.
+        Counts by bin, up to that of the longest document; their sum is the number of tokens.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     longest = int(lengths.max(initial=0))
@@ -55,14 +55,14 @@ def own_context(lengths: Sequence[int] | np.ndarray) -> list[int]:
 
 
 def total(counts: Iterable[Sequence[int]]) -> list[int]:
-    """Counts of several shards as those of all their text."""
+    """Sum of the counts of several shards, bin by bin."""
     return [sum(column) for column in zip_longest(*counts, fillvalue=0)]
 
 
 def shares(counts: Sequence[int]) -> dict[int, float]:
-    """By N = 1, 2, 4, ...: share of the tokens with at least N tokens of their own document before.
+    """Share of the tokens after at least N tokens of their document, for N = 1, 2, 4, ...
 
-    As in ``records.Evaluation``, a token stands for the one that is predicted from it.
+    As in ``records.Evaluation``, a position is that of the token from which the next is predicted.
     """
-    behind = np.cumsum(counts[::-1])[::-1]
-    return {bounds(i)[0]: float(n / behind[0]) for i, n in enumerate(behind) if i}
+    at_least = np.cumsum(counts[::-1])[::-1]
+    return {bounds(i)[0]: float(n / at_least[0]) for i, n in enumerate(at_least) if i}

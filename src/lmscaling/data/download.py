@@ -1,8 +1,8 @@
-"""One file of a dataset repository from the hub to a local folder, whole and checked.
+"""Downloads one file of a dataset repository from the hub, and checks it.
 
-It runs where there is a network; tokenizing then needs none. What has come is kept when a download
-breaks off or is killed, and the next attempt goes on behind it. A file is believed when its
-SHA-256 is the one that the hub itself has for it.
+Downloads run where there is a network, so that tokenization needs none. If a download breaks off or
+is killed, the next attempt keeps what has arrived and continues from there. A file is accepted if
+its SHA-256 is the one that the hub states.
 """
 
 import hashlib
@@ -21,103 +21,102 @@ from huggingface_hub.errors import (
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils import build_hf_headers
 
-from lmscaling.config.datasets import Hub
 from lmscaling.errors import UserError
 from lmscaling.files import described_at, sha256_of, write_json
 
 WAITS = (5, 15, 45, 135)
-"""Seconds before each further attempt; it goes on where the one before broke off."""
+"""Seconds to wait before each further attempt."""
 
-PATIENCE = 2
-"""Waits for a hub that cannot even be connected to: as a rule there is no network at all."""
+CONNECT_WAITS = 2
+"""Number of these waits if no connection is possible: usually there is no network at all."""
 
-NO_SUCH = (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError)
+NOT_FOUND = (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError)
 
 
-def fetch(row: Hub, file: str, out: Path) -> dict[str, Any]:
-    """Fetch one file of a repository; ``<out>.fetched.json`` beside it says what it is.
+def fetch(repository: str, revision: str, file: str, out: Path) -> dict[str, Any]:
+    """Download one file of a dataset repository and describe it in ``<out>.fetched.json``.
 
     Args:
-        row: The dataset's row.
+        repository: ``owner/name``.
+        revision: Commit of the repository.
         file: Path in the repository.
-        out: Where it goes.
+        out: Path of the downloaded file.
 
     Returns:
         The content of ``<out>.fetched.json``.
 
     Raises:
-        UserError: The hub cannot be reached, has no such file, or sends another one.
+        UserError: The hub cannot be reached, does not have the file, or sends a different file.
     """
-    place = f"{file} of {row.repository} at {row.revision}"
+    name = f"{file} of {repository} at {revision}"
+    url = hf_hub_url(repository, file, repo_type="dataset", revision=revision)
     out.parent.mkdir(parents=True, exist_ok=True)
-    part, tag = _persistently(row, file, out, place)
-    described = {
-        "repository": row.repository,
-        "revision": row.revision,
+    part, tag = _download_with_retries(url, out, name, file)
+    description = {
+        "repository": repository,
+        "revision": revision,
         "file": file,
         "bytes": part.stat().st_size,
-        "sha256": _checked(part, tag, place),
+        "sha256": _verify(part, tag, name),
     }
     part.replace(out)
-    write_json(described_at(out), described)
-    return described
+    write_json(described_at(out), description)
+    return description
 
 
-def _persistently(row: Hub, file: str, out: Path, place: str) -> tuple[Path, str]:
-    """An attempt, and one more after each of ``WAITS`` while the network fails."""
+def _download_with_retries(url: str, out: Path, name: str, file: str) -> tuple[Path, str]:
+    """One attempt, and another after each of ``WAITS`` while the network fails."""
     for n, wait in enumerate((*WAITS, None)):
         try:
-            return _attempt(row, file, out)
-        except NO_SUCH as error:
+            return _download(url, out)
+        except NOT_FOUND as error:
             raise UserError(
-                f"{place} does not exist on the hub; mend train:, validation: or revision: in "
+                f"{name} does not exist on the hub; correct train:, validation: or revision: in "
                 "the dataset's row"
             ) from error
         except (HTTPError, OSError) as error:
             problem = " ".join(str(error).split())[:200] or type(error).__name__
-            if wait is None or (n == PATIENCE and isinstance(error, ConnectError)):
+            if wait is None or (n == CONNECT_WAITS and isinstance(error, ConnectError)):
                 raise UserError(
-                    f"{place} cannot be fetched: {problem}; run again when the hub can be "
+                    f"{name} cannot be downloaded: {problem}; run again when the hub can be "
                     "reached, or set mirror: in the dataset's row to a local folder that has "
                     f"{file}"
                 ) from error
-            print(f"fetch: {problem}; again in {wait} s", file=sys.stderr, flush=True)
+            print(f"fetch: {problem}; next attempt in {wait} s", file=sys.stderr, flush=True)
             time.sleep(wait)
     raise AssertionError("the last attempt returns or raises")
 
 
-def _attempt(row: Hub, file: str, out: Path) -> tuple[Path, str]:
-    """Download what is not there yet; the whole file under a hidden name, and the hub's tag."""
-    url = hf_hub_url(row.repository, file, repo_type="dataset", revision=row.revision)
-    found = get_hf_file_metadata(url)
-    tag, size = str(found.etag), found.size
+def _download(url: str, out: Path) -> tuple[Path, str]:
+    """Download the missing bytes; returns the complete file under a hidden name, and its tag."""
+    metadata = get_hf_file_metadata(url)
+    tag, size = str(metadata.etag), metadata.size
     part = out.with_name(f".{out.name}.{tag[:16]}.part")
     have = part.stat().st_size if part.is_file() else 0
     if size is not None and have > size:
         part.unlink()
         have = 0
-    with part.open("ab") as to:
-        http_get(url, to, resume_size=have, headers=build_hf_headers(), expected_size=size)
+    with part.open("ab") as file:
+        http_get(url, file, resume_size=have, headers=build_hf_headers(), expected_size=size)
     return part, tag
 
 
-def _checked(part: Path, etag: str, place: str) -> str:
-    """SHA-256 of what was fetched, if it is the hub's.
+def _verify(part: Path, etag: str, name: str) -> str:
+    """SHA-256 of the downloaded file, after a comparison with the hub's tag.
 
-    Large files have it as their tag; small ones have the SHA-1 of a git blob instead.
+    The tag of a large file is its SHA-256; the tag of a small one is the SHA-1 of its git blob.
 
     Raises:
-        UserError: It is another file; it is deleted, for nothing can be made of it.
+        UserError: The hashes differ; the file is deleted.
     """
-    sha256 = sha256_of(part)
-    if len(etag) == 64:
-        found = sha256
-    else:
+    sha256 = found = sha256_of(part)
+    if len(etag) != 64:
         data = part.read_bytes()
         found = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
     if found != etag:
         part.unlink()
         raise UserError(
-            f"{place} came with hash {found}, the hub says {etag}; it is deleted, run again"
+            f"{name} arrived with hash {found}, but the hub states {etag}; the file is deleted, "
+            "run again"
         )
     return sha256

@@ -1,9 +1,9 @@
-"""From documents to token ids, by backends that differ in speed and in nothing else.
+"""From documents to token ids, with backends that differ only in speed.
 
-A backend takes a list of texts and gives their ids laid end to end, uint16 ``[n]``, and the number
+A backend takes a list of texts and returns their concatenated ids, uint16 ``[n]``, and the number
 of ids of each text, int64 ``[documents]``. Text is always encoded as ordinary text, so no id is
-that of end-of-text. The fast backend is young, so it is believed only as far as it is compared:
-the first documents of a shard and as many random ones as ``RANDOM`` must have tiktoken's ids.
+end-of-text. The backend gigatoken is a recent package, so its output is checked: the first
+``FIRST`` documents of a shard and ``RANDOM`` random ones must have the ids of tiktoken.
 """
 
 import math
@@ -21,23 +21,23 @@ from lmscaling.config.datasets import Tokenizer
 from lmscaling.errors import UserError
 
 FIRST, RANDOM = 2_000, 500
-"""Documents of a shard whose ids are compared: the first ones, and others drawn at random."""
+"""Numbers of documents per shard whose ids are compared: from the start, and at random."""
 
 
 class Ids(NamedTuple):
-    """Ids of several documents."""
+    """Token ids of several documents."""
 
     flat: np.ndarray
-    """uint16 ``[n]``, document after document."""
+    """uint16 ``[n]``, concatenated."""
     lengths: np.ndarray
-    """int64 ``[documents]``."""
+    """Number of ids of each document, int64 ``[documents]``."""
 
 
 Encode = Callable[[list[str]], Ids]
 
 
 def simple(encoder: tiktoken.Encoding, texts: list[str]) -> Ids:
-    """One list of integers a document, as nanoGPT prepares its data."""
+    """One list of integers per document, as in nanoGPT's data preparation."""
     arrays = [np.array(encoder.encode_ordinary(text), dtype=np.uint16) for text in texts]
     return Ids(np.concatenate(arrays), np.array([len(a) for a in arrays], dtype=np.int64))
 
@@ -45,18 +45,18 @@ def simple(encoder: tiktoken.Encoding, texts: list[str]) -> Ids:
 def buffers(encoder: tiktoken.Encoding, texts: list[str]) -> Ids:
     """tiktoken's buffers of uint32: no Python integers, and no search for special tokens.
 
-    ``Encoding.encode_to_numpy`` is the public call around the same buffer; it costs a few per cent
-    more, an array a document.
+    The public ``Encoding.encode_to_numpy`` wraps the same buffer. It takes a few per cent longer
+    because it creates one array per document.
     """
     encode = encoder._core_bpe.encode_to_tiktoken_buffer
-    none: set[str] = set()
-    made = [memoryview(encode(text, none)) for text in texts]
-    flat = np.frombuffer(b"".join(made), dtype=np.uint32).astype(np.uint16)
-    return Ids(flat, np.array([view.nbytes for view in made], dtype=np.int64) // 4)
+    no_special: set[str] = set()
+    views = [memoryview(encode(text, no_special)) for text in texts]
+    flat = np.frombuffer(b"".join(views), dtype=np.uint32).astype(np.uint16)
+    return Ids(flat, np.array([view.nbytes for view in views], dtype=np.int64) // 4)
 
 
 def gigatoken(path: Path) -> Encode:
-    """The gigatoken package over GPT-2's ranks, on the calling thread: one shard, one core.
+    """The gigatoken package with GPT-2's ranks, on the calling thread: one core per shard.
 
     Raises:
         UserError: The package is not installed.
@@ -68,10 +68,10 @@ def gigatoken(path: Path) -> Encode:
             "backend gigatoken is not installed; pip install 'lmscaling[fast]', "
             "or write backend: tiktoken"
         ) from error
-    made = gigatoken.Tokenizer.from_tiktoken(path, pretokenizer="gpt2", special_tokens={})
+    tokenizer = gigatoken.Tokenizer.from_tiktoken(path, pretokenizer="gpt2", special_tokens={})
 
     def encode(texts: list[str]) -> Ids:
-        layout: Any = made.encode_batch(texts, parallel=False).layout
+        layout: Any = tokenizer.encode_batch(texts, parallel=False).layout
         offsets = np.asarray(layout.offsets.data)
         return Ids(np.asarray(layout.content.data).astype(np.uint16), np.diff(offsets))
 
@@ -79,18 +79,18 @@ def gigatoken(path: Path) -> Encode:
 
 
 class Compared:
-    """A fast encoder under the eyes of a slow one.
+    """A fast encoder whose ids are compared with those of a slow one.
 
     Args:
-        fast: Gives the ids.
-        reference: Says what they must be.
-        seed: Decides which documents are drawn: a shard always draws the same.
+        fast: Encoder whose ids are used.
+        reference: Encoder with the correct ids.
+        seed: Seed of the random documents; a shard always draws the same ones.
     """
 
     def __init__(self, fast: Encode, reference: Encode, seed: str) -> None:
         self._fast, self._reference = fast, reference
         self.seen = 0
-        """Documents so far."""
+        """Number of documents so far."""
         self._drawn: dict[int, tuple[int, str, np.ndarray]] = {}
         self._draws = drawn(RANDOM, random.Random(seed))
         self._next = next(self._draws)
@@ -99,28 +99,28 @@ class Compared:
         """Ids of the next documents.
 
         Raises:
-            UserError: One of the shard's first documents has other ids than the reference gives.
+            UserError: One of the first documents has other ids than the reference.
         """
-        made = self._fast(texts)
-        ends = np.cumsum(made.lengths)
+        batch = self._fast(texts)
+        ends = np.cumsum(batch.lengths)
         begin, self.seen = self.seen, self.seen + len(texts)
 
         def ids(number: int) -> np.ndarray:
             i = number - begin
-            return made.flat[ends[i] - made.lengths[i] : ends[i]]
+            return batch.flat[ends[i] - batch.lengths[i] : ends[i]]
 
         for number in range(begin, min(self.seen, FIRST)):
             self._compare(number, texts[number - begin], ids(number))
         while (number := FIRST + self._next[0]) < self.seen:
             self._drawn[self._next[1]] = number, texts[number - begin], ids(number).copy()
             self._next = next(self._draws)
-        return made
+        return batch
 
     def finish(self) -> int:
-        """Compare the documents drawn; the number of all that were compared.
+        """Compare the random documents, and return the number of all compared documents.
 
         Raises:
-            UserError: One of them has other ids than the reference gives.
+            UserError: One of them has other ids than the reference.
         """
         for number, text, ids in self._drawn.values():
             self._compare(number, text, ids)
@@ -135,10 +135,10 @@ class Compared:
 
 
 def drawn(n: int, generator: random.Random) -> Iterator[tuple[int, int]]:
-    """Which of the items 0, 1, 2, ... goes to which of n places, if as many come as will come.
+    """Reservoir sampling of n items from a stream of unknown length.
 
-    What lies in the places after any number of items is n of them drawn at random. Only drawn items
-    cost anything.
+    Yields pairs of an item number and its place in the reservoir, from 0 to n - 1. After any number
+    of items, the reservoir is a uniform sample of them. Items that are not drawn cost no time.
 
     Source: Li 1994 (doi:10.1145/198429.198435), algorithm L.
     """
@@ -153,16 +153,16 @@ def drawn(n: int, generator: random.Random) -> Iterator[tuple[int, int]]:
 def encode_with(
     row: Tokenizer, encoder: tiktoken.Encoding, ranks: Path | None, seed: str
 ) -> Encode | Compared:
-    """The backend that a tokenizer row names.
+    """The backend of a tokenizer row.
 
     Args:
         row: The tokenizer.
         encoder: Its encoding.
-        ranks: File of its vocabulary; the fast backend reads it.
+        ranks: File of its vocabulary; required by backend gigatoken.
         seed: See ``Compared``.
 
     Raises:
-        UserError: The backend is not installed, or needs the file.
+        UserError: The backend is not installed, or the file is missing.
     """
     if row.backend == "simple":
         return partial(simple, encoder)
@@ -171,26 +171,26 @@ def encode_with(
     if ranks is None:
         raise UserError(
             "backend gigatoken reads the vocabulary from a file; give it with --vocabulary, "
-            "made by: python -m lmscaling vocabulary FILE"
+            "and create it with: python -m lmscaling vocabulary FILE"
         )
     return Compared(gigatoken(ranks), partial(buffers, encoder), seed)
 
 
 def versions(row: Tokenizer) -> dict[str, str]:
-    """Packages that made the ids, with their versions."""
+    """Versions of the packages that compute the ids."""
     fast = {"gigatoken": version("gigatoken")} if row.backend == "gigatoken" else {}
     return {"tiktoken": tiktoken.__version__, **fast}
 
 
 def joined(ids: Ids, end_of_text: int) -> np.ndarray:
-    """Documents as a stream, uint16: the end-of-text token before each.
+    """The documents as one stream, uint16, with the end-of-text token before each.
 
     Raises:
-        UserError: An id is not below that of end-of-text, so a boundary would be forged.
+        UserError: An id is that of end-of-text or above, so it would fake a boundary.
     """
     if ids.flat.size and ids.flat.max() >= end_of_text:
         raise UserError(
-            f"the tokenizer gave id {ids.flat.max()} for ordinary text; allowed: below "
+            f"the tokenizer returned id {ids.flat.max()} for ordinary text; allowed: below "
             f"{end_of_text}, the end-of-text token"
         )
     out = np.empty(len(ids.flat) + len(ids.lengths), dtype=np.uint16)

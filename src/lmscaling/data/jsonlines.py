@@ -1,8 +1,8 @@
-"""Documents from JSON lines, plain or gzip, a buffer at a time.
+"""Reads documents from JSON lines, plain or gzip, and hashes the file on the way.
 
-isal unpacks gzip some three times as fast as zlib and orjson reads a line some twice as fast as
-``json``; both are checked against what they replace by the tests. Every byte of the file is hashed
-as it passes, so that a shard's sidecar can say what exactly it was made from.
+isal decompresses gzip about three times as fast as zlib, and orjson parses a line about twice as
+fast as ``json``; tests compare both with what they replace. The hash identifies the file in the
+sidecar of its shard.
 """
 
 import hashlib
@@ -21,73 +21,73 @@ from lmscaling.errors import UserError, choose
 BUFFER_BYTES = 1 << 18
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 
-CURE = "get the file again where it came from"
+REMEDY = "get the file again from its source"
 
 
 class Lines:
-    """The documents of one file, in order; iterate once.
+    """The documents of one file, in order; can be iterated once.
 
     Args:
-        path: JSON lines, gzip if its name ends in ``.gz``.
-        key: Key of the text in each line.
+        path: JSON lines; gzip if the name ends in ``.gz``.
+        key: Key of the text in every line.
 
     Raises:
-        UserError: While iterating: the file is missing or cut short, or a line is no document.
+        UserError: During iteration: the file is missing or truncated, or a line has no text.
     """
 
     def __init__(self, path: Path, key: str) -> None:
         self.path, self.key = path, key
         self.sha256 = ""
-        """Of the file as it lies on the disk; there after the last document."""
+        """SHA-256 of the file (compressed, if it is gzip); set after the last document."""
         self.bytes = 0
 
     def __iter__(self) -> Iterator[str]:
-        packed = self.path.suffix == ".gz"
+        compressed = self.path.suffix == ".gz"
         try:
             with self.path.open("rb", buffering=0) as file:
                 raw = _Hashed(file)
-                plain: Any = igzip.IGzipFile(fileobj=raw) if packed else raw
+                plain: Any = igzip.IGzipFile(fileobj=raw) if compressed else raw
                 lines = io.BufferedReader(plain, BUFFER_BYTES)
                 for number, line in enumerate(lines, start=1):
                     if not line.isspace():
                         yield self._text(line, number)
         except (OSError, EOFError, zlib.error) as error:
-            what = "is not whole gzip" if packed else "cannot be read"
-            raise UserError(f"{self.path} {what}: {error}; {CURE}") from error
+            what = "is not valid gzip" if compressed else "cannot be read"
+            raise UserError(f"{self.path} {what}: {error}; {REMEDY}") from error
         self.sha256, self.bytes = raw.digest.hexdigest(), raw.n
 
     def _text(self, line: bytes, number: int) -> str:
         try:
             record = orjson.loads(line)
         except orjson.JSONDecodeError:
-            record = self._slowly(line, number)
+            record = self._parse_surrogates(line, number)
         try:
             text = record[self.key]
         except (TypeError, KeyError, IndexError):
             text = None
         if not isinstance(text, str):
-            known = record if isinstance(record, dict) else []
+            keys = record if isinstance(record, dict) else []
             raise UserError(
                 f"{self.path}, line {number}: no text under {self.key!r}; "
-                f"{choose(self.key, known)}; {CURE}, or set text: in the dataset's row"
+                f"{choose(self.key, keys)}; {REMEDY}, or set text: in the dataset's row"
             )
         return text
 
-    def _slowly(self, line: bytes, number: int) -> Any:
-        """What orjson refuses and Python reads: half a surrogate pair, replaced as tiktoken does.
+    def _parse_surrogates(self, line: bytes, number: int) -> Any:
+        """Parse a line that orjson refuses because of a lone surrogate; tiktoken replaces it too.
 
         Raises:
-            UserError: It is not JSON.
+            UserError: The line is not JSON.
         """
         try:
             record = json.loads(line)
         except ValueError as error:
             raise UserError(
-                f"{self.path}, line {number}: not valid JSON: {error}; {CURE}"
+                f"{self.path}, line {number}: not valid JSON: {error}; {REMEDY}"
             ) from None
         if isinstance(record, dict) and isinstance(record.get(self.key), str):
-            half = record[self.key].encode("utf-16", "surrogatepass")
-            record[self.key] = half.decode("utf-16", "replace")
+            utf16 = record[self.key].encode("utf-16", "surrogatepass")
+            record[self.key] = utf16.decode("utf-16", "replace")
         return record
 
 

@@ -1,10 +1,10 @@
-"""The shard: one file of tokens, its sidecar, and the manifest that chains shards into a stream.
+"""Shards of tokens, their sidecars, and the manifest that joins shards to a stream.
 
-A shard is a 1,024-byte header (256 little-endian int32: 20240520, 1, number of tokens) and then
-little-endian uint16, the layout of llm.c and modded-nanogpt. Each document is preceded by the
-end-of-text token. Beside ``train-00000.bin`` stands ``train-00000.json`` (provenance, SHA-256 of
-the tokens). The manifest lists the shards of both splits; its identity is a prefix chain,
-``id_k = sha256(id_(k-1) + sha256_k)``, so that a longer stream leaves every earlier id as it was.
+A shard has a header of 1,024 bytes (256 little-endian int32: 20240520, 1, number of tokens) and
+then tokens as little-endian uint16, the layout of llm.c and modded-nanogpt. Each document is
+preceded by the end-of-text token. The sidecar of ``train-00000.bin`` is ``train-00000.json``
+(provenance, SHA-256 of the tokens). The manifest lists the shards of both splits. Their ids form a
+chain, ``id_k = sha256(id_(k-1) + sha256_k)``, so a longer stream does not change earlier ids.
 """
 
 import hashlib
@@ -30,16 +30,16 @@ class Shard:
     """One entry of the manifest."""
 
     file: str
-    """File name beside the manifest."""
+    """File name in the manifest's folder."""
     tokens: int
     sha256: str
-    """Of the tokens, without the header."""
+    """SHA-256 of the tokens, without the header."""
     id: str
-    """Prefix chain up to and including this shard."""
+    """Id in the chain, up to and including this shard."""
 
 
 class Writer:
-    """Appends tokens to a shard and knows how many there are and what their SHA-256 is."""
+    """Appends tokens to a shard; counts and hashes them."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -47,7 +47,7 @@ class Writer:
         self.tokens = 0
 
     def write(self, tokens: np.ndarray) -> None:
-        """Append tokens, any unsigned integers below 2^16."""
+        """Append tokens: unsigned integers below 2^16."""
         payload = tokens.astype(TOKEN, casting="same_kind", copy=False).tobytes()
         self._digest.update(payload)
         self._file.write(payload)
@@ -55,13 +55,13 @@ class Writer:
 
     @property
     def sha256(self) -> str:
-        """Of the tokens so far."""
+        """SHA-256 of the tokens so far."""
         return self._digest.hexdigest()
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[Writer]:
-    """A shard that appears whole if the block ends well; its header goes in last."""
+    """A shard that appears when the block ends without an error; the header is written last."""
     with replacing(path) as file:
         file.write(bytes(HEADER_BYTES))
         writer = Writer(file)
@@ -76,7 +76,7 @@ def check(path: Path) -> int:
     """Number of tokens of a shard.
 
     Raises:
-        UserError: The file is missing, is no shard, or is shorter or longer than its header says.
+        UserError: The file is missing, is not a shard, or does not have the size in its header.
     """
     if not path.is_file():
         raise UserError(f"shard {path} does not exist; {REMEDY}")
@@ -90,28 +90,27 @@ def check(path: Path) -> int:
     expected = HEADER_BYTES + int(header[2]) * TOKEN.itemsize
     if path.stat().st_size != expected:
         raise UserError(
-            f"shard {path} has {path.stat().st_size} bytes, its header says {expected}; {REMEDY}"
+            f"shard {path} has {path.stat().st_size} bytes, but its header states {expected}; "
+            f"{REMEDY}"
         )
     return int(header[2])
 
 
-REMEDY = "delete it with its sidecar and run snakemake again to tokenize it anew"
+REMEDY = "delete it with its sidecar, and run snakemake again to tokenize it again"
 
-
-ALIKE = ("dataset", "encoding", "end_of_text", "ranks_sha256", "pattern_sha256")
-"""What all shards of a folder have in common."""
+EQUAL = ("dataset", "encoding", "end_of_text", "ranks_sha256", "pattern_sha256")
+"""Fields that are equal in all sidecars of a folder."""
 
 
 def write_manifest(path: Path, counts: dict[str, int]) -> dict[str, list[int]]:
-    """Chain the shards of each split, as many as ``counts`` says, whose sidecars lie beside it.
+    """Write the manifest of the first ``counts[split]`` shards of each split in its folder.
 
     Returns:
-        Of each split, how many tokens have how much of their own document before them: counts by
-        the bins of ``documents``.
+        For each split, numbers of tokens by the bins of ``document_positions``.
 
     Raises:
-        UserError: A shard or its sidecar is missing or not whole, lies in another's place, or was
-            made by another tokenizer than the rest.
+        UserError: A shard or its sidecar is missing, incomplete, in the place of another one, or
+            from a different tokenizer than the others.
     """
     splits: dict[str, list[dict[str, Any]]] = {}
     own_context: dict[str, list[int]] = {}
@@ -123,7 +122,7 @@ def write_manifest(path: Path, counts: dict[str, int]) -> dict[str, list[int]]:
             sidecar = path.with_name(f"{split}-{i:05d}.json")
             record = _read_sidecar(sidecar, split, i)
             first = first or (sidecar, record)
-            _check_alike(*first, sidecar, record)
+            _check_equal(*first, sidecar, record)
             previous = chained[-1]["id"] if chained else ""
             shard = Shard(
                 file=sidecar.with_suffix(".bin").name,
@@ -140,39 +139,39 @@ def write_manifest(path: Path, counts: dict[str, int]) -> dict[str, list[int]]:
 
 
 def _read_sidecar(sidecar: Path, split: str, i: int) -> dict[str, Any]:
-    """A sidecar that belongs where it lies and to the shard beside it."""
+    """A sidecar, after a check that it belongs to its place and to its shard."""
     record = read_json(sidecar, "sidecar")
-    needed = {"split", "source", "tokens", "sha256", "own_context", *ALIKE}
+    needed = {"split", "source", "tokens", "sha256", "own_context", *EQUAL}
     if not isinstance(record, dict) or not needed <= record.keys():
-        raise UserError(f"sidecar {sidecar} is not whole; {REMEDY}")
+        raise UserError(f"sidecar {sidecar} is incomplete; {REMEDY}")
     place = record["split"], record["source"]["shard"]
     if place != (split, i):
         raise UserError(
-            f"sidecar {sidecar} is that of {place[0]} shard {place[1]}, so shards have changed "
-            f"places; {REMEDY}"
+            f"sidecar {sidecar} belongs to {place[0]} shard {place[1]}, so shards were swapped; "
+            f"{REMEDY}"
         )
     shard = sidecar.with_suffix(".bin")
-    found = check(shard)
-    if found != record["tokens"]:
+    n = check(shard)
+    if n != record["tokens"]:
         raise UserError(
-            f"shard {shard} has {found} tokens, its sidecar says {record['tokens']}; {REMEDY}"
+            f"shard {shard} has {n} tokens, but its sidecar states {record['tokens']}; {REMEDY}"
         )
     return record
 
 
-def _check_alike(
-    first: Path, wanted: dict[str, Any], sidecar: Path, record: dict[str, Any]
+def _check_equal(
+    first: Path, expected: dict[str, Any], sidecar: Path, record: dict[str, Any]
 ) -> None:
-    for key in ALIKE:
-        if record[key] != wanted[key]:
+    for key in EQUAL:
+        if record[key] != expected[key]:
             raise UserError(
                 f"shard {sidecar.with_suffix('.bin')} was made with {key} {record[key]}, "
-                f"{first.with_suffix('.bin').name} with {wanted[key]}; {REMEDY}"
+                f"but {first.with_suffix('.bin').name} with {expected[key]}; {REMEDY}"
             )
 
 
 def chained_id(previous: str, sha256: str) -> str:
-    """Id of a shard with these tokens behind the shard with the id ``previous``."""
+    """Id of a shard with these tokens after the shard with the id ``previous``."""
     return hashlib.sha256((previous + sha256).encode()).hexdigest()
 
 
@@ -180,19 +179,21 @@ def read_manifest(path: Path, split: str) -> list[Shard]:
     """Shards of a split, in the order of the stream.
 
     Raises:
-        UserError: The manifest is not whole, or its shards are not in the order of its chain.
+        UserError: The manifest is incomplete, or its shards are not in the order of their ids.
     """
     manifest = read_json(path, "manifest")
     try:
-        listed = [Shard(**entry) for entry in manifest[split]]
+        entries = [Shard(**entry) for entry in manifest[split]]
     except (KeyError, TypeError):
-        raise UserError(f"manifest {path} has no whole list of {split} shards; {REMEDY}") from None
+        raise UserError(
+            f"manifest {path} has no complete list of {split} shards; {REMEDY}"
+        ) from None
     previous = ""
-    for shard in listed:
+    for shard in entries:
         if shard.id != chained_id(previous, shard.sha256):
             raise UserError(
-                f"manifest {path} has {split} shard {shard.file} where its id says that it does "
-                f"not stand; {REMEDY}"
+                f"manifest {path} lists {split} shard {shard.file} in a place that does not match "
+                f"its id; {REMEDY}"
             )
         previous = shard.id
-    return listed
+    return entries

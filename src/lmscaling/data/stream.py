@@ -1,9 +1,9 @@
-"""From an update number to its tokens: the same stream whatever the context or the machine.
+"""From an update number to its tokens, independent of the context and of the machine.
 
-Update ``u`` (counted from 1) of ``B`` tokens reads the slab ``[(u-1) B, u B]`` of the shards laid
-end to end, one token more than B because targets are inputs moved by one. Neither the context,
-the number of devices nor the micro-batch changes which tokens an update sees or in which order,
-so cells are compared on the same text, and the whole state of the data is one integer.
+Update ``u`` (counted from 1) of ``B`` tokens reads the slab ``[(u-1) B, u B]`` of the concatenated
+shards: one token more than B, because targets are inputs shifted by one. The context, the number of
+devices and the micro-batch change neither the tokens of an update nor their order. All cells
+therefore train on the same text, and one integer is the complete state of the data.
 """
 
 import os
@@ -21,23 +21,23 @@ from lmscaling.errors import UserError
 from lmscaling.files import read_json, sha256_of
 
 OPEN = 4
-"""Shards open at once: the one that is read, its neighbours and one more. All 1,024 of C4 would be
-more files than a process may have on many machines."""
+"""Shards open at once: the current one, its neighbours and one more. All 1,024 shards of C4 would
+exceed the limit on open files of many machines."""
 
 LOOK_BACK = 2**12
-"""Tokens looked through at first for where a document began; four times as many each time after."""
+"""Tokens searched first for the start of a document; each further block is four times as long."""
 
 
 class Stream:
     """The shards of one split as one sequence of tokens.
 
     Args:
-        manifest: Path of ``manifest.json``; the shards lie beside it.
+        manifest: Path of ``manifest.json``; the shards are in the same folder.
         split: ``"train"`` or ``"validation"``.
 
-    A shard's SHA-256 is checked before its first token is used, one shard ahead and in the
-    background, so that checking does not eat the budget. Shards are read and never mapped: a file
-    that is cut short under a map kills the process that reads it, without a word.
+    The SHA-256 of a shard is checked before its first token is used, one shard ahead and in the
+    background, so that the check costs no budget. Shards are read and not memory-mapped: if a
+    mapped file is truncated, the process is killed without a message.
     """
 
     def __init__(self, manifest: Path, split: str) -> None:
@@ -50,14 +50,16 @@ class Stream:
         self._files: dict[int, Future[FileIO]] = {}
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens ``start`` to ``stop`` as uint16, across shard borders.
+        """Tokens ``start`` to ``stop`` as uint16, across the boundaries of shards.
 
         Raises:
             EOFError: The stream is shorter.
-            UserError: A shard is not what the manifest says, or ends before its tokens do.
+            UserError: A shard differs from the manifest or is truncated.
         """
         if stop > self.tokens:
-            raise EOFError(f"the stream ends at token {self.tokens}, asked for {stop}")
+            raise EOFError(
+                f"the stream ends at token {self.tokens}, but token {stop} was requested"
+            )
         out = np.empty(stop - start, dtype=shards.TOKEN)
         filled = 0
         while filled < out.size:
@@ -69,10 +71,10 @@ class Stream:
         return out
 
     def positions(self, start: int, tokens: np.ndarray) -> np.ndarray:
-        """Position of each token in its own document, int64, of tokens read from ``start`` on.
+        """Position of each token in its document, int64, for tokens read from ``start`` on.
 
-        The token that begins a document is at 0. Cost: one pass over the tokens, and where they
-        begin inside a document, reading back to where that began.
+        The token that starts a document has position 0. Cost: one pass over the tokens and, if they
+        start inside a document, a search backwards for its start.
         """
         inside = len(tokens) and tokens[0] != self.end_of_text
         before = start - self._document_start(start) if inside else 0
@@ -80,18 +82,18 @@ class Stream:
 
     @cached_property
     def end_of_text(self) -> int:
-        """The token that begins a document, from the first shard's sidecar."""
+        """The token that starts a document, from the first shard's sidecar."""
         path = (self.folder / self.shards[0].file).with_suffix(".json")
         return read_json(path, "sidecar")["end_of_text"]
 
     def updates(self, update_tokens: int) -> int:
-        """Number of whole updates in the stream."""
+        """Number of complete updates in the stream."""
         return max(0, self.tokens - 1) // update_tokens
 
     def slab_start(self, update: int, update_tokens: int, rank: int = 0, world: int = 1) -> int:
-        """Where in the stream one rank's share of an update begins.
+        """First token of one rank's share of an update.
 
-        Behind the last whole update of the stream the first comes again: a new epoch.
+        After the last complete update of the stream, a new epoch starts with the first one.
         """
         share = update_tokens // world
         return (update - 1) % self.updates(update_tokens) * update_tokens + rank * share
@@ -102,21 +104,21 @@ class Stream:
         return self.read(start, start + update_tokens // world + 1)
 
     def epoch(self, update: int, update_tokens: int) -> int:
-        """The pass over the stream that an update belongs to, from 1."""
+        """Epoch of an update, from 1."""
         return 1 + (update - 1) // self.updates(update_tokens)
 
     def reached(self, tokens: int) -> tuple[int, str]:
-        """Number and chain id of the last shard read after so many tokens: the data's identity."""
+        """Number and id of the shard that contains the last of the first ``tokens`` tokens."""
         k = bisect_right(self.ends, max(0, min(tokens, self.tokens - 1)))
         return k, self.shards[k].id
 
     def _document_start(self, at: int) -> int:
-        """Where the document of a token began; the start of the stream if nothing else."""
+        """First token of the document that contains token ``at``, or of the stream."""
         block = LOOK_BACK
         while at:
             start = max(0, at - block)
-            if found := np.flatnonzero(self.read(start, at) == self.end_of_text).tolist():
-                return start + found[-1]
+            if starts := np.flatnonzero(self.read(start, at) == self.end_of_text).tolist():
+                return start + starts[-1]
             at, block = start, 4 * block
         return 0
 
@@ -132,34 +134,35 @@ class Stream:
             raise UserError(f"shard {path} cannot be read: {error.strerror}") from error
         if left:
             raise UserError(
-                f"shard {path} was cut short while it was read: it ends at byte {at}, the manifest "
-                f"says {shards.HEADER_BYTES + self.shards[k].tokens * out.itemsize}; "
+                f"shard {path} was truncated while it was read: it ends at byte {at}, but the "
+                f"manifest states {shards.HEADER_BYTES + self.shards[k].tokens * out.itemsize}; "
                 f"{shards.REMEDY}"
             )
 
     def _open(self, k: int) -> FileIO:
-        """Shard ``k``, checked; the next shard's check is started, and what is far is closed."""
+        """Shard ``k``, checked. Starts the check of the next shard and closes distant shards."""
         for i in range(k, min(k + 2, len(self.shards))):
             if i not in self._files:
                 self._files[i] = self._checker.submit(self._checked, i)
         while len(self._files) > OPEN:
-            far = max(self._files, key=lambda i: abs(i - k))
-            self._files.pop(far).result().close()
+            farthest = max(self._files, key=lambda i: abs(i - k))
+            self._files.pop(farthest).result().close()
         return self._files[k].result()
 
     def _checked(self, k: int) -> FileIO:
         shard, path = self.shards[k], self.folder / self.shards[k].file
-        found = shards.check(path)
+        n = shards.check(path)
         sha256 = sha256_of(path, shards.HEADER_BYTES)
         if sha256 != shard.sha256:
             others = [other.file for other in self.shards if other.sha256 == sha256]
-            holds = f"holds the tokens of {others[0]}" if others else f"has SHA-256 {sha256}"
+            content = f"the tokens of {others[0]}" if others else f"SHA-256 {sha256}"
             raise UserError(
-                f"shard {path} {holds}, the manifest says {shard.sha256}; {shards.REMEDY}"
+                f"shard {path} has {content}, but the manifest states {shard.sha256}; "
+                f"{shards.REMEDY}"
             )
-        if found != shard.tokens:
+        if n != shard.tokens:
             raise UserError(
-                f"shard {path} has {found} tokens, the manifest says {shard.tokens}; "
+                f"shard {path} has {n} tokens, but the manifest states {shard.tokens}; "
                 f"{shards.REMEDY}"
             )
         return FileIO(path)

@@ -1,8 +1,8 @@
-"""From documents to one shard: end-of-text, then the document's tokens, then the next document.
+"""From documents to one shard: end-of-text, the tokens of a document, and the next document.
 
-Text is always encoded as ordinary text: a document that contains the words ``<|endoftext|>`` does
-not forge a boundary, so the end-of-text token marks exactly the starts of documents. A shard comes
-whole from one source file, whatever the backend, or not at all.
+Text is always encoded as ordinary text: a document that contains the words ``<|endoftext|>`` cannot
+fake a boundary, so end-of-text tokens mark exactly the starts of documents. A shard is written
+completely from one source shard, with any backend, or not at all.
 """
 
 import hashlib
@@ -16,17 +16,16 @@ import numpy as np
 import tiktoken
 
 from lmscaling import __version__
-from lmscaling.config.datasets import Corpus, Hub
+from lmscaling.config.datasets import Corpus, Documents
 from lmscaling.config.types import Split
-from lmscaling.data import document_positions, encoders, shards, vocabulary
-from lmscaling.data import sources as corpora
+from lmscaling.data import document_positions, encoders, shards, sources, vocabulary
 from lmscaling.errors import UserError
 from lmscaling.files import described_at, read_json, replacing, write_json
 
 FINGERPRINT_BYTES = 16
 
 BATCH = 250
-"""Documents at once: some half a megabyte of text; more are no faster."""
+"""Documents per batch, about half a megabyte of text; larger batches are not faster."""
 
 
 def tokenize(
@@ -37,103 +36,104 @@ def tokenize(
     source: Path | None = None,
     ranks: Path | None = None,
 ) -> dict[str, Any]:
-    """Tokenize one source shard into ``out`` (``.bin``); the sidecar (``.json``) comes last.
+    """Tokenize one source shard into ``out`` (``.bin``); the sidecar (``.json``) is written last.
 
-    A validation shard also leaves the fingerprints of its documents (``.fingerprints``); a training
-    shard drops every document that is among those in its folder.
+    A validation shard also writes the fingerprints of its documents (``.fingerprints``). A training
+    shard drops every document whose fingerprint is in its folder.
 
     Args:
         corpus: Dataset and tokenizer.
         split: ``"train"`` or ``"validation"``.
         shard: Number of the source shard, from 0.
-        out: The shard.
-        source: File of a hub row as it was fetched, its description beside it; without it the
-            file is looked for in the row's own folder.
-        ranks: The vocabulary as a file.
+        out: Path of the shard.
+        source: Fetched file, with its description beside it; if None, the row's own files are read.
+        ranks: File of the vocabulary.
 
     Returns:
-        The sidecar's content.
+        The content of the sidecar.
 
     Raises:
-        UserError: The source or the tokenizer cannot be read or is not what it should be, or no
-            document is left.
+        UserError: The source or the tokenizer cannot be read or is not the expected one, or no
+            document remains.
     """
     encoder = vocabulary.encoding(corpus.encoding, ranks)
     encode = encoders.encode_with(
         corpus.encoding, encoder, ranks, f"{corpus.dataset} {split} {shard}"
     )
-    opened = corpora.opened(corpus, split, shard, source)
-    known = _known(out.parent) if split == "train" else set()
-    kept = _Kept(known, keep=split == "validation")
+    documents = sources.read_shard(corpus, split, shard, source)
+    selection = _Selection(
+        _validation_fingerprints(out.parent) if split == "train" else set(),
+        record=split == "validation",
+    )
     lengths = [np.zeros(0, dtype=np.int64)]
     with shards.writing(out) as writer:
-        for texts in _batches(kept.of(opened.texts), BATCH):
+        for texts in _batches(selection.filter(documents.texts), BATCH):
             ids = encode(texts)
             lengths.append(ids.lengths + 1)
             writer.write(encoders.joined(ids, encoder.eot_token))
         compared = encode.finish() if isinstance(encode, encoders.Compared) else None
-        _check_count(corpus, split, shard, kept.n + kept.dropped)
-        if not kept.n:
+        _check_count(corpus, split, shard, selection.n + selection.n_dropped)
+        if not selection.n:
             raise UserError(
-                f"{corpus.dataset}: the {split} split has no document; give it more files, "
-                "or hold out a larger share"
+                f"{corpus.dataset}: the {split} split has no document; add files, or hold out a "
+                "larger share"
             )
-        origin = corpora.provenance(corpus, split, shard) | _checked_file(opened, source)
+        origin = sources.provenance(corpus, split, shard) | _check_file(documents, source)
     if split == "validation":
         with replacing(out.with_suffix(".fingerprints")) as file:
-            file.write(b"".join(kept.fingerprints))
+            file.write(b"".join(selection.fingerprints))
     sidecar = {
         "split": split,
         "tokens": writer.tokens,
         "sha256": writer.sha256,
-        **kept.described(),
+        **selection.summary(),
         "own_context": document_positions.own_context(np.concatenate(lengths)),
         "source": origin,
-        **_described(corpus, encoder),
+        **_describe_tokenizer(corpus, encoder),
         "compared_documents": compared,
     }
     write_json(out.with_suffix(".json"), sidecar)
     return sidecar
 
 
-class _Kept:
-    """The documents that stay, with what is known of all of them.
+class _Selection:
+    """Drops documents by fingerprint, and counts and hashes the others.
 
     Args:
-        known: Fingerprints of documents that do not stay.
-        keep: Whether the fingerprints of those that stay are kept.
+        dropped: Fingerprints of the documents to drop.
+        record: Whether to record the fingerprints of the others.
     """
 
-    def __init__(self, known: set[bytes], keep: bool) -> None:
-        self.known, self.keep = known, keep
+    def __init__(self, dropped: set[bytes], record: bool) -> None:
+        self.dropped, self.record = dropped, record
         self.fingerprints: list[bytes] = []
-        self.n = self.dropped = 0
+        self.n = self.n_dropped = 0
         self.sha256 = hashlib.sha256()
-        """Of their fingerprints in order."""
+        """Of the fingerprints of the remaining documents, in order."""
 
-    def of(self, texts: Iterable[str]) -> Iterator[str]:
+    def filter(self, texts: Iterable[str]) -> Iterator[str]:
         for text in texts:
-            key = corpora.fingerprint(text)
-            if key in self.known:
-                self.dropped += 1
+            key = sources.fingerprint(text)
+            if key in self.dropped:
+                self.n_dropped += 1
                 continue
             self.n += 1
             self.sha256.update(key)
-            if self.keep:
+            if self.record:
                 self.fingerprints.append(key)
             yield text
 
-    def described(self) -> dict[str, Any]:
-        """What a sidecar says of them."""
+    def summary(self) -> dict[str, Any]:
+        """Fields of the sidecar."""
         return {
             "documents": self.n,
-            "documents_dropped": self.dropped,
+            "documents_dropped": self.n_dropped,
             "documents_sha256": self.sha256.hexdigest(),
         }
 
 
-def _described(corpus: Corpus, encoder: tiktoken.Encoding) -> dict[str, Any]:
-    """What a sidecar says of its dataset and tokenizer."""
+def _describe_tokenizer(corpus: Corpus, encoder: tiktoken.Encoding) -> dict[str, Any]:
+    """Dataset, tokenizer and versions, as fields of the sidecar."""
     return {
         "dataset": corpus.dataset,
         "tokenizer": corpus.tokenizer,
@@ -154,42 +154,41 @@ def _batches(texts: Iterator[str], n: int) -> Iterator[list[str]]:
         yield batch
 
 
-def _check_count(corpus: Corpus, split: Split, shard: int, found: int) -> None:
-    """A file that ends too early between two documents is still whole gzip and whole JSON.
+def _check_count(corpus: Corpus, split: Split, shard: int, n: int) -> None:
+    """Detect a file that is truncated between two documents, where gzip and JSON are still valid.
 
     Raises:
-        UserError: It has another number of documents than its row allows.
+        UserError: The row does not allow this number of documents.
     """
     row = corpus.source
-    counts = row.counts(split) if isinstance(row, Hub) else []
-    if counts and found not in counts:
+    counts = row.document_counts(split)
+    if counts and n not in counts:
         raise UserError(
-            f"{row.files(split)[shard]} of {corpus.dataset} has {found:,} documents; allowed: "
-            f"{' or '.join(f'{n:,}' for n in counts)}; fetch it again, or mend documents: in the "
-            "dataset's row"
+            f"{row.files(split)[shard]} of {corpus.dataset} has {n:,} documents; allowed: "
+            f"{' or '.join(f'{count:,}' for count in counts)}; fetch the file again, or correct "
+            "documents: in the dataset's row"
         )
 
 
-def _checked_file(opened: corpora.Source, source: Path | None) -> dict[str, Any]:
-    """Size and SHA-256 of the file that was read, compared with what was fetched.
+def _check_file(documents: Documents, source: Path | None) -> dict[str, Any]:
+    """Size and SHA-256 of the file that was read, after a comparison with the fetched file.
 
     Raises:
-        UserError: The file was changed since it was fetched.
+        UserError: The file has changed since it was fetched.
     """
-    found = opened.described()
-    fetched = source and described_at(source)
-    if fetched is None or not fetched.is_file():
-        return found
-    expected = read_json(fetched, "description of a fetched file")["sha256"]
-    if found["sha256"] != expected:
+    read = documents.describe_file()
+    path = source and described_at(source)
+    if path is None or not path.is_file():
+        return read
+    fetched = read_json(path, "description of a fetched file")["sha256"]
+    if read["sha256"] != fetched:
         raise UserError(
-            f"{source} has SHA-256 {found['sha256']}, it was fetched with {expected}; delete it "
-            "and run snakemake again to fetch it anew"
+            f"{source} has SHA-256 {read['sha256']}, but {fetched} when it was fetched; delete it "
+            "and run snakemake again to fetch it again"
         )
-    return found | {"checked_against": "hub"}
+    return read | {"checked_against": "hub"}
 
 
-def _known(folder: Path) -> set[bytes]:
-    """Fingerprints of all validation documents tokenized into a folder."""
+def _validation_fingerprints(folder: Path) -> set[bytes]:
     data = b"".join(path.read_bytes() for path in sorted(folder.glob("validation-*.fingerprints")))
     return {data[i : i + FINGERPRINT_BYTES] for i in range(0, len(data), FINGERPRINT_BYTES)}

@@ -1,15 +1,16 @@
-"""What one cell will take: micro-batch, memory, time, tokens, GPU-hours and disk, before it runs.
+"""Forecasts what one cell needs: micro-batch, memory, time, tokens, GPU-hours and disk space.
 
-Where a calibration has been measured its numbers count; elsewhere memory follows from the shape of
-the model and speed from its FLOPs at a usual utilization, and the forecast says that it is a guess.
-What only the model knows (parameters, FLOPs) comes in as a ``Shape``, so nothing here loads torch.
+If a calibration exists, its measured numbers are used. Otherwise memory is estimated from the shape
+of the model and speed from its FLOPs at a typical utilization, and the forecast is marked as not
+measured. Parameters and FLOPs come from the model as a ``Shape``, so this module does not load
+torch.
 """
 
 import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from lmscaling.config.budget import SECONDS, parse_budget
+from lmscaling.config.budget import parse_budget
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.devices import Device
@@ -17,28 +18,28 @@ from lmscaling.config.schedule import BRANCH_AT
 from lmscaling.formatting import short
 
 MFU = 0.4
-"""Utilization that a guess assumes: llm.c's GPT-2 reaches 40 to 49 % on eight H100."""
+"""Model FLOPs utilization of an estimate: llm.c's GPT-2 reaches 40 to 49 % on eight H100."""
 GUESSED_TOKENS = 2**14
-"""Tokens of a micro-batch that nobody has measured; more make an H100 hardly faster."""
+"""Tokens in an estimated micro-batch; larger ones are hardly faster on an H100."""
 FILL = 0.9
-"""Share of a device's memory that a guess fills."""
+"""Share of a device's memory that an estimate fills."""
 
 STATE_BYTES = 18
-"""Per parameter: float32 weight, gradient and two moments, and the bf16 copy of autocast."""
+"""Per parameter: float32 weight, gradient and two moments, and autocast's bf16 copy."""
 ACTIVATION_BYTES = 34
-"""Per token, layer and unit of width in bf16 without dropout and without T x T matrices
+"""Per token, layer and unit of width, in bf16, without dropout and T x T matrices
 (Korthikanti et al. 2022, arXiv:2205.05198, section 4.1)."""
 RESIDUAL_BYTES = 4
-"""The same if blocks are recomputed: the residual stream is float32 under autocast."""
+"""The same if blocks are recomputed; the residual stream is float32 under autocast."""
 HEAD_BYTES = 10 * 2**27
-"""The logits that exist at one time, in bf16 and float32, with their gradient."""
+"""Logits in memory at one time, in bf16 and float32, and their gradient."""
 CHECKPOINT_BYTES = 12
 """Per parameter on disk: weight and two moments."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a cell's model says of itself."""
+    """Parameters of a cell's model, and its training FLOPs per token."""
 
     params_total: int
     flops_per_token: float
@@ -46,17 +47,17 @@ class Shape:
 
 @dataclass(frozen=True)
 class Layout:
-    """How an update is cut for a device."""
+    """How a device computes its share of an update."""
 
     micro_batch: int
     recompute: bool
     memory_bytes: float
-    """Of one device."""
+    """Per device."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What one cell will take; None where nobody can know."""
+    """What one cell needs; None for unknown values."""
 
     name: str
     gpus: int
@@ -64,31 +65,31 @@ class Forecast:
     accumulation: int | None = None
     recompute: bool = False
     memory_bytes: float | None = None
-    """Of one device."""
+    """Per device."""
     measured: bool = False
-    """Whether a calibration says so."""
+    """Whether the numbers come from a calibration."""
     update_seconds: float | None = None
     updates: int | None = None
     tokens: int | None = None
-    """Training tokens until the budget or the data are spent."""
+    """Training tokens until the budget or the data is exhausted."""
     epochs: float | None = None
-    """Passes over the data that the whole budget would take."""
+    """Passes over the data that the complete budget allows."""
     gpu_hours: float | None = None
     branch_gpu_hours: float | None = None
     disk_bytes: float = 0.0
-    """Final weights and the checkpoints kept for branches."""
+    """Size of the final weights and of the checkpoints for branches."""
     notes: list[str] = field(default_factory=list)
     cannot: str = ""
-    """Why it cannot run; empty if it can."""
+    """Why the cell cannot run; empty if it can."""
 
 
 def sequences(cell: Cell) -> int:
-    """Sequences of one update on one device."""
+    """Sequences per update and device."""
     return cell.update_tokens // cell.context // max(1, cell.gpus)
 
 
 def memory_bytes(cell: Cell, params_total: int, micro_batch: int, recompute: bool) -> float:
-    """What training takes on one device, bf16-mixed, without what a kernel keeps beside."""
+    """Training memory of one device in bytes (bf16-mixed), without kernels' own buffers."""
     shape, tokens = cell.model, micro_batch * cell.context
     per_layer = RESIDUAL_BYTES if recompute else ACTIVATION_BYTES
     units = shape.n_layer * per_layer + (ACTIVATION_BYTES if recompute else 0)
@@ -97,12 +98,12 @@ def memory_bytes(cell: Cell, params_total: int, micro_batch: int, recompute: boo
 
 
 def guess(cell: Cell, params_total: int, memory: float | None) -> Layout | None:
-    """The largest micro-batch of usual length that fits; None if not even one sequence does.
+    """The largest micro-batch, up to a typical size, that fits; None if one sequence does not.
 
     Args:
         cell: The cell.
         params_total: Parameters of its model.
-        memory: Bytes of a device; None asks nothing of it.
+        memory: Memory of a device in bytes; None for no limit.
     """
     fitting = max(1, GUESSED_TOKENS // cell.context)
     sizes = [d for d in range(1, fitting + 1) if sequences(cell) % d == 0]
@@ -115,17 +116,15 @@ def guess(cell: Cell, params_total: int, memory: float | None) -> Layout | None:
 
 
 def budget_updates(cell: Cell, update_seconds: float | None) -> int | None:
-    """Updates of a cell's whole budget; None if it is a time and nobody knows the speed."""
-    amount, unit = parse_budget(cell.budget)
-    if unit == "updates":
-        return math.ceil(amount)
-    if unit == "tokens":
-        return math.ceil(amount / cell.update_tokens)
-    return int(amount * SECONDS[unit] / update_seconds) if update_seconds else None
+    """Updates within a cell's budget; None if the budget is a time and the speed is unknown."""
+    budget = parse_budget(cell.budget)
+    if budget.seconds:
+        return int(budget.seconds / update_seconds) if update_seconds else None
+    return math.ceil(budget.amount / (cell.update_tokens if budget.unit == "tokens" else 1))
 
 
 def exhausts(cell: Cell, updates: int | None, tokens: float | None) -> str:
-    """What to tell of a cell that would pass its data, in words; empty if it would not."""
+    """A note on a cell whose budget exceeds its data; empty if it does not."""
     if updates is None or not tokens:
         return ""
     passes = updates * cell.update_tokens / tokens
@@ -133,8 +132,8 @@ def exhausts(cell: Cell, updates: int | None, tokens: float | None) -> str:
         return ""
     spent = cell.epochs / passes
     return (
-        f"its {short(tokens)} tokens end at {spent:.0%} of the budget as out_of_tokens; "
-        f"epochs: {math.ceil(passes)} would go on"
+        f"its {short(tokens)} tokens end at {spent:.0%} of the budget (out_of_tokens); "
+        f"write epochs: {math.ceil(passes)} to use all of it"
     )
 
 
@@ -145,14 +144,14 @@ def forecast(
     calibration: Calibration | None,
     tokens: float | None,
 ) -> Forecast:
-    """What a cell will take.
+    """Forecast of a cell.
 
     Args:
         cell: A trunk.
-        shape: Of its model.
-        device: What its devices can do; None for the CPU.
-        calibration: What was measured for it, or None.
-        tokens: Training tokens of its data, or None.
+        shape: Size of its model.
+        device: Its kind of device; None for the CPU.
+        calibration: Its calibration, if there is one.
+        tokens: Training tokens of its data; None if unknown.
     """
     common: dict[str, Any] = {"name": cell.name, "gpus": cell.gpus}
     if calibration:
@@ -167,14 +166,13 @@ def forecast(
         assert device
         least = memory_bytes(cell, shape.params_total, 1, recompute=True)
         has = device.memory_bytes / 1e9
-        cannot = f"one sequence takes {least / 1e9:.0f} GB, a device has {has:.0f}"
+        cannot = f"one sequence takes {least / 1e9:.0f} GB, a device has {has:.0f} GB"
         return Forecast(**common, cannot=cannot)
     updates = budget_updates(cell, seconds)
     wanted = None if updates is None else updates * cell.update_tokens
-    amount, unit = parse_budget(cell.budget)
-    timed = amount * SECONDS[unit] if unit in SECONDS else None
-    total = timed or (updates * seconds if updates and seconds else None)
-    # A run that has read all its data ends; what it has left of a budget in hours is not spent.
+    budget_seconds = parse_budget(cell.budget).seconds
+    total = budget_seconds or (updates * seconds if updates and seconds else None)
+    # A run ends when it has read all its data; it does not use the rest of a budget in hours.
     read = min(1.0, cell.epochs * tokens / wanted) if wanted and tokens else 1.0
     hours = None if total is None else total * read * cell.gpus / 3600
     notes = [exhausts(cell, updates, tokens), _early_branch(cell, updates)]
@@ -202,4 +200,4 @@ def _early_branch(cell: Cell, updates: int | None) -> str:
     if not early:
         return ""
     shares = ", ".join(f"{share:g}" for share in early)
-    return f"branch {shares} leaves within the warm-up of {warmup} updates"
+    return f"branch {shares} starts within the warm-up of {warmup} updates"

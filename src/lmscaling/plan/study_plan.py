@@ -1,4 +1,4 @@
-"""What a study will cost and what of it cannot run, before anything runs: forecasts, and totals."""
+"""Forecasts of what a study costs and which cells cannot run, with totals, before it runs."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,55 +16,55 @@ from lmscaling.plan.estimate import MFU, Forecast, Shape, forecast
 from lmscaling.plan.text_needs import Supply, supply
 
 HEAD = ("cell", "GPUs", "micro-batch", "accumulate", "memory", "s/update", "tokens", "epochs",
-        "GPU-hours", "")  # fmt: skip
+        "GPU-hours", "notes")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A study's forecasts, and what was assumed for them."""
+    """The forecasts of a study and their assumptions."""
 
     study: str
     device: str
-    """Kind of device that guesses are made for."""
+    """Kind of device that estimates are made for."""
     forecasts: list[Forecast]
     skipped: list[tuple[str, str]]
-    """Cells left out, with the reason."""
+    """Skipped cells with the reason."""
     exceptions: list[tuple[str, str]]
-    """What differs from the study, with the reason."""
+    """Exceptions of the study with the reason."""
     text: Supply
-    """Training text: what is needed, there, and to be fetched."""
+    """Training text: needed, tokenized, and to be fetched."""
 
     def to_json(self) -> dict[str, Any]:
-        """The plan with its totals, as ``plan.json`` has it."""
+        """The content of ``plan.json``: the plan and its totals."""
         return {**asdict(self), "totals": self.totals()}
 
     def totals(self) -> dict[str, Any]:
-        """Sums over the cells that can run; a sum leaves out what nobody knows."""
-        able = [f for f in self.forecasts if not f.cannot]
+        """Sums over the cells that can run; unknown values are left out."""
+        runnable = [f for f in self.forecasts if not f.cannot]
         return {
-            "cells": len(able),
-            "gpu_hours": sum(f.gpu_hours or 0 for f in able),
-            "branch_gpu_hours": sum(f.branch_gpu_hours or 0 for f in able),
-            "tokens": sum(f.tokens or 0 for f in able),
-            "disk_bytes": sum(f.disk_bytes for f in able),
-            "unknown": sum(f.gpu_hours is None for f in able),
-            "measured": sum(f.measured for f in able),
-            "cannot": len(self.forecasts) - len(able),
+            "cells": len(runnable),
+            "gpu_hours": sum(f.gpu_hours or 0 for f in runnable),
+            "branch_gpu_hours": sum(f.branch_gpu_hours or 0 for f in runnable),
+            "tokens": sum(f.tokens or 0 for f in runnable),
+            "disk_bytes": sum(f.disk_bytes for f in runnable),
+            "unknown": sum(f.gpu_hours is None for f in runnable),
+            "measured": sum(f.measured for f in runnable),
+            "cannot": len(self.forecasts) - len(runnable),
             "skipped": len(self.skipped),
         }
 
     def table(self) -> str:
-        """The plan for the terminal: a line per cell, then totals and what cannot run."""
-        return "\n".join([*aligned(self.lines(), left={0, 9}), "", *self.said()])
+        """The plan for the terminal: a line per cell, then the summary."""
+        return "\n".join([*aligned(self.lines(), left={0, 9}), "", *self.summary()])
 
     def lines(self) -> list[list[str]]:
-        """Head and a line per cell, as text; ``~`` marks what is guessed, ``?`` what is unknown."""
+        """Header and a line per cell, as text; ``~`` marks estimates, ``?`` unknown values."""
         return [list(HEAD), *(_line(f) for f in self.forecasts)]
 
-    def said(self) -> list[str]:
-        """Totals, what is guessed, what cannot run, and what differs, in sentences."""
+    def summary(self) -> list[str]:
+        """Sentences on totals, estimates, cells that cannot run, exceptions and skipped cells."""
         sums = self.totals()
-        guessed = sums["cells"] - sums["measured"]
+        estimated = sums["cells"] - sums["measured"]
         hours = (
             f"{sums['gpu_hours']:,.0f} GPU-hours and {sums['branch_gpu_hours']:,.0f} for branches"
         )
@@ -73,19 +73,21 @@ class Plan:
             f"{short(sums['tokens'])} tokens",
             f"{bytes_of(sums['disk_bytes'])} of weights and kept checkpoints",
         ]
-        said = [f"{sums['cells']} cells: {', '.join(parts)}"]
+        lines = [f"{sums['cells']} cells: {', '.join(parts)}"]
         if self.device and sums["unknown"]:
-            said.append(f"{sums['unknown']} of them take a time that nobody has measured")
-        if guessed:
-            what = f"{MFU:.0%} of an {self.device}" if self.device else "micro-batches"
-            said.append(
-                f"{guessed} cells are guessed ({what}), with a ~, until they are calibrated"
+            lines.append(
+                f"the time of {sums['unknown']} cells is unknown until they are calibrated"
             )
-        said += self.text.said()
-        said += [f"cannot run: {f.name}: {f.cannot}" for f in self.forecasts if f.cannot]
-        said += [f"differs: {what}: {reason}" for what, reason in self.exceptions]
-        said += [f"skipped: {name}: {reason}" for name, reason in self.skipped]
-        return said
+        if estimated:
+            basis = f"{MFU:.0%} of an {self.device}" if self.device else "micro-batches"
+            lines.append(
+                f"{estimated} cells are estimates ({basis}), marked ~, until they are calibrated"
+            )
+        lines += self.text.summary()
+        lines += [f"cannot run: {f.name}: {f.cannot}" for f in self.forecasts if f.cannot]
+        lines += [f"exception: {values}: {reason}" for values, reason in self.exceptions]
+        lines += [f"skipped: {name}: {reason}" for name, reason in self.skipped]
+        return lines
 
 
 def _line(f: Forecast) -> list[str]:
@@ -111,18 +113,18 @@ def _line(f: Forecast) -> list[str]:
 
 
 def read(path: Path) -> Plan:
-    """``plan.json``.
+    """The plan in a file ``plan.json``.
 
     Raises:
-        UserError: It is not whole.
+        UserError: The file is incomplete.
     """
     values = read_json(path, "plan")
     try:
-        forecasts = [Forecast(**made) for made in values.pop("forecasts")]
+        forecasts = [Forecast(**forecast) for forecast in values.pop("forecasts")]
         text = Supply(**values.pop("text"))
         return Plan(**less(values, "totals"), forecasts=forecasts, text=text)
     except (TypeError, KeyError, AttributeError):
-        raise UserError(f"plan {path} is not whole; delete it and run snakemake again") from None
+        raise UserError(f"plan {path} is incomplete; delete it and run snakemake again") from None
 
 
 def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Plan:
@@ -130,15 +132,15 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
 
     Args:
         grid: The study.
-        shapes: Of every cell, by run.
-        device: Name of the devices that guesses are made for.
-        results: ``results/<study>``, for the calibrations and token counts that are there already.
+        shapes: Model size of every cell, by run.
+        device: Name of the device that estimates are made for.
+        results: ``results/<study>``; its calibrations and token counts are used.
 
     Raises:
-        UserError: The device is not known, or a file there is not whole.
+        UserError: The device is unknown, or a file of the results is incomplete.
     """
-    able = devices.find(device)
-    if able is None:
+    known = devices.find(device)
+    if known is None:
         raise UserError(f"device {device!r} is not known; {choose(device, devices.DEVICES)}")
     calibrations = {
         path.stem: checked(Calibration, read_json(path, "calibration"), str(path))
@@ -149,7 +151,7 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
         forecast(
             cell,
             shapes[run],
-            able if cell.gpus else None,
+            known if cell.gpus else None,
             calibrations.get(cell.calibration),
             tokens,
         )
@@ -162,15 +164,15 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
         text=supply(grid, forecasts, tokens, results),
         skipped=[(cell.name, reason) for cell, reason in grid.skipped],
         exceptions=[
-            (", ".join([e.words, *(f"{k}: {v}" for k, v in e.instead.items())]), e.reason)
+            (", ".join([e.describe(), *(f"{k}: {v}" for k, v in e.overrides.items())]), e.reason)
             for e in grid.study.exceptions
         ],
     )
 
 
 def _tokens(grid: Grid, results: Path) -> float | None:
-    """Training tokens: as counted, else as the dataset's row expects, else None."""
+    """Training tokens: counted, or as the dataset's row expects; None if unknown."""
     manifest = results / "tokens" / grid.tokens / "manifest.json"
     if manifest.is_file():
         return sum(shard["tokens"] for shard in read_json(manifest, "manifest")["train"])
-    return getattr(grid.study.datasets[grid.study.dataset], "expected_tokens", None)
+    return grid.study.datasets[grid.study.dataset].expected_tokens

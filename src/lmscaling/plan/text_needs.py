@@ -1,11 +1,11 @@
-"""How much text a study needs, what of it is there, and what is still to be fetched."""
+"""How much text a study needs, how much is tokenized already, and what has to be fetched."""
 
 import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmscaling.config.datasets import Dataset, Hub
+from lmscaling.config.datasets import Dataset
 from lmscaling.config.grid import Grid
 from lmscaling.config.types import Split
 from lmscaling.formatting import bytes_of, short
@@ -15,24 +15,24 @@ TOKEN_BYTES = 2
 
 
 def missing(row: Dataset, folder: Path, split: Split, n: int) -> list[int]:
-    """Which of the first n shards of a split are not in a folder of tokens, whole.
+    """Numbers of those of the first n shards of a split that a folder of tokens does not have.
 
-    Like a record, a shard that is there with its sidecar is a source file: neither a mirror that
-    has moved nor another backend makes it anew. But a list of local files can change, and then a
-    shard that was made from others is missing; what is fetched is pinned by the folder's name.
+    Like a run record, a complete shard is a source file: a mirror that has moved or a different
+    backend does not cause it to be tokenized again. A list of local files, however, can change; a
+    shard that was made from other files counts as missing.
     """
-    there = {path.name for path in folder.glob(f"{split}-*")}
-    ends = [".bin", ".json", *([".fingerprints"] if split == "validation" else [])]
-    found = []
+    names = {path.name for path in folder.glob(f"{split}-*")}
+    suffixes = [".bin", ".json", *([".fingerprints"] if split == "validation" else [])]
+    numbers = []
     for i, files in enumerate(row.files(split)[:n]):
-        name = f"{split}-{i:05d}"
-        whole = {name + end for end in ends} <= there
-        if not whole or (not isinstance(row, Hub) and _made_from(folder / f"{name}.json") != files):
-            found.append(i)
-    return found
+        shard = f"{split}-{i:05d}"
+        complete = {shard + suffix for suffix in suffixes} <= names
+        if not complete or not (row.pinned or _source_files(folder / f"{shard}.json") == files):
+            numbers.append(i)
+    return numbers
 
 
-def _made_from(sidecar: Path) -> str:
+def _source_files(sidecar: Path) -> str:
     try:
         return json.loads(sidecar.read_bytes())["source"]["files"]
     except (ValueError, KeyError, TypeError):
@@ -45,40 +45,40 @@ class Supply:
 
     dataset: str
     shards: int
-    """Training shards of the study."""
+    """Number of training shards."""
     missing: int
-    """Of them, how many are not tokenized yet."""
+    """Number of training shards that are not tokenized yet."""
     fetch_files: int
-    """Training files that are fetched for them."""
+    """Number of training files that have to be fetched for them."""
     fetch_bytes: float | None
-    """Their size, if the dataset's row says how large all files are."""
+    """Size of these files, if the dataset's row states the size of all files."""
     write_bytes: float | None
     """Size of the missing shards, if the number of tokens is known."""
     shard_tokens: float | None
-    """Tokens of a shard, on average."""
+    """Mean number of tokens per shard."""
     suffice: dict[str, int]
-    """By size of model: how many shards its longest run reads."""
+    """For each model size, the number of shards that its longest run reads."""
 
-    def said(self) -> list[str]:
-        """For people, in sentences."""
-        have = self.shards - self.missing
-        there = f"{have:,} of them there" if have else "none of them there yet"
-        parts = [f"text: {self.shards:,} shards of {self.dataset}, {there}"]
+    def summary(self) -> list[str]:
+        """The needs in sentences."""
+        tokenized = self.shards - self.missing
+        state = f"{tokenized:,} tokenized" if tokenized else "none tokenized yet"
+        parts = [f"text: {self.shards:,} shards of {self.dataset}, {state}"]
         if self.fetch_files:
             parts.append(f"to fetch: {self.fetch_files:,} files{_about(self.fetch_bytes)}")
         if self.write_bytes:
             parts.append(f"to write: tokens{_about(self.write_bytes)}")
-        said = ["; ".join(parts)]
+        lines = ["; ".join(parts)]
         if self.shard_tokens and self.suffice and self.shards > 1:
-            each = ", ".join(
+            needs = ", ".join(
                 f"{size} {'all' if n == self.shards else format(n, ',')}"
                 for size, n in self.suffice.items()
             )
-            said.append(
-                f"shards of {short(self.shard_tokens)} tokens that suffice, by size: {each}; "
-                "shards: in the dataset's row sets how many are fetched"
+            lines.append(
+                f"shards of {short(self.shard_tokens)} tokens that each size reads: {needs}; "
+                "shards: in the dataset's row limits how many are fetched"
             )
-        return said
+        return lines
 
 
 def _about(n: float | None) -> str:
@@ -86,19 +86,18 @@ def _about(n: float | None) -> str:
 
 
 def supply(grid: Grid, forecasts: list[Forecast], tokens: float | None, results: Path) -> Supply:
-    """What a study needs and has.
+    """The training text that a study needs and has.
 
     Args:
         grid: The study.
-        forecasts: Of its cells, in their order.
-        tokens: Training tokens of all shards as counted or expected, or None.
+        forecasts: Forecasts of its cells, in the same order.
+        tokens: Training tokens of all shards, counted or expected; None if unknown.
         results: ``results/<study>``.
     """
     row = grid.study.datasets[grid.study.dataset]
     n = len(row.files("train"))
-    lacking = len(missing(row, results / "tokens" / grid.tokens, "train", n))
-    fetched = lacking if isinstance(row, Hub) and not row.folder else 0
-    expected = getattr(row, "expected_bytes", None)
+    n_missing = len(missing(row, results / "tokens" / grid.tokens, "train", n))
+    n_fetched = n_missing if row.is_fetched else 0
     suffice: dict[str, int] = {}
     for cell, forecast in zip(grid.cells.values(), forecasts, strict=True):
         if forecast.epochs:
@@ -107,10 +106,12 @@ def supply(grid: Grid, forecasts: list[Forecast], tokens: float | None, results:
     return Supply(
         dataset=grid.study.dataset,
         shards=n,
-        missing=lacking,
-        fetch_files=fetched,
-        fetch_bytes=expected * fetched / n if expected and fetched else None,
-        write_bytes=tokens * TOKEN_BYTES * lacking / n if tokens and lacking else None,
+        missing=n_missing,
+        fetch_files=n_fetched,
+        fetch_bytes=row.expected_bytes * n_fetched / n
+        if row.expected_bytes and n_fetched
+        else None,
+        write_bytes=tokens * TOKEN_BYTES * n_missing / n if tokens and n_missing else None,
         shard_tokens=tokens / n if tokens else None,
         suffice=suffice,
     )

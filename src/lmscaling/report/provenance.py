@@ -54,7 +54,7 @@ def planned(path: Path) -> list[Table]:
             name="plan",
             section="audit",
             title="Plan",
-            note=" ".join(f"{sentence}." for sentence in made.said())
+            note=" ".join(f"{sentence}." for sentence in made.summary())
             + " Memory is that of one device; tokens end with the budget or the data; epochs are "
             "what the budget would read; GPU-hours leave out the branches.",
             query=PLAN,

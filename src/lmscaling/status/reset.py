@@ -172,4 +172,4 @@ def _move(study: Path, paths: list[str]) -> Path:
 
 def _check_idle(folder: Path) -> None:
     if holder := lock.holder(folder):
-        raise UserError(f"{folder.name} is in use by {holder.words}; stop its job first")
+        raise UserError(f"{folder.name} is in use by {holder.description}; stop its job first")

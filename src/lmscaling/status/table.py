@@ -133,12 +133,12 @@ def _row(study: Path, run: str, name: str) -> Row:
     holder = lock.holder(study / "scratch" / run)
     attempts = sorted((study / "scratch" / run).glob("attempt-*.jsonl"))
     if not attempts:
-        return Row(name, "starting", note=holder.words) if holder else Row(name, "waiting")
+        return Row(name, "starting", note=holder.description) if holder else Row(name, "waiting")
     rows = _log_rows(attempts[-1])
     end = rows[-1] if rows and rows[-1].get("record") == "end" else None
     status = "running" if holder else end["status"] if end else "stopped"
     age = f"last row {_duration(time.time() - attempts[-1].stat().st_mtime)} ago"
-    note = _joined(holder.words if holder else "", age)
+    note = _joined(holder.description if holder else "", age)
     updates = [row for row in rows if row.get("record") == "update"]
     if not updates:
         return Row(name, status, note=note)

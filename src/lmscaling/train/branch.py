@@ -14,7 +14,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import Tensor
 
-from lmscaling.config.budget import SECONDS, Spending
+from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import BRANCH_AT
 from lmscaling.errors import UserError
@@ -61,7 +61,7 @@ def _why_not(cell: Cell, path: Path, trunk: Path) -> str:
     """Why there is no checkpoint to leave from."""
     assert cell.branch
     made = read_json(trunk, "run record")
-    fraction = Spending(cell.budget).fraction(
+    fraction = parse_budget(cell.budget).fraction(
         updates=made["updates"], tokens=made["tokens"], seconds=made["train_seconds"]
     )
     if fraction < BRANCH_AT * cell.branch:
@@ -75,15 +75,14 @@ def _why_not(cell: Cell, path: Path, trunk: Path) -> str:
 def decay(cell: Cell, trunk: checkpoint.Progress) -> Decay:
     """Where the rate falls, by the budget of a branch and the pace of its trunk."""
     assert cell.branch
-    budget = Spending(cell.budget)
-    amount = cell.branch * budget.amount
-    if budget.unit == "updates":
-        end = round(amount)
-    elif budget.unit == "tokens":
-        end = math.ceil(amount / cell.update_tokens)
-    else:
-        left = amount * SECONDS[budget.unit] - trunk.train_seconds
+    budget = parse_budget(cell.budget)
+    if budget.seconds:
+        left = cell.branch * budget.seconds - trunk.train_seconds
         end = trunk.update + round(left / trunk.update_seconds)
+    elif budget.unit == "updates":
+        end = round(cell.branch * budget.amount)
+    else:
+        end = math.ceil(cell.branch * budget.amount / cell.update_tokens)
     return Decay(start=trunk.update, end=max(end, trunk.update + 1))
 
 

@@ -15,7 +15,7 @@ import lightning
 import torch
 from torch import Tensor
 
-from lmscaling.config.budget import Spending
+from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.devices import find
 from lmscaling.config.schedule import BRANCH_AT
@@ -69,7 +69,7 @@ class Boundary(lightning.Callback):
     ) -> None:
         self.deadline = deadline
         self.cell, self.writer, self.start = cell, writer, start
-        self.budget = Spending(cell.budget)
+        self.budget = parse_budget(cell.budget)
         self.clock = Clock(start[0].train_seconds if start else 0.0)
         self.status, self.message = "", ""
         self._asked = ""

@@ -1,0 +1,62 @@
+"""The Python sources on this machine: real text that needs no download."""
+
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic.dataclasses import dataclass
+
+from lmscaling.config.datasets import Dataset, Documents
+from lmscaling.config.types import STRICT, Fraction, Split
+
+LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+"""Folders of the standard library with third-party code, or that differ between builds."""
+
+INSTALLED = {"site-packages", "dist-packages"}
+"""Names of the folders on Python's path that contain installed packages."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Stdlib(Dataset):
+    """The source files of the running Python's standard library: real text on every machine."""
+
+    kind: Literal["stdlib"]
+    packages: bool = False
+    """Whether sources of installed packages are read as well; the text then differs by machine."""
+    validation: list[str] = field(default_factory=list)
+    """Validation files, JSON lines with the document under ``text``; if empty, ``holdout`` of the
+    source files is held out."""
+    holdout: Fraction = 0.05
+    """Share of files held out, chosen by content hash, if ``validation`` is empty."""
+
+    def files(self, split: Split) -> list[str]:
+        return (self.validation if split == "validation" else []) or ["stdlib"]
+
+    def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
+        from lmscaling.data import sources
+
+        if split == "validation" and self.validation:
+            return sources.read_records(Path(self.validation[shard]), "text", backend)
+        documents = Documents(_modules(self.packages))
+        return documents if self.validation else sources.hold_out(documents, split, self.holdout)
+
+    def provenance(self, split: Split, shard: int) -> dict[str, Any]:
+        return {"python": sys.version.split()[0]}
+
+
+def _modules(packages: bool) -> Iterator[str]:
+    """Distinct modules of the running Python, ordered by content so that paths do not matter."""
+    from lmscaling.data.sources import digest, read_text
+
+    root = Path(sysconfig.get_paths()["stdlib"])
+    paths = [p for p in root.rglob("*.py") if not LEFT_OUT & {*p.relative_to(root).parts[:-1]}]
+    if packages:
+        folders = {Path(p).resolve() for p in sys.path if Path(p).name in INSTALLED}
+        paths += [p for folder in sorted(folders) for p in folder.rglob("*.py") if p.is_file()]
+    distinct: dict[bytes, Path] = {}  # paths, because the texts would fill the memory
+    for path in paths:
+        distinct.setdefault(digest(read_text(path)), path)
+    yield from (read_text(distinct[key]) for key in sorted(distinct))

@@ -1,0 +1,35 @@
+"""A list of local plain-text files: one document per file, all in one shard."""
+
+from dataclasses import field
+from pathlib import Path
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from lmscaling.config.datasets import Dataset, Documents
+from lmscaling.config.types import STRICT, Distinct, Fraction, Split
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Text(Dataset):
+    """Local plain-text files, plain or ``.gz``: one document per file, all in one shard."""
+
+    kind: Literal["text"]
+    train: Distinct[str]
+    """Training files in the order of the stream."""
+    validation: list[str] = field(default_factory=list)
+    """Validation files; if empty, ``holdout`` of the training files is held out."""
+    holdout: Fraction = 0.01
+    """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
+
+    def _paths(self, split: Split) -> list[str]:
+        return self.train if split == "train" else self.validation or self.train
+
+    def files(self, split: Split) -> list[str]:
+        return [" ".join(self._paths(split))]
+
+    def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
+        from lmscaling.data import sources
+
+        documents = Documents(sources.read_text(Path(path)) for path in self._paths(split))
+        return documents if self.validation else sources.hold_out(documents, split, self.holdout)
