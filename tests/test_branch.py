@@ -10,9 +10,9 @@ import pytest
 from conftest import ROOT, calibration, write_tokens
 from safetensors.torch import load_file
 
+from lmscaling.config.schedule import Decay
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
-from lmscaling.model.optimizer import Decay, learning_rate
 from lmscaling.train import callback, checkpoint
 from lmscaling.train.branch import decay
 from lmscaling.train.clock import Clock
@@ -107,9 +107,20 @@ def test_the_length_of_a_branch_follows_from_the_pace_of_its_trunk(
         run="", update=update, train_seconds=seconds, shard=0, tokens_id="", update_seconds=pace
     )
     found = decay(replace(cell, budget=budget, branch=0.5), progress)
-    assert found == Decay(start=update, end=end)
-    assert learning_rate(cell, end, found) == 0
-    assert learning_rate(cell, update, found) == learning_rate(cell, update)
+    assert found == Decay(peak=cell.lr, start=update, end=end)
+    assert found.rate(end, spent=0.5) == 0
+    assert found.rate(update, spent=0.4) == cell.rates.rate(update, spent=0.4)
+
+
+def test_a_branch_that_leaves_within_the_warm_up_starts_at_the_rate_of_its_trunk(cell):
+    optimizer = replace(cell.optimizer, warmup_updates=64)
+    trunk = replace(cell, budget="80 updates", optimizer=optimizer)
+    progress = checkpoint.Progress(
+        run="", update=32, train_seconds=9.0, shard=0, tokens_id="", update_seconds=0.1
+    )
+    found = decay(replace(trunk, branch=0.5), progress)
+    assert found.peak == trunk.rates.rate(32, spent=0.4) == cell.lr / 2
+    assert found.rate(33, spent=0.4) == cell.lr / 2 * 7 / 8
 
 
 def test_a_budget_in_time_ends_its_branches_near_their_share(run, cell, monkeypatch):

@@ -13,6 +13,7 @@ from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
 from lmscaling.config.budget import Budget
 from lmscaling.config.cell import Optimizer, Validation
 from lmscaling.config.datasets import Dataset, Size, Tokenizer
+from lmscaling.config.schedule import CONSTANT, AnySchedule
 from lmscaling.config.speed import Speed
 from lmscaling.config.types import STRICT, Name, Position, Positive
 
@@ -52,6 +53,10 @@ class Study:
     epochs: Positive = 1
     """Times that the data may be read before a run ends as ``out_of_tokens``."""
     optimizer: Optimizer
+    schedule: AnySchedule = CONSTANT
+    """How the learning rate changes while the budget is spent: the name of a kind, a file in
+    ``src/lmscaling/config/schedules/``, or a mapping with ``kind`` and the fields of that kind.
+    The warm-up, ``optimizer.warmup_updates``, comes before every kind."""
     validation: Validation
     calibrate: Where | None = field(default_factory=Where)
     """Cells whose micro-batch and the like are measured first; the plan's guess for the others."""

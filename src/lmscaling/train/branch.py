@@ -16,10 +16,9 @@ from torch import Tensor
 
 from lmscaling.config.budget import SECONDS, Spending
 from lmscaling.config.cell import Cell
-from lmscaling.config.schedule import BRANCH_AT
+from lmscaling.config.schedule import BRANCH_AT, Decay
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
-from lmscaling.model.optimizer import Decay
 from lmscaling.train import checkpoint
 from lmscaling.train.ledger import Ledger
 
@@ -84,7 +83,9 @@ def decay(cell: Cell, trunk: checkpoint.Progress) -> Decay:
     else:
         left = amount * SECONDS[budget.unit] - trunk.train_seconds
         end = trunk.update + round(left / trunk.update_seconds)
-    return Decay(start=trunk.update, end=max(end, trunk.update + 1))
+    # The trunk's rate is constant after the warm-up, so it does not depend on what is spent.
+    peak = cell.rates.rate(trunk.update, spent=0.0)
+    return Decay(peak=peak, start=trunk.update, end=max(end, trunk.update + 1))
 
 
 def fixed_end(ledger: Ledger, progress: checkpoint.Progress, end: int) -> int:

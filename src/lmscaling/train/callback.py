@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import lightning
@@ -18,8 +19,7 @@ from torch import Tensor
 from lmscaling.config.budget import Spending
 from lmscaling.config.cell import Cell
 from lmscaling.config.devices import find
-from lmscaling.config.schedule import BRANCH_AT
-from lmscaling.model import optimizer
+from lmscaling.config.schedule import BRANCH_AT, Decay
 from lmscaling.records import run as records
 from lmscaling.records.run import finite
 from lmscaling.train import checkpoint
@@ -78,8 +78,11 @@ class Boundary(lightning.Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         self._agreement = Agreement()
-        if decay := pl_module.decay:
-            pl_module.decay = optimizer.Decay(decay.start, *self._agreement.on(decay.end))
+        if isinstance(pl_module.rates, Decay):
+            (end,) = self._agreement.broadcast(pl_module.rates.end)
+            pl_module.rates = replace(pl_module.rates, end=int(end))
+        spent = self._fraction(pl_module.updates, self.clock.seconds)
+        (pl_module.spent,) = self._agreement.broadcast(spent)
         # Lightning has its own handlers by now; they would end the run without saving.
         self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
         if self.start:
@@ -122,10 +125,13 @@ class Boundary(lightning.Callback):
             )
         )
         self._say(at, loss, pace)
-        spent, asked, due = self._agreement.on(
-            self.spent(module), self._limit_is_near(), self._checkpoint_is_due()
+        module.spent, over, asked, due = self._agreement.broadcast(
+            at["budget_fraction"],
+            self.spent(module),
+            self._limit_is_near(),
+            self._checkpoint_is_due(),
         )
-        self._decide(module, loss, bool(spent), bool(asked))
+        self._decide(module, loss, bool(over), bool(asked))
         ended = self.status in records.STATUSES
         with self.clock.excluded():
             if self.writer:
@@ -138,8 +144,8 @@ class Boundary(lightning.Callback):
 
     def spent(self, module: Training) -> bool:
         """Whether nothing of the budget is left, or the rate of a branch has come to zero."""
-        if module.decay:
-            return module.updates >= module.decay.end
+        if isinstance(module.rates, Decay):
+            return module.updates >= module.rates.end
         return self._fraction(module.updates, self.clock.seconds) >= 1
 
     def _fraction(self, updates: int, seconds: float) -> float:
@@ -155,7 +161,7 @@ class Boundary(lightning.Callback):
             "epoch": module.train_stream.epoch(update, self.cell.update_tokens),
             "tokens": update * self.cell.update_tokens,
             "train_seconds": seconds,
-            "lr": optimizer.learning_rate(self.cell, update, module.decay),
+            "lr": module.rate,
             "budget_fraction": self._fraction(update, seconds),
         }
 

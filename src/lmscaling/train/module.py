@@ -7,6 +7,7 @@ used, so an update can never end in the middle of its gradients.
 Legend: B sequences, T context.
 """
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
+from lmscaling.config.schedule import Rates
 from lmscaling.data.stream import Stream
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
@@ -52,8 +54,12 @@ class Training(lightning.LightningModule):
         self.model = prepared(cell, calibration)
         self.updates = 0
         """Updates done."""
-        self.decay: optimizer.Decay | None = None
-        """Where the rate of a branch falls; None on a trunk."""
+        self.rates: Rates = cell.rates
+        """Learning rates; those of a branch replace them when its trunk's checkpoint is read."""
+        self.spent = 0.0
+        """Share of the budget that is spent, 0 to 1, the same on every rank."""
+        self.rate = 0.0
+        """Learning rate of the last update."""
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return optimizer.build(self.model, self.cell)
@@ -72,9 +78,9 @@ class Training(lightning.LightningModule):
         """One update; returns the mean loss over all ranks and the norm of the gradient."""
         self._seed()
         (adamw,) = self.trainer.optimizers
-        rate = optimizer.learning_rate(self.cell, self.updates + 1, self.decay)
+        self.rate = self.rates.rate(self.updates + 1, self.spent)
         for group in adamw.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.rate
         pairs = list(micro_batches(slab, self.cell.context, self.micro_batch))
         total = torch.zeros((), device=self.device)
         for i, (x_BT, y_BT) in enumerate(pairs):
@@ -91,8 +97,13 @@ class Training(lightning.LightningModule):
         return {"loss": self.trainer.strategy.reduce(total, reduce_op="mean"), "norm": norm}
 
     def _seed(self) -> None:
-        """Random numbers, if a variant draws any, follow from the update: nothing to be saved."""
-        seed = hash((self.cell.seed, self.updates, self.trainer.global_rank))
+        """Seed the random numbers that a variant may draw, so that no checkpoint has to hold them.
+
+        The seed is the first eight bytes, big-endian, of the SHA-256 of ``seed:updates:rank`` in
+        decimal digits, where ``updates`` are those done: the same in every version of Python.
+        """
+        key = f"{self.cell.seed}:{self.updates}:{self.trainer.global_rank}"
+        seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
         # Not torch.manual_seed: without a GPU it keeps a stack trace of every call.
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":

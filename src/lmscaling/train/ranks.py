@@ -1,7 +1,7 @@
-"""What the ranks of a run agree on after each update: rank 0 decides, one broadcast tells.
+"""What the ranks of a run agree on after each update: rank 0 decides and broadcasts.
 
 Ranks that stop at different updates would wait for each other for ever, and clocks differ. The
-message is a few integers, sent between CPUs, so it does not wait for a device.
+message is a few numbers, sent between CPUs, so it does not wait for a device.
 """
 
 from typing import Any
@@ -18,10 +18,10 @@ class Agreement:
         if distributed.is_initialized() and distributed.get_world_size() > 1:
             self._group = distributed.new_group(backend="gloo")
 
-    def on(self, *numbers: int) -> list[int]:
-        """The numbers of rank 0, on every rank; a decision is 0 or 1."""
+    def broadcast(self, *numbers: float) -> list[float]:
+        """The numbers of rank 0, on every rank, as float64; a decision is 0 or 1."""
         if self._group is None:
             return list(numbers)
-        message = torch.tensor(numbers, dtype=torch.int64)
+        message = torch.tensor(numbers, dtype=torch.float64)
         distributed.broadcast(message, src=0, group=self._group)
         return message.tolist()

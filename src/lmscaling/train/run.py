@@ -25,6 +25,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
+from lmscaling.config.schedule import Decay
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.data.stream import Stream
@@ -116,9 +117,9 @@ def _attempt(
     with Log(scratch) as log, Ledger(scratch, log.attempt) as ledger:
         log.write(records.Header(attempt=log.attempt, start_update=module.updates, **described))
         boundary = Boundary(module.cell, Writer(log, ledger), start, deadline)
-        if start and module.decay:
-            fixed = branch.fixed_end(ledger, start[0], module.decay.end)
-            module.decay = replace(module.decay, end=fixed)
+        if start and isinstance(module.rates, Decay):
+            fixed = branch.fixed_end(ledger, start[0], module.rates.end)
+            module.rates = replace(module.rates, end=fixed)
         if no_trunk:
             boundary.end("no_trunk", no_trunk)
         else:
@@ -229,7 +230,7 @@ def _resume(
     start = checkpoint.newest(scratch, expected)
     if cell.branch:
         trunk = branch.leave(cell, expected, scratch, record)
-        module.decay = branch.decay(cell, trunk[0])
+        module.rates = branch.decay(cell, trunk[0])
         start = start or trunk
     if start:
         checkpoint.restore_weights(start[1], module.model)
