@@ -1,7 +1,6 @@
 """Decayed branches: where they leave their trunk, how they end, and what they never disturb."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -85,7 +84,9 @@ def test_a_branch_goes_on_from_its_trunk_and_its_rate_ends_at_zero(run, trunk, t
 def test_a_trunk_keeps_one_checkpoint_for_each_share(run, trunk, tmp_path):
     run(trunk)
     scratch, _ = places(tmp_path, trunk)
-    kept = {share: checkpoint.load(checkpoint.kept(scratch, share))[0] for share in trunk.keep}
+    kept = {
+        share: checkpoint.load(checkpoint.branch_path(scratch, share))[0] for share in trunk.keep
+    }
     assert {share: p.update for share, p in kept.items()} == {0.25: 16, 0.5: 32, 1.0: 64}
     assert all(p.update_seconds > 0 for p in kept.values())
 
@@ -151,15 +152,15 @@ def steady_clock(seconds=0.0):
 def test_the_length_is_fixed_once_and_kept_by_every_attempt(run, trunk, tmp_path, monkeypatch):
     run(trunk)
     branch = branch_of(trunk, 0.5)
-    plain = callback.Boundary._limit_is_near
+    plain = callback.TrainingCallback._must_stop
     asked = []
 
     def near(self):
         asked.append(1)
-        self._asked = "the test" if len(asked) == 3 else ""
+        self._stop_reason = "the test" if len(asked) == 3 else ""
         return plain(self)
 
-    monkeypatch.setattr(callback.Boundary, "_limit_is_near", near)
+    monkeypatch.setattr(callback.TrainingCallback, "_must_stop", near)
     with pytest.raises(SystemExit):
         run(branch)
     scratch, _ = places(tmp_path, branch)
@@ -190,7 +191,7 @@ def test_a_share_that_came_too_late_is_told_and_no_failure(run, trunk):
 
 def test_a_broken_checkpoint_of_the_trunk_is_an_error_with_its_cure(run, trunk, tmp_path):
     run(trunk)
-    path = checkpoint.kept(places(tmp_path, trunk)[0], 0.5)
+    path = checkpoint.branch_path(places(tmp_path, trunk)[0], 0.5)
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(UserError, match=f"cannot be used.*lmscaling rerun {trunk.run}"):
         run(branch_of(trunk, 0.5))
@@ -208,8 +209,7 @@ def test_two_ranks_agree_on_a_branch(run, trunk, manifest, tmp_path):
         (results / kind / trunk.run).symlink_to(tmp_path / kind / trunk.run)
     way = calibration(tmp_path, branch, micro_batch=1)
     command = [sys.executable, ROOT / "tests" / "two_ranks.py", tmp_path / "two.json", way]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
-    subprocess.run([*command, manifest, results], check=True, timeout=120, env=environment)
+    subprocess.run([*command, manifest, results], check=True, timeout=120)
     record = results / "runs" / branch.run / "run.json"
     assert read_json(record, "record")["updates"] == 40
     both = rows_of(record)

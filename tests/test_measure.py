@@ -122,7 +122,9 @@ def test_a_variant_without_implementations_is_measured_as_it_is(sweep, monkeypat
     monkeypatch.setattr(attention, "load", lambda name: Plain)
     outcome = training_step.measure(sweep, point("plain"))
     assert (len(outcome.seconds), outcome.chunk) == (3, None)
-    with pytest.raises(UserError, match="implementation 'fast' cannot be chosen"):
+    with pytest.raises(
+        UserError, match="implementation 'fast': this attention has no option implementation"
+    ):
         training_step.measure(sweep, point("plain", "fast"))
 
 

@@ -175,20 +175,20 @@ def test_a_prompt_and_steps_behind_it_give_what_the_whole_sequence_gives(
 
 
 def test_tokens_beyond_the_position_table_are_refused_in_one_sentence(gpt, cell):
-    said = "a context of 33 tokens is beyond the position table; allowed: up to 32"
+    message = "a context of 33 tokens is longer than the position table; allowed: up to 32"
     x = torch.zeros(1, 33, dtype=torch.long)
     for refused in (lambda: gpt(x), lambda: gpt.prefill(x, gpt.init_states(1, 40))):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             refused()
     _, states = gpt.prefill(x[:, :32], gpt.init_states(1, 40))
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         gpt.step(x[:, 32], states)
     free = GPT(replace(cell, model=gpt_shape(), context=32, position="rope"))
     assert free(x).shape == (1, 33, 320)
 
 
 def test_what_an_attention_does_not_have_cannot_be_tuned(gpt):
-    with pytest.raises(UserError, match="chunk 64 cannot be chosen: the attention has none"):
+    with pytest.raises(UserError, match="chunk 64: this attention has no option chunk"):
         gpt.tune({"chunk": 64})
 
 

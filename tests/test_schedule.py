@@ -2,10 +2,10 @@
 
 import json
 import math
-from dataclasses import replace
+from itertools import pairwise
 
 import pytest
-from conftest import ROOT, calibration
+from conftest import calibration
 from test_store import end, header, log, record, update, validation
 from test_train import on_two_ranks, rows_of
 
@@ -38,7 +38,7 @@ def test_a_schedule_is_at_its_peak_at_first_and_never_rises(kind):
     schedule = KINDS[kind](kind=kind)
     factors = [schedule.factor(i / 100) for i in range(101)]
     assert schedule.factor(0.0) == 1
-    assert all(a >= b >= 0 for a, b in zip(factors, factors[1:], strict=False))
+    assert all(a >= b >= 0 for a, b in pairwise(factors))
     assert schedule.kind == kind
 
 
@@ -140,14 +140,14 @@ def test_training_follows_the_schedule_and_logs_its_rates(run, values, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_was_stopped_goes_on_with_the_same_rates(run, values, kind, monkeypatch):
     cell = with_schedule(values | {"budget": "12 updates"}, kind)
-    plain, asked = callback.Boundary._limit_is_near, []
+    plain, asked = callback.TrainingCallback._must_stop, []
 
     def near(self):
         asked.append(1)
-        self._asked = "the test" if len(asked) == 10 else ""
+        self._stop_reason = "the test" if len(asked) == 10 else ""
         return plain(self)
 
-    monkeypatch.setattr(callback.Boundary, "_limit_is_near", near)
+    monkeypatch.setattr(callback.TrainingCallback, "_must_stop", near)
     with pytest.raises(SystemExit):
         run(cell)
     rows = run(cell)
@@ -164,10 +164,7 @@ def test_a_budget_in_time_decays_by_the_time_that_was_spent_before_each_update(r
     assert rates[-1] < cell.lr
 
 
-def test_two_ranks_have_the_same_rates_though_their_clocks_differ(
-    values, tokens, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{ROOT / 'tests'}")
+def test_two_ranks_have_the_same_rates_though_their_clocks_differ(values, tokens, tmp_path):
     cell = with_schedule(values | {"budget": "0.2 seconds"}, "cosine")
     both = rows_of(on_two_ranks(cell, tokens, tmp_path), "update")
     before = [0.0, *(row["budget_fraction"] for row in both[:-1])]

@@ -1,4 +1,4 @@
-"""AdamW as GPT-2 studies use it: matrices decay, biases and norms do not.
+"""AdamW as GPT-2 studies use it, with weight decay on matrices but not on biases and norms.
 
 Source: Loshchilov and Hutter 2019 (arXiv:1711.05101); the groups as in nanoGPT.
 """
@@ -9,19 +9,19 @@ from lmscaling.config.cell import Cell
 
 
 def build(model: nn.Module, cell: Cell) -> optim.AdamW:
-    """The optimizer of a cell; fused where the parameters are on a GPU."""
+    """The optimizer of a cell; fused if the parameters are on a GPU."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    chosen = cell.optimizer
+    settings = cell.optimizer
     return optim.AdamW(
         [
             {
                 "params": [p for p in parameters if p.dim() >= 2],
-                "weight_decay": chosen.weight_decay,
+                "weight_decay": settings.weight_decay,
             },
             {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
         ],
         lr=cell.lr,
-        betas=chosen.betas,
-        eps=chosen.eps,
+        betas=settings.betas,
+        eps=settings.eps,
         fused=parameters[0].is_cuda,
     )

@@ -1,7 +1,7 @@
 """What the ranks of a run agree on after each update: rank 0 decides and broadcasts.
 
-Ranks that stop at different updates would wait for each other for ever, and clocks differ. The
-message is a few numbers, sent between CPUs, so it does not wait for a device.
+Clocks differ between ranks, and ranks that stop at different updates would wait for each other
+forever. The message is a few numbers, sent between CPUs, so it does not wait for a device.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from torch import distributed
 
 
 class Agreement:
-    """A channel from rank 0 to the others; with one rank it does nothing."""
+    """A channel from rank 0 to the other ranks; with one rank it returns what it is given."""
 
     def __init__(self) -> None:
         self._group: Any = None
