@@ -211,7 +211,7 @@ def test_a_run_without_weights_leaves_an_empty_file_and_says_so(run, long, tmp_p
         "evaluate", run, "--manifest", write(tmp_path, text()), "--out", tmp_path / "out.jsonl"
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"evaluate: {long.name} left no weights\n"
+    assert done.stdout == f"evaluate: {long.name} has no weights\n"
     assert (tmp_path / "out.jsonl").read_bytes() == b""
 
 

@@ -168,7 +168,7 @@ def test_a_prompt_and_steps_behind_it_give_what_the_whole_sequence_gives(
     logits, states = gpt.prefill(x[:, :20], gpt.init_states(batch, 32))
     found = [logits]
     for t in range(20, 32):
-        logits, states = gpt.step(x[:, t], states)
+        logits, states = gpt.decode_step(x[:, t], states)
         found.append(logits)
     assert states.length == 32
     torch.testing.assert_close(torch.stack(found, 1), gpt(x)[:, 19:])
@@ -182,7 +182,7 @@ def test_tokens_beyond_the_position_table_are_refused_in_one_sentence(gpt, cell)
             refused()
     _, states = gpt.prefill(x[:, :32], gpt.init_states(1, 40))
     with pytest.raises(UserError, match=message):
-        gpt.step(x[:, 32], states)
+        gpt.decode_step(x[:, 32], states)
     free = GPT(replace(cell, model=gpt_shape(), context=32, position="rope"))
     assert free(x).shape == (1, 33, 320)
 

@@ -58,9 +58,9 @@ class Block(nn.Module):
             part.copy_(self._mlp(part))
         return h_BTD, state
 
-    def step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """See ``Attention.step``."""
-        y_BD, state = self.attention.step(self.norm_1(x_BD), state)
+    def decode_step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See ``Attention.decode_step``."""
+        y_BD, state = self.attention.decode_step(self.norm_1(x_BD), state)
         return self._mlp(x_BD + y_BD), state
 
     def _mlp(self, x: Tensor) -> Tensor:
@@ -170,12 +170,12 @@ class GPT(nn.Module):
         return self._logits(h_BTD[:, -1]), States(after, x_BT.shape[1])
 
     @torch.no_grad()
-    def step(self, x_B: Tensor, states: States) -> tuple[Tensor, States]:
+    def decode_step(self, x_B: Tensor, states: States) -> tuple[Tensor, States]:
         """Logits ``[B, V]`` after the next token, and the states there; see ``prefill``."""
         h_BD = self._embed(x_B.unsqueeze(1), states.length).squeeze(1)
         after = []
         for block, state in zip(self._each_block(), states.blocks, strict=True):
-            h_BD, state = block.step(h_BD, state)
+            h_BD, state = block.decode_step(h_BD, state)
             after.append(state)
         return self._logits(h_BD), States(after, states.length + 1)
 
