@@ -12,7 +12,6 @@ from lmscaling import registry
 from lmscaling.config import grid
 from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
-from lmscaling.model import gpt as model
 from lmscaling.model.gpt import GPT
 
 
@@ -91,7 +90,7 @@ def test_a_loss_made_in_parts_has_the_value_and_gradient_of_the_whole(gpt, rows,
     whole.backward()
     expected = [p.grad.clone() for p in gpt.parameters()]
     gpt.zero_grad()
-    monkeypatch.setattr(model, "LOGITS_AT_ONCE", rows * 320)
+    monkeypatch.setattr("lmscaling.model.gpt.LOGITS_AT_ONCE", rows * 320)
     parts = gpt.loss(x, y)
     parts.backward()
     torch.testing.assert_close(parts, whole, rtol=1e-6, atol=0)  # cross-entropy is float32
@@ -104,7 +103,7 @@ def test_a_loss_in_parts_is_that_of_pytorchs_own_fused_one(gpt, monkeypatch):
     fused = getattr(nn.functional, "linear_cross_entropy", None)
     if fused is None:
         pytest.skip("this PyTorch has no linear_cross_entropy")
-    monkeypatch.setattr(model, "LOGITS_AT_ONCE", 7 * 320)
+    monkeypatch.setattr("lmscaling.model.gpt.LOGITS_AT_ONCE", 7 * 320)
     theirs = fused(gpt.hidden(x).flatten(0, 1), gpt.wte.weight, y.flatten())
     ours = gpt.loss(x, y)
     torch.testing.assert_close(ours, theirs)
@@ -161,7 +160,7 @@ def test_only_learned_positions_have_parameters_and_none_counts_in_n(gpt, cell, 
 def test_a_prompt_and_steps_behind_it_give_what_the_whole_sequence_gives(
     cell, attention, position, batch, monkeypatch
 ):
-    monkeypatch.setattr(model, "PROMPT_AT_ONCE", 21)  # parts of 21 and of 7 tokens
+    monkeypatch.setattr("lmscaling.model.gpt.PROMPT_AT_ONCE", 21)  # parts of 21 and of 7 tokens
     changed = {"attention": attention, "position": position, "context": 32}
     gpt = GPT(replace(cell, model=gpt_shape(), **changed)).double()
     x = torch.randint(0, 257, (batch, 32))

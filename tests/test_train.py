@@ -17,7 +17,7 @@ from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
-from lmscaling.records import run as records
+from lmscaling.records.run import LOCK, End, finite, line
 from lmscaling.runtime import lock
 from lmscaling.train import callback
 from lmscaling.train.clock import Clock
@@ -38,7 +38,7 @@ def run(tokens, places, tmp_path):
     def trained(cell, manifest=tokens, **way):
         places[0].write_text(cell.to_json())
         made = train(places[0], manifest, places[1], places[2], calibration(tmp_path, cell, **way))
-        rows = [json.loads(line) for line in places[2].with_name("log.jsonl").open()]
+        rows = [json.loads(row) for row in places[2].with_name("log.jsonl").open()]
         return made, rows
 
     return trained
@@ -51,7 +51,7 @@ def on_two_ranks(cell, manifest, tmp_path):
     command = [sys.executable, ROOT / "tests" / "two_ranks.py", tmp_path / "two.json", way]
     subprocess.run([*command, manifest, tmp_path / "results"], check=True, timeout=120)
     log = tmp_path / "results" / "runs" / cell.run / "log.jsonl"
-    return [json.loads(line) for line in log.open()]
+    return [json.loads(row) for row in log.open()]
 
 
 def rows_of(rows, record):
@@ -172,8 +172,8 @@ def test_a_stream_that_ends_is_a_result(run, cell, capfd):
     assert (made.status, made.updates) == ("out_of_tokens", 3699 // 64)
     assert rows_of(rows, "validation")[-1]["update"] == made.updates
     assert {r["epoch"] for r in rows_of(rows, "update")} == {1}
-    told = capfd.readouterr().err
-    assert "end at 6% of the budget as out_of_tokens; epochs: 18 would go on" in told
+    warning = capfd.readouterr().err
+    assert "end at 6% of the budget as out_of_tokens; epochs: 18 would go on" in warning
 
 
 def test_only_a_study_that_says_so_reads_its_data_again(run, cell):
@@ -313,7 +313,7 @@ def test_a_run_that_ended_while_another_waited_for_it_is_not_trained_again(
 
 def test_two_processes_never_train_one_run(run, cell, places):
     with (
-        lock.held(places[1] / records.LOCK, ""),
+        lock.held(places[1] / LOCK, ""),
         pytest.raises(UserError, match=f"is being trained by process {os.getpid()} on"),
     ):
         run(cell)
@@ -345,6 +345,6 @@ def test_a_budget_counts_its_own_unit(text, spent, left):
 
 
 def test_a_row_is_one_line_of_strict_json():
-    end = records.End(attempt=1, update=2, status="done", message="a\nb", ended="")
-    assert records.line(end).count(b"\n") == 1
-    assert records.finite(float("inf")) is None
+    end = End(attempt=1, update=2, status="done", message="a\nb", ended="")
+    assert line(end).count(b"\n") == 1
+    assert finite(float("inf")) is None
