@@ -39,7 +39,7 @@ def test_steps_give_what_the_whole_sequence_gives(name, rotate):
     state, outs = attend.init_state(3, 70), []
     with torch.no_grad():
         for t in range(70):
-            out, state = attend.step(x[:, t], state)
+            out, state = attend.decode_step(x[:, t], state)
             outs.append(out)
         torch.testing.assert_close(torch.stack(outs, 1), attend(x), rtol=1e-4, atol=1e-5)
 
@@ -56,7 +56,7 @@ def test_a_prompt_is_forward_and_leaves_the_state_for_steps(name, rotate, batch,
     assert not out.requires_grad
     outs = [out]
     for t in range(prompt, 70):
-        out, state = attend.step(x[:, t], state)
+        out, state = attend.decode_step(x[:, t], state)
         outs.append(out.unsqueeze(1))
     torch.testing.assert_close(torch.cat(outs, 1), attend(x), rtol=1e-4, atol=1e-5)
 
@@ -68,7 +68,7 @@ def test_a_full_cache_takes_no_further_token():
         attend.prefill(x, attend.init_state(1, 5))
     _, state = attend.prefill(x[:, :5], attend.init_state(1, 5))
     with pytest.raises(ValueError, match="6 tokens do not fit into a state for 5; allowed: 5"):
-        attend.step(x[:, 5], state)
+        attend.decode_step(x[:, 5], state)
 
 
 @with_any_position

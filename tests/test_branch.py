@@ -1,7 +1,6 @@
 """Decayed branches: where they leave their trunk, how they end, and what they never disturb."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,9 +9,9 @@ import pytest
 from conftest import ROOT, calibration, write_tokens
 from safetensors.torch import load_file
 
+from lmscaling.config.schedule import Decay
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
-from lmscaling.model.optimizer import Decay, learning_rate
 from lmscaling.train import callback, checkpoint
 from lmscaling.train.branch import decay
 from lmscaling.train.clock import Clock
@@ -85,7 +84,9 @@ def test_a_branch_goes_on_from_its_trunk_and_its_rate_ends_at_zero(run, trunk, t
 def test_a_trunk_keeps_one_checkpoint_for_each_share(run, trunk, tmp_path):
     run(trunk)
     scratch, _ = places(tmp_path, trunk)
-    kept = {share: checkpoint.load(checkpoint.kept(scratch, share))[0] for share in trunk.keep}
+    kept = {
+        share: checkpoint.load(checkpoint.branch_path(scratch, share))[0] for share in trunk.keep
+    }
     assert {share: p.update for share, p in kept.items()} == {0.25: 16, 0.5: 32, 1.0: 64}
     assert all(p.update_seconds > 0 for p in kept.values())
 
@@ -107,9 +108,20 @@ def test_the_length_of_a_branch_follows_from_the_pace_of_its_trunk(
         run="", update=update, train_seconds=seconds, shard=0, tokens_id="", update_seconds=pace
     )
     found = decay(replace(cell, budget=budget, branch=0.5), progress)
-    assert found == Decay(start=update, end=end)
-    assert learning_rate(cell, end, found) == 0
-    assert learning_rate(cell, update, found) == learning_rate(cell, update)
+    assert found == Decay(peak=cell.lr, start=update, end=end)
+    assert found.rate(end, spent=0.5) == 0
+    assert found.rate(update, spent=0.4) == cell.rates.rate(update, spent=0.4)
+
+
+def test_a_branch_that_leaves_within_the_warm_up_starts_at_the_rate_of_its_trunk(cell):
+    optimizer = replace(cell.optimizer, warmup_updates=64)
+    trunk = replace(cell, budget="80 updates", optimizer=optimizer)
+    progress = checkpoint.Progress(
+        run="", update=32, train_seconds=9.0, shard=0, tokens_id="", update_seconds=0.1
+    )
+    found = decay(replace(trunk, branch=0.5), progress)
+    assert found.peak == trunk.rates.rate(32, spent=0.4) == cell.lr / 2
+    assert found.rate(33, spent=0.4) == cell.lr / 2 * 7 / 8
 
 
 def test_a_budget_in_time_ends_its_branches_near_their_share(run, cell, monkeypatch):
@@ -140,15 +152,15 @@ def steady_clock(seconds=0.0):
 def test_the_length_is_fixed_once_and_kept_by_every_attempt(run, trunk, tmp_path, monkeypatch):
     run(trunk)
     branch = branch_of(trunk, 0.5)
-    plain = callback.Boundary._limit_is_near
+    plain = callback.TrainingCallback._must_stop
     asked = []
 
     def near(self):
         asked.append(1)
-        self._asked = "the test" if len(asked) == 3 else ""
+        self._stop_reason = "the test" if len(asked) == 3 else ""
         return plain(self)
 
-    monkeypatch.setattr(callback.Boundary, "_limit_is_near", near)
+    monkeypatch.setattr(callback.TrainingCallback, "_must_stop", near)
     with pytest.raises(SystemExit):
         run(branch)
     scratch, _ = places(tmp_path, branch)
@@ -179,7 +191,7 @@ def test_a_share_that_came_too_late_is_told_and_no_failure(run, trunk):
 
 def test_a_broken_checkpoint_of_the_trunk_is_an_error_with_its_cure(run, trunk, tmp_path):
     run(trunk)
-    path = checkpoint.kept(places(tmp_path, trunk)[0], 0.5)
+    path = checkpoint.branch_path(places(tmp_path, trunk)[0], 0.5)
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(UserError, match=f"cannot be used.*lmscaling reset {trunk.run}"):
         run(branch_of(trunk, 0.5))
@@ -197,8 +209,7 @@ def test_two_ranks_agree_on_a_branch(run, trunk, manifest, tmp_path):
         (results / kind / trunk.run).symlink_to(tmp_path / kind / trunk.run)
     way = calibration(tmp_path, branch, micro_batch=1)
     command = [sys.executable, ROOT / "tests" / "two_ranks.py", tmp_path / "two.json", way]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests")}
-    subprocess.run([*command, manifest, results], check=True, timeout=120, env=environment)
+    subprocess.run([*command, manifest, results], check=True, timeout=120)
     record = results / "runs" / branch.run / "run.json"
     assert read_json(record, "record")["updates"] == 40
     both = rows_of(record)

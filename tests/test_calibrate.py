@@ -13,33 +13,36 @@ from lmscaling.errors import UserError
 from lmscaling.model.gpt import GPT
 from lmscaling.plan import estimate
 from lmscaling.runtime.environment import processor
-from lmscaling.train import calibrate as module
-from lmscaling.train.calibrate import calibrate, guessed, read
+from lmscaling.train import calibrate
 from lmscaling.train.module import prepared
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(module, "TRIAL_SECONDS", 0.0)
+    monkeypatch.setattr(calibrate, "TRIAL_SECONDS", 0.0)
 
 
 @pytest.fixture
 def places(cell, tmp_path):
     (tmp_path / "cell.json").write_text(cell.to_json())
-    return tmp_path / "cell.json", tmp_path / "made" / "calibration.json"
+    return tmp_path / "cell.json", tmp_path / "out" / "calibration.json"
 
 
 def test_it_measures_a_cell_and_writes_what_training_reads(cell, places):
-    made = calibrate(*places)
-    assert read(places[1], cell) == made
-    assert (made.of, made.device, made.measured) == (cell.calibration, processor(), True)
-    assert estimate.sequences(cell) % made.micro_batch == 0
-    least, most = made.update_seconds_range or (0, 0)
-    assert 0 < least <= (made.update_seconds or 0) <= most
-    tried = {(t.micro_batch, t.choice["chunk"]) for t in made.trials}
+    result = calibrate.calibrate(*places)
+    assert calibrate.read(places[1], cell) == result
+    assert (result.of, result.device, result.measured) == (
+        cell.calibration,
+        processor(),
+        True,
+    )
+    assert estimate.sequences(cell) % result.micro_batch == 0
+    least, most = result.update_seconds_range or (0, 0)
+    assert 0 < least <= (result.update_seconds or 0) <= most
+    tried = {(t.micro_batch, t.choice["chunk"]) for t in result.trials}
     assert {chunk for _, chunk in tried} == {64, 32, 128, 256}
     assert {1, 2} <= {size for size, _ in tried}
-    assert all(t.repeats >= 5 for t in made.trials)
+    assert all(t.repeats >= 5 for t in result.trials)
 
 
 class Slow:
@@ -47,9 +50,9 @@ class Slow:
 
     def __init__(self, seconds, fitting, monkeypatch):
         self.now, self.seconds, self.fitting = 0.0, seconds, fitting
-        monkeypatch.setattr(module.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(module._Bench, "_forward_backward", lambda b, n: self.work(b, n))
-        monkeypatch.setattr(module._Bench, "_update", lambda b: self.wait(1.0))
+        monkeypatch.setattr(calibrate.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(calibrate._Bench, "_forward_backward", lambda b, n: self.work(b, n))
+        monkeypatch.setattr(calibrate._Bench, "_update", lambda b: self.wait(1.0))
 
     def wait(self, seconds):
         self.now += seconds
@@ -63,16 +66,16 @@ class Slow:
 
 def test_it_takes_the_fastest_micro_batch_and_the_smaller_of_equals(places, monkeypatch):
     Slow(lambda size, chunk: 0.1 + 0.1 * size, {False: 99, True: 99}, monkeypatch)
-    made = calibrate(*places)
-    assert (made.micro_batch, made.recompute) == (4, False)
-    assert made.update_seconds == pytest.approx(0.5 + 1.0)
+    result = calibrate.calibrate(*places)
+    assert (result.micro_batch, result.recompute) == (4, False)
+    assert result.update_seconds == pytest.approx(0.5 + 1.0)
     Slow(lambda size, chunk: 0.1 * size, {False: 99, True: 99}, monkeypatch)
-    assert calibrate(*places).micro_batch == 1
+    assert calibrate.calibrate(*places).micro_batch == 1
 
 
 def test_it_takes_the_fastest_chunk(places, monkeypatch):
     Slow(lambda size, chunk: size * abs(chunk - 128) + size, {False: 99, True: 99}, monkeypatch)
-    assert calibrate(*places).choice == {"chunk": 128}
+    assert calibrate.calibrate(*places).choice == {"chunk": 128}
 
 
 def softmax(cell, places):
@@ -85,52 +88,52 @@ def test_it_takes_the_faster_back_end_where_there_are_two(cell, places, monkeypa
     tunable = load("softmax").tunable
     monkeypatch.setattr(load("softmax"), "tunable", lambda self, _: tunable(self, "cuda"))
     Slow(lambda n, name: n * {"flash": 2.0, "cudnn": 1.0}[name], {False: 99, True: 99}, monkeypatch)
-    made = calibrate(*places)
-    assert made.choice == {"implementation": "cudnn"}
-    assert [t.choice["implementation"] for t in made.trials[:2]] == ["flash", "cudnn"]
-    assert read(places[1], replace(cell, attention="softmax")) == made
-    gpt = prepared(replace(cell, attention="softmax"), made)
+    result = calibrate.calibrate(*places)
+    assert result.choice == {"implementation": "cudnn"}
+    assert [t.choice["implementation"] for t in result.trials[:2]] == ["flash", "cudnn"]
+    assert calibrate.read(places[1], replace(cell, attention="softmax")) == result
+    gpt = prepared(replace(cell, attention="softmax"), result)
     assert [getattr(block.attention, "implementation", None) for block in gpt.blocks] == ["cudnn"]
 
 
 def test_nothing_is_tried_twice_where_nothing_is_to_choose(cell, places, monkeypatch):
     softmax(cell, places)
     Slow(lambda size: float(size), {False: 99, True: 99}, monkeypatch)
-    made = calibrate(*places)
-    assert made.choice == {}
-    assert [t.micro_batch for t in made.trials] == [1, 2, 4]
+    result = calibrate.calibrate(*places)
+    assert result.choice == {}
+    assert [t.micro_batch for t in result.trials] == [1, 2, 4]
 
 
 def test_it_stops_where_memory_ends_and_recomputes_only_if_it_must(places, monkeypatch):
     Slow(lambda size, chunk: 0.1, {False: 2, True: 4}, monkeypatch)
-    made = calibrate(*places)
-    assert (made.micro_batch, made.recompute) == (2, False)
-    assert [t.micro_batch for t in made.trials if not t.repeats] == [4, 4, 4, 4, 4]
+    result = calibrate.calibrate(*places)
+    assert (result.micro_batch, result.recompute) == (2, False)
+    assert [t.micro_batch for t in result.trials if not t.repeats] == [4, 4, 4, 4, 4]
     Slow(lambda size, chunk: 0.1, {False: 0, True: 4}, monkeypatch)
-    made = calibrate(*places)
-    assert (made.micro_batch, made.recompute) == (4, True)
+    result = calibrate.calibrate(*places)
+    assert (result.micro_batch, result.recompute) == (4, True)
     Slow(lambda size, chunk: 0.1, {False: 0, True: 0}, monkeypatch)
     with pytest.raises(UserError, match="not even one sequence with recomputed blocks fits"):
-        calibrate(*places)
+        calibrate.calibrate(*places)
 
 
 def test_a_guess_needs_no_measurement(cell, monkeypatch):
     monkeypatch.setattr(GPT, "loss", None)
-    made = guessed(cell)
-    assert (made.measured, made.micro_batch, made.update_seconds) == (False, 4, None)
+    result = calibrate.guessed(cell)
+    assert (result.measured, result.micro_batch, result.update_seconds) == (False, 4, None)
 
 
 def test_a_cell_for_gpus_is_not_calibrated_on_a_cpu(cell, tmp_path):
     values = json.loads(cell.to_json()) | {"gpus": 2}
     (tmp_path / "cell.json").write_text(json.dumps(values))
     with pytest.raises(UserError, match="trains on GPUs and this machine has none"):
-        calibrate(tmp_path / "cell.json", tmp_path / "out.json")
+        calibrate.calibrate(tmp_path / "cell.json", tmp_path / "out.json")
     assert not (tmp_path / "out.json").exists()
 
 
 def test_a_torn_calibration_is_one_sentence(cell, tmp_path):
     (tmp_path / "c.json").write_text('{"of": "x"')
     with pytest.raises(UserError, match=r"c\.json"):
-        read(tmp_path / "c.json", cell)
+        calibrate.read(tmp_path / "c.json", cell)
     with pytest.raises(UserError, match="device is missing"):
         checked(Calibration, {"of": "x"}, "calibration")

@@ -13,7 +13,7 @@ from test_main import lmscaling
 from lmscaling.config.cell import Model, Validation
 from lmscaling.data import shards
 from lmscaling.errors import UserError
-from lmscaling.evaluate import loss_by_position as module
+from lmscaling.evaluate import loss_by_position
 from lmscaling.evaluate.loss_by_position import binned, blocks, evaluate, standard_error
 from lmscaling.model import finished_run
 from lmscaling.model.gpt import GPT
@@ -126,9 +126,9 @@ def test_every_context_and_axis_has_the_same_targets(run, tmp_path):
 
 def test_a_window_never_sees_what_stands_before_it(run):
     gpt, tokens = finished_run.model(run), text()[:1025]
-    before = module.token_losses(gpt, tokens, 128)
+    before = loss_by_position.token_losses(gpt, tokens, 128)
     tokens[127] = (tokens[127] + 1) % SEPARATOR  # the last input of the first window
-    after = module.token_losses(gpt, tokens, 128)
+    after = loss_by_position.token_losses(gpt, tokens, 128)
     assert after[128:].tolist() == before[128:].tolist()
     assert after[126] != before[126]
     assert after[127] != before[127]
@@ -136,10 +136,10 @@ def test_a_window_never_sees_what_stands_before_it(run):
 
 def test_the_parts_in_which_a_text_is_computed_change_nothing(run, monkeypatch):
     gpt, tokens = finished_run.model(run), text()[:1025]
-    expected = module.token_losses(gpt, tokens, 128)
+    expected = loss_by_position.token_losses(gpt, tokens, 128)
     monkeypatch.setattr("lmscaling.model.gpt.LOGITS_AT_ONCE", 50 * 320)  # 50 rows at a time
-    monkeypatch.setattr(module, "PASS_TOKENS", 3 * 128)
-    assert module.token_losses(gpt, tokens, 128) == pytest.approx(expected, rel=1e-6)
+    monkeypatch.setattr(loss_by_position, "PASS_TOKENS", 3 * 128)
+    assert loss_by_position.token_losses(gpt, tokens, 128) == pytest.approx(expected, rel=1e-6)
 
 
 def test_bins_double_and_empty_ones_have_no_row():
@@ -197,10 +197,10 @@ def test_a_short_text_gives_fewer_targets_and_its_own_name(run, tmp_path):
 
 @pytest.mark.parametrize("context", [16, 63, 100, 258, 1000, 131072])
 def test_contexts_are_halves_that_cut_the_same_tokens_evenly(context):
-    found = module.contexts(context)
+    found = loss_by_position.contexts(context)
     assert found[0] == context
     assert all(context % c == 0 for c in found)
-    assert min(found) >= min(context, module.SHORTEST)
+    assert min(found) >= min(context, loss_by_position.SHORTEST)
     if context == 131072:
         assert found == [2**i for i in range(17, 5, -1)]
 
@@ -211,7 +211,7 @@ def test_a_run_without_weights_leaves_an_empty_file_and_says_so(run, long, tmp_p
         "evaluate", run, "--manifest", write(tmp_path, text()), "--out", tmp_path / "out.jsonl"
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"evaluate: {long.name} left no weights\n"
+    assert done.stdout == f"evaluate: {long.name} has no weights\n"
     assert (tmp_path / "out.jsonl").read_bytes() == b""
 
 
@@ -251,5 +251,7 @@ def test_a_run_of_a_gpu_is_refused_where_there_is_none(long, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_agrees_with_the_cpu_to_bfloat16(run):
     tokens, gpt = text()[:1025], finished_run.model(run)
-    expected = module.token_losses(gpt, tokens, 256)
-    assert module.token_losses(gpt.cuda(), tokens, 256) == pytest.approx(expected, abs=0.2)
+    expected = loss_by_position.token_losses(gpt, tokens, 256)
+    assert loss_by_position.token_losses(gpt.cuda(), tokens, 256) == pytest.approx(
+        expected, abs=0.2
+    )

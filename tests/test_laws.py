@@ -67,7 +67,7 @@ def test_a_known_surface_comes_back_within_its_intervals(made):
     truth = law_study.PARAMETERS
     share = truth["beta"] / (truth["alpha"] + truth["beta"])
     for row in rows:
-        assert row["points are"] == "ends of decayed branches, validation loss"
+        assert row["points are"] == "ends of decayed runs, validation loss"
         assert row["points"] == "20"
         assert row["status"] == loss_surface.STATUSES["fitted"]
         assert row["check"] == "agrees"

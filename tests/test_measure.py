@@ -122,7 +122,9 @@ def test_a_variant_without_implementations_is_measured_as_it_is(sweep, monkeypat
     monkeypatch.setattr(attention, "load", lambda name: Plain)
     outcome = training_step.measure(sweep, point("plain"))
     assert (len(outcome.seconds), outcome.chunk) == (3, None)
-    with pytest.raises(UserError, match="implementation 'fast' cannot be chosen"):
+    with pytest.raises(
+        UserError, match="implementation 'fast': this attention has no option implementation"
+    ):
         training_step.measure(sweep, point("plain", "fast"))
 
 
@@ -143,7 +145,7 @@ def test_a_token_is_sampled_behind_a_cache_that_a_forward_pass_has_filled(
     for state in states.blocks:
         filled = state.k_BHTK[:, :, :24] if name == "softmax" else state.kv_BHKK
         assert (filled != 0).all()
-    logits_BV, _ = gpt.step(x_B, states)
+    logits_BV, _ = gpt.decode_step(x_B, states)
     whole = gpt(torch.cat((x_BT, x_B.unsqueeze(1)), 1))[:, -1]
     torch.testing.assert_close(logits_BV, whole, rtol=1e-3, atol=1e-4)
 

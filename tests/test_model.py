@@ -12,7 +12,6 @@ from lmscaling import registry
 from lmscaling.config import grid
 from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
-from lmscaling.model import gpt as model
 from lmscaling.model.gpt import GPT
 
 
@@ -91,7 +90,7 @@ def test_a_loss_made_in_parts_has_the_value_and_gradient_of_the_whole(gpt, rows,
     whole.backward()
     expected = [p.grad.clone() for p in gpt.parameters()]
     gpt.zero_grad()
-    monkeypatch.setattr(model, "LOGITS_AT_ONCE", rows * 320)
+    monkeypatch.setattr("lmscaling.model.gpt.LOGITS_AT_ONCE", rows * 320)
     parts = gpt.loss(x, y)
     parts.backward()
     torch.testing.assert_close(parts, whole, rtol=1e-6, atol=0)  # cross-entropy is float32
@@ -104,7 +103,7 @@ def test_a_loss_in_parts_is_that_of_pytorchs_own_fused_one(gpt, monkeypatch):
     fused = getattr(nn.functional, "linear_cross_entropy", None)
     if fused is None:
         pytest.skip("this PyTorch has no linear_cross_entropy")
-    monkeypatch.setattr(model, "LOGITS_AT_ONCE", 7 * 320)
+    monkeypatch.setattr("lmscaling.model.gpt.LOGITS_AT_ONCE", 7 * 320)
     theirs = fused(gpt.hidden(x).flatten(0, 1), gpt.wte.weight, y.flatten())
     ours = gpt.loss(x, y)
     torch.testing.assert_close(ours, theirs)
@@ -161,34 +160,34 @@ def test_only_learned_positions_have_parameters_and_none_counts_in_n(gpt, cell, 
 def test_a_prompt_and_steps_behind_it_give_what_the_whole_sequence_gives(
     cell, attention, position, batch, monkeypatch
 ):
-    monkeypatch.setattr(model, "PROMPT_AT_ONCE", 21)  # parts of 21 and of 7 tokens
+    monkeypatch.setattr("lmscaling.model.gpt.PROMPT_AT_ONCE", 21)  # parts of 21 and of 7 tokens
     changed = {"attention": attention, "position": position, "context": 32}
     gpt = GPT(replace(cell, model=gpt_shape(), **changed)).double()
     x = torch.randint(0, 257, (batch, 32))
     logits, states = gpt.prefill(x[:, :20], gpt.init_states(batch, 32))
     found = [logits]
     for t in range(20, 32):
-        logits, states = gpt.step(x[:, t], states)
+        logits, states = gpt.decode_step(x[:, t], states)
         found.append(logits)
     assert states.length == 32
     torch.testing.assert_close(torch.stack(found, 1), gpt(x)[:, 19:])
 
 
 def test_tokens_beyond_the_position_table_are_refused_in_one_sentence(gpt, cell):
-    said = "a context of 33 tokens is beyond the position table; allowed: up to 32"
+    message = "a context of 33 tokens is longer than the position table; allowed: up to 32"
     x = torch.zeros(1, 33, dtype=torch.long)
     for refused in (lambda: gpt(x), lambda: gpt.prefill(x, gpt.init_states(1, 40))):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             refused()
     _, states = gpt.prefill(x[:, :32], gpt.init_states(1, 40))
-    with pytest.raises(UserError, match=said):
-        gpt.step(x[:, 32], states)
+    with pytest.raises(UserError, match=message):
+        gpt.decode_step(x[:, 32], states)
     free = GPT(replace(cell, model=gpt_shape(), context=32, position="rope"))
     assert free(x).shape == (1, 33, 320)
 
 
 def test_what_an_attention_does_not_have_cannot_be_tuned(gpt):
-    with pytest.raises(UserError, match="chunk 64 cannot be chosen: the attention has none"):
+    with pytest.raises(UserError, match="chunk 64: this attention has no option chunk"):
         gpt.tune({"chunk": 64})
 
 

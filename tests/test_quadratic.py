@@ -71,7 +71,7 @@ assert kernels.load("linear", "attention_parallel")(x, x, x, "relu", False).equa
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
     x = torch.zeros(1, 2, 3, 16)
-    with pytest.raises(ValueError, match="allowed: both alike"):
+    with pytest.raises(ValueError, match="allowed: equal shapes"):
         attention_parallel.attend(x, x[:, :1], x, "relu", True)
     with pytest.raises(ValueError, match="nearest is 'softplus'"):
         attention_parallel.attend(x, x, x, "softplux", True)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from lmscaling.files import read_json
 from lmscaling.train import callback, checkpoint
-from lmscaling.train.ledger import Entry, Ledger, account, entries, hopeless
+from lmscaling.train.ledger import Entry, Ledger, account, entries, reason_to_give_up
 from lmscaling.train.run import train
 
 TIMED = {"attempt", "train_seconds", "tokens_per_second", "peak_memory_bytes", "record"}
@@ -134,18 +134,18 @@ def stopped(long, manifest, tmp_path, monkeypatch):
     places = tmp_path / "cell.json", manifest, tmp_path / "scratch", tmp_path / "run" / "run.json"
     monkeypatch.setattr(callback, "CHECKPOINT_SECONDS", 0.0)
     asked = []
-    plain = callback.Boundary._limit_is_near
+    plain = callback.TrainingCallback._must_stop
 
     def near(self):
         asked.append(1)
-        self._asked = "the test" if len(asked) == 50 else ""
+        self._stop_reason = "the test" if len(asked) == 50 else ""
         return plain(self)
 
-    monkeypatch.setattr(callback.Boundary, "_limit_is_near", near)
+    monkeypatch.setattr(callback.TrainingCallback, "_must_stop", near)
     with pytest.raises(SystemExit) as stop:
         train(*places)
     assert stop.value.code == 75
-    assert [p.name[11:20] for p in checkpoint.saved(tmp_path / "scratch")] == [
+    assert [p.name[11:20] for p in checkpoint.paths(tmp_path / "scratch")] == [
         "000000050",
         "000000049",
     ]
@@ -180,9 +180,15 @@ def of_another(field, value):
 SPOILED = [
     (cut, "is not used"),
     (lambda path: path.write_bytes(b""), "is not used"),
-    (of_another("run", "softmax-s-ctx16-s0-00000000"), "it is of run softmax-s-ctx16-s0-00000000"),
+    (
+        of_another("run", "softmax-s-ctx16-s0-00000000"),
+        "it belongs to run softmax-s-ctx16-s0-00000000",
+    ),
     (of_another("mood", "fine"), "another version of lmscaling wrote it"),
-    (of_another("tokens_id", "f" * 64), "it has read tokens ffffffffffff up to shard 0, here they"),
+    (
+        of_another("tokens_id", "f" * 64),
+        "it has read tokens ffffffffffff up to shard 0, and the tokens here",
+    ),
 ]
 
 
@@ -190,7 +196,7 @@ SPOILED = [
 def test_a_spoiled_checkpoint_is_named_and_the_one_before_is_used(
     stopped, tmp_path, capfd, spoil, sentence
 ):
-    newest, _ = checkpoint.saved(tmp_path / "scratch")
+    newest, _ = checkpoint.paths(tmp_path / "scratch")
     spoil(newest)
     assert stopped().updates == 1500
     assert start_of_last(tmp_path) == 49
@@ -200,7 +206,7 @@ def test_a_spoiled_checkpoint_is_named_and_the_one_before_is_used(
 
 
 def test_without_any_checkpoint_it_begins_again(stopped, tmp_path):
-    for path in checkpoint.saved(tmp_path / "scratch"):
+    for path in checkpoint.paths(tmp_path / "scratch"):
         path.unlink()
     assert stopped().updates == 1500
     assert start_of_last(tmp_path) == 0
@@ -215,10 +221,10 @@ def test_attempts_that_fail_end_the_run_sooner_than_attempts_that_are_killed(
         with Ledger(tmp_path / "scratch", attempt) as ledger:
             ledger.write("begin", 50, 1.0)
             ledger.write(kind, 50, 1.0)
-    assert hopeless(entries(path)) == ""
+    assert reason_to_give_up(entries(path)) == ""
     with Ledger(tmp_path / "scratch", 1 + enough) as ledger:
         ledger.write(kind, 50, 1.0)
-    assert f"{enough} attempts" in hopeless(entries(path))
+    assert f"{enough} attempts" in reason_to_give_up(entries(path))
     record = stopped()
     assert record.status == "crashed"
     assert record.updates == 50
@@ -246,7 +252,7 @@ def test_the_account_adds_attempts_and_what_was_lost_between_them():
     spent = account(written)
     assert spent.lost_seconds == 30.0 + 5.0
     assert spent.attempt_seconds == 95.0 + 6.0 + 45.0
-    assert hopeless(written) == ""
+    assert reason_to_give_up(written) == ""
     assert account([]).lost_seconds == 0
 
 

@@ -17,7 +17,7 @@ from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
-from lmscaling.records import run as records
+from lmscaling.records.run import End, finite, line
 from lmscaling.runtime import lock
 from lmscaling.train import callback
 from lmscaling.train.clock import Clock
@@ -38,7 +38,7 @@ def run(tokens, places, tmp_path):
     def trained(cell, manifest=tokens, **way):
         places[0].write_text(cell.to_json())
         made = train(places[0], manifest, places[1], places[2], calibration(tmp_path, cell, **way))
-        rows = [json.loads(line) for line in places[2].with_name("log.jsonl").open()]
+        rows = [json.loads(row) for row in places[2].with_name("log.jsonl").open()]
         return made, rows
 
     return trained
@@ -51,7 +51,7 @@ def on_two_ranks(cell, manifest, tmp_path):
     command = [sys.executable, ROOT / "tests" / "two_ranks.py", tmp_path / "two.json", way]
     subprocess.run([*command, manifest, tmp_path / "results"], check=True, timeout=120)
     log = tmp_path / "results" / "runs" / cell.run / "log.jsonl"
-    return [json.loads(line) for line in log.open()]
+    return [json.loads(row) for row in log.open()]
 
 
 def rows_of(rows, record):
@@ -98,7 +98,7 @@ def test_the_losses_are_those_of_a_plain_loop(run, cell, tokens):
     adamw, losses = optimizer.build(gpt, cell), []
     for update in range(1, 5):
         for group in adamw.param_groups:
-            group["lr"] = optimizer.learning_rate(cell, update)
+            group["lr"] = cell.rates.rate(update, spent=(update - 1) / 4)
         slab = torch.from_numpy(stream.slab(update, 64).astype("int64"))
         loss = gpt.loss(slab[:-1].view(4, 16), slab[1:].view(4, 16))
         adamw.zero_grad()
@@ -122,7 +122,6 @@ def test_micro_batches_and_recomputing_change_nothing_but_rounding(run, cell, pl
 
 def test_two_ranks_train_as_one(run, cell, tokens, tmp_path, monkeypatch, places):
     _, rows = run(cell)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     # Inside a Slurm job of one task Lightning would refuse to start ranks of its own.
     for name, value in {"JOB_ID": "7", "NTASKS": "1", "PROCID": "0", "LOCALID": "0"}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
@@ -173,8 +172,8 @@ def test_a_stream_that_ends_is_a_result(run, cell, capfd):
     assert (made.status, made.updates) == ("out_of_tokens", 3699 // 64)
     assert rows_of(rows, "validation")[-1]["update"] == made.updates
     assert {r["epoch"] for r in rows_of(rows, "update")} == {1}
-    told = capfd.readouterr().err
-    assert "end at 6% of the budget (out_of_tokens); write epochs: 18 to use all of it" in told
+    warning = capfd.readouterr().err
+    assert "end at 6% of the budget (out_of_tokens); write epochs: 18 to use all of it" in warning
 
 
 def test_only_a_study_that_says_so_reads_its_data_again(run, cell):
@@ -196,7 +195,7 @@ def test_the_second_epoch_is_the_first_again(tokens):
 def test_a_calibration_of_another_device_or_cell_is_refused(run, cell, tmp_path):
     with pytest.raises(UserError, match=r"was measured on Abacus and this machine has .* delete"):
         run(cell, device="Abacus")
-    with pytest.raises(UserError, match="is of other, the cell's is linear-s-ctx16"):
+    with pytest.raises(UserError, match="belongs to other; the cell needs linear-s-ctx16"):
         run(cell, of="other")
     with pytest.raises(UserError, match="micro-batch of 3, which does not divide the 4 sequences"):
         run(cell, micro_batch=3)
@@ -212,7 +211,7 @@ def test_the_calibration_is_copied_whole_into_log_and_record(run, cell, places):
 
 def test_a_world_of_another_size_is_refused(run, cell, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
-    with pytest.raises(UserError, match="by 1 ranks, which train starts itself, and WORLD_SIZE"):
+    with pytest.raises(UserError, match="WORLD_SIZE is 8, and train starts the 1 ranks"):
         run(cell)
 
 
@@ -252,8 +251,8 @@ def test_a_bug_leaves_no_record(run, cell, monkeypatch, places):
 
 
 REFUSED = [
-    ({"gpus": 64}, "wants 64 gpus and this node has"),
-    ({"update_tokens": 2**20}, "update_tokens 1048576 is more than the training stream's 3700"),
+    ({"gpus": 64}, "needs 64 gpus on one node and this node has"),
+    ({"update_tokens": 2**20}, "update_tokens is 1048576 and the training stream has 3700 tokens"),
 ]
 
 
@@ -268,7 +267,7 @@ def test_what_cannot_run_is_refused_before_anything_is_written(run, cell, change
 def test_too_little_validation_text_says_how_much_there_is(run, cell):
     much = replace(cell.validation, tokens=4096)
     with pytest.raises(
-        UserError, match="more than the validation stream's 1000; lower it to at most 992 or"
+        UserError, match="the validation stream has 1000 tokens; lower it to at most 992 or"
     ):
         run(replace(cell, validation=much))
 
@@ -346,6 +345,6 @@ def test_a_budget_counts_its_own_unit(text, spent):
 
 
 def test_a_row_is_one_line_of_strict_json():
-    end = records.End(attempt=1, update=2, status="done", message="a\nb", ended="")
-    assert records.line(end).count(b"\n") == 1
-    assert records.finite(float("inf")) is None
+    end = End(attempt=1, update=2, status="done", message="a\nb", ended="")
+    assert line(end).count(b"\n") == 1
+    assert finite(float("inf")) is None

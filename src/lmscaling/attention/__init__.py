@@ -1,9 +1,9 @@
 """Attention variants: one module each, found by file name.
 
-A module of this folder defines ``class Attention(nn.Module)`` with the contract of ``Attention``
-below, and its file stem is then a legal value of ``axes.attention``. Tests, FLOP counts, figures
-and the report pick it up by that name. A variant that can be computed in several ways has them as
-files in ``kernels/<name>/`` and an attribute ``implementation``, the stem of the one it uses.
+A module in this folder defines ``class Attention(nn.Module)`` that follows the protocol
+``Attention`` below. Its file stem is then a legal value of ``axes.attention``, and tests, FLOP
+counts, figures and the report use that name. If a variant has several implementations, they are
+files in ``kernels/<name>/``, and its attribute ``implementation`` is the stem of the one in use.
 
 Legend: B batch, T tokens, D model width, H heads, K head width.
 """
@@ -19,23 +19,25 @@ from lmscaling.kernels.rotary import Rotate
 
 
 class Attention(Protocol):
-    """What every variant offers."""
+    """The interface of every variant."""
 
     out: Any
     """The projection that writes to the residual stream."""
 
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
-        """``rotate`` is to be applied to queries and keys; it may turn nothing."""
+        """The variant applies ``rotate`` to its queries and keys."""
         ...
 
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
-        """Attributes that change the speed and, but for rounding, nothing else: the values to try
-        on a device of a type (``cpu``, ``cuda``), the default first. Empty if there is nothing to
-        choose there."""
+        """Attributes that change the speed but, apart from rounding, not the result.
+
+        Each comes with the values that calibration tries on a type of device (``cpu``, ``cuda``),
+        the default first. Empty if the variant has no options there.
+        """
         ...
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Mix each token with those before it; ``[B, T, D]`` to ``[B, T, D]``."""
+        """Combine each token with those before it; ``[B, T, D]`` to ``[B, T, D]``."""
         ...
 
     def init_state(self, batch: int, context: int) -> Any:
@@ -43,16 +45,18 @@ class Attention(Protocol):
         ...
 
     def prefill(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """``forward`` of the first T tokens and the state behind the last of them, without a
-        gradient; equals T calls of ``step`` on a state that has seen no token."""
+        """``forward`` of the first T tokens, and the state after them, without a gradient.
+
+        Equals T calls of ``decode_step``, starting from an empty state.
+        """
         ...
 
-    def step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def decode_step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
         """The next token's output and the state after it; equals ``forward`` token by token."""
         ...
 
     def flops_per_token(self, context: int) -> float:
-        """Forward FLOPs per token, projections included, causal half counted."""
+        """Forward FLOPs per token, including projections; only the causal half counts."""
         ...
 
 
@@ -60,7 +64,7 @@ def load(name: str) -> Any:
     """The ``Attention`` class of ``lmscaling/attention/<name>.py``.
 
     Raises:
-        UserError: There is no such file, or no such class in it.
+        UserError: There is no such file, or it defines no such class.
     """
     if name not in registry.attentions():
         raise UserError(f"attention {name!r} has no file; {choose(name, registry.attentions())}")

@@ -1,10 +1,10 @@
 """Causal linear attention with a softplus feature map, divided by its running sum.
 
-The variant of *Linear Transformers Are Faster After All* (Buckman and Gelada, 2024): keys and
-queries are made positive by softplus, so that the sum of weights can divide.
+The variant of *Linear Transformers Are Faster After All* (Buckman and Gelada, 2024): softplus makes
+queries and keys positive, so the sum of weights is positive and can be a divisor.
 
-Rotated positions turn the queries and keys of the numerator only: products of turned vectors can
-be negative, and their sum could not divide.
+Rotary positions rotate the queries and keys of the numerator only: products of rotated vectors can
+be negative, and their sum can be zero.
 
 Source: Katharopoulos et al. 2020 (arXiv:2006.16236), eq. 8 to 12; rotated positions as in Su et al.
 2021 (arXiv:2104.09864), eq. 19.
@@ -23,7 +23,7 @@ from lmscaling.kernels.rotary import Rotate, unrotated
 
 FEATURE_MAP = "softplus"
 CHUNK = 64
-"""Tokens per chunk where none was calibrated; FLOPs are counted at it, so it never changes."""
+"""Tokens per chunk without a calibration. FLOPs are counted at this size, so it never changes."""
 
 
 @dataclass
@@ -36,7 +36,7 @@ class State:
 
 
 class Attention(nn.Module):
-    """Mixes values by ``softplus(q) . softplus(k)`` over this token and those before it."""
+    """Averages values with weights ``softplus(q) . softplus(k)`` over this and earlier tokens."""
 
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
         super().__init__()
@@ -53,36 +53,36 @@ class Attention(nn.Module):
 
     @implementation.setter
     def implementation(self, name: str) -> None:
-        # Found here and not in every forward pass: a compiler cannot trace an import.
+        # Loaded here and not in every forward pass, because a compiler cannot trace an import.
         self._implementation, self._attend = name, kernels.load("linear", name)
         self._takes_chunk = kernels.takes_chunk(self._attend)
 
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
-        """Tokens per chunk in plain PyTorch; the kernels of a GPU have a table of their own."""
+        """Tokens per chunk in plain PyTorch; the GPU kernels have their own table."""
         return {} if device_type == "cuda" else {"chunk": (CHUNK, 32, 128, 256)}
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return self.out(self._mix(self.qkv(x_BTD)).flatten(2))
 
     def _mix(self, qkv_BTW: Tensor) -> Tensor:
-        # Sums over a long context need more digits than bf16 has.
+        # Sums over a long context need more precision than bf16 has.
         with torch.autocast(qkv_BTW.device.type, enabled=False):
             if self.rotate is not unrotated:
                 return self._mix_rotated(*self._heads(qkv_BTW))
-            if self.implementation == "chunked":  # reads the projection as it lies
+            if self.implementation == "chunked":  # reads the projection without a copy
                 return chunked.attend_packed(qkv_BTW, self.n_head, FEATURE_MAP, True, self.chunk)
             return self._attend(*self._heads(qkv_BTW), FEATURE_MAP, True, *self._options())
 
     def _mix_rotated(self, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:
         q, k = (find(FEATURE_MAP).of(at_least_float32(x)) for x in (q_BTHK, k_BTHK))
-        turned = (self._turned(q), self._turned(k), v_BTHK.to(q.dtype))
-        sums = self._attend(*turned, "identity", False, *self._options())
+        rotated = (self._rotated(q), self._rotated(k), v_BTHK.to(q.dtype))
+        sums = self._attend(*rotated, "identity", False, *self._options())
         return (sums / (q * k.cumsum(1)).sum(-1, keepdim=True)).to(v_BTHK.dtype)
 
     def _heads(self, qkv_BTW: Tensor) -> tuple[Tensor, ...]:
         return qkv_BTW.unflatten(-1, (3, self.n_head, -1)).unbind(2)
 
-    def _turned(self, x_BTHK: Tensor) -> Tensor:
+    def _rotated(self, x_BTHK: Tensor) -> Tensor:
         return self.rotate(x_BTHK.transpose(1, 2), 0).transpose(1, 2)
 
     def _options(self) -> tuple[int, ...]:
@@ -96,7 +96,7 @@ class Attention(nn.Module):
 
     @torch.no_grad()
     def prefill(self, x_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        """Without gradient; the state given, which is that before the first token, is not read."""
+        """Without a gradient; ``state`` is empty and is not read."""
         qkv_BTW = self.qkv(x_BTD)
         with torch.autocast(x_BTD.device.type, enabled=False):
             sums = self._sums(*self._heads(qkv_BTW)[1:])
@@ -106,31 +106,31 @@ class Attention(nn.Module):
         if self.rotate is unrotated:
             return decode.prefill(k_BTHK, v_BTHK, FEATURE_MAP)
         k = find(FEATURE_MAP).of(at_least_float32(k_BTHK))
-        kv_BHKK, _ = decode.prefill(self._turned(k), v_BTHK.to(k.dtype), "identity")
+        kv_BHKK, _ = decode.prefill(self._rotated(k), v_BTHK.to(k.dtype), "identity")
         return kv_BHKK, k.sum(1)
 
     @torch.no_grad()
-    def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
-        """Adds to the state's tensors, without gradient: the state given is used up."""
+    def decode_step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
+        """Without a gradient; updates the tensors of ``state``, which must not be used again."""
         q, k, v = self.qkv(x_BD).unflatten(-1, (3, self.n_head, -1)).unbind(1)  # [B, H, K]
         with torch.autocast(x_BD.device.type, enabled=False):
-            o_BHK = self._step(q, k, v, state)
+            o_BHK = self._decode_step(q, k, v, state)
         return self.out(o_BHK.flatten(1)), State(state.kv_BHKK, state.k_sum_BHK, state.length + 1)
 
-    def _step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> Tensor:
+    def _decode_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> Tensor:
         sums = (state.kv_BHKK, state.k_sum_BHK)
         if self.rotate is unrotated:
             return decode.step(q, k, v, *sums, FEATURE_MAP, True)
         q, k = (find(FEATURE_MAP).of(x.to(state.k_sum_BHK.dtype)) for x in (q, k))
-        turned_q, turned_k = (self.rotate(x.unsqueeze(2), state.length).squeeze(2) for x in (q, k))
-        o_BHK = decode.step(turned_q, turned_k, v.to(q.dtype), *sums, "identity", False)
+        rotated = (self.rotate(x.unsqueeze(2), state.length).squeeze(2) for x in (q, k))
+        o_BHK = decode.step(*rotated, v.to(q.dtype), *sums, "identity", False)
         state.k_sum_BHK += k
         return (o_BHK / (q * state.k_sum_BHK).sum(-1, keepdim=True)).to(v.dtype)
 
     def flops_per_token(self, context: int) -> float:
-        """Four D x D projections; per head, half a chunk of products and two by the state.
+        """Four D x D projections; per head, two products over half a chunk and two with the state.
 
-        Counted at the default chunk: what a device is tuned to must not move a law's x-axis.
+        Counted at the default chunk, because the tuning of a device must not move a law's x-axis.
         """
         K, chunk = self.d_model // self.n_head, min(CHUNK, context)
         return 2 * 4 * self.d_model**2 + 2 * self.d_model * (2 * chunk / 2 + 2 * K)

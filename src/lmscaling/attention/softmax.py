@@ -13,12 +13,12 @@ from lmscaling import kernels
 from lmscaling.kernels.rotary import Rotate
 
 CUDNN_WIDTHS = range(8, 129, 8)
-"""Head widths that cuDNN takes on every device."""
+"""Head widths that cuDNN supports on every device."""
 
 
 @dataclass
 class State:
-    """Keys and values of the tokens so far; ``length`` of the places are filled."""
+    """Keys and values of the tokens so far; the first ``length`` positions are filled."""
 
     k_BHTK: Tensor
     v_BHTK: Tensor
@@ -26,7 +26,7 @@ class State:
 
 
 class Attention(nn.Module):
-    """Mixes values by ``softmax(q k / sqrt(K))`` over this token and those before it."""
+    """Averages values with weights ``softmax(q k / sqrt(K))`` over this and earlier tokens."""
 
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
         super().__init__()
@@ -42,21 +42,21 @@ class Attention(nn.Module):
 
     @implementation.setter
     def implementation(self, name: str) -> None:
-        # Found here and not in every forward pass: a compiler cannot trace an import.
+        # Loaded here and not in every forward pass, because a compiler cannot trace an import.
         self._implementation, self._attend = name, kernels.load("softmax", name)
 
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
-        """The back end on a GPU; a CPU has one only."""
+        """The back end on a GPU; a CPU has only one."""
         if device_type == "cuda" and self.d_model // self.n_head in CUDNN_WIDTHS:
             return {"implementation": ("flash", "cudnn")}
         return {}
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        q, k, v = self._turned(x_BTD)
+        q, k, v = self._projected(x_BTD)
         return self.out(self._attend(q, k, v).flatten(2))
 
-    def _turned(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys, values ``[B, T, H, K]`` of tokens that begin a sequence."""
+    def _projected(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rotated queries and keys, and values, ``[B, T, H, K]``, of the first tokens."""
         q, k, v = self.qkv(x_BTD).unflatten(-1, (3, self.n_head, -1)).unbind(2)
         q, k = (self.rotate(x.transpose(1, 2), 0).transpose(1, 2) for x in (q, k))
         return q, k, v
@@ -67,16 +67,16 @@ class Attention(nn.Module):
 
     @torch.no_grad()
     def prefill(self, x_BTD: Tensor, state: State) -> tuple[Tensor, State]:
-        """Writes into the state's tensors, without gradient: the state given is used up."""
-        q, k, v = self._turned(x_BTD)
+        """Without a gradient; updates the tensors of ``state``, which must not be used again."""
+        q, k, v = self._projected(x_BTD)
         here, length = _next(state, x_BTD.shape[1])
         state.k_BHTK[:, :, here], state.v_BHTK[:, :, here] = k.transpose(1, 2), v.transpose(1, 2)
         y_BTD = self.out(self._attend(q, k, v).flatten(2))
         return y_BTD, State(state.k_BHTK, state.v_BHTK, length)
 
     @torch.no_grad()
-    def step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
-        """Writes into the state's tensors, without gradient: the state given is used up."""
+    def decode_step(self, x_BD: Tensor, state: State) -> tuple[Tensor, State]:
+        """Without a gradient; updates the tensors of ``state``, which must not be used again."""
         q, k, v = self.qkv(x_BD).unflatten(-1, (3, self.n_head, 1, -1)).unbind(1)  # [B, H, 1, K]
         here, length = _next(state, 1)
         state.k_BHTK[:, :, here], state.v_BHTK[:, :, here] = self.rotate(k, state.length), v
@@ -91,8 +91,8 @@ class Attention(nn.Module):
 
 
 def _next(state: State, tokens: int) -> tuple[slice, int]:
-    """The places of the next tokens, and the length behind them."""
+    """The positions of the next tokens, and the length after them."""
     length, room = state.length + tokens, state.k_BHTK.shape[2]
-    if length > room:  # which writing to a slice beyond the end would not say
+    if length > room:  # writing to a slice past the end would raise no error
         raise ValueError(f"{length} tokens do not fit into a state for {room}; allowed: {room}")
     return slice(state.length, length), length

@@ -48,5 +48,5 @@ def filled(gpt: GPT, batch: int, context: int) -> tuple[Tensor, States]:
 
 
 def _sample(gpt: GPT, x_B: Tensor, states: States) -> Tensor:
-    logits_BV, _ = gpt.step(x_B, states)
+    logits_BV, _ = gpt.decode_step(x_B, states)
     return logits_BV.argmax(-1)

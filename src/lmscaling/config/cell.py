@@ -11,6 +11,7 @@ from pydantic import Field, JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.budget import Budget
+from lmscaling.config.schedule import CONSTANT, AnySchedule, WarmUp
 from lmscaling.config.types import (
     STRICT,
     Fraction,
@@ -57,7 +58,7 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Optimizer:
-    """AdamW at a constant learning rate after a linear warm-up."""
+    """AdamW, and the linear warm-up of its learning rate."""
 
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     """Decay rates of the first and second moment."""
@@ -96,7 +97,7 @@ class Cell:
     lr_scale: Annotated[float, Field(gt=0)] = 1.0
     """Factor on the learning rate of the size; ``lr`` includes it."""
     lr: Annotated[float, Field(gt=0)]
-    """Learning rate after the warm-up."""
+    """Peak learning rate; see ``schedule``."""
     model: Model
     position: Position = "learned"
     """See ``Study.position``."""
@@ -104,6 +105,8 @@ class Cell:
     epochs: Positive = 1
     """See ``Study.epochs``."""
     optimizer: Optimizer
+    schedule: AnySchedule = CONSTANT
+    """See ``Study.schedule``."""
     update_tokens: Positive
     """Tokens per optimizer update, over all devices."""
     budget: Budget
@@ -135,6 +138,11 @@ class Cell:
     def trunk(self) -> str:
         """Run of the trunk; the run itself if it is not a branch."""
         return replace(self, branch=None).run if self.branch else self.run
+
+    @property
+    def rates(self) -> WarmUp:
+        """Learning rates of a trunk; those of a branch depend on where its trunk left them."""
+        return WarmUp(self.lr, self.optimizer.warmup_updates, self.schedule)
 
     @property
     def calibration(self) -> str:

@@ -81,6 +81,7 @@ def expand(values: dict[str, Any]) -> Grid:
     """
     study = checked(Study, values, "study file")
     _check_rows(study)
+    _check_schedule(study)
     cells, branches, skipped = {}, {}, []
     for combination in product(*(getattr(study.axes, axis) for axis in AXES)):
         point: dict[str, Any] = dict(zip(AXES, combination, strict=True))
@@ -134,6 +135,7 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
         position=study.position,
         data=_data(corpus),
         optimizer=study.optimizer,
+        schedule=study.schedule,
         budget=study.budget,
         validation=study.validation,
         protocol={k: v for k, v in study.protocol.items() if k in protocols and v != 1},
@@ -186,6 +188,15 @@ def _check_rows(study: Study) -> None:
                 raise UserError(
                     f"study file: {place} {name!r} has no {what}; {choose(name, known)}"
                 )
+
+
+def _check_schedule(study: Study) -> None:
+    """A branch has a decay of its own, so its trunk must not have one."""
+    if study.branches and study.schedule.kind != "constant":
+        raise UserError(
+            f"study file: branches need trunks at a constant rate, and schedule is "
+            f"{study.schedule.kind}; write branches: null or schedule: constant"
+        )
 
 
 def _speed_uses(study: Study) -> list[tuple[str, list[str], Iterable[str], str]]:

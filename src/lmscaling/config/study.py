@@ -10,6 +10,7 @@ from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
 from lmscaling.config.budget import Budget
 from lmscaling.config.cell import Optimizer, Validation
 from lmscaling.config.datasets import DatasetRow, Size, Tokenizer
+from lmscaling.config.schedule import CONSTANT, AnySchedule
 from lmscaling.config.speed import Speed
 from lmscaling.config.types import STRICT, Name, Position, Positive
 
@@ -49,6 +50,10 @@ class Study:
     epochs: Positive = 1
     """Largest number of passes over the data; a run that needs more ends as ``out_of_tokens``."""
     optimizer: Optimizer
+    schedule: AnySchedule = CONSTANT
+    """How the learning rate changes while the budget is spent: the name of a kind, a file in
+    ``src/lmscaling/config/schedules/``, or a mapping with ``kind`` and the fields of that kind.
+    The warm-up, ``optimizer.warmup_updates``, comes before every kind."""
     validation: Validation
     calibrate: Where | None = field(default_factory=Where)
     """Cells that are calibrated before training: micro-batch, recomputation and tunable values are

@@ -1,13 +1,13 @@
-"""What the layers of a trained model lose of their gradients in bfloat16, on what they really see.
+"""Error of bfloat16 gradients in every layer of a trained model, on its real inputs.
 
-The gradient by the queries of normalised linear attention is a difference of two sums of order t
-whose true value is of order sqrt(t); rounded to bfloat16 it is lost where values have a mean. The
-fused kernels take the state of values less their mean (``kernels/fused``). Here every layer of a
-run gets the queries, keys, values and the gradient that one validation sequence gives it, rounded
-to bfloat16, and each way to compute is compared with float64 on the same inputs.
+In normalized linear attention, the gradient with respect to queries is a difference of two sums of
+order t whose true value is of order sqrt(t). Rounded to bfloat16 it is lost if values have a mean.
+The kernels in ``kernels/chunked_triton`` subtract a mean of the values from the state. Here, every
+layer of a run receives the queries, keys, values and the gradient of one validation sequence,
+rounded to bfloat16, and each implementation is compared with float64 on the same inputs.
 
-``centred`` and ``uncentred`` repeat, in PyTorch, the arithmetic of the fused kernel and that of a
-usual one, which has the state as it is and the sum of weights' slope from a rounded y.
+``centred`` and ``uncentred`` reproduce in PyTorch the arithmetic of these kernels and of a usual
+one, which does not subtract a mean and computes dL/dD from a rounded y.
 
 Legend: T tokens, H heads, K key and value width, C chunk, W packed width.
 """
@@ -30,40 +30,42 @@ from lmscaling.kernels import feature_maps
 from lmscaling.kernels.linear import chunked_materialized
 from lmscaling.model import finished_run
 from lmscaling.model.gpt import GPT, Block
-from lmscaling.records import run as records
 from lmscaling.records.checks import Numerics
+from lmscaling.records.run import finite, line
 from lmscaling.runtime import environment, gpus
 
 PHI = "softplus"
-WAYS = ("chunked", "attention_parallel")
-"""Implementations that are compared: Triton on a GPU. Others keep float32 throughout."""
+IMPLEMENTATIONS = ("chunked", "attention_parallel")
+"""Implementations to compare, Triton on a GPU. All others use float32 throughout."""
 CHUNK = 64
-"""Tokens of the arithmetic in PyTorch."""
+"""Tokens per chunk of ``centred`` and ``uncentred``."""
 QUANTITIES = ("y_error", "dq_error", "dk_error", "dv_error")
 
 
 def numerics(run: Path, manifest: Path, out: Path) -> str:
-    """Compare every way in every layer of a finished run; JSON lines of ``Numerics``.
+    """Compare all implementations in every layer of a finished run; JSON lines of ``Numerics``.
 
-    A run without weights leaves an empty file.
+    The file is empty if the run has no weights.
 
     Returns:
-        What was done, in words.
+        A summary in one sentence.
 
     Raises:
-        UserError: The run is not finished, is of another attention, or no GPU is here.
+        UserError: The run is not finished, has another attention, or a GPU is missing.
     """
     cell = finished_run.cell(run)
     if cell.attention != "linear":
-        raise UserError(f"run {cell.run} is of {cell.attention}; allowed: linear")
+        raise UserError(f"run {cell.run} has attention {cell.attention}; allowed: linear")
     rows: list[Numerics] = []
     if finished_run.weights(run).is_file():
         with gpus.reserved(min(1, cell.gpus)):
-            here = environment.complete(cell.gpus)
+            described = environment.complete(cell.gpus)
             device = torch.device("cuda" if cell.gpus else "cpu")
             ids = Stream(manifest, "validation").read(0, cell.context + 1).astype("int64")
             tokens = torch.from_numpy(ids).to(device)
-            for layer, seen in enumerate(inputs(finished_run.model(run).to(device), tokens)):
+            for layer, layer_inputs in enumerate(
+                inputs(finished_run.model(run).to(device), tokens)
+            ):
                 rows += [
                     Numerics(
                         run=cell.run,
@@ -71,14 +73,14 @@ def numerics(run: Path, manifest: Path, out: Path) -> str:
                         tokens=cell.context,
                         dtype="bfloat16",
                         started=environment.now(),
-                        device=here["device"],
-                        environment=here,
+                        device=described["device"],
+                        environment=described,
                         **values,
                     )
-                    for values in compared(*seen)
+                    for values in compared(*layer_inputs)
                 ]
     with replacing(out) as file:
-        file.writelines(map(records.line, rows))
+        file.writelines(map(line, rows))
     return f"{cell.name}: {len(rows)} comparisons at {cell.context:,} tokens"
 
 
@@ -88,8 +90,8 @@ def inputs(model: GPT, tokens: Tensor) -> Iterator[tuple[Tensor, ...]]:
     attentions = [block.attention for block in cast("list[Block]", list(model.blocks))]
     packed, results = [], []
     for attention in attentions:
-        attention.qkv.register_forward_hook(lambda _m, _x, made: packed.append(made.detach()))
-        attention.out.register_forward_pre_hook(lambda _m, given: results.append(given[0]))
+        attention.qkv.register_forward_hook(lambda _m, _x, output: packed.append(output.detach()))
+        attention.out.register_forward_pre_hook(lambda _m, arguments: results.append(arguments[0]))
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         loss = model.loss(tokens[:-1].unsqueeze(0), tokens[1:].unsqueeze(0))
     slopes = torch.autograd.grad(loss, results)
@@ -101,34 +103,34 @@ def inputs(model: GPT, tokens: Tensor) -> Iterator[tuple[Tensor, ...]]:
 def compared(
     q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor, dy_BTHK: Tensor
 ) -> Iterator[dict[str, Any]]:
-    """The columns of each way's row."""
+    """The columns of one row per implementation."""
     given = [q_BTHK, k_BTHK, v_BTHK, dy_BTHK]
     device, mean = q_BTHK.device, mean_over_sd(v_BTHK)
     exact = outcome(chunked_materialized.attend, given, device, torch.float64, PHI, True)
-    for name, way in _ways(q_BTHK.is_cuda).items():
+    for name, compute in _implementations(q_BTHK.is_cuda).items():
         row = {"implementation": name, "mean_over_sd": mean, **dict.fromkeys(QUANTITIES)}
         try:
-            found = way(*given)
-        except Exception as error:  # of no common kind; the other ways go on
+            computed = compute(*given)
+        except Exception as error:  # of any kind; the other implementations still run
             status = "oom" if isinstance(error, torch.OutOfMemoryError) else "failed"
             message = str(error).partition("\n")[0] or type(error).__name__
             yield row | {"status": status, "message": message}
             continue
         errors = {
-            quantity: None if x is None else records.finite(distance(x, y))
-            for quantity, x, y in zip(QUANTITIES, found, exact, strict=True)
+            quantity: None if x is None else finite(distance(x, y))
+            for quantity, x, y in zip(QUANTITIES, computed, exact, strict=True)
         }
         yield row | errors | {"status": "done", "message": ""}
 
 
 def mean_over_sd(v_BTHK: Tensor) -> float:
-    """Root mean square over channels of the mean over tokens, over that of the deviation."""
+    """Root mean square over channels of the mean over tokens, divided by that of the deviation."""
     v = v_BTHK.double()
     return (v.mean(1).square().mean() / v.var(1, correction=0).mean()).sqrt().item()
 
 
-def _ways(on_gpu: bool) -> dict[str, Callable[..., Any]]:
-    ours = {name: kernels.load("linear", name) for name in WAYS}
+def _implementations(on_gpu: bool) -> dict[str, Callable[..., Any]]:
+    ours = {name: kernels.load("linear", name) for name in IMPLEMENTATIONS}
     attends = ours | (peers.installed() if on_gpu else {})
     return {name: partial(_passes, attend) for name, attend in attends.items()} | {
         "centred": partial(_dq_only, True),
@@ -147,19 +149,19 @@ def _dq_only(
 
 
 def dq(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor, dy_BTHK: Tensor, centred: bool) -> Tensor:
-    """The gradient by the queries, chunk by chunk as a kernel does, ``[B, T, H, K]`` bfloat16."""
+    """The gradient with respect to queries, computed by chunks, ``[B, T, H, K]`` bfloat16."""
     phi = feature_maps.find(PHI)
     q, k, v, dy = (x.float().transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHK, dy_BTHK))
     q, k = rounded(phi.of(q)), rounded(phi.of(k))
     s = v.new_zeros(*q.shape[:2], q.shape[3], v.shape[3])
     z = v.new_zeros(*q.shape[:2], 1, q.shape[3])
     chunk = _centred if centred else _uncentred
-    made = []
+    gradients = []
     for b_q, b_k, b_v, b_dy in zip(*(x.split(CHUNK, 2) for x in (q, k, v, dy)), strict=True):
-        made.append(chunk(b_q, b_k, b_v, b_dy, s, z) * phi.slope(b_q))
+        gradients.append(chunk(b_q, b_k, b_v, b_dy, s, z) * phi.slope(b_q))
         s = s + b_k.mT @ b_v
         z = z + b_k.sum(2, keepdim=True)
-    return torch.cat(made, 2).transpose(1, 2).bfloat16()
+    return torch.cat(gradients, 2).transpose(1, 2).bfloat16()
 
 
 def rounded(x: Tensor) -> Tensor:
@@ -168,7 +170,7 @@ def rounded(x: Tensor) -> Tensor:
 
 
 def _centred(q: Tensor, k: Tensor, v: Tensor, dy: Tensor, s: Tensor, z: Tensor) -> Tensor:
-    """dphi(q) of one chunk as ``kernels/fused/backward_q.py`` computes it."""
+    """dphi(q) of one chunk as ``kernels/chunked_triton/backward_q.py`` computes it."""
     weights = rounded((q @ k.mT).tril()).sum(-1, keepdim=True) + q @ z.mT
     zz = (z * z).sum(-1, keepdim=True)
     c = z @ s / torch.where(zz > 0, zz, 1.0)
@@ -181,7 +183,7 @@ def _centred(q: Tensor, k: Tensor, v: Tensor, dy: Tensor, s: Tensor, z: Tensor) 
 
 
 def _uncentred(q: Tensor, k: Tensor, v: Tensor, dy: Tensor, s: Tensor, z: Tensor) -> Tensor:
-    """dphi(q) of one chunk with the state as it is and delta from a rounded y."""
+    """dphi(q) of one chunk with an uncentred state and delta from a rounded y."""
     a = rounded((q @ k.mT).tril())
     weights = a.sum(-1, keepdim=True) + q @ z.mT
     y = rounded((a @ v + q @ rounded(s)) / weights)

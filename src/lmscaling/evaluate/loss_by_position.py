@@ -1,14 +1,14 @@
-"""Loss by position: how well a run's final weights use what stands before a token.
+"""Loss by position: how well a run's final weights use the tokens before a target.
 
-The same targets, the first of a text's validation stream, are cut into windows of every context
-from the trained one downwards by halves. Halves cut the same tokens evenly, hit every smaller
-context of a study whose contexts are powers of two, and depend on nothing but the run: a context
-that is added to the study evaluates nothing again. The loss of every target is then averaged in
-bins of its position, in the window and in the document.
+The same targets, the first tokens of a text's validation stream, are split into windows of the
+trained context, of half of it, and so on. These contexts split the tokens evenly, include every
+smaller context of a study whose contexts are powers of two, and depend on the run only, so a
+context that is added to the study repeats no evaluation. The loss of the targets is averaged in
+bins of their position, in the window and in the document.
 
-Positions double from bin to bin, as ``documents`` says, and ``records.Evaluation`` what is counted.
-Standard errors come from contiguous blocks of the targets, the same at every context,
-because neighbouring tokens are not independent.
+Positions double from bin to bin (``data/document_positions.py``). Standard errors come from
+contiguous blocks of the targets, the same at every context, because neighbouring tokens are not
+independent.
 
 Legend: N targets, B windows, T context, K blocks.
 """
@@ -28,35 +28,34 @@ from lmscaling.errors import UserError
 from lmscaling.files import read_json, replacing
 from lmscaling.model import finished_run
 from lmscaling.model.gpt import GPT
-from lmscaling.records import run as records
-from lmscaling.records.run import finite
+from lmscaling.records.run import Evaluation, finite, line
 from lmscaling.runtime import gpus
 
 SHORTEST = 64
-"""Shortest context that is tried besides the trained one: the smallest of the demo."""
+"""Shortest context in addition to the trained one: the smallest of the demo."""
 
 BLOCKS = 32
-"""Parts of the text for standard errors: their own relative error is then about 1 / sqrt(62)."""
+"""Blocks of the text for standard errors, whose own relative error is then about 1 / sqrt(62)."""
 
 PASS_TOKENS = 2**14
-"""Tokens that a model takes at once, or one window if that is longer."""
+"""Tokens of a forward pass, unless one window is longer."""
 
 
 def evaluate(run: Path, manifest: Path, out: Path) -> str:
     """Evaluate the final weights of a run on one text.
 
-    A run without weights, or a text shorter than one window, leaves an empty file.
+    The file is empty if the run has no weights or the text is shorter than one window.
 
     Args:
         run: ``results/<study>/runs/<run>``.
         manifest: ``manifest.json`` of the text's tokens.
-        out: Where the rows go, JSON lines of ``records.Evaluation``.
+        out: Path of the result, JSON lines of ``records.Evaluation``.
 
     Returns:
-        What was done, in words.
+        A summary in one sentence.
 
     Raises:
-        UserError: The run is not finished, the tokens are not its tokenizer's, or no GPU is here.
+        UserError: The run is not finished, the tokens have another encoding, or a GPU is missing.
     """
     cell = finished_run.cell(run)
     stream = Stream(manifest, "validation")
@@ -64,50 +63,52 @@ def evaluate(run: Path, manifest: Path, out: Path) -> str:
     n = min(cell.validation.tokens, stream.tokens - 1) // cell.context * cell.context
     rows = []
     if not finished_run.weights(run).is_file():
-        said = f"{cell.name} left no weights"
+        summary = f"{cell.name} has no weights"
     elif not n:
-        said = f"{dataset} has {stream.tokens:,} tokens, less than a window of {cell.name}"
+        summary = f"{dataset} has {stream.tokens:,} tokens, fewer than a window of {cell.name}"
     else:
         with gpus.reserved(min(1, cell.gpus)):
             model = finished_run.model(run).to(_device(cell)).eval()
             tokens = stream.read(0, n + 1)
-            made = list(_rows(model, tokens, stream.positions(0, tokens[:-1]), cell))
-        rows = [records.Evaluation(run=cell.run, dataset=dataset, **values) for values in made]
-        said = f"{cell.name} on {n:,} tokens of {dataset}, {len(contexts(cell.context))} contexts"
+            columns = list(_columns(model, tokens, stream.positions(0, tokens[:-1]), cell))
+        rows = [Evaluation(run=cell.run, dataset=dataset, **values) for values in columns]
+        summary = (
+            f"{cell.name} on {n:,} tokens of {dataset}, {len(contexts(cell.context))} contexts"
+        )
     with replacing(out) as file:
-        file.writelines(map(records.line, rows))
-    return said
+        file.writelines(map(line, rows))
+    return summary
 
 
 def contexts(trained_context: int) -> list[int]:
-    """The trained context and its halves, the longest first."""
-    found = [trained_context]
-    while found[-1] % 2 == 0 and found[-1] // 2 >= SHORTEST:
-        found.append(found[-1] // 2)
-    return found
+    """The trained context, half of it, and so on down to ``SHORTEST``."""
+    halves = [trained_context]
+    while halves[-1] % 2 == 0 and halves[-1] // 2 >= SHORTEST:
+        halves.append(halves[-1] // 2)
+    return halves
 
 
 def token_losses(model: GPT, tokens: np.ndarray, context: int) -> np.ndarray:
     """Loss of each of N targets in nats, float64 ``[N]``, from N + 1 tokens in windows.
 
-    A target sees its own window only. Matrices are multiplied in bfloat16 on a GPU, in float32 on
-    the CPU, as in training.
+    The context of a target is its own window. Matrices are multiplied in bfloat16 on a GPU and in
+    float32 on the CPU, as in training.
     """
     device = model.wte.weight.device
     losses_N = np.empty(len(tokens) - 1)
-    at_once = max(1, PASS_TOKENS // context) * context
-    for start in range(0, len(losses_N), at_once):
-        part = tokens[start : start + at_once + 1].astype("int64")
+    pass_tokens = max(1, PASS_TOKENS // context) * context
+    for start in range(0, len(losses_N), pass_tokens):
+        part = tokens[start : start + pass_tokens + 1].astype("int64")
         ids = torch.from_numpy(part).to(device)
         x_BT, y_BT = ids[:-1].view(-1, context), ids[1:].view(-1, context)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             losses_BT = model.token_losses(x_BT, y_BT)
-        losses_N[start : start + at_once] = losses_BT.flatten().cpu().numpy()
+        losses_N[start : start + pass_tokens] = losses_BT.flatten().cpu().numpy()
     return losses_N
 
 
 def blocks(n: int, context: int) -> np.ndarray:
-    """Block of each of n targets, ``[N]``: whole windows of the trained context, evenly shared."""
+    """Block of each of n targets, ``[N]``; blocks consist of windows of the trained context."""
     windows = n // context
     return np.arange(n) // context * min(BLOCKS, windows) // windows
 
@@ -115,7 +116,7 @@ def blocks(n: int, context: int) -> np.ndarray:
 def binned(
     losses_N: np.ndarray, positions_N: np.ndarray, blocks_N: np.ndarray
 ) -> Iterator[dict[str, Any]]:
-    """The columns of one row for each bin of positions that has a target."""
+    """The columns of one row for each bin of positions with at least one target."""
     bins_N = document_positions.bins(positions_N)
     shape = int(bins_N.max()) + 1, int(blocks_N.max()) + 1
     keys_N = bins_N * shape[1] + blocks_N
@@ -135,8 +136,8 @@ def binned(
 def standard_error(sums_K: np.ndarray, counts_K: np.ndarray) -> float | None:
     """Standard error of a mean over tokens, from sums and counts of K blocks.
 
-    Blocks hold different numbers of tokens, so the mean is a ratio of two sums; for equal counts
-    this is the standard error of the mean of the blocks' means.
+    Blocks have different numbers of tokens, so the mean is a ratio of two sums. With equal counts
+    this is the standard error of the mean of block means.
 
     Source: Cochran, Sampling Techniques (1977), chapter 6, the variance of a ratio.
     """
@@ -147,7 +148,7 @@ def standard_error(sums_K: np.ndarray, counts_K: np.ndarray) -> float | None:
     return float(np.sqrt(k / (k - 1) * np.sum(residuals_K**2)) / n)
 
 
-def _rows(
+def _columns(
     model: GPT, tokens: np.ndarray, document_N: np.ndarray, cell: Cell
 ) -> Iterator[dict[str, Any]]:
     n = len(tokens) - 1
@@ -160,20 +161,21 @@ def _rows(
 
 
 def _dataset(manifest: Path, stream: Stream, cell: Cell) -> str:
-    """The text's name, from what lies beside its first shard."""
+    """The name of the text, from the sidecar of its first shard."""
     sidecar = read_json((manifest.parent / stream.shards[0].file).with_suffix(".json"), "sidecar")
     if sidecar["encoding"] != cell.data.encoding:
         raise UserError(
             f"tokens {manifest} have encoding {sidecar['encoding']}; "
-            f"allowed: {cell.data.encoding}, that of run {cell.run}"
+            f"allowed: {cell.data.encoding}, the encoding of run {cell.run}"
         )
     return sidecar["dataset"]
 
 
 def _device(cell: Cell) -> torch.device:
-    """A GPU for what was trained on GPUs, so that it is evaluated in the same precision."""
+    """A GPU if the run was trained on GPUs, so that the precision is the same."""
     if cell.gpus and not torch.cuda.is_available():
         raise UserError(
-            f"cell {cell.name} was trained on a GPU and this machine has none; run it elsewhere"
+            f"cell {cell.name} was trained on a GPU and this machine has none; "
+            "run it on a machine with a GPU"
         )
     return torch.device("cuda" if cell.gpus else "cpu")

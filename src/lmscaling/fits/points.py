@@ -81,7 +81,7 @@ class Group:
         """What its points are, in words."""
         kind = {"validation": "validation", "train": "training"}[self.points[0].split]
         if self.schedule == "decayed":
-            return f"ends of decayed branches, {kind} loss"
+            return f"ends of decayed runs, {kind} loss"
         less = "" if self.source == "published" else "no branch is done: "
         return f"{less}trunks at a constant rate, {kind} loss"
 

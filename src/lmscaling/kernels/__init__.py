@@ -1,15 +1,15 @@
-"""Ways to compute causal attention; this package knows nothing of configurations.
+"""Implementations of causal attention; this package does not import configurations.
 
-``linear/`` and ``softmax/`` hold one implementation a file, found by its file name. All of one
-folder compute the same function and have the same signature; they differ in speed and memory.
+Each file in ``linear/`` and ``softmax/`` is an implementation, found by its file name. All files of
+a folder compute the same function with the same signature; they differ in speed and memory.
 
 Linear: ``attend(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize) -> y_BTHV`` with
 ``y_t = sum_{s<=t} a_ts v_s``, ``a_ts = phi(q_t) . phi(k_s)``, divided by ``sum_{s<=t} a_ts`` if
 ``normalize``. Softmax: ``attend(q_BTHK, k_BTHK, v_BTHV) -> y_BTHV`` with
 ``a_ts = exp(q_t . k_s / sqrt(K))``, divided by its sum.
 
-The result has the dtype of ``v``; sums are taken in at least float32. Arguments may be views of one
-packed projection ``[B, T, 3, H, K]``; only the last axis must be contiguous.
+The result has the dtype of ``v``; sums are computed in at least float32. Arguments may be views of
+one packed projection ``[B, T, 3, H, K]``; only the last axis must be contiguous.
 
 Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, N chunks.
 """
@@ -29,7 +29,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 def names(kind: str) -> list[str]:
-    """Implementations of a kind, by file name."""
+    """Names of the implementations of a kind."""
     return list(registry.sources(f"kernels/{kind}"))
 
 
@@ -45,12 +45,12 @@ def load(kind: str, name: str) -> Any:
 
 
 def takes_chunk(attend: Callable[..., Tensor]) -> bool:
-    """Whether an implementation has a chunk size to choose."""
+    """Whether an implementation has the parameter ``chunk``."""
     return "chunk" in signature(attend).parameters
 
 
 def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> None:
-    """Raise ValueError for arguments that do not fit; all implementations refuse the same."""
+    """Raise ValueError if shapes, dtypes or devices do not match. All implementations call this."""
     arguments = {"q": q_BTHK, "k": k_BTHK, "v": v_BTHV}
     for name, x in arguments.items():
         if x.dim() != 4:
@@ -61,11 +61,11 @@ def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> None:
         if x.dtype != v_BTHV.dtype or x.device != v_BTHV.device:
             raise ValueError(
                 f"{name} is {x.dtype} on {x.device} and v is {v_BTHV.dtype} on {v_BTHV.device}; "
-                "allowed: all alike"
+                "allowed: the same dtype and device"
             )
     if q_BTHK.shape != k_BTHK.shape:
         raise ValueError(
-            f"q has shape {tuple(q_BTHK.shape)} and k {tuple(k_BTHK.shape)}; allowed: both alike"
+            f"q has shape {tuple(q_BTHK.shape)} and k {tuple(k_BTHK.shape)}; allowed: equal shapes"
         )
     if v_BTHV.shape[:3] != k_BTHK.shape[:3]:
         raise ValueError(
@@ -78,5 +78,5 @@ def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> None:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Float32 for lower precisions, which have too few digits for long sums; float64 stays."""
+    """Convert lower precisions to float32, because long sums need it; float64 is unchanged."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

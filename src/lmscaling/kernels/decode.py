@@ -1,7 +1,7 @@
 """Linear attention one token at a time, for sampling: a state of constant size, updated in place.
 
-``prefill`` makes the state of a prompt in one product; ``step`` adds a token and answers it. The
-state is float32 whatever the weights are: in bfloat16 a long sum stops growing.
+``prefill`` computes the state of a prompt in one product; ``step`` adds a token and returns its
+output. The state is always float32, because in bfloat16 a long sum stops growing.
 
 Legend: B batch, T tokens, H heads, K key width, V value width.
 
@@ -18,22 +18,22 @@ from lmscaling.kernels.feature_maps import find
 
 @torch.no_grad()
 def prefill(k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str) -> tuple[Tensor, Tensor]:
-    """The state after T tokens: ``sum_t phi(k_t) v_t^T`` and ``sum_t phi(k_t)``, without gradient.
+    """The state after T tokens: ``sum_t phi(k_t) v_t^T`` and ``sum_t phi(k_t)``; no gradient.
 
     Returns:
         ``kv_BHKV`` and ``k_sum_BHK`` in at least float32.
 
     Raises:
-        ValueError: The feature map is not known.
+        ValueError: The feature map is unknown.
 
     Cost:
         ``2 B H T K V`` FLOPs; on a GPU one kernel that reads packed keys and values.
     """
     H, K = k_BTHK.shape[2:]
     if v_BTHV.is_cuda and op.takes(v_BTHV.dtype, K, v_BTHV.shape[3]):
-        from lmscaling.kernels.chunked_triton import launch, plan  # only here is Triton needed
+        from lmscaling.kernels.chunked_triton import launch, plan  # needs Triton
 
-        # The kernel reads packed rows and none of the queries: the keys stand in for them.
+        # The kernel reads packed rows but no queries, so the keys are passed in their place.
         qkv_BTW = torch.cat([x.flatten(2) for x in (k_BTHK, k_BTHK, v_BTHV)], -1)
         shape = plan.Shape(
             heads=H, key=K, value=v_BTHV.shape[3], feature_map=feature_map, normalize=True
@@ -54,7 +54,7 @@ def step(
     feature_map: str,
     normalize: bool,
 ) -> Tensor:
-    """The next token's ``y_BHV`` in the dtype of ``v``; its state is added in place, no gradient.
+    """The next token's ``y_BHV`` in the dtype of ``v``; updates the state in place, no gradient.
 
     Args:
         q_BHK: Query of the token.
@@ -67,17 +67,17 @@ def step(
         normalize: Whether to divide by the sum of weights.
 
     Raises:
-        ValueError: The feature map is not known.
+        ValueError: The feature map is unknown.
 
     Cost:
         ``4 B H K V`` FLOPs; the state is read and written once, ``8 B H K V`` bytes in float32.
         On a GPU one kernel, and the state must then be float32 and contiguous.
     """
     if v_BHV.is_cuda and op.takes(v_BHV.dtype, q_BHK.shape[2], v_BHV.shape[2]):
-        from lmscaling.kernels.chunked_triton import decode as fused  # only here is Triton needed
+        from lmscaling.kernels.chunked_triton.decode import step as triton_step  # needs Triton
 
         sums = (kv_BHKV, k_sum_BHK)
-        return fused.step(q_BHK, k_BHK, v_BHV, *sums, feature_map, normalize)
+        return triton_step(q_BHK, k_BHK, v_BHV, *sums, feature_map, normalize)
     phi, dtype = find(feature_map), kv_BHKV.dtype
     q_BHK, k_BHK = phi.of(q_BHK.to(dtype)), phi.of(k_BHK.to(dtype))
     kv_BHKV += k_BHK.unsqueeze(-1) * v_BHV.to(dtype).unsqueeze(-2)

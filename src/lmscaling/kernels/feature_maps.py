@@ -1,7 +1,7 @@
-"""Feature maps of linear attention, as data: what makes queries and keys fit to be weights.
+"""Feature maps of linear attention, which are applied to queries and keys before their product.
 
-The slope is given as a function of the feature, not of its argument, so that a backward pass needs
-to keep one of the two only.
+The slope is a function of the feature, not of its argument, so that a backward pass has to keep
+only one of the two.
 
 Source: softplus as in Buckman and Gelada 2024; elu + 1 Katharopoulos et al. 2020
 (arXiv:2006.16236), eq. 7.
@@ -26,7 +26,7 @@ class FeatureMap:
     slope: Callable[[Tensor], Tensor]
     """The derivative with respect to the argument, from the feature."""
     epsilon: float = 0.0
-    """Added to the sum of weights before it divides: where all features of a key can be zero."""
+    """Added to the sum of weights before the division, because it can be zero with some maps."""
 
 
 FEATURE_MAPS = {

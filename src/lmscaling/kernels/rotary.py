@@ -1,7 +1,7 @@
-"""What tells an attention where a token stands: rotated queries and keys, or nothing.
+"""Rotary positions: queries and keys are rotated by an angle that depends on the position.
 
-A variant gets a ``Rotate`` and applies it to whatever its queries and keys are compared by; where
-positions are learned or absent it changes nothing, so a variant has no case of its own for it.
+Every attention variant applies a ``Rotate`` to its queries and keys. If positions are learned or
+absent it is ``unrotated``, which changes nothing, so variants need no special case.
 
 Legend: T tokens, K head width.
 
@@ -17,7 +17,7 @@ BASE = 10_000.0
 """Wavelengths run from 2 pi to about 2 pi times this many tokens."""
 
 Rotate = Callable[[Tensor, int], Tensor]
-"""``rotate(x, start)``: ``x`` of shape ``[..., T, K]`` whose first token stands at ``start``."""
+"""``rotate(x, start)``: ``x`` of shape ``[..., T, K]`` whose first token is at ``start``."""
 
 
 def unrotated(x: Tensor, start: int) -> Tensor:
@@ -26,18 +26,20 @@ def unrotated(x: Tensor, start: int) -> Tensor:
 
 
 class Rotary:
-    """Turns pairs of coordinates by an angle that grows with the position.
+    """Rotates pairs of coordinates by an angle proportional to the position.
 
-    The product of a query and a key then depends on their distance only.
+    The product of a query and a key then depends on their positions only through the distance.
     """
 
     def __init__(self, d_head: int) -> None:
         if d_head % 2:
-            raise ValueError(f"d_head is {d_head}; allowed: even, for pairs are turned")
+            raise ValueError(
+                f"d_head is {d_head}; allowed: even, because pairs of coordinates are rotated"
+            )
         self.d_head = d_head
 
     def __call__(self, x: Tensor, start: int) -> Tensor:
-        """``x`` of shape ``[..., T, K]``; angles and turns are float32, or float64 for float64."""
+        """Rotate ``x`` of shape ``[..., T, K]``; computed in float32, or in float64 for float64."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         position = torch.arange(start, start + x.shape[-2], dtype=torch.float64, device=x.device)
         pair = torch.arange(0, self.d_head, 2, dtype=torch.float64, device=x.device)

@@ -1,4 +1,4 @@
-"""What a run leaves when it is over: the cell in its record, and its final weights."""
+"""Read a finished run: the cell in its record, and its final weights."""
 
 from pathlib import Path
 
@@ -21,12 +21,12 @@ def cell(run: Path) -> Cell:
 
 
 def weights(run: Path) -> Path:
-    """Where its final weights are, unless it ended before its first update."""
+    """Path of its final weights, which do not exist if it ended before its first update."""
     return run / "model.safetensors"
 
 
 def model(run: Path) -> GPT:
-    """Its model, on the CPU.
+    """Its model with the final weights, on the CPU.
 
     Raises:
         UserError: The run is not finished or left no weights.

@@ -1,9 +1,9 @@
-"""GPT-2 around any attention: it counts its own parameters and FLOPs.
+"""GPT-2 with any attention variant; it counts its own parameters and FLOPs.
 
-Pre-LN blocks, tanh GELU, biases, the head tied to the token embedding; positions are learned unless
-the study says otherwise. The vocabulary is padded to a multiple of 64 with rows that no token uses;
-as in nanoGPT they take part in the softmax, where training drives them to nothing within a few
-updates.
+Pre-LN blocks, tanh GELU, biases, and a head that shares its weights with the token embedding;
+positions are learned unless the study says otherwise. The vocabulary is padded to a multiple of 64
+with rows that no token uses. As in nanoGPT these rows take part in the softmax, where training
+reduces their probability to nearly zero within a few updates.
 
 Legend: B batch, T tokens, N = B T, D model width, V vocabulary (padded).
 
@@ -30,14 +30,14 @@ from lmscaling.plan.estimate import Shape
 PAD_VOCABULARY = 64
 INIT_STD = 0.02
 LOGITS_AT_ONCE = 2**27
-"""Logits that exist at one time: half a GiB in float32, and as much for their gradient."""
+"""Most logits in memory at one time: half a GiB in float32, and as much for their gradient."""
 
 PROMPT_AT_ONCE = 2**16
-"""Tokens of a prompt that are four times as wide at one time."""
+"""Most tokens of a prompt that go through an MLP, which is four times as wide, at one time."""
 
 
 class Block(nn.Module):
-    """Attention and an MLP four times as wide, each added to the residual stream."""
+    """Attention and an MLP of width 4 D, each added to the residual stream."""
 
     def __init__(self, d_model: int, n_head: int, attend: type, rotate: Rotate) -> None:
         super().__init__()
@@ -51,29 +51,29 @@ class Block(nn.Module):
         return self._mlp(x_BTD + self.attention(self.norm_1(x_BTD)))
 
     def prefill(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """See ``Attention.prefill``; the MLP of a long prompt is computed part by part."""
+        """See ``Attention.prefill``; the MLP of a long prompt is computed in parts."""
         y_BTD, state = self.attention.prefill(self.norm_1(x_BTD), state)
         h_BTD = x_BTD + y_BTD
         for part in h_BTD.split(max(1, PROMPT_AT_ONCE // len(h_BTD)), 1):
             part.copy_(self._mlp(part))
         return h_BTD, state
 
-    def step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """See ``Attention.step``."""
-        y_BD, state = self.attention.step(self.norm_1(x_BD), state)
+    def decode_step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """See ``Attention.decode_step``."""
+        y_BD, state = self.attention.decode_step(self.norm_1(x_BD), state)
         return self._mlp(x_BD + y_BD), state
 
     def _mlp(self, x: Tensor) -> Tensor:
         return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
 
     def flops_per_token(self, context: int) -> float:
-        """Forward FLOPs: the attention's own count and the two matrices of the MLP."""
+        """Forward FLOPs: those that the attention reports, and the two matrices of the MLP."""
         return self.attention.flops_per_token(context) + 2 * 8 * self.up.in_features**2
 
 
 @dataclass
 class States:
-    """What sampling remembers of the tokens so far: one state a block, and their number."""
+    """State of sampling: one state per block, and the number of tokens so far."""
 
     blocks: list[Any]
     length: int
@@ -82,7 +82,7 @@ class States:
 class GPT(nn.Module):
     """The model of a cell, with initial weights drawn on the CPU from the cell's seed.
 
-    Each tensor is drawn from the seed and its own name, so two variants with the same seed begin
+    Each tensor is drawn from the seed and its own name, so two variants with the same seed start
     with the same embeddings, norms and MLPs.
     """
 
@@ -91,7 +91,7 @@ class GPT(nn.Module):
         shape = cell.model
         self.context, self.vocab_size = cell.context, shape.vocab_size
         padded = math.ceil(shape.vocab_size / PAD_VOCABULARY) * PAD_VOCABULARY
-        torch.manual_seed(cell.seed)  # for parameters that a variant draws in its own way
+        torch.manual_seed(cell.seed)  # for parameters that a variant initializes itself
         attend = attention.load(cell.attention)
         rope = cell.position == "rope"
         rotate = Rotary(shape.d_model // shape.n_head) if rope else unrotated
@@ -103,11 +103,12 @@ class GPT(nn.Module):
         )
         self.norm = nn.LayerNorm(shape.d_model)
         self.recompute = False
-        """Whether blocks are computed again in the backward pass instead of remembered."""
+        """Whether the backward pass recomputes the activations of blocks."""
         self._init(cell.seed, shape.n_layer)
 
     def _init(self, seed: int, n_layer: int) -> None:
-        """N(0, 0.02), narrower where 2L branches add to the residual stream; biases zero."""
+        """N(0, 0.02), scaled by 1 / sqrt(2 L) for the 2 L outputs into the residual stream; zero
+        biases."""
         if self.wte.weight.is_meta:
             return
         into_residual = (".attention.out", ".down")
@@ -126,7 +127,7 @@ class GPT(nn.Module):
         return F.linear(self.hidden(x_BT), self.wte.weight)
 
     def hidden(self, x_BT: Tensor) -> Tensor:
-        """What the head reads, ``[B, T, D]``."""
+        """The input of the head, ``[B, T, D]``."""
         h_BTD = self._embed(x_BT, 0)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
@@ -136,30 +137,30 @@ class GPT(nn.Module):
         return self.norm(h_BTD)
 
     def _embed(self, x_BT: Tensor, start: int) -> Tensor:
-        """Tokens of which the first stands at ``start``."""
+        """Embeddings of tokens, the first of which is at position ``start``."""
         h_BTD, stop = self.wte(x_BT), start + x_BT.shape[1]
         if self.wpe is None:
             return h_BTD
-        if stop > self.context:  # of which a GPU would say only that an assertion failed
+        if stop > self.context:  # a GPU would report a failed assertion only
             raise UserError(
-                f"a context of {stop} tokens is beyond the position table; "
+                f"a context of {stop} tokens is longer than the position table; "
                 f"allowed: up to {self.context}"
             )
         return h_BTD + self.wpe(torch.arange(start, stop, device=x_BT.device))
 
     def init_states(self, batch: int, context: int) -> States:
         """States before the first token of each sequence, with room for ``context`` tokens."""
-        made = [block.attention.init_state(batch, context) for block in self._each_block()]
-        return States(made, 0)
+        states = [block.attention.init_state(batch, context) for block in self._each_block()]
+        return States(states, 0)
 
     @torch.no_grad()
     def prefill(self, x_BT: Tensor, states: States) -> tuple[Tensor, States]:
-        """Logits ``[B, V]`` behind the last of the first T tokens, and the states there.
+        """Logits ``[B, V]`` after the first T tokens, and the states there.
 
-        The states given are used up; no gradient.
+        No gradient. The states passed in must not be used again.
 
         Raises:
-            UserError: The tokens are more than the position table has rows.
+            UserError: There are more tokens than positions in the table.
         """
         h_BTD = self._embed(x_BT, 0)
         after = []
@@ -169,12 +170,12 @@ class GPT(nn.Module):
         return self._logits(h_BTD[:, -1]), States(after, x_BT.shape[1])
 
     @torch.no_grad()
-    def step(self, x_B: Tensor, states: States) -> tuple[Tensor, States]:
-        """Logits ``[B, V]`` behind the next token, and the states there; see ``prefill``."""
+    def decode_step(self, x_B: Tensor, states: States) -> tuple[Tensor, States]:
+        """Logits ``[B, V]`` after the next token, and the states there; see ``prefill``."""
         h_BD = self._embed(x_B.unsqueeze(1), states.length).squeeze(1)
         after = []
         for block, state in zip(self._each_block(), states.blocks, strict=True):
-            h_BD, state = block.step(h_BD, state)
+            h_BD, state = block.decode_step(h_BD, state)
             after.append(state)
         return self._logits(h_BD), States(after, states.length + 1)
 
@@ -182,33 +183,33 @@ class GPT(nn.Module):
         return F.linear(self.norm(h_BD), self.wte.weight)
 
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
-        """What the attention leaves open to a device of this type: see ``Attention.tunable``."""
+        """Options of the attention on this type of device; see ``Attention.tunable``."""
         return next(self._each_block()).attention.tunable(device_type)
 
     def tune(self, choice: dict[str, int | str]) -> None:
-        """Set what an attention leaves open to the device, or how it is computed.
+        """Set options of the attention.
 
         Raises:
-            UserError: The attention leaves no such thing open, or an implementation has no file.
+            UserError: The attention has no such option, or an implementation has no file.
         """
         for block in self.blocks:
             for name, value in choice.items():
                 if not hasattr(block.attention, name):
-                    raise UserError(f"{name} {value!r} cannot be chosen: the attention has none")
+                    raise UserError(f"{name} {value!r}: this attention has no option {name}")
                 setattr(block.attention, name, value)
 
     def compile_blocks(self) -> None:
-        """Compile each block in place: all of one shape, they share one graph."""
+        """Compile each block in place. They have the same shape and share one graph."""
         for block in self.blocks:
             block.compile(dynamic=False)
 
     def loss(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, float32.
 
-        The logits of a long batch would be the largest tensor of all, so they are made part by
-        part, forgotten, and made again for the backward pass. PyTorch 2.13's own
-        ``linear_cross_entropy`` is not used: under autocast it multiplies in float32, and given
-        bf16 it returns a bf16 loss, which has three digits.
+        The logits of a long batch would be the largest tensor, so they are computed in parts and
+        recomputed in the backward pass. ``linear_cross_entropy`` of PyTorch 2.13 is not used:
+        under autocast it multiplies in float32, and with bf16 inputs it returns a bf16 loss, which
+        has three digits.
         """
         h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
         rows = max(1, LOGITS_AT_ONCE // self.wte.num_embeddings)
@@ -224,7 +225,7 @@ class GPT(nn.Module):
     def token_losses(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         """Cross-entropy of every token in nats, float32 ``[B, T]``, without a gradient.
 
-        The logits never exist whole either; see ``loss``.
+        The logits are computed in parts; see ``loss``.
         """
         h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
         rows = max(1, LOGITS_AT_ONCE // self.wte.num_embeddings)
@@ -243,22 +244,22 @@ class GPT(nn.Module):
 
     @property
     def params_total(self) -> int:
-        """All parameters but the rows that pad the vocabulary."""
+        """All parameters except the rows that pad the vocabulary."""
         rows = self.vocab_size + (self.context if self.wpe is not None else 0)
         return self.params + rows * self.norm.weight.numel()
 
     def flops_per_token(self) -> float:
-        """Training FLOPs per token at the cell's context: forward, and backward at twice that."""
+        """Training FLOPs per token at the cell's context: three times those of a forward pass."""
         head = 2 * self.wte.weight.numel()
         blocks = sum(block.flops_per_token(self.context) for block in self._each_block())
         return 3 * (head + blocks)
 
     def _each_block(self) -> Iterator[Block]:
-        return iter(cast("list[Block]", self.blocks))  # a ModuleList knows of modules only
+        return iter(cast("list[Block]", self.blocks))  # the element type of a ModuleList is Module
 
 
 def shape(cell: Cell) -> Shape:
-    """What a plan wants to know of a cell's model, which is not built for it."""
+    """Parameters and FLOPs of a cell's model, without allocating its weights."""
     with torch.device("meta"):
         gpt = GPT(cell)
     return Shape(gpt.params_total, gpt.flops_per_token())

@@ -1,14 +1,13 @@
-"""Models in the layout of Hugging Face's GPT-2, to and fro, as safetensors.
+"""Export of models in the layout of Hugging Face's GPT-2, as safetensors.
 
-That layout keeps each matrix transposed (its ``Conv1D`` multiplies from the other side), names
-things in OpenAI's way and has no padded vocabulary. Only softmax attention has a place in it.
+That layout transposes each matrix (its ``Conv1D`` multiplies from the other side), uses OpenAI's
+names and has no padded vocabulary. It can express softmax attention only.
 
 Source: ``transformers`` ``GPT2LMHeadModel``; checked against it in the tests.
 """
 
 from pathlib import Path
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -25,11 +24,11 @@ BLOCK = {
     "up": "mlp.c_fc",
     "down": "mlp.c_proj",
 }
-"""Our names of a block's parts, and theirs."""
+"""Our names of the parts of a block, and those of Hugging Face."""
 
 
-def _theirs(name: str) -> str:
-    """Their name of one of our tensors."""
+def _huggingface_name(name: str) -> str:
+    """The name in Hugging Face's layout of one of our tensors."""
     part, _, kind = name.rpartition(".")
     if part.startswith("blocks."):
         _, number, inner = part.split(".", 2)
@@ -42,37 +41,15 @@ def _is_transposed(name: str, tensor: Tensor) -> bool:
 
 
 def to_huggingface(gpt: GPT) -> dict[str, Tensor]:
-    """The weights under their names, padding cut off; the head is tied and not listed."""
+    """The weights in Hugging Face's layout, without padding; the head is tied and not listed."""
     tensors = {}
     for name, p in gpt.named_parameters():
         tensor = p.detach().cpu()
         if name == "wte.weight":
             tensor = tensor[: gpt.vocab_size]
-        tensors[_theirs(name)] = (tensor.T if _is_transposed(name, tensor) else tensor).contiguous()
+        tensor = tensor.T if _is_transposed(name, tensor) else tensor
+        tensors[_huggingface_name(name)] = tensor.contiguous()
     return tensors
-
-
-def from_huggingface(tensors: dict[str, Tensor], gpt: GPT) -> None:
-    """Put weights in their layout into a model of the same shape; padding rows become zero.
-
-    Raises:
-        UserError: A tensor is missing or has another shape.
-    """
-    with torch.no_grad():
-        for name, p in gpt.named_parameters():
-            theirs = _theirs(name)
-            found = tensors.get(theirs)
-            if found is None:
-                raise UserError(
-                    f"{theirs} is missing; allowed: GPT-2 with {len(gpt.blocks)} blocks"
-                )
-            tensor = found.T if _is_transposed(name, p) else found
-            target = p[: gpt.vocab_size] if name == "wte.weight" else p
-            if tensor.shape != target.shape:
-                shapes = f"{tuple(tensor.shape)}; allowed: {tuple(target.shape)}"
-                raise UserError(f"{theirs} has shape {shapes}")
-            p.zero_()
-            target.copy_(tensor)
 
 
 def export(run: Path, folder: Path) -> None:
@@ -83,17 +60,17 @@ def export(run: Path, folder: Path) -> None:
         folder: Gets ``model.safetensors`` and ``config.json``.
 
     Raises:
-        UserError: The run is not finished, has no weights, or is no plain GPT-2.
+        UserError: The run is not finished, has no weights, or is not a plain GPT-2.
     """
     cell = finished_run.cell(run)
-    for kind, found, allowed in (
+    for field, value, allowed in (
         ("attention", cell.attention, "softmax"),
         ("position", cell.position, "learned"),
     ):
-        if found != allowed:
+        if value != allowed:
             raise UserError(
-                f"run {run.name} has {kind} {found}; allowed: {allowed}, "
-                "for GPT-2's layout has no place for another"
+                f"run {run.name} has {field} {value}; allowed: {allowed}, "
+                "the only one that GPT-2's layout can express"
             )
     gpt = finished_run.model(run)
     with new_file(folder / "model.safetensors") as temporary:

@@ -161,18 +161,19 @@ SELECT
     coalesce(budget_hours, max(p.updates) OVER (PARTITION BY source)) AS budget
 FROM points p JOIN budgets b USING (run);
 
--- Means of these curves over the seeds of a cell, at updates that all of them know.
+-- Means of these curves over the seeds of a cell, at updates that all of them know. Only losses at a
+-- constant rate are comparable before the end of the budget.
 CREATE VIEW law_means AS
 SELECT
     source, split, size, params, context, attention, count(*) AS seeds,
     updates, avg(tokens) AS tokens, avg(hours) AS hours, avg(flops) AS flops, avg(loss) AS loss
-FROM law_curves
+FROM law_curves WHERE schedule = 'constant'
 GROUP BY source, split, size, params, context, attention, updates
 QUALIFY seeds = max(seeds) OVER (PARTITION BY source, size, context, attention);
 
 -- What laws of loss are fitted to, one row per run and share of the budget. `schedule` is `decayed`
--- at the ends of branches, which are worth most, and `constant` where a trunk passes a share,
--- between its losses on a straight line in ln spent. A run that is done but spent less than its
+-- at the ends of branches, which are worth most, and of runs whose schedule decays the rate; it is
+-- `constant` where a trunk passes a share, between its losses on a straight line in ln spent. A run that is done but spent less than its
 -- budget ends at share 1, too; `spent` tells.
 CREATE VIEW law_points AS
 WITH steps AS (
@@ -198,7 +199,7 @@ passed AS (
 ended AS (
     SELECT
         * REPLACE (coalesce(final_train_loss, loss) AS loss), 1 AS share
-    FROM steps WHERE is_last AND status = 'done' AND spent < budget
+    FROM steps WHERE is_last AND status = 'done' AND (spent < budget OR schedule <> 'constant')
 ),
 decayed AS (
     SELECT
@@ -214,9 +215,11 @@ SELECT
     params_positions, unit, share, budget, updates, tokens, hours, spent,
     tokens * flops_per_token AS flops, loss
 FROM (
-    SELECT *, 'constant' AS schedule FROM passed
-    UNION ALL BY NAME SELECT *, 'constant' AS schedule FROM ended
-    UNION ALL BY NAME SELECT * REPLACE (share * budget AS budget), 'decayed' AS schedule FROM decayed
+    FROM passed WHERE schedule = 'constant'
+    UNION ALL BY NAME
+    SELECT * REPLACE (if(schedule = 'constant', schedule, 'decayed') AS schedule) FROM ended
+    UNION ALL BY NAME
+    SELECT * REPLACE (share * budget AS budget, 'decayed' AS schedule) FROM decayed
 );
 
 -- How calmly each run with updates went: its spikes (spikes.py) and its losses that are no number.

@@ -1,1 +1,1 @@
-"""Training of one cell: from ``cell.json`` and tokens to a log and a record."""
+"""Training of one cell: ``cell.json`` and tokens become a log and a record."""

@@ -1,9 +1,8 @@
-"""A decayed branch of a run: where it leaves its trunk, and where its rate is zero.
+"""A decayed branch of a run: where it leaves its trunk, and where its learning rate is zero.
 
-The trunk keeps a checkpoint at 0.8 of each branch's end. The branch goes on from it with the same
-data order while its rate falls linearly to zero. Its number of updates is fixed once, from the
-trunk's measured time per update, and stands in the branch's ledger: a rate that followed a clock
-would end above zero, and differ from rank to rank.
+The trunk keeps a checkpoint at 0.8 of each branch's end. The branch continues from it with the
+same data order while its rate decays linearly to zero. Its number of updates is computed once,
+from the trunk's measured time per update, and recorded in the branch's ledger.
 
 Source: Haegele et al. 2024 (arXiv:2405.18392), a cooldown of a fifth of the run.
 """
@@ -16,35 +15,34 @@ from torch import Tensor
 
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
-from lmscaling.config.schedule import BRANCH_AT
+from lmscaling.config.schedule import BRANCH_AT, Decay
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
-from lmscaling.model.optimizer import Decay
 from lmscaling.train import checkpoint
 from lmscaling.train.ledger import Ledger
 
 
 class NoTrunk(Exception):
-    """The trunk has left nothing to go on from: a result, and no mistake."""
+    """The trunk left no checkpoint for this branch: a result of the run, not an error."""
 
 
-def leave(
+def trunk_checkpoint(
     cell: Cell, expected: checkpoint.Expected, scratch: Path, record: Path
 ) -> tuple[checkpoint.Progress, dict[str, Tensor]]:
-    """The trunk's checkpoint that a branch goes on from.
+    """The trunk's checkpoint that a branch starts from.
 
     Args:
         cell: The branch.
         expected: What a checkpoint of the branch must belong to.
-        scratch: The branch's; the trunk's lies beside it.
-        record: The branch's; the trunk's lies beside its folder.
+        scratch: Scratch folder of the branch; that of the trunk is beside it.
+        record: ``run.json`` of the branch; the trunk's folder is beside its folder.
 
     Raises:
-        NoTrunk: The trunk ended too early, or kept nothing for this branch.
-        UserError: The checkpoint is broken.
+        NoTrunk: The trunk ended too early, or kept no checkpoint for this branch.
+        UserError: The checkpoint is damaged.
     """
     assert cell.branch
-    path = checkpoint.kept(scratch.with_name(cell.trunk), cell.branch)
+    path = checkpoint.branch_path(scratch.with_name(cell.trunk), cell.branch)
     of_trunk = checkpoint.Expected(cell.trunk, expected.update_tokens, expected.reached)
     if not path.is_file():
         raise NoTrunk(_why_not(cell, path, record.parent.with_name(cell.trunk) / "run.json"))
@@ -53,27 +51,27 @@ def leave(
     except (SafetensorError, ValueError, OSError) as error:
         raise UserError(
             f"checkpoint {path} cannot be used: {error}; "
-            f"to train its run again: python -m lmscaling reset {cell.trunk}"
+            f"to train its run again, type python -m lmscaling reset {cell.trunk}"
         ) from None
 
 
 def _why_not(cell: Cell, path: Path, trunk: Path) -> str:
-    """Why there is no checkpoint to leave from."""
+    """Why the trunk has no checkpoint for a branch."""
     assert cell.branch
-    made = read_json(trunk, "run record")
+    record = read_json(trunk, "run record")
     fraction = parse_budget(cell.budget).fraction(
-        updates=made["updates"], tokens=made["tokens"], seconds=made["train_seconds"]
+        updates=record["updates"], tokens=record["tokens"], seconds=record["train_seconds"]
     )
     if fraction < BRANCH_AT * cell.branch:
-        return f"the trunk ended as {made['status']} at {fraction:.1%} of the budget"
+        return f"the trunk ended as {record['status']} at {fraction:.1%} of the budget"
     return (
         f"{path.name} does not exist: the branch was added to the study after its trunk had "
-        "passed it, or the file was deleted"
+        "passed that share of the budget, or the file was deleted"
     )
 
 
 def decay(cell: Cell, trunk: checkpoint.Progress) -> Decay:
-    """Where the rate falls, by the budget of a branch and the pace of its trunk."""
+    """The learning rates of a branch, from its budget and the trunk's time per update."""
     assert cell.branch
     budget = parse_budget(cell.budget)
     if budget.seconds:
@@ -83,13 +81,15 @@ def decay(cell: Cell, trunk: checkpoint.Progress) -> Decay:
         end = round(cell.branch * budget.amount)
     else:
         end = math.ceil(cell.branch * budget.amount / cell.update_tokens)
-    return Decay(start=trunk.update, end=max(end, trunk.update + 1))
+    # The trunk's rate is constant after the warm-up, so it does not depend on what is spent.
+    peak = cell.rates.rate(trunk.update, spent=0.0)
+    return Decay(peak=peak, start=trunk.update, end=max(end, trunk.update + 1))
 
 
 def fixed_end(ledger: Ledger, progress: checkpoint.Progress, end: int) -> int:
-    """The branch's last update as its first attempt has fixed it; this one does, if it is."""
-    found = ledger.branch_end()
-    if found is None:
+    """The branch's last update: the first attempt records ``end``, later ones read it."""
+    recorded = ledger.branch_end()
+    if recorded is None:
         ledger.write("branch", progress.update, progress.train_seconds, end)
         return end
-    return found
+    return recorded

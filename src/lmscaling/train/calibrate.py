@@ -1,9 +1,9 @@
-"""How one device computes a cell fastest: micro-batch, recomputation, and what an attention tunes.
+"""Find the fastest way to train a cell on a device: micro-batch, recomputation, attention options.
 
-Real updates are computed on random tokens, forward, backward and optimizer, in the precision of
-training. First what the attention leaves open is tried at a usual micro-batch, then micro-batches
-of growing length, until memory or the gain ends. Blocks are recomputed only where a single
-sequence does not fit otherwise.
+Real updates (forward, backward, optimizer) are timed on random tokens, in the precision of
+training. The options of the attention are tried first, at the micro-batch that the plan guesses,
+then growing micro-batches until memory is exhausted or they are no faster. Blocks are recomputed
+only if a single sequence does not fit otherwise.
 """
 
 import statistics
@@ -27,37 +27,38 @@ from lmscaling.plan import estimate
 from lmscaling.runtime import environment, gpus
 
 WARM_UP = 2
-"""Repeats that are not counted: the first compiles and loads."""
+"""Repeats that are not timed: the first one compiles and loads libraries."""
 REPEATS = (5, 50)
-"""Least and most repeats of a trial."""
+"""Minimum and maximum number of repeats of a trial."""
 TRIAL_SECONDS = 0.5
-"""Repeats go on until they have taken so long."""
+"""A trial is repeated until its repeats have taken this long."""
 GAIN = 0.01
-"""A longer micro-batch must be faster by this share; without that the smaller one saves memory."""
+"""A larger micro-batch must be faster by this share; otherwise the smaller one saves memory."""
 MOST_TOKENS = 2**17
-"""Tokens of the longest micro-batch that is tried."""
+"""Tokens of the largest micro-batch that is tried."""
 
 
 def calibrate(cell_path: Path, out: Path) -> Calibration:
     """Measure a cell on this machine's device and write ``calibration.json``.
 
     Raises:
-        UserError: The cell is no cell, the machine has no GPU for it, or no way fits its memory.
+        UserError: The cell file is not valid, the machine lacks a GPU, or not even one sequence
+            fits into memory.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
     with gpus.reserved(min(1, cell.gpus)):
         if cell.gpus and not torch.cuda.is_available():
             raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
-        found = _Bench(cell).best()
-    write_json(out, dump(found))
-    return found
+        fastest = _Bench(cell).best()
+    write_json(out, dump(fastest))
+    return fastest
 
 
 def guessed(cell: Cell) -> Calibration:
-    """What the plan guesses for this machine's device, nothing measured.
+    """The plan's guess for this machine's device; nothing is measured.
 
     Raises:
-        UserError: Not even one sequence would fit.
+        UserError: Not even one sequence would fit into memory.
     """
     memory = torch.cuda.get_device_properties(0).total_memory if cell.gpus else None
     layout = estimate.guess(cell, gpt.shape(cell).params_total, memory)
@@ -75,31 +76,34 @@ def guessed(cell: Cell) -> Calibration:
 
 
 def read(path: Path, cell: Cell) -> Calibration:
-    """The calibration of a cell, if it was measured on a device like this machine's.
+    """The calibration of a cell, measured on a device like this machine's.
 
     Raises:
-        UserError: It is of another cell or of another device.
+        UserError: It belongs to another cell, another device or another size of update.
     """
-    found = checked(Calibration, read_json(path, "calibration"), str(path))
-    here = environment.device_name(cell.gpus)
-    again = f"delete {path} and run snakemake again to measure anew"
-    if found.of != cell.calibration:
-        raise UserError(f"calibration {path} is of {found.of}, the cell's is {cell.calibration}")
-    if found.device != here:
+    calibration = checked(Calibration, read_json(path, "calibration"), str(path))
+    device = environment.device_name(cell.gpus)
+    again = f"delete {path} and run snakemake again to measure it again"
+    if calibration.of != cell.calibration:
         raise UserError(
-            f"calibration {path} was measured on {found.device} and this machine has {here}; "
-            f"{again}, or let the cluster give one kind of device only"
+            f"calibration {path} belongs to {calibration.of}; the cell needs {cell.calibration}"
         )
-    if estimate.sequences(cell) % found.micro_batch:
+    if calibration.device != device:
         raise UserError(
-            f"calibration {path} has a micro-batch of {found.micro_batch}, which does not divide "
-            f"the {estimate.sequences(cell)} sequences of an update; {again}"
+            f"calibration {path} was measured on {calibration.device} and this machine has "
+            f"{device}; {again}, or restrict the jobs to one kind of device"
         )
-    return found
+    sequences = estimate.sequences(cell)
+    if sequences % calibration.micro_batch:
+        raise UserError(
+            f"calibration {path} has a micro-batch of {calibration.micro_batch}, which does not "
+            f"divide the {sequences} sequences of an update; {again}"
+        )
+    return calibration
 
 
 class _Bench:
-    """One model on one device, measured in one way after another."""
+    """One model on one device, timed with different settings."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
@@ -112,13 +116,13 @@ class _Bench:
         self.trials: list[Trial] = []
 
     def best(self) -> Calibration:
-        """Try the ways one after another; the fastest."""
+        """Try the settings one after another and return the fastest."""
         sizes = [d for d in range(1, estimate.sequences(self.cell) + 1) if not self._too_long(d)]
         memory = None
         if known := devices.find(environment.device_name(self.cell.gpus)):
             memory = known.memory_bytes
-        usual = estimate.guess(self.cell, self.gpt.params_total, memory)
-        start = usual or estimate.Layout(1, True, 0.0)
+        guess = estimate.guess(self.cell, self.gpt.params_total, memory)
+        start = guess or estimate.Layout(1, True, 0.0)
         choice = self._choose(start.micro_batch, start.recompute)
         fastest = self._grow(sizes, recompute=False, choice=choice)
         if fastest is None:
@@ -135,34 +139,36 @@ class _Bench:
         return bool(sequences % size) or (size > 1 and size * self.cell.context > MOST_TOKENS)
 
     def _choose(self, size: int, recompute: bool) -> dict[str, int | str]:
-        """The best value of each thing that the attention leaves open, one after the other."""
+        """The fastest value of each option of the attention, one option after the other."""
         choice = {name: values[0] for name, values in self.tunable.items()}
         for name, values in self.tunable.items():
-            tried = [self._try(size, recompute, choice | {name: value}) for value in values]
-            fitting = [trial for trial in tried if trial.seconds]
+            trials = [self._try(size, recompute, choice | {name: value}) for value in values]
+            fitting = [trial for trial in trials if trial.seconds]
             if fitting:
-                choice = min(fitting, key=_pace).choice
+                choice = min(fitting, key=_seconds_per_sequence).choice
         return choice
 
     def _grow(
         self, sizes: list[int], recompute: bool, choice: dict[str, int | str]
     ) -> Trial | None:
-        """Micro-batches of growing length until two in a row gain nothing or memory ends."""
-        fastest, vain = None, 0
+        """Try growing micro-batches until two in a row are no faster or memory is exhausted."""
+        fastest, slower = None, 0
         for size in sizes:
             trial = self._try(size, recompute, choice)
-            if not trial.seconds or vain == 2:
+            if not trial.seconds or slower == 2:
                 break
-            if fastest is None or _pace(trial) < _pace(fastest) * (1 - GAIN):
-                fastest, vain = trial, 0
+            seconds = _seconds_per_sequence(trial)
+            if fastest is None or seconds < _seconds_per_sequence(fastest) * (1 - GAIN):
+                fastest, slower = trial, 0
             else:
-                vain += 1
+                slower += 1
         return fastest
 
     def _try(self, size: int, recompute: bool, choice: dict[str, int | str]) -> Trial:
         self.gpt.tune(choice)
         self.gpt.recompute = recompute
-        # Each shape is compiled on its own; what earlier ones left would count against a limit.
+        # Each shape is compiled separately; the graphs of earlier shapes would count against the
+        # limit of recompilations.
         torch.compiler.reset()
         try:
             seconds = self._time(lambda: self._forward_backward(size), self._update)
@@ -188,9 +194,9 @@ class _Bench:
     def _time(
         self, work: Callable[[], None], after: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """Seconds of each repeat of ``work``, the device waited for.
+        """Seconds of each repeat of ``work``, until the device has finished.
 
-        ``after`` follows the repeats that are not counted.
+        ``after`` runs after each repeat that is not timed.
         """
         for _ in range(WARM_UP):
             work()
@@ -225,14 +231,14 @@ class _Bench:
             torch.cuda.synchronize()
 
     def _conclude(self, best: Trial) -> Calibration:
-        """The calibration of one way, with the time of a whole update."""
+        """The calibration with the fastest settings, and the time of one update with them."""
         self.gpt.recompute = best.recompute
         self._forward_backward(1)
         assert best.seconds
         accumulation = estimate.sequences(self.cell) // best.micro_batch
-        step = _spread(self._time(self._update))
+        update = _spread(self._time(self._update))
         least, median, most = (
-            accumulation * micro + once for micro, once in zip(best.seconds, step, strict=True)
+            accumulation * micro + once for micro, once in zip(best.seconds, update, strict=True)
         )
 
         return Calibration(
@@ -251,11 +257,12 @@ class _Bench:
         )
 
 
-def _pace(trial: Trial) -> float:
-    """Median seconds per sequence."""
+def _seconds_per_sequence(trial: Trial) -> float:
+    """The median."""
     assert trial.seconds
     return trial.seconds[1] / trial.micro_batch
 
 
 def _spread(seconds: list[float]) -> tuple[float, float, float]:
+    """Minimum, median and maximum."""
     return min(seconds), statistics.median(seconds), max(seconds)

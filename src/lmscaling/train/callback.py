@@ -1,7 +1,7 @@
-"""What happens at the border between two updates: count, log, validate, save, and stop or go on.
+"""What happens between two updates: measure, log, validate, save, and stop or continue.
 
-Rank 0 writes, and its clock and signals decide for all; the other ranks take part in the sums.
-The order (log, validate, save) means that whatever a checkpoint holds has been logged before it.
+Rank 0 writes, and its clock and signals decide for all ranks; the others take part in reductions.
+The order (log, validate, save) guarantees that everything in a checkpoint is also in the log.
 """
 
 import math
@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import lightning
@@ -18,10 +19,8 @@ from torch import Tensor
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.devices import find
-from lmscaling.config.schedule import BRANCH_AT
-from lmscaling.model import optimizer
-from lmscaling.records import run as records
-from lmscaling.records.run import finite
+from lmscaling.config.schedule import BRANCH_AT, Decay
+from lmscaling.records.run import STATUSES, Row, Update, Validation, finite
 from lmscaling.train import checkpoint
 from lmscaling.train.clock import Clock
 from lmscaling.train.ledger import Ledger
@@ -30,34 +29,35 @@ from lmscaling.train.module import Training
 from lmscaling.train.ranks import Agreement
 
 CHECKPOINT_SECONDS = 900.0
-"""Time between two checkpoints: what a kill can cost; writing one is not productive time."""
+"""Time between two checkpoints, and so the most that a kill can cost. Writing one is not
+productive time."""
 
-SAY_SECONDS = 30.0
+PROGRESS_SECONDS = 30.0
 """Time between two lines in the log of the job."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-"""Requests to stop: the run saves at the next border and is trained further another time."""
+"""Requests to stop: the run saves after the current update, and another attempt continues it."""
 
 PACE_UPDATES = 1000
-"""Updates over which the time of one is averaged, for the length of a branch."""
+"""Most recent updates whose mean duration determines the length of a branch."""
 
 
 class Writer:
-    """Where rank 0 writes: the attempt's log, the ledger, the folder of the checkpoints."""
+    """Where rank 0 writes: the log of the attempt, the ledger, and the folder of checkpoints."""
 
     def __init__(self, log: Log, ledger: Ledger) -> None:
         self.log, self.ledger = log, ledger
         self.scratch, self.attempt = log.scratch, log.attempt
 
 
-class Boundary(lightning.Callback):
-    """Runs a cell from a checkpoint or from the start until it ends or is asked to stop.
+class TrainingCallback(lightning.Callback):
+    """Controls the training of a cell until the run ends or has to stop.
 
     Args:
         cell: The cell.
         writer: Where to write; None on ranks other than 0.
-        start: Checkpoint to go on from, or None.
-        deadline: When to save and stop, seconds since 1970.
+        start: Checkpoint to resume from, or None.
+        deadline: When to save and stop, in seconds since 1970.
     """
 
     def __init__(
@@ -72,33 +72,36 @@ class Boundary(lightning.Callback):
         self.budget = parse_budget(cell.budget)
         self.clock = Clock(start[0].train_seconds if start else 0.0)
         self.status, self.message = "", ""
-        self._asked = ""
-        self._marks = deque([self.clock.seconds], maxlen=PACE_UPDATES + 1)
+        self._stop_reason = ""
+        self._update_ends = deque([self.clock.seconds], maxlen=PACE_UPDATES + 1)
         self._saved = time.monotonic()
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
         self._agreement = Agreement()
-        if decay := pl_module.decay:
-            pl_module.decay = optimizer.Decay(decay.start, *self._agreement.on(decay.end))
-        # Lightning has its own handlers by now; they would end the run without saving.
-        self._before = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        if isinstance(pl_module.rates, Decay):
+            (end,) = self._agreement.broadcast(pl_module.rates.end)
+            pl_module.rates = replace(pl_module.rates, end=int(end))
+        spent = self._fraction(pl_module.updates, self.clock.seconds)
+        (pl_module.spent,) = self._agreement.broadcast(spent)
+        # Lightning has installed its own handlers, which would end the run without saving.
+        self._previous_handlers = {n: signal.signal(n, self._on_signal) for n in SIGNALS}
         if self.start:
             checkpoint.restore_moments(*self.start, pl_module.model, trainer.optimizers[0])
         device = find(torch.cuda.get_device_name()) if self.cell.gpus else None
-        self._peak = self.cell.gpus * device.peak_flops if device else 0.0
+        self._peak_flops = self.cell.gpus * device.peak_flops if device else 0.0
         self._flops_per_token = pl_module.model.flops_per_token()
         pl_module.warm_up()
         if self.writer:
             self.writer.ledger.write("begin", pl_module.updates, self.clock.seconds)
-        self._saved = self._said = time.monotonic()
+        self._saved = self._logged = time.monotonic()
         self.clock.start()
 
     def teardown(self, trainer: lightning.Trainer, pl_module: Any, stage: str) -> None:
-        for number, handler in getattr(self, "_before", {}).items():
+        for number, handler in getattr(self, "_previous_handlers", {}).items():
             signal.signal(number, handler)
 
-    def _ask(self, number: int, frame: Any) -> None:
-        self._asked = f"asked to stop by {signal.Signals(number).name}"
+    def _on_signal(self, number: int, frame: Any) -> None:
+        self._stop_reason = f"asked to stop by {signal.Signals(number).name}"
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -107,47 +110,50 @@ class Boundary(lightning.Callback):
         loss, norm = float(outputs["loss"]), float(outputs["norm"])
         before = self.clock.seconds
         seconds = self.clock.tick()
-        self._marks.append(seconds)
-        at = self._at(module, seconds)
-        pace = self.cell.update_tokens / (seconds - before)
-        flops = pace * self._flops_per_token
+        self._update_ends.append(seconds)
+        progress = self._progress_columns(module, seconds)
+        tokens_per_second = self.cell.update_tokens / (seconds - before)
+        flops = tokens_per_second * self._flops_per_token
         self._write(
-            records.Update(
-                **at,
+            Update(
+                **progress,
                 train_loss=finite(loss),
                 grad_norm=finite(norm),
-                tokens_per_second=pace,
-                mfu=flops / self._peak if self._peak else None,
+                tokens_per_second=tokens_per_second,
+                mfu=flops / self._peak_flops if self._peak_flops else None,
                 peak_memory_bytes=module.peak_memory_bytes(),
             )
         )
-        self._say(at, loss, pace)
-        spent, asked, due = self._agreement.on(
-            self.spent(module), self._limit_is_near(), self._checkpoint_is_due()
+        self._log_progress(progress, loss, tokens_per_second)
+        module.spent, over, asked, due = self._agreement.broadcast(
+            progress["budget_fraction"],
+            self.spent(module),
+            self._must_stop(),
+            self._checkpoint_is_due(),
         )
-        self._decide(module, loss, bool(spent), bool(asked))
-        ended = self.status in records.STATUSES
+        self._decide(module, loss, bool(over), bool(asked))
+        ended = self.status in STATUSES
         with self.clock.excluded():
             if self.writer:
-                self._keep(trainer, module, before, seconds)
-            if ended or at["tokens"] % self.cell.validation.every_tokens == 0:
-                self._validate(module, at)
+                self._keep_for_branches(trainer, module, before, seconds)
+            if ended or progress["tokens"] % self.cell.validation.every_tokens == 0:
+                self._validate(module, progress)
             if self.writer and not ended:
                 self._save(trainer, module, bool(due or asked))
         trainer.should_stop = bool(self.status)
 
     def spent(self, module: Training) -> bool:
-        """Whether nothing of the budget is left, or the rate of a branch has come to zero."""
-        if module.decay:
-            return module.updates >= module.decay.end
+        """Whether the budget is spent, or the learning rate of a branch has reached zero."""
+        if isinstance(module.rates, Decay):
+            return module.updates >= module.rates.end
         return self._fraction(module.updates, self.clock.seconds) >= 1
 
     def _fraction(self, updates: int, seconds: float) -> float:
         tokens = updates * self.cell.update_tokens
         return self.budget.fraction(updates=updates, tokens=tokens, seconds=seconds)
 
-    def _at(self, module: Training, seconds: float) -> dict[str, Any]:
-        """The columns that say where in the run a row stands."""
+    def _progress_columns(self, module: Training, seconds: float) -> dict[str, Any]:
+        """The columns that locate an update or a validation in the run."""
         update = module.updates
         return {
             "attempt": self.writer.attempt if self.writer else 0,
@@ -155,32 +161,31 @@ class Boundary(lightning.Callback):
             "epoch": module.train_stream.epoch(update, self.cell.update_tokens),
             "tokens": update * self.cell.update_tokens,
             "train_seconds": seconds,
-            "lr": optimizer.learning_rate(self.cell, update, module.decay),
+            "lr": module.rate,
             "budget_fraction": self._fraction(update, seconds),
         }
 
-    def _say(self, at: dict[str, Any], loss: float, pace: float) -> None:
-        """Now and then a line for whoever follows the log of the job."""
-        if not self.writer or time.monotonic() - self._said < SAY_SECONDS:
+    def _log_progress(
+        self, progress: dict[str, Any], loss: float, tokens_per_second: float
+    ) -> None:
+        """Write a line to the log of the job every ``PROGRESS_SECONDS``."""
+        if not self.writer or time.monotonic() - self._logged < PROGRESS_SECONDS:
             return
-        self._said = time.monotonic()
-        left = at["train_seconds"] * max(0.0, self._goal() / at["budget_fraction"] - 1) / 3600
+        self._logged = time.monotonic()
+        fraction, final = progress["budget_fraction"], self.cell.branch or 1.0
+        left = progress["train_seconds"] * max(0.0, final / fraction - 1) / 3600
         print(
-            f"update {at['update']:,}: loss {loss:.4f}, {pace:,.0f} tokens/s, "
-            f"{at['budget_fraction']:.1%} of the budget, about {left:.2f} h left",
+            f"update {progress['update']:,}: loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s, "
+            f"{fraction:.1%} of the budget, about {left:.2f} h left",
             file=sys.stderr,
             flush=True,
         )
 
-    def _goal(self) -> float:
-        """The share of the budget at which the run ends."""
-        return self.cell.branch or 1.0
-
-    def _limit_is_near(self) -> bool:
-        """Whether a signal came, or the job that this runs in is about to be ended."""
+    def _must_stop(self) -> bool:
+        """Whether a signal has arrived or the time limit of the job is near."""
         if time.time() > self.deadline:
-            self._asked = self._asked or "the time limit of the job is near"
-        return bool(self._asked)
+            self._stop_reason = self._stop_reason or "the time limit of the job is near"
+        return bool(self._stop_reason)
 
     def _checkpoint_is_due(self) -> bool:
         return time.monotonic() - self._saved >= CHECKPOINT_SECONDS
@@ -195,26 +200,22 @@ class Boundary(lightning.Callback):
             tokens = module.train_stream.tokens
             self.end("out_of_tokens", f"the stream has {tokens} tokens{times}")
         elif asked:
-            self.end("interrupted", self._asked)
+            self.end("interrupted", self._stop_reason)
 
-    def _validate(self, module: Training, at: dict[str, Any]) -> None:
-        loss = module.validation_loss()
-        self._write(
-            records.Validation(**at, val_loss=finite(loss), val_tokens=self.cell.validation.tokens)
-        )
+    def _validate(self, module: Training, progress: dict[str, Any]) -> None:
+        loss, tokens = module.validation_loss(), self.cell.validation.tokens
+        self._write(Validation(**progress, val_loss=finite(loss), val_tokens=tokens))
 
-    def _keep(
+    def _keep_for_branches(
         self, trainer: lightning.Trainer, module: Training, before: float, seconds: float
     ) -> None:
-        """Keep a checkpoint for each branch whose place lies in the update that has just ended."""
+        """Keep a checkpoint for each branch that leaves the trunk within the last update."""
         assert self.writer
-        last, now = (
-            self._fraction(module.updates - 1, before),
-            self._fraction(module.updates, seconds),
-        )
+        previous = self._fraction(module.updates - 1, before)
+        current = self._fraction(module.updates, seconds)
         for share in self.cell.keep:
-            if last < BRANCH_AT * share <= now:
-                path = checkpoint.kept(self.writer.scratch, share)
+            if previous < BRANCH_AT * share <= current:
+                path = checkpoint.branch_path(self.writer.scratch, share)
                 progress = self._progress(module)
                 checkpoint.write(path, progress, module.model, trainer.optimizers[0])
 
@@ -238,12 +239,17 @@ class Boundary(lightning.Callback):
             train_seconds=self.clock.seconds,
             shard=shard,
             tokens_id=tokens_id,
-            update_seconds=(self._marks[-1] - self._marks[0]) / max(1, len(self._marks) - 1),
+            update_seconds=self._update_seconds(),
         )
 
+    def _update_seconds(self) -> float:
+        ends = self._update_ends
+        return (ends[-1] - ends[0]) / max(1, len(ends) - 1)
+
     def end(self, status: str, message: str) -> None:
+        """End the run, or with status ``interrupted`` the attempt only."""
         self.status, self.message = status, message
 
-    def _write(self, row: records.Row) -> None:
+    def _write(self, row: Row) -> None:
         if self.writer:
             self.writer.log.write(row)

@@ -1,9 +1,9 @@
-"""The state of a run in one file: weights, optimizer moments, and what they belong to.
+"""Checkpoints: the weights and optimizer moments of a run in one file, and where it has got to.
 
-A checkpoint is a safetensors file whose metadata carry the update, the run, the productive time
-and the identity of the tokens read so far; nothing in it is ever executed. It is written at the
-border between two updates, appears whole or not at all, and the one before it is kept. With the
-stream's order fixed and random numbers drawn anew for each update, this is all that a run is.
+A checkpoint is a safetensors file whose metadata hold the update, the run, the productive time
+and the identity of the tokens read so far; loading it executes nothing. It is written between two
+updates and atomically, and the previous one is kept. The order of the data is fixed and random
+numbers are seeded at each update, so nothing else is needed to resume a run.
 """
 
 import json
@@ -20,18 +20,18 @@ from torch import Tensor, nn, optim
 from lmscaling.files import new_file
 
 KEPT = 2
-"""Checkpoints kept: if the newest turns out broken, the one before it is used."""
+"""Checkpoints kept: if the newest is damaged, the previous one is used."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run has come."""
+    """Where a run has got to."""
 
     run: str
     update: int
-    """Updates done."""
+    """Updates completed."""
     train_seconds: float
     """Productive time so far."""
     shard: int
@@ -39,40 +39,41 @@ class Progress:
     tokens_id: str
     """Chain id of that shard."""
     update_seconds: float
-    """Productive time of an update: the mean over the last of them."""
+    """Productive time of an update: the mean over the most recent ones."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a checkpoint must belong to; ``reached`` gives shard and id after so many tokens."""
+    """The run and the tokens that a checkpoint must belong to."""
 
     run: str
     update_tokens: int
     reached: Callable[[int], tuple[int, str]]
+    """Number and chain id of the last shard read after a number of tokens."""
 
     def check(self, progress: Progress) -> None:
-        """Raise ValueError if the checkpoint is of another cell or of other tokens."""
+        """Raise ValueError if the checkpoint belongs to another run or to other tokens."""
         if progress.run != self.run:
-            raise ValueError(f"it is of run {progress.run}, this is {self.run}")
+            raise ValueError(f"it belongs to run {progress.run}, and this is {self.run}")
         shard, tokens_id = self.reached(progress.update * self.update_tokens)
         if (shard, tokens_id) != (progress.shard, progress.tokens_id):
             raise ValueError(
                 f"it has read tokens {progress.tokens_id[:12]} up to shard {progress.shard}, "
-                f"here they are {tokens_id[:12]} up to shard {shard}"
+                f"and the tokens here are {tokens_id[:12]} up to shard {shard}"
             )
 
 
 def save(folder: Path, progress: Progress, model: nn.Module, optimizer: optim.Optimizer) -> Path:
-    """Write a checkpoint, then drop all but the newest ``KEPT``; returns its path."""
+    """Write a checkpoint, delete all but the newest ``KEPT``, and return its path."""
     path = folder / f"checkpoint-{progress.update:09d}.safetensors"
     write(path, progress, model, optimizer)
-    for old in saved(folder)[KEPT:]:
+    for old in paths(folder)[KEPT:]:
         old.unlink()
     return path
 
 
 def write(path: Path, progress: Progress, model: nn.Module, optimizer: optim.Optimizer) -> None:
-    """Write one checkpoint, whole or not at all."""
+    """Write one checkpoint atomically."""
     tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
     for name, p in model.named_parameters():
         for moment in MOMENTS:
@@ -83,29 +84,29 @@ def write(path: Path, progress: Progress, model: nn.Module, optimizer: optim.Opt
         save_file(on_cpu, temporary, {"progress": json.dumps(asdict(progress))})
 
 
-def kept(scratch: Path, share: float) -> Path:
-    """Where a trunk keeps its checkpoint for the branch that ends at a share of the budget."""
+def branch_path(scratch: Path, share: float) -> Path:
+    """The trunk's checkpoint for the branch that ends at a share of the budget."""
     return scratch / f"branch-{share:g}.safetensors"
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
-    """The weights alone, as a finished run leaves them."""
+    """Write the weights alone, the final result of a run."""
     with new_file(path) as temporary:
         weights = {name: p.detach().contiguous().cpu() for name, p in model.named_parameters()}
         save_file(weights, temporary)
 
 
-def saved(folder: Path) -> list[Path]:
-    """The checkpoints of a run, the newest first."""
+def paths(folder: Path) -> list[Path]:
+    """The checkpoints of a run, newest first."""
     return sorted(folder.glob("checkpoint-*.safetensors"), reverse=True)
 
 
 def newest(folder: Path, expected: Expected) -> tuple[Progress, dict[str, Tensor]] | None:
-    """The newest checkpoint that is whole and belongs to the run, or None.
+    """The newest checkpoint that can be read and belongs to the run, or None.
 
-    One that is refused is named on standard error with the reason, and the one before it is tried.
+    Standard error says which checkpoints are not used and why.
     """
-    for path in saved(folder):
+    for path in paths(folder):
         try:
             return read(path, expected)
         except (SafetensorError, ValueError, OSError) as error:
@@ -114,10 +115,10 @@ def newest(folder: Path, expected: Expected) -> tuple[Progress, dict[str, Tensor
 
 
 def read(path: Path, expected: Expected) -> tuple[Progress, dict[str, Tensor]]:
-    """A checkpoint that belongs to a run.
+    """Read a checkpoint of a run.
 
     Raises:
-        SafetensorError, ValueError, OSError: It is not whole, not there, or of another run.
+        SafetensorError, ValueError, OSError: It is damaged, missing, or belongs to another run.
     """
     progress, tensors = load(path)
     expected.check(progress)
@@ -125,11 +126,11 @@ def read(path: Path, expected: Expected) -> tuple[Progress, dict[str, Tensor]]:
 
 
 def load(path: Path) -> tuple[Progress, dict[str, Tensor]]:
-    """Whatever a checkpoint holds."""
+    """Read a checkpoint of any run."""
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
         if "progress" not in metadata:
-            raise ValueError("it does not say which run it is of")
+            raise ValueError("it does not say which run it belongs to")
         try:
             progress = Progress(**json.loads(metadata["progress"]))
         except TypeError:
@@ -138,7 +139,7 @@ def load(path: Path) -> tuple[Progress, dict[str, Tensor]]:
 
 
 def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
-    """Put a checkpoint's weights into a model."""
+    """Copy a checkpoint's weights into a model."""
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(tensors[f"model.{name}"])
@@ -147,7 +148,7 @@ def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
 def restore_moments(
     progress: Progress, tensors: dict[str, Tensor], model: nn.Module, optimizer: optim.Optimizer
 ) -> None:
-    """Put a checkpoint's moments into the optimizer of a model."""
+    """Copy a checkpoint's moments into the optimizer of a model."""
     names = {p: name for name, p in model.named_parameters()}
     state = optimizer.state_dict()
     ordered = [p for group in optimizer.param_groups for p in group["params"]]

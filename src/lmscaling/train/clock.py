@@ -1,8 +1,8 @@
-"""What a run may spend, and the clock that counts it.
+"""The clock that measures productive time, which is what a budget in hours counts.
 
-Productive seconds run from the end of one update to the end of the next, less the brackets of
-work that is not training (validation, checkpoints). Compilation and warm-up come before the first.
-Waiting for data and writing the log count.
+Productive time runs from the end of one update to the end of the next, without the work that is
+not training (validation, checkpoints). Compilation and the first use of libraries happen before
+it starts. Waiting for data and writing the log count.
 """
 
 import time
@@ -11,7 +11,12 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Productive seconds, from those of a checkpoint on; ``now`` is a monotonic time in seconds."""
+    """Productive seconds, starting from those of a checkpoint.
+
+    Args:
+        seconds: Productive seconds so far.
+        now: Returns a monotonic time in seconds.
+    """
 
     def __init__(self, seconds: float = 0.0, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -20,11 +25,11 @@ class Clock:
         self.seconds = seconds
 
     def start(self) -> None:
-        """Begin to count; everything before was preparation."""
+        """Start the clock; the time before was preparation."""
         self._mark, self._excluded = self._now(), 0.0
 
     def tick(self) -> float:
-        """End an update: its productive time is added; returns the new total."""
+        """End an update: add its productive time and return the new total."""
         now = self._now()
         self.seconds += now - self._mark - self._excluded
         self._mark, self._excluded = now, 0.0
@@ -32,7 +37,7 @@ class Clock:
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
-        """A bracket around work that is not training."""
+        """A context for work that is not training; its time is not counted."""
         before = self._now()
         try:
             yield

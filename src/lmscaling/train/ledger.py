@@ -1,8 +1,8 @@
-"""The ledger: what a run has spent, whatever became of its attempts.
+"""The ledger: what all attempts of a run have spent, including those that were killed.
 
-A checkpoint cannot know what was lost after it was written, so time is kept beside it: one line of
-JSON, appended and fsynced, when an attempt begins, every few seconds, at every checkpoint and at
-the end. A cut last line costs a few seconds of the account, never the account.
+A checkpoint cannot record the time that is lost after it was written, so the ledger does. One line
+of JSON is appended and fsynced when an attempt begins, every few seconds, at every checkpoint and
+at the end. If a kill truncates the last line, a few seconds are missing from the account.
 """
 
 import json
@@ -14,15 +14,15 @@ from types import TracebackType
 from typing import Any, Literal
 
 BEAT_SECONDS = 10.0
-"""Seconds between two entries of a running attempt: the most that a kill can hide."""
+"""Time between two entries of a running attempt: the most that a kill can lose."""
 
 FAILED = 2
-"""Attempts in a row that failed by themselves, none with a checkpoint, after which a run counts as
-crashed: they would fail for ever."""
+"""After so many attempts in a row that failed with an error and without a checkpoint, a run counts
+as crashed: later attempts would fail, too."""
 
 KILLED = 5
-"""The same if some were killed: a queue that preempts kills healthy runs too, but seldom so often
-before the first checkpoint, and a run that makes its node kill it must come to an end."""
+"""The same if some attempts were killed. A queue with preemption kills healthy runs, too, but
+seldom as often before the first checkpoint; a run that exhausts its node's memory must end."""
 
 Kind = Literal["begin", "beat", "checkpoint", "branch", "failed"]
 
@@ -35,11 +35,11 @@ class Entry:
     attempt: int
     update: int
     train_seconds: float
-    """Productive time of the trajectory that this attempt is on."""
+    """Productive time from the run's first update to this one, lost updates not counted."""
     attempt_seconds: float
-    """Wall clock since the attempt began its first update, all work included."""
+    """Wall clock since the attempt began its first update, including validation and checkpoints."""
     end: int | None = None
-    """Of a ``branch`` entry: the branch's last update, fixed once."""
+    """In a ``branch`` entry: the branch's last update."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +49,24 @@ class Account:
     attempt_seconds: float
     """Wall clock of all attempts."""
     lost_seconds: float
-    """Productive time that was trained again, because its attempt ended after a checkpoint."""
+    """Productive time that was repeated, because an attempt ended after its last checkpoint."""
 
 
 class Ledger:
-    """The ledger of a run, opened to append; ``attempt`` is the number of the new attempt."""
+    """The ledger of a run, opened for appending.
+
+    Args:
+        scratch: Scratch folder of the run.
+        attempt: Number of the new attempt.
+    """
 
     def __init__(self, scratch: Path, attempt: int) -> None:
         self.path = scratch / "ledger.jsonl"
         self.attempt = attempt
-        self._began = self._beat = time.monotonic()
-        torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
+        self._start = self._last_entry = time.monotonic()
+        truncated = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
         self._file = self.path.open("ab", buffering=0)
-        if torn:
+        if truncated:
             self._file.write(b"\n")
 
     def write(
@@ -71,31 +76,31 @@ class Ledger:
         train: float,
         end: int | None = None,
     ) -> None:
-        """Append an entry; it is on the disk when this returns."""
-        self._beat = time.monotonic()
+        """Append an entry and wait until it is on disk."""
+        self._last_entry = time.monotonic()
         entry = Entry(
             kind=kind,
             attempt=self.attempt,
             update=update,
             train_seconds=train,
-            attempt_seconds=self._beat - self._began,
+            attempt_seconds=self._last_entry - self._start,
             end=end,
         )
         self._file.write((json.dumps(asdict(entry)) + "\n").encode())
         os.fsync(self._file.fileno())
 
     def beat(self, update: int, train: float) -> None:
-        """Append an entry if the last one is old."""
-        if time.monotonic() - self._beat >= BEAT_SECONDS:
+        """Append an entry if the last one is older than ``BEAT_SECONDS``."""
+        if time.monotonic() - self._last_entry >= BEAT_SECONDS:
             self.write("beat", update, train)
 
     def branch_end(self) -> int | None:
-        """The last update of a branch, if an attempt has fixed it."""
-        fixed = (entry.end for entry in entries(self.path) if entry.kind == "branch")
-        return next(fixed, None)
+        """The last update of a branch, if an attempt has recorded it."""
+        ends = (entry.end for entry in entries(self.path) if entry.kind == "branch")
+        return next(ends, None)
 
     def account(self) -> Account:
-        """What has been spent up to the last entry."""
+        """What the run has spent up to the last entry."""
         return account(entries(self.path))
 
     def __enter__(self) -> "Ledger":
@@ -111,13 +116,9 @@ class Ledger:
 
 
 def entries(path: Path) -> list[Entry]:
-    """The whole lines of a ledger, in order."""
-    found: list[Entry] = []
-    for line in path.read_bytes().split(b"\n") if path.is_file() else []:
-        values = _parsed(line)
-        if values is not None:
-            found.append(Entry(**values))
-    return found
+    """The complete lines of a ledger, in order."""
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    return [Entry(**values) for line in lines if (values := _parsed(line)) is not None]
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
@@ -128,11 +129,11 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else None
 
 
-def account(written: list[Entry]) -> Account:
+def account(ledger: list[Entry]) -> Account:
     """Add up the entries of all attempts."""
     spent: dict[int, float] = {}
     lost, last = 0.0, 0.0
-    for entry in written:
+    for entry in ledger:
         if entry.kind == "begin":
             lost += max(0.0, last - entry.train_seconds)
         last = entry.train_seconds
@@ -140,14 +141,14 @@ def account(written: list[Entry]) -> Account:
     return Account(attempt_seconds=sum(spent.values()), lost_seconds=lost)
 
 
-def hopeless(written: list[Entry]) -> str:
-    """Why a run will come to no checkpoint any more; empty if it may."""
-    fruitful = {entry.attempt for entry in written if entry.kind == "checkpoint"}
-    last = max(fruitful, default=0)
-    fruitless = {entry.attempt for entry in written if entry.attempt > last}
-    failed = {e.attempt for e in written if e.attempt > last and e.kind == "failed"}
+def reason_to_give_up(ledger: list[Entry]) -> str:
+    """Why another attempt is unlikely to reach a checkpoint; empty if it may."""
+    last = max((entry.attempt for entry in ledger if entry.kind == "checkpoint"), default=0)
+    later = [entry for entry in ledger if entry.attempt > last]
+    failed = {entry.attempt for entry in later if entry.kind == "failed"}
+    ended = {entry.attempt for entry in later}
     if len(failed) >= FAILED:
-        return f"{len(failed)} attempts failed one after another, none with a checkpoint"
-    if len(fruitless) >= KILLED:
-        return f"{len(fruitless)} attempts ended one after another, none with a checkpoint"
+        return f"{len(failed)} attempts in a row failed without a checkpoint"
+    if len(ended) >= KILLED:
+        return f"{len(ended)} attempts in a row ended without a checkpoint"
     return ""

@@ -1,10 +1,10 @@
-"""The log of a run: JSON lines, one file an attempt, joined when the run is over.
+"""The log of a run: JSON lines in one file per attempt, joined when the run has ended.
 
-While a run lives its attempts lie in ``scratch/<run>/attempt-001.jsonl`` and so on; each line is
-one write, so a kill can cut the last line only. ``publish`` joins them, byte for byte, into
-``runs/<run>/log.jsonl``, and then writes ``run.json``. A copy of the record stays in scratch:
-Snakemake deletes the outputs of a job that was over but counts as failed, for example because it
-passed its time limit while it wrote them.
+Until then, the logs of its attempts are ``scratch/<run>/attempt-001.jsonl`` and so on. Each line is
+one write, so a kill can truncate the last line only. ``publish`` joins the files, byte for byte,
+into ``runs/<run>/log.jsonl`` and then writes ``run.json``. A copy of the record stays in scratch,
+because Snakemake deletes the outputs of a job that it counts as failed, for example one that
+reached its time limit while it wrote them.
 """
 
 import os
@@ -17,7 +17,7 @@ from lmscaling.records.run import Row, Run, line
 
 
 class Log:
-    """The log of one attempt; the next free number is taken."""
+    """The log of a new attempt, with the next free number."""
 
     def __init__(self, scratch: Path) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
@@ -26,11 +26,11 @@ class Log:
         self._file = (scratch / f"attempt-{self.attempt:03d}.jsonl").open("xb", buffering=0)
 
     def write(self, row: Row) -> None:
-        """Add one whole line."""
+        """Append one line."""
         self._file.write(line(row))
 
     def sync(self) -> None:
-        """Let what was written survive a power cut."""
+        """Wait until everything written is on disk."""
         os.fsync(self._file.fileno())
 
     def __enter__(self) -> "Log":
@@ -52,7 +52,7 @@ def attempts(scratch: Path) -> list[Path]:
 
 
 def publish(scratch: Path, record: Path, run: Run) -> None:
-    """Join the attempts into ``log.jsonl`` beside ``record``, then write the record itself."""
+    """Join the logs of all attempts into ``log.jsonl`` beside ``record``, then write the record."""
     with replacing(record.with_name("log.jsonl")) as out:
         for path in attempts(scratch):
             data = path.read_bytes()
@@ -67,12 +67,12 @@ def _clear(scratch: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def published(run: str, scratch: Path, record: Path) -> Run | None:
-    """The record of a run that is over but whose record was taken away; it is written again."""
-    kept = scratch / record.name
-    if record.exists() or not kept.is_file() or not record.with_name("log.jsonl").is_file():
+def restore_record(run: str, scratch: Path, record: Path) -> Run | None:
+    """Write the record of a finished run again if it was deleted; None if it was not."""
+    copy = scratch / record.name
+    if record.exists() or not copy.is_file() or not record.with_name("log.jsonl").is_file():
         return None
-    values = read_json(kept, "run record")
+    values = read_json(copy, "run record")
     if values["run"] != run:
         return None
     write_json(record, values)

@@ -1,12 +1,13 @@
 """One update and one validation of a GPT, as a Lightning module.
 
-Optimization is manual: a batch is one rank's share of a whole update, cut here into micro-batches
-whose gradients are summed. Nothing that Lightning counts (steps, epochs, accumulated batches) is
-used, so an update can never end in the middle of its gradients.
+Optimization is manual: a batch is one rank's share of an update, split here into micro-batches
+whose gradients are accumulated. None of Lightning's counters (steps, epochs, accumulated batches)
+is used, so an update can never end before all its gradients are summed.
 
 Legend: B sequences, T context.
 """
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
@@ -18,13 +19,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
+from lmscaling.config.schedule import Rates
 from lmscaling.data.stream import Stream
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
 
 
 class Updates(Dataset):
-    """One rank's share of each update behind ``done``, as tokens ``[share + 1]``."""
+    """One rank's share of each update after the first ``done``: int64 tokens ``[share + 1]``."""
 
     def __init__(self, stream: Stream, cell: Cell, done: int, rank: int, world: int) -> None:
         self.stream, self.cell, self.done = stream, cell, done
@@ -40,7 +42,7 @@ class Updates(Dataset):
 
 
 class Training(lightning.LightningModule):
-    """Trains the model of a cell on a stream, in the way that a calibration says."""
+    """Trains the model of a cell on a stream, with the settings of a calibration."""
 
     def __init__(
         self, cell: Cell, train: Stream, validation: Stream, calibration: Calibration
@@ -51,9 +53,13 @@ class Training(lightning.LightningModule):
         self.micro_batch = calibration.micro_batch
         self.model = prepared(cell, calibration)
         self.updates = 0
-        """Updates done."""
-        self.decay: optimizer.Decay | None = None
-        """Where the rate of a branch falls; None on a trunk."""
+        """Updates completed."""
+        self.rates: Rates = cell.rates
+        """Learning rates; those of a branch replace them when its trunk's checkpoint is read."""
+        self.spent = 0.0
+        """Share of the budget that is spent, 0 to 1, the same on every rank."""
+        self.rate = 0.0
+        """Learning rate of the last update."""
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return optimizer.build(self.model, self.cell)
@@ -69,16 +75,16 @@ class Training(lightning.LightningModule):
         return DataLoader(updates, batch_size=None)
 
     def training_step(self, slab: Tensor, index: int) -> dict[str, Tensor]:
-        """One update; returns the mean loss over all ranks and the norm of the gradient."""
+        """Do one update; return the mean loss over all ranks and the norm of the gradient."""
         self._seed()
         (adamw,) = self.trainer.optimizers
-        rate = optimizer.learning_rate(self.cell, self.updates + 1, self.decay)
+        self.rate = self.rates.rate(self.updates + 1, self.spent)
         for group in adamw.param_groups:
-            group["lr"] = rate
+            group["lr"] = self.rate
         pairs = list(micro_batches(slab, self.cell.context, self.micro_batch))
         total = torch.zeros((), device=self.device)
         for i, (x_BT, y_BT) in enumerate(pairs):
-            with nullcontext() if i == len(pairs) - 1 else self._keep_gradients():
+            with nullcontext() if i == len(pairs) - 1 else self._without_reduction():
                 loss = self.model.loss(x_BT, y_BT) / len(pairs)
                 self.manual_backward(loss)
             total += loss.detach()
@@ -91,16 +97,23 @@ class Training(lightning.LightningModule):
         return {"loss": self.trainer.strategy.reduce(total, reduce_op="mean"), "norm": norm}
 
     def _seed(self) -> None:
-        """Random numbers, if a variant draws any, follow from the update: nothing to be saved."""
-        seed = hash((self.cell.seed, self.updates, self.trainer.global_rank))
+        """Seed the random numbers that a variant may draw, so that no checkpoint has to hold them.
+
+        The seed is the first eight bytes, big-endian, of the SHA-256 of ``seed:updates:rank`` in
+        decimal digits, where ``updates`` are those done: the same in every version of Python.
+        """
+        key = f"{self.cell.seed}:{self.updates}:{self.trainer.global_rank}"
+        seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
         # Not torch.manual_seed: without a GPU it keeps a stack trace of every call.
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def warm_up(self) -> None:
-        """One micro-batch of zeros forward and backward, so that the first update pays for no
-        compilation and no first use of a library; weights and gradients stay as they are."""
+        """Compute one micro-batch of zeros forward and backward, without changing weights.
+
+        The time of the first update then includes neither compilation nor loading of libraries.
+        """
         share = self.cell.update_tokens // self.trainer.world_size
         slab = torch.zeros(share + 1, dtype=torch.int64, device=self.device)
         x_BT, y_BT = next(iter(micro_batches(slab, self.cell.context, self.micro_batch)))
@@ -109,7 +122,7 @@ class Training(lightning.LightningModule):
         self.model.zero_grad(set_to_none=True)
 
     def last_update(self) -> int:
-        """The update with which the data end."""
+        """The last update for which there is data."""
         return self.train_stream.updates(self.cell.update_tokens) * self.cell.epochs
 
     def reached(self) -> tuple[int, str]:
@@ -117,11 +130,11 @@ class Training(lightning.LightningModule):
         return self.train_stream.reached(self.updates * self.cell.update_tokens)
 
     def peak_memory_bytes(self) -> int | None:
-        """The most that was allocated on this rank's device; None on the CPU."""
+        """Peak allocated memory of this rank's device; None on the CPU."""
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
 
-    def _keep_gradients(self) -> AbstractContextManager:
-        """Only the last micro-batch of an update sends its gradients to the other ranks."""
+    def _without_reduction(self) -> AbstractContextManager:
+        """Only the last micro-batch of an update reduces its gradients over the ranks."""
         strategy = self.trainer.strategy
         return (
             strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
@@ -131,12 +144,12 @@ class Training(lightning.LightningModule):
     def validation_loss(self) -> float:
         """Mean cross-entropy on the fixed validation tokens, nats per token, over all ranks."""
         cell, world = self.cell, self.trainer.world_size
-        per_pass = self.micro_batch * cell.context
+        tokens_per_pass = self.micro_batch * cell.context
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         self.model.eval()
-        starts = range(0, cell.validation.tokens, per_pass)
+        starts = range(0, cell.validation.tokens, tokens_per_pass)
         for start in starts[self.trainer.global_rank :: world]:
-            stop = min(start + per_pass, cell.validation.tokens)
+            stop = min(start + tokens_per_pass, cell.validation.tokens)
             tokens = torch.from_numpy(self.validation_stream.read(start, stop + 1).astype("int64"))
             x_BT, y_BT = pair(tokens.to(self.device), cell.context)
             with self.trainer.precision_plugin.val_step_context():
@@ -151,14 +164,14 @@ def pair(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
 
 
 def micro_batches(slab: Tensor, context: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Equal parts of an update, of ``size`` sequences, as inputs and targets ``[B, T]``."""
+    """An update in equal parts of ``size`` sequences, as inputs and targets ``[B, T]``."""
     x_BT, y_BT = pair(slab, context)
     assert x_BT.shape[0] % size == 0
     return zip(x_BT.split(size), y_BT.split(size), strict=True)
 
 
 def prepared(cell: Cell, calibration: Calibration) -> GPT:
-    """The model of a cell, set to compute in the way that a calibration says."""
+    """The model of a cell with the settings of a calibration."""
     gpt = GPT(cell)
     gpt.tune(calibration.choice)
     gpt.recompute = calibration.recompute

@@ -1,7 +1,7 @@
-"""What the ranks of a run agree on after each update: rank 0 decides, one broadcast tells.
+"""What the ranks of a run agree on after each update: rank 0 decides and broadcasts.
 
-Ranks that stop at different updates would wait for each other for ever, and clocks differ. The
-message is a few integers, sent between CPUs, so it does not wait for a device.
+Clocks differ between ranks, and ranks that stop at different updates would wait for each other
+forever. The message is a few numbers, sent between CPUs, so it does not wait for a device.
 """
 
 from typing import Any
@@ -11,17 +11,17 @@ from torch import distributed
 
 
 class Agreement:
-    """A channel from rank 0 to the others; with one rank it does nothing."""
+    """A channel from rank 0 to the other ranks; with one rank it returns what it is given."""
 
     def __init__(self) -> None:
         self._group: Any = None
         if distributed.is_initialized() and distributed.get_world_size() > 1:
             self._group = distributed.new_group(backend="gloo")
 
-    def on(self, *numbers: int) -> list[int]:
-        """The numbers of rank 0, on every rank; a decision is 0 or 1."""
+    def broadcast(self, *numbers: float) -> list[float]:
+        """The numbers of rank 0, on every rank, as float64; a decision is 0 or 1."""
         if self._group is None:
             return list(numbers)
-        message = torch.tensor(numbers, dtype=torch.int64)
+        message = torch.tensor(numbers, dtype=torch.float64)
         distributed.broadcast(message, src=0, group=self._group)
         return message.tolist()

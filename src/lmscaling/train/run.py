@@ -1,8 +1,7 @@
-"""From ``cell.json`` and tokens to a log and a record: the only reader of a cell.
+"""Train a cell: ``cell.json`` and tokens become a log and a record.
 
-How a run ends is data: a spent budget, a diverged loss, a device out of memory and a stream that
-is too short each leave a record. A bug, a broken file or a kill leaves none, and the run is still
-to be done.
+A run whose budget is spent, whose loss diverges, whose device is out of memory or whose stream is
+too short leaves a record. A bug, a damaged file or a kill leaves none, and the run can be resumed.
 """
 
 import logging
@@ -25,18 +24,19 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
+from lmscaling.config.schedule import Decay
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.data.stream import Stream
 from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.files import read_json
 from lmscaling.plan import estimate
-from lmscaling.records import run as records
+from lmscaling.records.run import STATUSES, End, Header, Run
 from lmscaling.runtime import environment, gpus, lock
 from lmscaling.train import branch, calibrate, checkpoint
-from lmscaling.train.callback import Boundary, Writer
-from lmscaling.train.ledger import Ledger, entries, hopeless
-from lmscaling.train.log import Log, publish, published
+from lmscaling.train.callback import TrainingCallback, Writer
+from lmscaling.train.ledger import Ledger, entries, reason_to_give_up
+from lmscaling.train.log import Log, publish, restore_record
 from lmscaling.train.module import Training
 
 
@@ -47,29 +47,29 @@ def train(
     record: Path,
     calibration: Path | None = None,
     stop_after: float | None = None,
-) -> records.Run | None:
-    """Train a cell until its budget is spent, or a branch until its rate is zero.
+) -> Run | None:
+    """Train a cell until its budget is spent, or a branch until its learning rate is zero.
 
     Args:
         cell_path: ``cell.json``.
         manifest: ``manifest.json`` of the tokens.
-        scratch: Folder of what must outlive an attempt; a branch looks for its trunk's beside it.
-        record: Where ``run.json`` goes; ``log.jsonl`` is written beside it.
-        calibration: ``calibration.json``; without it the plan's guess for this device is used.
+        scratch: Folder of the files that attempts share; the trunk's is beside that of a branch.
+        record: Path of ``run.json``; ``log.jsonl`` is written beside it.
+        calibration: ``calibration.json``; None uses the plan's guess for this device.
         stop_after: Seconds from the start of this process after which the attempt saves and stops,
-            for the limit of its job is near. When a run stops and goes on changes nothing in its
-            result, so this is no part of the cell.
+            because the time limit of its job is near. The moments at which a run stops and resumes
+            do not change its result, so this is not part of the cell.
 
     Returns:
         The record; None on ranks other than 0.
 
     Raises:
-        UserError: The cell, the tokens or the machine do not fit, or the run is already going.
+        UserError: The cell, the tokens and the machine do not match, or the run is being trained.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
-    if made := published(cell.run, scratch, record):
-        print(f"run {cell.run} was over: {record} is written again", file=sys.stderr, flush=True)
-        return made
+    if run := restore_record(cell.run, scratch, record):
+        print(f"run {cell.run} had ended: {record} is written again", file=sys.stderr, flush=True)
+        return run
     deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
     with gpus.reserved(cell.gpus):
         return _train(cell, manifest, scratch, record, calibration, deadline)
@@ -82,64 +82,64 @@ def _train(
     record: Path,
     calibration: Path | None,
     deadline: float,
-) -> records.Run | None:
+) -> Run | None:
     streams = Stream(manifest, "train"), Stream(manifest, "validation")
     _check(cell, *streams, record)
-    way = calibrate.read(calibration, cell) if calibration else calibrate.guessed(cell)
-    _tell(cell, way, streams[0])
-    _quiet()
+    settings = calibrate.read(calibration, cell) if calibration else calibrate.guessed(cell)
+    _warn_of_too_little_text(cell, settings, streams[0])
+    _silence_lightning()
     scratch.mkdir(parents=True, exist_ok=True)
-    module = Training(cell, *streams, way)
+    module = Training(cell, *streams, settings)
     if int(os.environ.get("LOCAL_RANK", "0")):
-        _fit(Boundary(cell, None, _resume(module, scratch, record)), module)
+        _fit(TrainingCallback(cell, None, _resume(module, scratch, record)), module)
         return None
     # A workflow that is started twice submits the same run twice.
     with lock.hold(scratch, f"run {scratch.name} is being trained"):
-        if record.exists():  # whoever had the lock has finished
-            return records.Run(**read_json(record, "run record"))
-        return _attempt(module, scratch, record, way, deadline)
+        if record.exists():  # the process that held the lock has finished the run
+            return Run(**read_json(record, "run record"))
+        return _attempt(module, scratch, record, settings, deadline)
 
 
 def _attempt(
     module: Training, scratch: Path, record: Path, calibration: Calibration, deadline: float
-) -> records.Run:
-    """One attempt of rank 0: go on from the newest checkpoint, and close the run if it ends."""
-    described = _described(module, calibration)
+) -> Run:
+    """One attempt of rank 0: resume from the newest checkpoint, and record the run if it ends."""
+    description = _description(module, calibration)
     start, no_trunk = None, ""
     try:
         start = _resume(module, scratch, record)
     except branch.NoTrunk as reason:
         no_trunk = str(reason)
     with Log(scratch) as log, Ledger(scratch, log.attempt) as ledger:
-        log.write(records.Header(attempt=log.attempt, start_update=module.updates, **described))
-        boundary = Boundary(module.cell, Writer(log, ledger), start, deadline)
-        if start and module.decay:
-            fixed = branch.fixed_end(ledger, start[0], module.decay.end)
-            module.decay = replace(module.decay, end=fixed)
+        log.write(Header(attempt=log.attempt, start_update=module.updates, **description))
+        callback = TrainingCallback(module.cell, Writer(log, ledger), start, deadline)
+        if start and isinstance(module.rates, Decay):
+            end_update = branch.fixed_end(ledger, start[0], module.rates.end)
+            module.rates = replace(module.rates, end=end_update)
         if no_trunk:
-            boundary.end("no_trunk", no_trunk)
+            callback.end("no_trunk", no_trunk)
         else:
-            _go_on(module, boundary, ledger)
-        end = records.End(
+            _continue(module, callback, ledger)
+        end = End(
             attempt=log.attempt,
             update=module.updates,
-            status=boundary.status,
-            message=boundary.message,
+            status=callback.status,
+            message=callback.message,
             ended=environment.now(),
         )
         log.write(end)
-        if boundary.status not in records.STATUSES:
+        if callback.status not in STATUSES:
             sys.exit(TRY_AGAIN)
-        run = _record(module, boundary, ledger, end, described)
-        with _undisturbed():
+        run = _record(module, callback, ledger, end, description)
+        with _ignoring_sigterm():
             if module.updates:
                 checkpoint.save_weights(record.with_name("model.safetensors"), module.model)
             publish(scratch, record, run)
     return run
 
 
-def _described(module: Training, calibration: Calibration) -> dict[str, Any]:
-    """What the header of an attempt and the record of its run both say."""
+def _description(module: Training, calibration: Calibration) -> dict[str, Any]:
+    """The fields that the header of an attempt and the record of its run share."""
     cell = module.cell
     return {
         "run": cell.run,
@@ -153,80 +153,80 @@ def _described(module: Training, calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def _go_on(module: Training, boundary: Boundary, ledger: Ledger) -> None:
-    """Train on, unless it would be in vain."""
-    if reason := hopeless(entries(ledger.path)):
-        boundary.end("crashed", reason)
-    elif module.updates and boundary.spent(module):
-        boundary.end("done", "")
+def _continue(module: Training, callback: TrainingCallback, ledger: Ledger) -> None:
+    """Train, unless the run has crashed too often or is already complete."""
+    if reason := reason_to_give_up(entries(ledger.path)):
+        callback.end("crashed", reason)
+    elif module.updates and callback.spent(module):
+        callback.end("done", "")
     else:
-        with _accounted(ledger, module, boundary):
-            _fit(boundary, module)
+        with _last_entry(ledger, module, callback):
+            _fit(callback, module)
 
 
 def _record(
     module: Training,
-    boundary: Boundary,
+    callback: TrainingCallback,
     ledger: Ledger,
-    end: records.End,
-    described: dict[str, Any],
-) -> records.Run:
+    end: End,
+    description: dict[str, Any],
+) -> Run:
     """The record of a run that has ended."""
     cell, account = module.cell, ledger.account()
     shard, identity = module.reached()
-    return records.Run(
+    return Run(
         name=cell.name,
         status=end.status,
         message=end.message,
         attempts=end.attempt,
         updates=end.update,
         tokens=end.update * cell.update_tokens,
-        train_seconds=boundary.clock.seconds,
+        train_seconds=callback.clock.seconds,
         attempt_seconds=account.attempt_seconds,
         lost_seconds=account.lost_seconds,
         gpu_hours=account.attempt_seconds * cell.gpus / 3600,
         data={"folder": cell.data.folder, "shard": shard, "id": identity},
         ended=end.ended,
-        **described,
+        **description,
     )
 
 
 @contextmanager
-def _accounted(ledger: Ledger, module: Training, boundary: Boundary) -> Iterator[None]:
-    """Write down what came since the last entry, and whether the attempt failed by itself."""
+def _last_entry(ledger: Ledger, module: Training, callback: TrainingCallback) -> Iterator[None]:
+    """Write the last entry of an attempt into the ledger, which says whether it failed."""
     try:
         yield
     except Exception:
-        ledger.write("failed", module.updates, boundary.clock.seconds)
+        ledger.write("failed", module.updates, callback.clock.seconds)
         raise
-    ledger.write("beat", module.updates, boundary.clock.seconds)
+    ledger.write("beat", module.updates, callback.clock.seconds)
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ask to stop in vain: what is left to do takes less time than to do it again."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _ignoring_sigterm() -> Iterator[None]:
+    """Ignore requests to stop: finishing takes less time than another attempt."""
+    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _resume(
     module: Training, scratch: Path, record: Path
 ) -> tuple[checkpoint.Progress, dict[str, torch.Tensor]] | None:
-    """Put the newest usable checkpoint's weights into the model, and its update number.
+    """Restore weights and update number from the newest usable checkpoint, and return it.
 
     Raises:
-        NoTrunk: This is a branch whose trunk ended before it.
-        UserError: This is a branch and the trunk's checkpoint is broken.
+        NoTrunk: This is a branch whose trunk left no checkpoint for it.
+        UserError: This is a branch and the trunk's checkpoint is damaged.
     """
     cell = module.cell
     expected = checkpoint.Expected(cell.run, cell.update_tokens, module.train_stream.reached)
     start = checkpoint.newest(scratch, expected)
     if cell.branch:
-        trunk = branch.leave(cell, expected, scratch, record)
-        module.decay = branch.decay(cell, trunk[0])
+        trunk = branch.trunk_checkpoint(cell, expected, scratch, record)
+        module.rates = branch.decay(cell, trunk[0])
         start = start or trunk
     if start:
         checkpoint.restore_weights(start[1], module.model)
@@ -234,22 +234,22 @@ def _resume(
     return start
 
 
-def _fit(boundary: Boundary, module: Training) -> None:
-    trainer = lightning.Trainer(callbacks=[boundary], **trainer_options(module.cell))
+def _fit(callback: TrainingCallback, module: Training) -> None:
+    trainer = lightning.Trainer(callbacks=[callback], **trainer_options(module.cell))
     try:
         trainer.fit(module)
     except torch.OutOfMemoryError as error:
-        boundary.end("oom", str(error).split("\n")[0])
+        callback.end("oom", str(error).split("\n")[0])
 
 
 def trainer_options(cell: Cell) -> dict[str, Any]:
-    """What Lightning is left to do: devices, ranks, precision."""
+    """Options of Lightning's trainer, which handles devices, ranks and precision only."""
     return {
         "accelerator": "gpu" if cell.gpus else "cpu",
         "devices": ranks(cell),
         "strategy": DDPStrategy(gradient_as_bucket_view=True) if ranks(cell) > 1 else "auto",
         "precision": "bf16-mixed" if cell.gpus else "32-true",
-        # Lightning would take a Slurm job of one task for one of its own ranks, and refuse.
+        # Without it Lightning takes a Slurm job of one task for one of its own ranks and refuses.
         "plugins": [LightningEnvironment()],
         "max_epochs": 1,
         "use_distributed_sampler": False,
@@ -261,53 +261,50 @@ def trainer_options(cell: Cell) -> dict[str, Any]:
 
 
 def ranks(cell: Cell) -> int:
-    """Processes that train a cell: one a GPU, or one on the CPU."""
+    """Processes that train a cell: one per GPU, or one on the CPU."""
     return max(1, cell.gpus)
 
 
-def _tell(cell: Cell, calibration: Calibration, stream: Stream) -> None:
-    """Say before it starts that a run will pass its data."""
+def _warn_of_too_little_text(cell: Cell, calibration: Calibration, stream: Stream) -> None:
     updates = estimate.budget_updates(cell, calibration.update_seconds)
-    if told := estimate.exhausts(
-        cell, updates, stream.updates(cell.update_tokens) * cell.update_tokens
-    ):
-        print(f"cell {cell.name}: {told}", file=sys.stderr, flush=True)
+    tokens = stream.updates(cell.update_tokens) * cell.update_tokens
+    if warning := estimate.exhausts(cell, updates, tokens):
+        print(f"cell {cell.name}: {warning}", file=sys.stderr, flush=True)
 
 
 def _check(cell: Cell, train: Stream, validation: Stream, record: Path) -> None:
-    """What would only show after hours, or would spoil what is finished."""
+    """Refuse what would fail only after hours, or would overwrite a finished run."""
     if record.exists():
         raise UserError(
-            f"{record} exists, so this run is over; "
-            f"to train it again: python -m lmscaling reset {cell.run}"
+            f"{record} exists, so this run has ended; "
+            f"to train it again, type python -m lmscaling reset {cell.run}"
         )
     if validation.tokens <= cell.validation.tokens:
         raise UserError(
-            f"validation.tokens {cell.validation.tokens} is more than the validation stream's "
-            f"{validation.tokens}; lower it to at most "
-            f"{(validation.tokens - 1) // cell.context * cell.context} "
-            "or give more validation text"
+            f"validation.tokens is {cell.validation.tokens} and the validation stream has "
+            f"{validation.tokens} tokens; lower it to at most "
+            f"{(validation.tokens - 1) // cell.context * cell.context} or add validation text"
         )
     if not train.updates(cell.update_tokens):
         raise UserError(
-            f"update_tokens {cell.update_tokens} is more than the training stream's "
-            f"{train.tokens}; give more training text"
+            f"update_tokens is {cell.update_tokens} and the training stream has {train.tokens} "
+            "tokens; add training text"
         )
-    found = torch.cuda.device_count()
-    if cell.gpus > found:
+    devices = torch.cuda.device_count()
+    if cell.gpus > devices:
         raise UserError(
-            f"cell {cell.name} wants {cell.gpus} gpus and this node has {found}, where all of its "
-            f"ranks must be; set gpus to {found or '0 (the CPU)'} or run it elsewhere"
+            f"cell {cell.name} needs {cell.gpus} gpus on one node and this node has {devices}; "
+            f"set gpus to {devices or '0 (the CPU)'} or run it on another node"
         )
     world = os.environ.get("WORLD_SIZE", "")
     if world.isdigit() and int(world) != ranks(cell):
         raise UserError(
-            f"cell {cell.name} is trained by {ranks(cell)} ranks, which train starts itself, and "
-            f"WORLD_SIZE is {world}; start train once, not through torchrun or the like"
+            f"WORLD_SIZE is {world}, and train starts the {ranks(cell)} ranks of cell {cell.name} "
+            "itself; start train once and without torchrun"
         )
 
 
-def _quiet() -> None:
-    """Lightning's advice on loaders and loggers is about choices made on purpose here."""
+def _silence_lightning() -> None:
+    """Hide Lightning's advice on loaders and loggers, which are used as intended here."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")

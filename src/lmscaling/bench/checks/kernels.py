@@ -163,6 +163,6 @@ def _last_steps(attend: Any, x_BTD: Tensor) -> Tensor:
     _, state = attend.prefill(x_BTD[:, :-STEPS], attend.init_state(B, T))
     made = []
     for x_BD in x_BTD[:, -STEPS:].unbind(1):
-        y_BD, state = attend.step(x_BD, state)
+        y_BD, state = attend.decode_step(x_BD, state)
         made.append(y_BD)
     return torch.stack(made, 1)

@@ -1,9 +1,9 @@
-"""The role of the backward pass that walks in reverse: dk and dv.
+"""The backward kernel that runs in reverse over the tokens: dk and dv.
 
-Queries enter as phi(q) / D: the division is then rounded together with the feature.
+Queries enter as phi(q) / D, so the division is rounded together with the feature.
 """
 
-# What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
+# Triton compiles these functions; its type stubs accept neither tiles nor constants.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 import triton
@@ -70,8 +70,8 @@ def _chunked_backward_kv_kernel(
             f_k = tl.where(m_k, f_k, 0.0)
         b_k = pinned(f_k.to(dtype), PIN)
 
-        # Weights and their slopes are computed transposed, keys along the rows, rather than
-        # transposed in registers.
+        # Weights and their slopes are computed transposed, with keys along the rows, which avoids
+        # a transposition in registers.
         b_a = tl.dot(b_k, tl.trans(b_q), input_precision="ieee")
         b_a = tl.where(m_causal, b_a, 0.0).to(dtype)
         b_s = s.to(dtype)

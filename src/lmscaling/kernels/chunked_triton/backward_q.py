@@ -1,9 +1,9 @@
-"""The role of the backward pass that walks forwards: dq, and the slope of the loss by each D.
+"""The backward kernel that runs forward over the tokens: dq, and dL/dD for the other kernel.
 
-The state is kept transposed, so that z, its mean and both products share one register layout.
+The state is transposed, so that z, its mean and both products share one register layout.
 """
 
-# What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
+# Triton compiles these functions; its type stubs accept neither tiles nor constants.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 
 import triton
@@ -21,7 +21,7 @@ def _chunked_backward_q_kernel(
     PHI: tl.constexpr, EPSILON: tl.constexpr,
     NORMALIZE: tl.constexpr, SEGMENTED: tl.constexpr, PIN: tl.constexpr,
 ):  # fmt: skip
-    """dq of one segment, and e_i = D_i dL/dD_i = -dy_i . y_i for the other role."""
+    """dq of one segment, and e_i = D_i dL/dD_i = -dy_i . y_i for the other kernel."""
     W: tl.constexpr = H * (2 * K + V)
     i_h = tl.program_id(0) % H
     i_p = tl.program_id(0) // H % P
@@ -68,13 +68,13 @@ def _chunked_backward_q_kernel(
 
         b_da = tl.dot(b_dy, tl.trans(b_v), input_precision="ieee")
         if NORMALIZE:
-            # The mean that leaves the least of s; it exists for features of any sign.
+            # The mean that minimizes the rest of s; it exists for features of any sign.
             z = tl.sum(z16, 0) / 16
             zz = tl.sum(z * z, 0)
             c = tl.sum(s * z[None, :], 1) / tl.where(zz > 0, zz, 1.0)
             b_s = (s - c[:, None] * z[None, :]).to(dtype)
             dy_c = tl.sum(b_dy.to(tl.float32) * c[None, :], 1)
-            # Before the first chunk there is no state and no mean: each row takes its own.
+            # The first chunk has no state and no mean, so each row uses its own.
             inside = tl.sum(tl.where(m_causal, b_da, 0.0), 1) / (o_c + 1)
             centre = tl.where(zz > 0, dy_c, inside)
             b_da -= centre[:, None]
@@ -84,7 +84,7 @@ def _chunked_backward_q_kernel(
         b_dq = tl.dot(b_dy, b_s, input_precision="ieee")
         b_dq = tl.dot(b_da, b_k, b_dq, input_precision="ieee")
         if NORMALIZE:
-            # phi(q) . dphi(q) = 0 but for epsilon: a longer query changes no weight.
+            # phi(q) . dphi(q) = 0 up to epsilon, because scaling a query changes no weight.
             reciprocal = tl.load(reciprocal_ptr + o_c, mask=m_c, other=0.0)
             e = (EPSILON * centre - tl.sum(f_q * b_dq, 1)) * reciprocal
             tl.store(e_ptr + o_c, e - centre, mask=m_c)

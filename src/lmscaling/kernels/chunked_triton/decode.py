@@ -1,12 +1,12 @@
-"""One token of linear attention: its state is updated in place and read in the same kernel.
+"""One token of linear attention: one kernel updates the state in place and reads it.
 
-A program owns the whole state of a head, in float32. Two programs that share a head would race on
-the sum of keys.
+A program owns the complete state of a head, in float32. Two programs for one head would race on the
+sum of keys.
 
 Legend: B batch, H heads, K key width, V value width.
 """
 
-# What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
+# Triton compiles these functions; its type stubs accept neither tiles nor constants.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 from typing import Any
@@ -38,7 +38,7 @@ def _decode_kernel(
     b_v = tl.load(v_ptr + i_b * stride_vb + i_h * stride_vh + o_v, mask=m_v, other=0.0)
     dtype = b_v.dtype
     EXACT: tl.constexpr = dtype == tl.float32
-    # Rounded as the other kernels round, so that a state can pass from one to the other.
+    # Rounded as in the other kernels, so that they can exchange states.
     f_q = feature(b_q.to(tl.float32), PHI, EXACT).to(dtype).to(tl.float32)
     f_k = feature(b_k.to(tl.float32), PHI, EXACT).to(dtype).to(tl.float32)
     kv_ptr += i_bh * (K * V) + o_k[:, None] * V + o_v[None, :]
@@ -65,7 +65,7 @@ def step(
     feature_map: str,
     normalize: bool,
 ) -> Tensor:
-    """The next token's ``y_BHV`` in the dtype of ``v``; its state is added in place, no gradient.
+    """The next token's ``y_BHV`` in the dtype of ``v``; updates the state in place, no gradient.
 
     Args:
         q_BHK: Query of the token; like k and v float32 or bfloat16, its last axis contiguous.
@@ -78,7 +78,7 @@ def step(
         normalize: Whether to divide by the sum of weights.
 
     Raises:
-        ValueError: The feature map is not known.
+        ValueError: The feature map is unknown.
 
     Cost:
         The state is read and written once, ``8 B H K V`` bytes; one launch.

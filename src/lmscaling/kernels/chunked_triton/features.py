@@ -1,10 +1,10 @@
-"""Feature maps inside a kernel, and what every kernel asks of its operands.
+"""Feature maps inside a kernel, and helpers for the operands of its products.
 
 A feature is computed in float32 and rounded once. The slope is a function of the feature, as in
-``kernels/feature_maps.py``, so that the argument need not be kept.
+``kernels/feature_maps.py``, so that the argument does not have to be kept.
 """
 
-# What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
+# Triton compiles these functions; its type stubs accept neither tiles nor constants.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 import triton
@@ -18,7 +18,7 @@ def _log1p_of_exp(x, EXACT: tl.constexpr):
     """``log(1 + exp(x))`` for x <= 0."""
     e = tl.exp2(x * LOG2_E)
     if EXACT:
-        # What 1 + e rounds away is made good by the factor: relative error of two roundings.
+        # The factor corrects the rounding of 1 + e: the relative error is that of two roundings.
         u = 1.0 + e
         r = tl.where(u == 1.0, e, tl.log(u) * (e / tl.where(u == 1.0, 1.0, u - 1.0)))
     else:
@@ -64,8 +64,8 @@ def slope(f, PHI: tl.constexpr):
 def pinned(x, PIN: tl.constexpr):
     """The same value, 16 bits wide, opaque to the compiler.
 
-    Without it a feature is computed once per register layout that a product asks for. The
-    interpreter cannot run assembly: PIN is off there, and for float32.
+    Without it, a feature is recomputed for each register layout that a product needs. The
+    interpreter cannot run assembly, so PIN is off there, and for float32.
     """
     if PIN:
         x = tl.inline_asm_elementwise(
@@ -76,9 +76,9 @@ def pinned(x, PIN: tl.constexpr):
 
 @triton.jit
 def high_and_low(x, y, AXIS: tl.constexpr):
-    """x in y's dtype along 16 rows or columns: eight of its rounding, eight of what that left.
+    """x in y's dtype in 16 rows or columns: eight hold x rounded, eight hold the remainder.
 
-    The sum of a product over all 16 is then eight times the product with x to 16 bits at least.
+    The sum of a product over all 16 is then eight times the product with x, to at least 16 bits.
     """
     high = x.to(y.dtype)
     low = (x - high.to(tl.float32)).to(y.dtype)

@@ -1,10 +1,10 @@
 """The forward kernel: one pass over q, k and v.
 
-Tensor cores also sum the weights: z is kept in 16 equal columns, the product of phi(k)^T and a tile
-of ones, so that no feature is used outside a product and each is computed once.
+Tensor cores also sum the weights. z has 16 equal columns, the product of phi(k)^T and a tile of
+ones, so that features are used in products only and each is computed once.
 """
 
-# What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
+# Triton compiles these functions; its type stubs accept neither tiles nor constants.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 import triton
@@ -67,7 +67,7 @@ def _chunked_forward_kernel(
         b_y = tl.dot(b_q, s.to(dtype), input_precision="ieee")
         b_y = tl.dot(b_a, b_v, b_y, input_precision="ieee")
         if NORMALIZE:
-            # The rounded weights are summed, so that the weights used have sum one.
+            # The sum is that of the rounded weights, so that the weights in use have sum one.
             inside = tl.sum(tl.dot(b_a, ones, input_precision="ieee"), 1) / 16
             before = tl.dot(b_q, high_and_low(z, b_q, 1), input_precision="ieee")
             reciprocal = 1.0 / (inside + tl.sum(before, 1) / 8 + EPSILON)

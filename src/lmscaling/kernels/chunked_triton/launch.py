@@ -1,4 +1,4 @@
-"""Launch the kernels of one call, or say what they would be compiled with."""
+"""Launch the kernels of one call, or list what to compile without a device."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
 
 @dataclass(frozen=True, kw_only=True)
 class Build:
-    """What a kernel is compiled from; enough to compile it for a device that is not there."""
+    """Everything needed to compile a kernel for a device that is absent."""
 
     kernel: Any
     signature: dict[str, str]
-    """Type of each argument that is no constant. Pointers and strides are multiples of 16."""
+    """Type of each argument that is not a constant. Pointers and strides are multiples of 16."""
     constants: dict[str, Any]
     warps: int
     stages: int
@@ -39,12 +39,12 @@ def builds(shape: Shape, dtype: torch.dtype, plan: Plan) -> list[Build]:
     ]
     if plan.segments > 1:
         kernels += [(_sums_forward_kernel, plan.sums), (_sums_backward_kernel, plan.sums)]
-    made = []
+    result = []
     for kernel, config in kernels:
         constants = _constants(kernel, shape, config, plan.segments, dtype == torch.bfloat16)
         arguments = [name for name in kernel.arg_names if name not in constants]
         signature = {name: _type(name, dtype) for name in arguments}
-        made.append(
+        result.append(
             Build(
                 kernel=kernel,
                 signature=signature,
@@ -53,11 +53,11 @@ def builds(shape: Shape, dtype: torch.dtype, plan: Plan) -> list[Build]:
                 stages=config.stages,
             )
         )
-    return made
+    return result
 
 
 def forward(qkv_BTW: Tensor, shape: Shape, plan: Plan) -> tuple[Tensor, Tensor]:
-    """y_BTHV, and 1/D in float32, ``[B, H, T]``, or no elements where nothing is divided."""
+    """y_BTHV, and 1/D in float32, ``[B, H, T]``, without elements if not normalized."""
     B, T, W = qkv_BTW.shape
     assert shape.heads * (2 * shape.key + shape.value) == W
     assert qkv_BTW.stride(2) == 1
@@ -73,7 +73,7 @@ def forward(qkv_BTW: Tensor, shape: Shape, plan: Plan) -> tuple[Tensor, Tensor]:
 def backward(
     qkv_BTW: Tensor, dy_BTHV: Tensor, reciprocal_BHT: Tensor, shape: Shape, plan: Plan
 ) -> Tensor:
-    """The gradient of ``qkv_BTW``, packed."""
+    """The gradient with respect to ``qkv_BTW``, packed."""
     dqkv_BTW = torch.empty_like(qkv_BTW, memory_format=torch.contiguous_format)
     e_BHT = torch.empty_like(reciprocal_BHT)
     given = (dy_BTHV.contiguous(), reciprocal_BHT, e_BHT)
@@ -95,7 +95,7 @@ def state(qkv_BTW: Tensor, shape: Shape, plan: Plan) -> tuple[Tensor, Tensor]:
 
 
 def _before(qkv_BTW: Tensor, shape: Shape, plan: Plan) -> tuple[Tensor, Tensor]:
-    """The state before each segment; of one segment it is zero and not read."""
+    """The state before each segment; a single segment does not read it."""
     if plan.segments == 1:
         return _unread(qkv_BTW)
     kv_BHPKV, k_BHPK = _empty_sums(qkv_BTW, shape, plan)
@@ -106,7 +106,7 @@ def _before(qkv_BTW: Tensor, shape: Shape, plan: Plan) -> tuple[Tensor, Tensor]:
 def _after(
     qkv_BTW: Tensor, given: tuple[Tensor, ...], shape: Shape, plan: Plan
 ) -> tuple[Tensor, Tensor]:
-    """The state that the segments behind each leave in reverse."""
+    """The state after each segment, summed in reverse."""
     if plan.segments == 1:
         return _unread(qkv_BTW)
     kv_BHPKV, k_BHPK = _empty_sums(qkv_BTW, shape, plan)
@@ -120,14 +120,14 @@ def _unread(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _exclusive(sums_BHP: Tensor) -> Tensor:
-    """At each segment the sum over those before it; exactly zero at the first."""
+    """For each segment, the sum over earlier segments; exactly zero for the first."""
     before_BHP = torch.zeros_like(sums_BHP)
     torch.cumsum(sums_BHP[:, :, :-1], 2, out=before_BHP[:, :, 1:])
     return before_BHP
 
 
 def _empty_sums(qkv_BTW: Tensor, shape: Shape, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Room for a state of each segment, its widths padded as in registers."""
+    """Memory for the states of all segments, with widths padded as in registers."""
     leading = (qkv_BTW.shape[0], shape.heads, plan.segments)
     key, value = block(shape.key), block(shape.value)
     kv_BHPKV = qkv_BTW.new_empty(*leading, key, value, dtype=torch.float32)
@@ -137,7 +137,7 @@ def _empty_sums(qkv_BTW: Tensor, shape: Shape, plan: Plan) -> tuple[Tensor, Tens
 def _launch(
     kernel: Any, config: Config, shape: Shape, plan: Plan, qkv_BTW: Tensor, *rest: Tensor
 ) -> None:
-    """One program for each segment of each head of each sequence, heads side by side."""
+    """Launch one program per segment, head and sequence; heads vary fastest."""
     B, T, _ = qkv_BTW.shape
     pin = qkv_BTW.is_cuda and qkv_BTW.dtype == torch.bfloat16
     with torch.cuda.device_of(qkv_BTW):
@@ -151,7 +151,7 @@ def _launch(
 def _constants(
     kernel: Any, shape: Shape, config: Config, segments: int, pin: bool
 ) -> dict[str, Any]:
-    """Those constants that a kernel has."""
+    """The constants that a kernel takes."""
     every = {
         "H": shape.heads,
         "K": shape.key,
@@ -180,8 +180,8 @@ def offline_cases(
 ) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]]:
     """What benchmarks/offline.py compiles for an architecture, numbered as in ``sm_90``.
 
-    Yields name, kernel, types of the arguments, constants, warps, stages, and which arguments are
-    multiples of 16, beside every pointer.
+    Yields name, kernel, types of the arguments, constants, warps, stages, and the arguments that
+    are multiples of 16 in addition to the pointers.
     """
     for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 64)):
         shape = Shape(heads=12, key=width, value=width, feature_map="softplus", normalize=True)
@@ -190,5 +190,5 @@ def offline_cases(
             strides = [n for n in build.signature if n.startswith("stride_")]
             name = build.kernel.__name__.strip("_").removesuffix("_kernel")
             short = POINTERS[dtype].removeprefix("*")
-            made = (build.kernel, build.signature, build.constants, build.warps, build.stages)
-            yield f"{name}_{short}_{width}", *made, strides
+            case = (build.kernel, build.signature, build.constants, build.warps, build.stages)
+            yield f"{name}_{short}_{width}", *case, strides

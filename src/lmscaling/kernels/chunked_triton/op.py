@@ -1,9 +1,9 @@
-"""Linear attention as one operator of PyTorch, which autograd and ``torch.compile`` know.
+"""Linear attention as a PyTorch operator, for autograd and ``torch.compile``.
 
-The operator takes queries, keys and values packed in one row and returns one packed gradient:
-views of a projection go in and come back without a copy. Triton is loaded when it runs.
+The operator takes packed queries, keys and values and returns one packed gradient, so neither needs
+a copy. Triton is loaded when it runs.
 
-Legend: see ``kernels/fused/__init__.py``.
+Legend: see ``kernels/chunked_triton/__init__.py``.
 """
 
 from typing import Any
@@ -15,11 +15,11 @@ from lmscaling.kernels.chunked_triton.plan import Shape, choose
 
 DTYPES = (torch.float32, torch.bfloat16)
 WIDEST = 128
-"""Widest key or value: the state of a head must fit in registers."""
+"""Largest width of keys and values: the state of a head must fit in registers."""
 
 
 def takes(dtype: torch.dtype, key: int, value: int) -> bool:
-    """Whether the kernels exist for a dtype and widths."""
+    """Whether the kernels support a dtype and widths."""
     return dtype in DTYPES and max(key, value) <= WIDEST
 
 
@@ -32,19 +32,20 @@ def chunked(
     Args:
         qkv_BTW: Rows of ``heads`` queries, ``heads`` keys and ``heads`` values; float32 or
             bfloat16; any strides but the last, which is 1.
-        heads: Heads.
-        key: Width of a query or key; that of a value is what is left of a row.
+        heads: Number of heads.
+        key: Width of a query or key; the rest of a row is values.
         feature_map: A name of ``feature_maps.FEATURE_MAPS``.
         normalize: Divide by the sum of weights.
 
     Returns:
         ``y_BTHV``, and for the backward pass the reciprocal sums of weights, ``[B, H, T]`` in
-        float32; without ``normalize`` they have no elements. No gradient flows through them.
+        float32, which have no elements without ``normalize``. No gradient flows through them.
 
     Cost:
-        ``4 B H T (C + K) V`` FLOPs at K = V. Bytes: one reading of ``qkv_BTW``, one writing of y.
-        Backward ``10 B H T (C + K) V``; ``qkv_BTW`` and dy are read twice, the gradient written
-        once. Cut in segments, keys and values are read once more, and queries and dy backward.
+        ``4 B H T (C + K) V`` FLOPs at K = V. ``qkv_BTW`` is read once and y written once.
+        Backward ``10 B H T (C + K) V``; ``qkv_BTW`` and dy are read twice, the gradient is written
+        once. With segments, the forward pass reads keys and values again, and the backward pass
+        also queries and dy.
     """
     from lmscaling.kernels.chunked_triton import launch
 
@@ -62,7 +63,7 @@ def chunked_backward(
     feature_map: str,
     normalize: bool,
 ) -> Tensor:
-    """The gradient of ``qkv_BTW`` by the loss, packed and contiguous."""
+    """The gradient of the loss with respect to ``qkv_BTW``, packed and contiguous."""
     from lmscaling.kernels.chunked_triton import launch
 
     shape = _shape(qkv_BTW, heads, key, feature_map, normalize)

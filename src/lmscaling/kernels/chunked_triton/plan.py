@@ -1,7 +1,7 @@
-"""What runs for which shape on which device: chunk, warps, stages of each kernel, and segments.
+"""The launch options of every kernel and the number of segments, by shape and device.
 
-Nothing is tuned at run time: the plan is a function of what is asked for and of ``tuned.json``,
-with a default that compiles everywhere, so that two runs of one study run the same kernels.
+Nothing is tuned at run time. The plan depends only on the call and on ``tuned.json``, with a
+default that compiles everywhere, so that all runs of a study use the same kernels.
 """
 
 from dataclasses import dataclass, field, replace
@@ -13,14 +13,14 @@ from lmscaling.kernels.chunked_triton import tuned
 from lmscaling.kernels.chunked_triton.config import Config
 
 PROGRAMS_PER_PROCESSOR = 2
-"""Programs of 128 threads with up to 255 registers each that one multiprocessor holds."""
+"""Programs of 128 threads with up to 255 registers each that fit on one multiprocessor."""
 SEGMENT_TOKENS = 512
-"""A segment is not cut shorter: its state in float32 is as long as 128 rows of k and v in bf16."""
+"""Minimum length of a segment, whose float32 state is as large as 128 rows of k and v in bf16."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a kernel computes."""
+    """The sizes and options of the function to compute."""
 
     heads: int
     key: int
@@ -33,23 +33,23 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How the kernels of one call run."""
+    """The launch options of all kernels of one call."""
 
     forward: Config = field(default_factory=Config)
     backward_q: Config = field(default_factory=Config)
     backward_kv: Config = field(default_factory=Config)
     sums: Config = field(default_factory=Config)
     segments: int = 1
-    """Parts in which a sequence is cut, each with a program of its own."""
+    """Parts of a sequence that separate programs process."""
 
     def segment_tokens(self, T: int) -> int:
-        """Tokens of every segment but the last: whole chunks of every kernel."""
+        """Tokens of every segment except the last: a multiple of every kernel's chunk."""
         chunk = max(c.chunk for c in (self.forward, self.backward_q, self.backward_kv, self.sums))
         return -(-T // (self.segments * chunk)) * chunk
 
 
 SAFE = Config(chunk=16, warps=8, stages=1)
-"""Compiles for every width, dtype and architecture; slow where registers spill."""
+"""Compiles for every width, dtype and architecture, but is slow if registers spill."""
 
 TABLE = {
     # (tensor cores, dtype, padded width): forward, backward_q, backward_kv
@@ -70,12 +70,12 @@ TABLE = {
     ),
     ("warp", torch.bfloat16, 128): (Config(chunk=32, warps=8), SAFE, SAFE),
 }
-"""Chosen by compiling for absent devices with Triton 3.9: no spills below width 128, few at 128
-with warpgroups; not by timing. float32 multiplies without tensor cores and takes what is safe."""
+"""Chosen by compiling for absent devices with Triton 3.9, not by timing: no spills below width 128,
+few at 128 with warpgroups. float32 does not use tensor cores and uses ``SAFE``."""
 
 
 def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
-    """The plan on the device that holds a tensor."""
+    """The plan for the device of a tensor."""
     if not qkv_BTW.is_cuda:
         return Plan()
     B, T, _ = qkv_BTW.shape
@@ -98,7 +98,7 @@ def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
 
 
 def configured(architecture: int, dtype: torch.dtype, shape: Shape, segments: int = 1) -> Plan:
-    """The plan of an architecture, numbered as in ``sm_90``, where nothing was measured."""
+    """The plan for an architecture, numbered as in ``sm_90``, without measurements."""
     cores = "warpgroup" if architecture // 10 in (9, 10) else "warp"
     width = block(max(shape.key, shape.value))
     forward, backward_q, backward_kv = TABLE.get((cores, dtype, width), (SAFE, SAFE, SAFE))
@@ -112,5 +112,5 @@ def configured(architecture: int, dtype: torch.dtype, shape: Shape, segments: in
 
 
 def block(width: int) -> int:
-    """The power of two that holds a width; a product takes no less than 16."""
+    """The smallest power of two that is not below a width; products need at least 16."""
     return max(16, 1 << (width - 1).bit_length())

@@ -1,6 +1,6 @@
-"""Sums over whole segments: the state before or after each, or at the end of a prompt."""
+"""Sums over segments, for the state before or after each, or at the end of a prompt."""
 
-# What a kernel calls is compiled by Triton; its stubs take neither tiles nor constants.
+# Triton compiles these functions; its type stubs accept neither tiles nor constants.
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
 import triton

@@ -1,8 +1,8 @@
-"""Configurations that were measured on a device, kept beside the code in ``tuned.json``.
+"""Launch options that were measured on a device, stored in ``tuned.json`` beside the code.
 
-``python -m lmscaling tune kernels`` writes them, and only those that computed the right numbers.
-Nothing is measured when a kernel runs: the entry of the same architecture, dtype and width whose
-heads and tokens are nearest is taken, else the table of ``plan.py``.
+``python -m lmscaling tune kernels`` writes them after it has checked the results. A kernel uses the
+entry of the same architecture, dtype and width whose heads and tokens are nearest, or the table of
+``plan.py`` if there is none.
 """
 
 import json
@@ -18,7 +18,7 @@ TUNED = Path(__file__).with_name("tuned.json")
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What was fastest at one point."""
+    """The fastest options for one shape."""
 
     architecture: int
     """Numbered as in ``sm_90``."""
@@ -26,7 +26,7 @@ class Entry:
     width: int
     """Padded width of keys and values."""
     heads: int
-    """Heads of all sequences."""
+    """Heads, over all sequences."""
     tokens: int
     forward: Config
     backward_q: Config
@@ -37,12 +37,12 @@ class Entry:
     triton: str
 
     def distance(self, heads: int, tokens: int) -> float:
-        """How far another call is, in doublings."""
+        """Distance to another call, in doublings of heads and tokens."""
         return abs(math.log2(self.heads / heads)) + abs(math.log2(self.tokens / tokens))
 
 
 def read(path: Path = TUNED) -> list[Entry]:
-    """The entries of a file; none if it is not there."""
+    """The entries of a file; empty if it does not exist."""
     if not path.is_file():
         return []
     roles = ("forward", "backward_q", "backward_kv")
@@ -54,14 +54,14 @@ def read(path: Path = TUNED) -> list[Entry]:
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """Those that come with the code, read once."""
+    """The entries of ``tuned.json``, read once."""
     return tuple(read())
 
 
 def find(
     known: tuple[Entry, ...], architecture: int, dtype: str, width: int, heads: int, tokens: int
 ) -> Entry | None:
-    """The entry nearest to a call, or None if its kind was never measured."""
+    """The entry nearest to a call, or None if its architecture, dtype and width have none."""
     kind = (architecture, dtype, width)
     same = [e for e in known if (e.architecture, e.dtype, e.width) == kind]
     return min(same, key=lambda e: e.distance(heads, tokens), default=None)

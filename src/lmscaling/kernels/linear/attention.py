@@ -1,7 +1,7 @@
 """Linear attention token by token: the definition, written as two loops.
 
-For each token, and for each token up to it: weigh its value, add it up, and divide at the end. Slow
-enough that nobody should train with it; every other file computes the same.
+Each token sums the weighted values of all tokens up to itself and divides at the end. This is too
+slow for training; all other files compute the same function.
 
 Legend: B batch, T tokens, H heads, K key width, V value width.
 
@@ -15,18 +15,18 @@ from lmscaling.kernels import at_least_float32, check
 from lmscaling.kernels.feature_maps import find
 
 
-@torch.compiler.disable(reason="a compiler would write out the loop over tokens")
+@torch.compiler.disable(reason="a compiler would unroll the loop over tokens")
 def attend(
     q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str, normalize: bool
 ) -> Tensor:
-    """Linear attention; the contract stands in ``kernels/__init__.py``.
+    """Linear attention; the contract is in ``kernels/__init__.py``.
 
     Raises:
-        ValueError: The arguments do not fit, or the feature map is not known.
+        ValueError: The arguments do not match, or the feature map is unknown.
 
     Cost:
         ``B H T^2 (K + V)`` FLOPs forward; each pair of tokens reads one key and one value,
-        ``2 B H T^2 (K + V)`` bytes in float32. Autograd keeps as much.
+        ``2 B H T^2 (K + V)`` bytes in float32. Autograd keeps the same amount.
     """
     check(q_BTHK, k_BTHK, v_BTHV)
     phi = find(feature_map)

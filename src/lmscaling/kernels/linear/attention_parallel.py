@@ -1,11 +1,11 @@
-"""Linear attention through all pairs of tokens, tile by tile: flash attention less the exponential.
+"""Linear attention over all pairs of tokens in tiles: flash attention without the exponential.
 
-On a GPU in Triton (``kernels/quadratic``); elsewhere, and in float64, a masked product in PyTorch.
+Triton on a GPU (``kernels/tiled_triton``); elsewhere, and in float64, a masked product in PyTorch.
 
 Cost:
     ``B H T^2 (K + V)`` FLOPs forward and ``3 B H T^2 (K + V)`` backward, causal half counted;
-    beside the result ``4 B H T (V + 1)`` bytes if normalised, and features while it runs. The
-    masked product takes ``B H T^2`` elements.
+    in addition to the result ``4 B H T (V + 1)`` bytes if normalized, and temporarily the features.
+    The masked product takes ``B H T^2`` elements.
 """
 
 import torch

@@ -1,7 +1,7 @@
-"""Linear attention as softmax attention was computed once: one T x T matrix of weights in memory.
+"""Linear attention with the T x T matrix of weights in memory, as before flash attention.
 
-All weights are one matrix product, those of later tokens are set to zero, and a second product
-mixes the values.
+One matrix product computes all weights, those of later tokens are set to zero, and a second product
+multiplies the values.
 
 Legend: B batch, T tokens, H heads, K key width, V value width.
 
@@ -17,13 +17,13 @@ from lmscaling.kernels.feature_maps import find
 def attend(
     q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str, normalize: bool
 ) -> Tensor:
-    """Linear attention; the contract stands in ``kernels/__init__.py``.
+    """Linear attention; the contract is in ``kernels/__init__.py``.
 
     Raises:
-        ValueError: The arguments do not fit, or the feature map is not known.
+        ValueError: The arguments do not match, or the feature map is unknown.
 
     Cost:
-        ``2 B H T^2 (K + V)`` FLOPs forward: the half that is masked is computed too. The weights
+        ``2 B H T^2 (K + V)`` FLOPs forward, because the masked half is computed, too. The weights
         are ``B H T^2`` float32, written twice and read twice; autograd keeps them.
     """
     check(q_BTHK, k_BTHK, v_BTHV)

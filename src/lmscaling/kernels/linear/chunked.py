@@ -1,7 +1,7 @@
-"""Chunked and fused: Triton kernels on CUDA tensors, plain PyTorch on others.
+"""Linear attention in chunks: fused Triton kernels on CUDA tensors, plain PyTorch on others.
 
-Queries, keys and values that are views of one projection are read where they lie, and their
-gradient is written in one piece; others are packed first.
+Queries, keys and values that are views of one projection are read without a copy, and their
+gradient is written as one tensor; others are packed first.
 
 Legend: see ``kernels/__init__.py``; W = H (2 K + V) is the width of a packed row.
 """
@@ -26,14 +26,14 @@ def attend(
     normalize: bool,
     chunk: int = CHUNK,
 ) -> Tensor:
-    """Linear attention; the contract stands in ``kernels/__init__.py``.
+    """Linear attention; the contract is in ``kernels/__init__.py``.
 
-    The kernels take float32 and bfloat16 and widths up to 128. Anything else, and every tensor
-    that is not on a CUDA device, is computed in plain PyTorch, with ``chunk`` tokens a chunk; the
-    kernels have a table of their own.
+    The kernels support float32, bfloat16 and widths up to 128. Everything else, and every tensor
+    that is not on a CUDA device, is computed in plain PyTorch with ``chunk`` tokens per chunk; the
+    kernels have their own table of chunk sizes.
 
     Raises:
-        ValueError: The arguments do not fit, the feature map is not known, or the chunk is no
+        ValueError: The arguments do not match, the feature map is unknown, or the chunk is not a
             power of two.
     """
     kernels.check(q_BTHK, k_BTHK, v_BTHV)
@@ -49,7 +49,7 @@ def attend(
 def attend_packed(
     qkv_BTW: Tensor, heads: int, feature_map: str, normalize: bool, chunk: int = CHUNK
 ) -> Tensor:
-    """The same of a projection ``[B, T, 3 H K]`` as it is, also where ``torch.compile`` traces.
+    """``attend`` of a packed projection ``[B, T, 3 H K]``, without a copy under ``torch.compile``.
 
     Raises:
         ValueError: As ``attend``.
@@ -63,10 +63,10 @@ def attend_packed(
 
 
 def packed(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:
-    """Rows of queries, keys, values, ``[B, T, W]``: what the three are views of, else a copy.
+    """Rows of queries, keys, values, ``[B, T, W]``: the tensor of which they are views, or a copy.
 
-    While ``torch.compile`` traces it is a copy, since offsets into memory cannot be traced; who has
-    the projection calls ``attend_packed``.
+    Under ``torch.compile`` it is always a copy, because memory offsets cannot be traced; callers
+    that have the projection use ``attend_packed``.
     """
     arguments = (q_BTHK, k_BTHK, v_BTHV)
     widths = [x.shape[2] * x.shape[3] for x in arguments]
@@ -78,7 +78,7 @@ def packed(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:
         and base is k_BTHK._base
         and base.is_contiguous()
         and base.numel() == math.prod(shape)
-        # Views that became leaves of their own must get their gradient, not what they look into.
+        # A view that is a leaf must receive its own gradient, which its base would not pass on.
         and all(x.requires_grad == base.requires_grad for x in arguments)
         and not any(x.requires_grad and x.is_leaf for x in arguments)
     ):
@@ -89,6 +89,6 @@ def packed(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:
 
 
 def _same(x: Tensor, y: Tensor) -> bool:
-    """Whether two views of one tensor, of one shape, are the same elements."""
+    """Whether two views with the same base and shape have the same elements."""
     strides = zip(x.shape, x.stride(), y.stride(), strict=True)
     return x.storage_offset() == y.storage_offset() and all(n == 1 or a == b for n, a, b in strides)

@@ -1,8 +1,8 @@
 """Linear attention chunk by chunk in plain PyTorch, with the state of every chunk in memory.
 
-The sequence is cut into chunks of C tokens. Inside a chunk the sum is a masked C x C product; all
-earlier chunks enter through one K x V state, the cumulative sum of what each chunk adds, so the
-cost grows linearly with T. The normaliser is one more column of V, of ones.
+The sequence is cut into chunks of C tokens. Within a chunk, the sum is a masked C x C product. All
+earlier chunks contribute through one K x V state, the cumulative sum over chunks, so the cost grows
+linearly with T. The sum of weights is computed as an additional column of V, of ones.
 
 Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, N chunks.
 
@@ -19,7 +19,7 @@ from lmscaling.kernels import at_least_float32, check
 from lmscaling.kernels.feature_maps import find
 
 CHUNK = 64
-"""Tokens per chunk: the C x C product and the state then cost about the same at head width 64."""
+"""Tokens per chunk. At head width 64, the C x C product and the state cost about the same."""
 
 
 def attend(
@@ -30,7 +30,7 @@ def attend(
     normalize: bool,
     chunk: int = CHUNK,
 ) -> Tensor:
-    """Linear attention; the contract stands in ``kernels/__init__.py``.
+    """Linear attention; the contract is in ``kernels/__init__.py``.
 
     Args:
         q_BTHK: Queries.
@@ -41,7 +41,7 @@ def attend(
         chunk: Tokens per chunk, a power of two; T need not be a multiple.
 
     Raises:
-        ValueError: The arguments do not fit, the feature map is not known, or the chunk is no
+        ValueError: The arguments do not match, the feature map is unknown, or the chunk is not a
             power of two.
 
     Cost:
@@ -61,7 +61,7 @@ def attend(
 
 
 def check_chunk(chunk: int) -> None:
-    """Raise ValueError for a chunk that is no power of two."""
+    """Raise ValueError if the chunk is not a power of two."""
     if chunk < 1 or chunk & (chunk - 1):
         nearest = 2 ** round(math.log2(max(chunk, 1)))
         raise ValueError(f"chunk is {chunk}; allowed: powers of two; nearest is {nearest}")
@@ -72,14 +72,14 @@ def _weighted_sum(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, chunk: int) ->
     T = q_BTHK.shape[1]
     q, k, v = (_cut(x, min(chunk, T)) for x in (q_BTHK, k_BTHK, v_BTHV))  # [B, H, N, C, .]
     added_BHNKV = k.transpose(-1, -2) @ v
-    # What the chunks before have left. To subtract what this one adds from the whole sum would let
-    # the rounding of an output depend on later tokens of its chunk.
+    # The state before each chunk. Subtracting a chunk's contribution from the inclusive sum would
+    # make the rounding of an output depend on later tokens of its chunk.
     state_BHNKV = F.pad(added_BHNKV.cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))
     sums = (q @ k.transpose(-1, -2)).tril() @ v + q @ state_BHNKV
     return sums.flatten(2, 3)[:, :, :T].transpose(1, 2)
 
 
 def _cut(x_BTHX: Tensor, chunk: int) -> Tensor:
-    """[B, T, H, X] to [B, H, N, C, X]; zeros fill the last chunk and add nothing to any sum."""
+    """[B, T, H, X] to [B, H, N, C, X]; zeros, which change no sum, fill the last chunk."""
     T = x_BTHX.shape[1]
     return F.pad(x_BTHX.transpose(1, 2), (0, 0, 0, -T % chunk)).unflatten(2, (-1, chunk))

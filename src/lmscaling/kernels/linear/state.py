@@ -1,8 +1,8 @@
-"""Linear attention as a recurrence: one loop over tokens that carries a K x V state.
+"""Linear attention as a recurrence: a loop over tokens with a K x V state.
 
 ``S_t = S_{t-1} + phi(k_t) v_t^T`` and ``z_t = z_{t-1} + phi(k_t)``; a token's output is
-``phi(q_t) S_t``, divided by ``phi(q_t) . z_t``. The cost is linear in T, but no two tokens are
-computed at the same time.
+``phi(q_t) S_t``, divided by ``phi(q_t) . z_t``. The cost is linear in T, but tokens are computed
+one after another.
 
 Legend: B batch, T tokens, H heads, K key width, V value width.
 
@@ -16,14 +16,14 @@ from lmscaling.kernels import at_least_float32, check
 from lmscaling.kernels.feature_maps import find
 
 
-@torch.compiler.disable(reason="a compiler would write out the loop over tokens")
+@torch.compiler.disable(reason="a compiler would unroll the loop over tokens")
 def attend(
     q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str, normalize: bool
 ) -> Tensor:
-    """Linear attention; the contract stands in ``kernels/__init__.py``.
+    """Linear attention; the contract is in ``kernels/__init__.py``.
 
     Raises:
-        ValueError: The arguments do not fit, or the feature map is not known.
+        ValueError: The arguments do not match, or the feature map is unknown.
 
     Cost:
         ``4 B H T K V`` FLOPs forward. Each token reads and writes the state, ``8 B H T K V`` bytes

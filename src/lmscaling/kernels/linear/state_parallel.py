@@ -1,7 +1,7 @@
-"""Linear attention with the states of all tokens at once: outer products and a cumulative sum.
+"""Linear attention with the states of all tokens in memory: outer products, then a cumulative sum.
 
 The recurrence of ``state.py`` without its loop: all ``phi(k_t) v_t^T`` are written to memory, a
-cumulative sum makes them states, and each query reads its own. Few operations, much memory.
+cumulative sum turns them into states, and each query reads its own. Few operations, much memory.
 
 Legend: B batch, T tokens, H heads, K key width, V value width.
 
@@ -17,14 +17,14 @@ from lmscaling.kernels.feature_maps import find
 def attend(
     q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str, normalize: bool
 ) -> Tensor:
-    """Linear attention; the contract stands in ``kernels/__init__.py``.
+    """Linear attention; the contract is in ``kernels/__init__.py``.
 
     Raises:
-        ValueError: The arguments do not fit, or the feature map is not known.
+        ValueError: The arguments do not match, or the feature map is unknown.
 
     Cost:
-        ``4 B H T K V`` FLOPs forward; ``16 B H T K V`` bytes moved in float32, for the products and
-        the states are each written and read once. Autograd keeps the states.
+        ``4 B H T K V`` FLOPs forward; ``16 B H T K V`` bytes moved in float32, because products and
+        states are each written and read once. Autograd keeps the states.
     """
     check(q_BTHK, k_BTHK, v_BTHV)
     phi = find(feature_map)

@@ -1,4 +1,4 @@
-"""What ``flash.py`` and ``cudnn.py`` share: PyTorch's attention by one of its back ends."""
+"""PyTorch's attention with a chosen back end, for ``flash.py`` and ``cudnn.py``."""
 
 import torch
 import torch.nn.functional as F
@@ -9,11 +9,11 @@ from lmscaling.kernels import check
 
 
 def attend_by(backend: SDPBackend, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:
-    """Causal softmax attention; the back end is forced on a GPU in bfloat16, the only dtype of
-    ours that the back ends there take. The back end of the forward pass has its own backward.
+    """Causal softmax attention. The back end is forced on a GPU in bfloat16, the only one of our
+    dtypes that these back ends support; it also computes the backward pass.
 
     Raises:
-        ValueError: The arguments do not fit.
+        ValueError: The arguments do not match.
     """
     check(q_BTHK, k_BTHK, v_BTHV)
     q_BHTK, k_BHTK, v_BHTV = (x.transpose(1, 2) for x in (q_BTHK, k_BTHK, v_BTHV))

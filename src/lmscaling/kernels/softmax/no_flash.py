@@ -1,4 +1,4 @@
-"""Softmax attention as it was computed before flash attention: a T x T matrix in memory.
+"""Softmax attention with the T x T matrix of weights in memory, as before flash attention.
 
 Legend: B batch, T tokens, H heads, K key width, V value width.
 
@@ -14,16 +14,16 @@ from lmscaling.kernels import at_least_float32, check
 
 
 def attend(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:
-    """Softmax attention; the contract stands in ``kernels/__init__.py``.
+    """Softmax attention; the contract is in ``kernels/__init__.py``.
 
     Scores and values are multiplied in the dtype of the arguments; the softmax and its sum are
-    taken in at least float32.
+    computed in at least float32.
 
     Raises:
-        ValueError: The arguments do not fit.
+        ValueError: The arguments do not match.
 
     Cost:
-        ``2 B H T^2 (K + V)`` FLOPs forward: the half that is masked is computed too. Scores and
+        ``2 B H T^2 (K + V)`` FLOPs forward, because the masked half is computed, too. Scores and
         weights are ``B H T^2`` elements each; autograd keeps the weights.
     """
     check(q_BTHK, k_BTHK, v_BTHV)

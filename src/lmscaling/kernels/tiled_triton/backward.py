@@ -1,7 +1,7 @@
-"""Backward kernels that go along rows: what belongs to each, then the gradient of queries."""
+"""Backward kernels over rows: ``g`` and ``g . y`` of each, then the gradient of queries."""
 
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
-# Triton annotates constants by what they become; pyright takes it for what they are.
+# Triton's annotations of constants are not types, as pyright assumes.
 
 import triton
 import triton.language as tl
@@ -44,7 +44,7 @@ def _rows_backward_kernel(
 
 @triton.jit
 def _add_keys(b_g, b_delta, b_k, b_v, b_dq, offset, CAUSAL: tl.constexpr):
-    """Add the part of a tile of keys, which begin ``offset`` rows down, to the gradient."""
+    """Add a tile of keys, which starts ``offset`` rows down, to the gradient."""
     b_da = tl.dot(b_g, tl.trans(b_v), input_precision="ieee") - b_delta[:, None]
     if CAUSAL:
         o_i, o_j = tl.arange(0, b_g.shape[0]), tl.arange(0, b_k.shape[0])

@@ -1,11 +1,11 @@
-"""Backward kernel that goes along columns: gradients of keys and values.
+"""Backward kernel over columns: gradients of keys and values.
 
-Weights are made transposed, by swapped operands: Triton 3.4 to 3.7 transposes a tile that comes
-out of a product wrongly on Hopper (flash-linear-attention issue 640).
+Weights are computed transposed, by swapping operands: on Hopper, Triton 3.4 to 3.7 transposes the
+result of a product incorrectly (flash-linear-attention issue 640).
 """
 
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
-# Triton annotates constants by what they become; pyright takes it for what they are.
+# Triton's annotations of constants are not types, as pyright assumes.
 
 import triton
 import triton.language as tl
@@ -15,7 +15,7 @@ from lmscaling.kernels.tiled_triton import tiles
 
 @triton.jit
 def _add_rows(b_q, b_g, b_delta, b_k, b_v, b_dk, b_dv, offset, CAUSAL: tl.constexpr):
-    """Add the part of a tile of rows, which begin ``offset`` columns on, to both gradients."""
+    """Add the contribution of a tile of rows, which starts ``offset`` columns on, to both."""
     b_a = tl.dot(b_k, tl.trans(b_q), input_precision="ieee")
     b_da = tl.dot(b_v, tl.trans(b_g), input_precision="ieee") - b_delta[None, :]
     if CAUSAL:
@@ -68,7 +68,7 @@ def _keys_backward_kernel(
     b_v = tiles.load(v_ptr, first, T, stride_vt, V, BLOCK_J, BLOCK_V)
     b_dk = tl.zeros([BLOCK_J, BLOCK_K], tl.float32)
     b_dv = tl.zeros([BLOCK_J, BLOCK_V], tl.float32)
-    # Rows behind T are zeros in q and g, and add nothing.
+    # Rows past T are zero in q and g and contribute nothing.
     for offset in tl.static_range(0, BLOCK_J, BLOCK_I):
         o_i = first + offset + tl.arange(0, BLOCK_I)
         b_q = tiles.load(q_ptr, first + offset, T, stride_qt, K, BLOCK_I, BLOCK_K)

@@ -1,7 +1,7 @@
-"""Forward kernels: features of queries and keys, then the result row by row."""
+"""Forward kernels: features of queries and keys, then the result, row by row."""
 
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
-# Triton annotates constants by what they become; pyright takes it for what they are.
+# Triton's annotations of constants are not types, as pyright assumes.
 
 import triton
 import triton.language as tl
@@ -34,7 +34,7 @@ def _features_forward_kernel(
 
 @triton.jit
 def _add_keys(b_q, b_k, b_v, b_sum, b_y, offset, CAUSAL: tl.constexpr):
-    """Add a tile of weights to their sum and to the result; its keys begin ``offset`` rows down."""
+    """Add a tile of weights to their sum and to the result; its keys start ``offset`` rows down."""
     b_a = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
     if CAUSAL:
         o_i, o_j = tl.arange(0, b_q.shape[0]), tl.arange(0, b_k.shape[0])
@@ -73,7 +73,7 @@ def _quadratic_forward_kernel(
     BLOCK_K: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    # The longest rows begin first, so that no long one is left at the end.
+    # The longest rows start first, so that no long row runs alone at the end.
     i_head = tl.program_id(0) % heads
     first = (tl.cdiv(T, BLOCK_I) - 1 - tl.program_id(0) // heads) * BLOCK_I
     q_ptr = tiles.head(q_ptr, i_head, H, stride_qb, stride_qh)

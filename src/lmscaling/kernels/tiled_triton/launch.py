@@ -1,7 +1,7 @@
-"""Grids and tile sizes of the quadratic kernels, and what to compile of them without a device."""
+"""Grids and tile sizes of the quadratic kernels, and the list to compile without a device."""
 
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
-# Triton annotates constants by what they become; pyright takes it for what they are.
+# Triton's annotations of constants are not types, as pyright assumes.
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,21 +20,21 @@ from lmscaling.kernels.tiled_triton.forward import (
 
 # Rows, columns, warps and stages of the pipeline, by the wider of K and V. Chosen by compiling for
 # sm_80 and sm_90 (benchmarks/offline.csv): the largest tiles whose sums stay in registers. Not yet
-# timed: on sm_90 ptxas says that it serializes the products of FORWARD and QUERIES at two stages
-# or three; at one stage it does not, but then nothing is loaded ahead.
+# timed: on sm_90, ptxas reports that it serializes the products of FORWARD and QUERIES at two or
+# three stages. At one stage it does not, but then nothing is loaded ahead.
 FORWARD = {64: (128, 64, 8, 3), 128: (128, 64, 8, 2)}
 QUERIES = {64: (128, 64, 8, 3), 128: (128, 64, 8, 2)}
 KEYS = {64: (64, 128, 8, 2), 128: (64, 64, 8, 2)}
 FLOAT32 = (32, 32, 8, 1)
-"""Products of float32 at full precision run without tensor cores, from registers."""
+"""Full-precision float32 products use registers instead of tensor cores."""
 ROWS = 32
-"""Rows of a program that passes over its input once."""
+"""Rows per program of the kernels that read their input once."""
 
 
 def forward(
     q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str, normalize: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """``y_BTHV``; if normalised also y in float32, and ``1 / D`` as ``[B, H, T]``, else nothing."""
+    """``y_BTHV``; if normalized, also y in float32 and ``1 / D`` as ``[B, H, T]``, else empty."""
     q, k, v = _contiguous_rows(q_BTHK), _contiguous_rows(k_BTHK), _contiguous_rows(v_BTHV)
     (B, T, H, K), V = q.shape, v.shape[-1]
     y = torch.empty_like(v, memory_format=torch.contiguous_format)
@@ -60,7 +60,7 @@ def backward(
     inverse_BHT: Tensor,
     feature_map: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v; ``y32`` and ``inverse`` as ``forward`` gave them."""
+    """Gradients of q, k and v; ``forward`` returns ``y32`` and ``inverse``."""
     q, k, v = _contiguous_rows(q_BTHK), _contiguous_rows(k_BTHK), _contiguous_rows(v_BTHV)
     dy = _contiguous_rows(dy_BTHV)
     (B, T, H, K), V = q.shape, v.shape[-1]
@@ -97,7 +97,7 @@ def features(x_BTHK: Tensor, feature_map: str) -> Tensor:
 
 
 def _rows(dy: Tensor, y32: Tensor, inverse_BHT: Tensor) -> tuple[Tensor, Tensor]:
-    """``g`` and ``g . y`` of every row; dy itself and zeros if it was not normalised."""
+    """``g`` and ``g . y`` of every row; dy itself and zeros if not normalized."""
     B, T, H, V = dy.shape
     if not inverse_BHT.numel():
         return dy, dy.new_zeros((B, H, T), dtype=torch.float32)
@@ -111,18 +111,18 @@ def _rows(dy: Tensor, y32: Tensor, inverse_BHT: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _contiguous_rows(x: Tensor) -> Tensor:
-    """The tensor, copied only if elements of a row do not lie side by side."""
+    """The tensor, copied only if its rows are not contiguous."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _grid(x_BTHX: Tensor, block: int) -> tuple[int]:
-    """Heads of all sequences fastest: programs that run at once then read the same columns."""
+    """Heads of all sequences vary fastest, so programs that run together read the same columns."""
     B, T, H, _ = x_BTHX.shape
     return (triton.cdiv(T, block) * B * H,)
 
 
 def _width(x: Tensor) -> int:
-    """The power of two that holds a row; products need 16."""
+    """The smallest power of two that is not below the width of a row; products need 16."""
     return max(16, triton.next_power_of_2(x.shape[-1]))
 
 
@@ -137,8 +137,8 @@ def _tile(
     width = max(16, triton.next_power_of_2(max(K, V)))
     if width > max(table):
         raise ValueError(f"heads have widths {K} and {V}; allowed: at most {max(table)}")
-    found = table[max(width, min(table))]
-    rows, columns, warps, stages = FLOAT32 if dtype == torch.float32 else found
+    tile = FLOAT32 if dtype == torch.float32 else table[max(width, min(table))]
+    rows, columns, warps, stages = tile
     return {
         "BLOCK_I": rows,
         "BLOCK_J": columns,
@@ -152,10 +152,10 @@ def _tile(
 def offline_cases(
     architecture: int,
 ) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]]:
-    """What benchmarks/offline.py compiles; the same for every architecture.
+    """The kernels that benchmarks/offline.py compiles; the same for every architecture.
 
-    Yields name, kernel, types of the arguments, constants, warps, stages, and which arguments are
-    multiples of 16, beside every pointer.
+    Yields name, kernel, types of the arguments, constants, warps, stages, and the arguments that
+    are multiples of 16 in addition to the pointers.
     """
     kernels = (
         ("quadratic_forward", _quadratic_forward_kernel, FORWARD, {"NORMALIZE": True}),

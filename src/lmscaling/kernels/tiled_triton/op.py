@@ -1,6 +1,6 @@
-"""The quadratic kernels as operators of PyTorch: autograd, ``torch.compile``, shapes without data.
+"""The quadratic kernels as PyTorch operators, for autograd and ``torch.compile``.
 
-Triton is loaded when an operator first runs, so that this can be imported without it.
+Triton is loaded when an operator first runs, so that this module can be imported without it.
 """
 
 from typing import Any
@@ -66,5 +66,5 @@ forward.register_autograd(_gradients, setup_context=_keep)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, feature_map: str, normalize: bool) -> Tensor:
-    """Linear attention, tile by tile; see ``kernels/__init__.py``."""
+    """Linear attention in tiles; see ``kernels/__init__.py``."""
     return forward(q, k, v, feature_map, normalize)[0]

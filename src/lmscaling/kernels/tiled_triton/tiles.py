@@ -1,7 +1,7 @@
-"""What all kernels here share: tiles of ``[B, T, H, width]`` tensors, and the feature maps.
+"""Tiles of ``[B, T, H, width]`` tensors, and feature maps, for all kernels of this package.
 
 A head of a sequence is a matrix of T rows, ``stride`` elements apart. Offsets that grow with T are
-64-bit: a batch of 2^19 tokens has more than 2^31 elements.
+64-bit, because a batch of 2^19 tokens has more than 2^31 elements.
 """
 
 import triton
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def head(x_ptr, i_head, H, stride_b, stride_h):
-    """Where head ``i_head`` begins, counted over the batch: B * H of them."""
+    """Pointer to head ``i_head``, one of B * H over the batch."""
     i_b = tl.cast(i_head // H, tl.int64)
     i_h = tl.cast(i_head % H, tl.int64)
     return x_ptr + i_b * stride_b + i_h * stride_h
@@ -18,7 +18,7 @@ def head(x_ptr, i_head, H, stride_b, stride_h):
 
 @triton.jit
 def load(x_ptr, start, T, stride, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Rows ``start`` to ``start + ROWS`` of a head; zeros behind row T and column ``WIDTH``."""
+    """Rows ``start`` to ``start + ROWS`` of a head; zeros past row T and column ``WIDTH``."""
     o_row = tl.arange(0, ROWS)
     o_column = tl.arange(0, BLOCK)
     mask = (o_row < T - start)[:, None] & (o_column < WIDTH)[None, :]
@@ -41,7 +41,7 @@ def store(
 
 @triton.jit
 def feature(b_x, FEATURE_MAP: tl.constexpr):
-    """``FEATURE_MAPS[FEATURE_MAP].of`` in float32; comparisons such that NaN stays NaN."""
+    """``FEATURE_MAPS[FEATURE_MAP].of`` in float32; the comparisons preserve NaN."""
     if FEATURE_MAP == "softplus":
         # max(x, 0) + log1p(e); log(1 + e) e / ((1 + e) - 1) keeps the digits that 1 + e loses.
         b_e = tl.exp(-tl.abs(b_x))

@@ -1,0 +1,190 @@
+"""Schedules of the learning rate: every file in ``config/schedules/`` is tested by being there."""
+
+import json
+import math
+from itertools import pairwise
+
+import pytest
+from conftest import calibration
+from test_store import end, header, log, record, update, validation
+from test_train import on_two_ranks, rows_of
+
+from lmscaling.config import grid
+from lmscaling.config.cell import Cell
+from lmscaling.config.schedule import CONSTANT, KINDS, WarmUp
+from lmscaling.config.study import schema
+from lmscaling.config.types import dump
+from lmscaling.config.validation import checked
+from lmscaling.errors import UserError
+from lmscaling.store import build as store
+from lmscaling.train import callback
+from lmscaling.train.run import train
+
+FACTORS = {
+    "constant": lambda spent: 1.0,
+    "cosine": lambda spent: 0.1 + 0.9 * (1 + math.cos(math.pi * spent)) / 2,
+    "warmup_stable_decay": lambda spent: 1.0 if spent <= 0.8 else (1 - spent) / 0.2,
+}
+
+
+def with_schedule(values, schedule):
+    """The linear cell of a study with a schedule."""
+    cells = grid.expand(values | {"schedule": schedule}).cells.values()
+    return next(cell for cell in cells if cell.attention == "linear")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_schedule_is_at_its_peak_at_first_and_never_rises(kind):
+    schedule = KINDS[kind](kind=kind)
+    factors = [schedule.factor(i / 100) for i in range(101)]
+    assert schedule.factor(0.0) == 1
+    assert all(a >= b >= 0 for a, b in pairwise(factors))
+    assert schedule.kind == kind
+
+
+@pytest.mark.parametrize(("kind", "factor"), FACTORS.items())
+def test_a_schedule_follows_its_formula(kind, factor):
+    schedule = KINDS[kind](kind=kind)
+    for spent in (0.0, 0.3, 0.8, 0.9, 1.0):
+        assert schedule.factor(spent) == pytest.approx(factor(spent), abs=1e-12)
+
+
+def test_the_warm_up_comes_before_every_schedule():
+    rates = WarmUp(2.0, 4, KINDS["cosine"](kind="cosine", final_share=0.0))
+    assert [rates.rate(update, 0.5) for update in (1, 2, 4, 5)] == [0.25, 0.5, 1.0, 1.0]
+    assert WarmUp(2.0, 0, CONSTANT).rate(1, 0.0) == 2.0
+
+
+def test_the_default_schedule_is_in_no_hash(values, cell):
+    assert cell.run == "linear-s-ctx16-s0-0b1a29e8"
+    for schedule in ("constant", {"kind": "constant"}):
+        assert with_schedule(values, schedule).run == cell.run
+    old = json.loads(cell.to_json())
+    del old["schedule"]  # a cell of an earlier version
+    assert checked(Cell, old, "cell").run == cell.run
+
+
+def test_every_other_schedule_has_a_hash_of_its_own(values, cell):
+    cells = [
+        with_schedule(values, schedule)
+        for schedule in ("cosine", "warmup_stable_decay", {"kind": "cosine", "final_share": 0.0})
+    ]
+    assert [c.run[-8:] for c in cells] == HASHES
+    assert with_schedule(values, {"kind": "cosine", "final_share": 0.1}).run == cells[0].run
+    assert {c.calibration for c in cells} == {cell.calibration}
+    assert {c.name for c in cells} == {cell.name}
+
+
+HASHES = ["3bb02d02", "381122fd", "ecacc6c7"]
+"""Never to be changed: other hashes would train every study of every user again."""
+
+
+def test_a_cell_file_gives_the_schedule_back(values):
+    cell = with_schedule(values, {"kind": "cosine", "final_share": 0.5})
+    assert checked(Cell, json.loads(cell.to_json()), "cell") == cell
+    assert dump(cell)["schedule"] == {"kind": "cosine", "final_share": 0.5}
+
+
+REFUSED = [
+    ("cosin", "study file: schedule.kind is 'cosin'; .*nearest is 'cosine'"),
+    ({"kind": "cosine", "final": 0}, "unknown key 'final' in schedule.cosine; .*'final_share'"),
+    ({"kind": "cosine", "final_share": 2}, "schedule.cosine.final_share is 2"),
+    ({"final_share": 0.2}, "schedule.kind is missing"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "sentence"), REFUSED)
+def test_a_schedule_that_does_not_exist_is_refused_in_one_sentence(values, schedule, sentence):
+    with pytest.raises(UserError, match=sentence):
+        with_schedule(values, schedule)
+
+
+def test_branches_of_a_trunk_that_decays_are_refused(values):
+    values["branches"] = {"shares": [0.5]}
+    with pytest.raises(UserError, match=r"schedule is cosine; write branches: null or schedule: c"):
+        with_schedule(values, "cosine")
+    assert with_schedule(values, "constant").keep == (0.5,)
+
+
+def test_editors_accept_a_name_and_a_mapping():
+    options = schema()["properties"]["schedule"]["oneOf"]
+    assert {"enum": list(KINDS)} in options
+    assert len(options) == len(KINDS) + 1
+
+
+@pytest.fixture
+def run(tokens, tmp_path):
+    def trained(cell):
+        path = tmp_path / f"{cell.run}.json"
+        path.write_text(cell.to_json())
+        folder = tmp_path / "runs" / cell.run / "run.json"
+        way = calibration(tmp_path, cell)
+        train(path, tokens, tmp_path / "scratch" / cell.run, folder, way)
+        return [json.loads(line) for line in folder.with_name("log.jsonl").open()]
+
+    return trained
+
+
+def expected(cell, updates):
+    return [cell.rates.rate(n, (n - 1) / updates) for n in range(1, updates + 1)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_training_follows_the_schedule_and_logs_its_rates(run, values, kind):
+    cell = with_schedule(values | {"budget": "12 updates"}, kind)
+    updates = rows_of(run(cell), "update")
+    assert [row["lr"] for row in updates] == expected(cell, 12)
+    assert all(math.isfinite(row["train_loss"]) for row in updates)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_was_stopped_goes_on_with_the_same_rates(run, values, kind, monkeypatch):
+    cell = with_schedule(values | {"budget": "12 updates"}, kind)
+    plain, asked = callback.TrainingCallback._must_stop, []
+
+    def near(self):
+        asked.append(1)
+        self._stop_reason = "the test" if len(asked) == 10 else ""
+        return plain(self)
+
+    monkeypatch.setattr(callback.TrainingCallback, "_must_stop", near)
+    with pytest.raises(SystemExit):
+        run(cell)
+    rows = run(cell)
+    assert [row["start_update"] for row in rows_of(rows, "header")] == [0, 10]
+    assert [row["lr"] for row in rows_of(rows, "update")] == expected(cell, 12)
+
+
+def test_a_budget_in_time_decays_by_the_time_that_was_spent_before_each_update(run, values):
+    cell = with_schedule(values | {"budget": "0.2 seconds"}, "cosine")
+    updates = rows_of(run(cell), "update")
+    before = [0.0, *(row["budget_fraction"] for row in updates[:-1])]
+    rates = [cell.rates.rate(n, spent) for n, spent in enumerate(before, 1)]
+    assert [row["lr"] for row in updates] == rates
+    assert rates[-1] < cell.lr
+
+
+def test_two_ranks_have_the_same_rates_though_their_clocks_differ(values, tokens, tmp_path):
+    cell = with_schedule(values | {"budget": "0.2 seconds"}, "cosine")
+    both = rows_of(on_two_ranks(cell, tokens, tmp_path), "update")
+    before = [0.0, *(row["budget_fraction"] for row in both[:-1])]
+    assert [row["lr"] for row in both] == [
+        cell.rates.rate(n, spent) for n, spent in enumerate(before, 1)
+    ]
+    ranks = [(tmp_path / "results" / f"rates-{rank}.txt").read_text() for rank in (0, 1)]
+    assert ranks[0] == ranks[1]
+    assert len(ranks[0].split()) == len(both)
+
+
+def test_a_run_that_decays_gives_laws_its_end_and_nothing_on_its_way(tmp_path, values):
+    values["schedule"] = "cosine"
+    (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    for run in grid.expand(values).cells:
+        rows = [row for n in (1, 2, 3, 4) for row in (update(n), validation(n, loss=5.0 - n))]
+        record(tmp_path, run, log(header(run), *rows, end(4)), updates=4)
+    store.build(tmp_path)
+    with store.connect(tmp_path / "store") as db:
+        found = db.sql("SELECT schedule, share, updates, loss FROM law_points").fetchall()
+        assert found == [("decayed", 1, 4, 1.0)] * 2
+        assert db.sql("SELECT DISTINCT schedule FROM cells").fetchall() == [("cosine",)]
+        assert db.sql("SELECT * FROM law_means").fetchall() == []
