@@ -14,7 +14,7 @@ from snakemake.utils import available_cpu_count, min_version
 from lmscaling import registry
 from lmscaling.config import grid, sweeps
 from lmscaling.plan import jobs, text_needs
-from lmscaling.records import run as records
+from lmscaling.records import exports as records
 from lmscaling.runtime import slurm
 from lmscaling.errors import UserError
 

@@ -13,7 +13,7 @@ from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
 from lmscaling.config.budget import Budget
 from lmscaling.config.cell import Optimizer, Validation
 from lmscaling.config.datasets import Dataset, Size, Tokenizer
-from lmscaling.config.speed import Speed
+from lmscaling.config.kinds import SpeedSection
 from lmscaling.config.types import STRICT, Name, Position, Positive
 
 
@@ -59,7 +59,7 @@ class Study:
     """Decayed branches, or none."""
     evaluate: Evaluate | None = None
     """Evaluations by position, or none."""
-    speed: Speed | None = None
+    speed: SpeedSection | None = None
     """Times and memory of steps, sampling and single layers, or none."""
     published: bool = False
     """Whether figures show the numbers in ``results/published/`` beside the study's own."""

@@ -59,6 +59,17 @@ OneOrMore = Annotated[
 """The same; a single value may stand without brackets."""
 
 
+def renamed(**keys: str) -> BeforeValidator:
+    """Accepts former names of keys; of two names for one key, the one written later counts."""
+
+    def rename(values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {keys.get(key, key): value for key, value in values.items()}
+
+    return BeforeValidator(rename)
+
+
 def dump(value: Any, exclude_defaults: bool = False) -> dict[str, Any]:
     """The fields as JSON has them.
 
