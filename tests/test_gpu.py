@@ -172,7 +172,9 @@ def test_the_study_of_a_gpu_is_whole():
     assert len(made.cells) == 16
     assert {cell.size for cell in made.cells.values()} == {"10M", "25M"}
     kinds = [sweep.kind for sweep in sweeps.expand(made.study).values()]
-    assert sorted(set(kinds)) == ["time_decode", "time_step", "time_throughput"]
+    assert sorted(set(kinds)) == [
+        "time_ceiling", "time_decode", "time_layer", "time_step", "time_throughput",
+    ]  # fmt: skip
 
 
 # One call after another

@@ -203,14 +203,6 @@ def of_devices(subparsers: Any) -> None:
     v = add(subjects, verbs.tune_kernels, "kernels")
     v.add_argument("--out", type=Path, help="file of entries; that of the source tree without")
 
-    subjects = family(subparsers, "bench", "Measure how fast this device computes.")
-    v = add(subjects, verbs.bench_kernels, "kernels")
-    v.add_argument("names", nargs="*", help="implementations; all if none is named")
-    v.add_argument("--out", type=Path, required=True, help="JSON lines, one a shape")
-    v = add(subjects, verbs.bench_tokenize, "tokenize")
-    v.add_argument("files", type=Path, nargs="+", help="JSON lines, gzip or plain")
-    v.add_argument("--vocabulary", type=Path, required=True, help="as the verb vocabulary wrote it")
-
     subjects = family(subparsers, "check", "Compare what this device computes with what is right.")
     v = add(subjects, verbs.check_kernels, "kernels")
     v.add_argument("names", nargs="*", help="such as linear/chunked; all if none is named")

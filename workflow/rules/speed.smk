@@ -78,6 +78,11 @@ use rule time_step as time_layer with:
         sweep=unmeasured("time_layer"),
 
 
+use rule time_step as time_ceiling with:
+    wildcard_constraints:
+        sweep=unmeasured("time_ceiling"),
+
+
 use rule time_step as copy_task with:
     wildcard_constraints:
         sweep=unmeasured("copy_task"),

@@ -220,22 +220,6 @@ def export(args: argparse.Namespace) -> str:
     return f"export: {args.folder}"
 
 
-def bench_kernels(args: argparse.Namespace) -> str:
-    """Time every implementation of attention that is right, over shapes."""
-    from lmscaling.bench import kernels
-    from lmscaling.runtime import gpus
-
-    with gpus.reserved(1):
-        return kernels.bench(args.out, args.names)
-
-
-def bench_tokenize(args: argparse.Namespace) -> str:
-    """Time every way to tokenize, by stage, on the documents of JSON lines."""
-    from lmscaling.bench import tokenizing
-
-    return tokenizing.bench(args.files, args.vocabulary)
-
-
 def check_kernels(args: argparse.Namespace) -> str:
     """Compare every implementation of attention with exact results on this device."""
     from lmscaling.bench.checks import kernels as checks

@@ -17,11 +17,11 @@ from lmscaling.config.budget import SECONDS, parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.config.schedule import BRANCH_AT
-from lmscaling.config.sweeps import Point, Sweep
+from lmscaling.config.speed import Sweep
 
 PARTS = {
     "checks": "every kernel against exact results",
-    "kernels": "ceilings of the device, and time of every kernel",
+    "kernels": "ceilings of the device, and time of its main kernels",
     "throughput": "training steps that fill the device: MFU",
     "steps": "training steps of one sequence: time and memory",
     "decode": "sampling of a token",
@@ -35,7 +35,10 @@ PARTS = {
 
 FIRST = ("linear/chunked", "softmax/flash", "softmax/cudnn", "peer/fla_chunk")
 """Kernels that are timed before anything else, with what sweeps use; others come last."""
-SWEEPS = {"time_throughput": "throughput", "time_step": "steps", "time_decode": "decode"}
+SWEEPS = {
+    "time_ceiling": "kernels", "time_layer": "kernels", "time_throughput": "throughput",
+    "time_step": "steps", "time_decode": "decode",
+}  # fmt: skip
 """The part of each kind of sweep that is measured."""
 
 START_SECONDS = {True: 25.0, False: 8.0}
@@ -88,25 +91,26 @@ def lay_out(grid: Grid, out: Path, others: list[str]) -> list[Piece]:
     planned = [sweep for sweep in sweeps.expand(grid.study).values() if sweep.kind in SWEEPS]
     known = [f"{a}/{i}" for a in registry.attentions() for i in registry.implementations(a)]
     kernels = sorted([*known, *others], key=partial(_rank, FIRST))
-    timed = {name for sweep in planned for point in sweep.points for name in _names(point)}
+    timed = {point.way for sweep in planned for point in sweep.points}
     early = [name for name in kernels if name in FIRST or name in timed]
     made = [_check(name, out, on_gpu) for name in [*registry.attentions(), *early]]
-    made += [_bench(name, out, on_gpu) for name in early]
     smallest = {sweep.kind: sweep.name for sweep in reversed(planned)}
-    small = [s for s in planned if s.kind == "time_throughput" or s.name == smallest[s.kind]]
+    full = ("time_layer", "time_throughput")
+    small = [s for s in planned if s.kind in full or s.name == smallest[s.kind]]
     small.sort(key=lambda sweep: list(SWEEPS).index(sweep.kind))
-    made += [_sweep(sweep, out, on_gpu) for sweep in small]
+    checked = {*registry.attentions(), *kernels}
+    made += [_sweep(sweep, out, on_gpu, checked) for sweep in small]
     made += _tokens(grid, out, on_gpu)
     for cell in sorted(grid.cells.values(), key=lambda cell: (cell.model.d_model, cell.context)):
         made += [_train(cell, grid, out, "study")]
         if cell.attention == "linear":
             made += [_numerics(cell, grid, out)]
-    made += [_sweep(sweep, out, on_gpu) for sweep in planned if sweep not in small]
+    made += [_sweep(sweep, out, on_gpu, checked) for sweep in planned if sweep not in small]
     made += [_train(cell, grid, out, "branches") for cell in grid.branches.values()]
     made += [_evaluate(grid.cells[run], grid, out) for run in grid.evaluated]
     for name in kernels:
         if name not in early:
-            made += [_check(name, out, on_gpu), _bench(name, out, on_gpu)]
+            made += [_check(name, out, on_gpu)]
     return made
 
 
@@ -121,12 +125,6 @@ def of_parts(pieces: list[Piece], parts: list[str]) -> list[Piece]:
             files.add(piece.made)
             wanted += [by_file[need] for need in piece.needs]
     return [piece for piece in pieces if piece.made in files]
-
-
-def _names(point: Point) -> list[str]:
-    """What a point computes, as checks name it."""
-    whole = f"{point.attention}/{point.implementation}"
-    return [whole] if point.implementation else [point.attention]
 
 
 def _rank(order: tuple[str, ...], name: str) -> tuple[int, str]:
@@ -153,22 +151,10 @@ def _check(name: str, out: Path, on_gpu: bool) -> Piece:
     )
 
 
-def _bench(name: str, out: Path, on_gpu: bool) -> Piece:
-    return Piece(
-        part="kernels",
-        name=name,
-        command=_lmscaling("bench", "kernels", name.partition("/")[2], "--out", "{out}"),
-        made=out / "kernels" / checks_of(out, name).name,
-        seconds=START_SECONDS[on_gpu] + POINT_SECONDS[on_gpu],
-        needs=(checks_of(out, name),),
-        uses=(name,),
-    )
-
-
-def _sweep(sweep: Sweep, out: Path, on_gpu: bool) -> Piece:
+def _sweep(sweep: Sweep, out: Path, on_gpu: bool, checked: set[str]) -> Piece:
     folder = out / "speed" / sweep.folder
     path = out / "sweeps" / f"{sweep.folder}.json"
-    names = sorted({name for point in sweep.points for name in _names(point)})
+    names = sorted({point.way for point in sweep.points} & checked)
     return Piece(
         part=SWEEPS[sweep.kind],
         name=sweep.name,

@@ -36,7 +36,7 @@ VIEWS = ("cells", "losses", "laws", "speed")
 """Files of SQL that create views over the tables, in order."""
 
 RECORDS: dict[str, tuple[type, str, str]] = {
-    "run": (Run, "runs/*/run.json", "to train it again: python -m lmscaling reset {folder}"),
+    "run": (Run, "runs/*/run.json", "to train it again: python -m lmscaling rerun {folder}"),
     "measurement": (Measurement, "speed/*/*/*.json", "delete it and measure again"),
     "check": (Check, "checks/*.jsonl", "delete it and check again"),
     "numerics": (Numerics, "numerics/*.jsonl", "delete it and measure again"),
@@ -245,10 +245,11 @@ def _comment(db: duckdb.DuckDBPyConnection) -> None:
         for table, records in DESCRIBED.items()
     }
     query = "SELECT table_name, column_name FROM duckdb_columns() WHERE comment IS NULL"
+    statements = ["BEGIN"]  # one transaction: each would write to the disk
     for table, column in db.sql(query).fetchall():
-        if meaning := meanings.get(table, {}).get(column):
-            text = meaning.replace("'", "''")
-            db.execute(f"COMMENT ON COLUMN \"{table}\".\"{column}\" IS '{text}'")
+        if meaning := meanings.get(table, {}).get(column, "").replace("'", "''"):
+            statements.append(f"COMMENT ON COLUMN \"{table}\".\"{column}\" IS '{meaning}'")
+    db.execute("; ".join([*statements, "COMMIT"]))
 
 
 def _export(db: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:

@@ -23,6 +23,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 
+from lmscaling.config.budget import parse_budget
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.types import dump
@@ -32,6 +33,7 @@ from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.plan import estimate
 from lmscaling.records import run as records
+from lmscaling.records import schema
 from lmscaling.runtime import environment, gpus, lock
 from lmscaling.train import branch, calibrate, checkpoint
 from lmscaling.train.callback import Boundary, Writer
@@ -99,7 +101,9 @@ def _train(
     # A workflow that is started twice submits the same run twice.
     with lock.held(scratch / records.LOCK, f"run {scratch.name} is being trained"):
         if record.exists():  # whoever had the lock has finished
-            return records.Run(**read_json(record, "run record"))
+            where, remedy = f"run record {record}", "move it away to train the cell again"
+            values = schema.read(records.Run, read_json(record, "run record"), where, remedy)[0]
+            return records.Run(**values)
         return _attempt(module, scratch, record, way, deadline)
 
 
@@ -176,6 +180,7 @@ def _record(
 ) -> records.Run:
     """The record of a run that has ended."""
     cell, account = module.cell, ledger.account()
+    amount, unit = parse_budget(cell.budget)
     shard, identity = module.reached()
     return records.Run(
         name=cell.name,
@@ -190,6 +195,8 @@ def _record(
         gpu_hours=account.attempt_seconds * cell.gpus / 3600,
         data={"folder": cell.data.folder, "shard": shard, "id": identity},
         ended=end.ended,
+        budget_amount=amount,
+        budget_unit=unit,
         **described,
     )
 
