@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import duckdb
 
 from lmscaling.records.checks import Numerics
 from lmscaling.records.run import line
-from lmscaling.records.timing import Bench, KernelTime, Measurement
+from lmscaling.records.timing import Measurement
 
 DEVICE, OTHER_DEVICE = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 VERSIONS = {"lmscaling": "0.1.0", "torch": "2.11.0"}
@@ -60,26 +60,8 @@ def write(study: Path, *points: Measurement) -> None:
 
 
 def write_device(study: Path, runs: list[str]) -> None:
-    """A bench of two kernels with one that was wrong, and numerics of some runs."""
+    """Numerics of some runs."""
     here = {"device": DEVICE, "python": "3.12.1", "versions": VERSIONS, "peak_flops": 989e12}
-    bench = Bench(
-        command="", started="2026-01-01", environment=here, driver={}, preset={},
-        copy_bytes_per_second=3e12, matmul_flops=7e14,
-    )  # fmt: skip
-    rows = [
-        KernelTime(
-            device=DEVICE, versions=VERSIONS, kind=kind, implementation=name, passes=passes,
-            dtype="bfloat16", batch=batch, n_head=12, context=context, d_head=64, repeats=50,
-            captured=True, median_seconds=1e-3, least_seconds=0.9e-3, most_seconds=1.2e-3,
-            ns_per_token_head=1e6 / (12 * batch * context), floor_fraction=0.5,
-            peak_memory_bytes=1, status="done", message="",
-        )
-        for kind, name in (("linear", "chunked"), ("softmax", "flash"))
-        for passes in ("forward", "forward+backward")
-        for batch, context in ((1, 512), (1, 1024), (8, 512), (4, 1024))
-    ]  # fmt: skip
-    wrong = replace(rows[0], implementation="state", context=0, batch=0, status="wrong")
-    _write_lines(study / "kernels" / "all.jsonl", [bench, *rows, wrong])
     for i, run in enumerate(runs):
         layers = [
             Numerics(

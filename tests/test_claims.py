@@ -17,7 +17,7 @@ from lmscaling import claims, registry
 from lmscaling.claims import _judgement
 from lmscaling.config import study_file
 from lmscaling.fits.uncertainty import Interval
-from lmscaling.records import run as records
+from lmscaling.records.exports import PUBLISHED as COLUMNS
 from lmscaling.store import build as store
 
 NAMES = list(registry.claims())
@@ -29,7 +29,7 @@ def published(tmp_path_factory):
     """Judgements of the published numbers by claim."""
     folder = tmp_path_factory.mktemp("results") / "published"
     folder.mkdir()
-    for stem in records.PUBLISHED:
+    for stem in COLUMNS:
         shutil.copy(ROOT / "results" / "published" / f"{stem}.csv", folder)
     store.build(folder)
     return {one.name: one for one in claims.write(folder)}, folder

@@ -27,7 +27,7 @@ from lmscaling.figures.shared import style
 from lmscaling.store import build as store
 
 NAMES = list(registry.figures())
-DEVICE = {"kernel_time", "dq_error"}
+DEVICE = {"dq_error"}
 TRAINING = [
     name for name in NAMES if "FROM speeds" not in figures.load(name).QUERY and name not in DEVICE
 ]

@@ -42,7 +42,7 @@ TINY = {
     "evaluate": {"datasets": ["sources"], "size": "s"},
     "speed": {
         "repeats": 3,
-        "point_seconds": 0.01,
+        "target_seconds": 0.01,
         "time_throughput": {"sizes": ["s"], "contexts": [16], "tokens": 64},
         "time_step": {"sizes": ["s"], "contexts": [16, 32]},
         "time_decode": {"sizes": ["s"], "contexts": [16]},

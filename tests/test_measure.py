@@ -13,10 +13,11 @@ from lmscaling import attention, kernels
 from lmscaling.bench import clock, copy_task, decode, layer, memory, training_step
 from lmscaling.bench.memory import Memory
 from lmscaling.config.cell import Cell, Model
-from lmscaling.config.sweeps import Heads, Point, Sweep
+from lmscaling.config.speed import Heads, Sweep
 from lmscaling.errors import UserError
 from lmscaling.kernels.linear import chunked_materialized
 from lmscaling.model.gpt import GPT
+from lmscaling.records.timing import Point
 
 CPU = torch.device("cpu")
 
@@ -29,9 +30,9 @@ def sweep(cell: Cell) -> Sweep:
         kind="time_step",
         name="tiny",
         gpus=0,
-        limit_seconds=10,
+        timeout_seconds=10,
         repeats=3,
-        point_seconds=0.0,
+        target_seconds=0.0,
         cell=replace(cell, model=shape),
     )
 
@@ -69,8 +70,8 @@ def test_a_measured_step_is_a_step_of_training(sweep, monkeypatch):
     changed = [(p != q).any() for p, q in zip(one.first, one.gpt.parameters(), strict=True)]
     assert all(changed)
     assert {int(s["step"]) for s in one.adamw.state.values()} == {outcome.warm_up + 3}
-    assert len(outcome.seconds) == 3
-    assert min(outcome.seconds) > 0
+    assert outcome.repeats == 3
+    assert (outcome.least_seconds or 0) > 0
     assert (outcome.dtype, outcome.compiled, outcome.captured) == ("float32", False, False)
     assert (outcome.params, outcome.chunk) == (one.gpt.params, 64)
 
@@ -170,7 +171,7 @@ def test_a_layer_is_measured_forward_and_with_gradients(sweep, kind, monkeypatch
         for passes, each in (("forward", 0), ("forward+backward", 1)):
             graded.clear()
             outcome = layer.measure(heads(sweep), point(kind, name, batch=2, passes=passes))
-            assert len(outcome.seconds) == 3
+            assert outcome.repeats == 3
             assert len(graded) == each * (outcome.warm_up + 3)
             assert outcome.params is None
 
@@ -236,7 +237,7 @@ def test_a_model_learns_to_copy_and_the_same_seed_learns_the_same(task):
 def test_nothing_learned_has_no_loss(task):
     outcome = copy_task.measure(task, point("linear", context=8, batch=4))
     assert (outcome.loss, outcome.accuracy) == (None, None)
-    assert len(outcome.seconds) == 3
+    assert outcome.repeats == 3
 
 
 def test_the_rate_is_a_tenth_behind_three_fifths_of_the_updates(task, monkeypatch):

@@ -18,7 +18,7 @@ from lmscaling import figures, registry, report
 from lmscaling.config import study_file
 from lmscaling.fits import final_loss
 from lmscaling.formatting import SECTIONS, Table
-from lmscaling.records import run as records
+from lmscaling.records.exports import PUBLISHED as COLUMNS
 from lmscaling.report import losses, question
 from lmscaling.store import build as store
 
@@ -61,7 +61,7 @@ def published(tmp_path):
     """The page of the published numbers alone, with its folder."""
     folder = tmp_path / "published"
     folder.mkdir()
-    for stem in records.PUBLISHED:
+    for stem in COLUMNS:
         shutil.copy(HERE / f"{stem}.csv", folder)
     store.build(folder)
     list(figures.save_all(folder / "store", folder / "figures", blank=False))

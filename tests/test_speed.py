@@ -1,81 +1,27 @@
-"""Measuring kernels: what is right is timed, what is not is named, an end is a row."""
+"""Layers and ceilings: what is right may be timed, and views set a time beside its floor."""
 
 import json
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 import torch
-from test_main import lmscaling
+from speed_points import point, write
 
 from lmscaling import kernels
-from lmscaling.bench import clock
-from lmscaling.bench import kernels as speed
+from lmscaling.bench import clock, layer, sweep
 from lmscaling.bench.checks import exactness
 from lmscaling.bench.memory import Memory
-from lmscaling.records.timing import KERNEL_STATUSES, KernelTime
+from lmscaling.config import grid, sweeps
+from lmscaling.config.types import dump
+from lmscaling.files import write_json
+from lmscaling.store import build as store
 
-TINY = replace(
-    speed.CPU,
-    contexts=(4, 8, 16),
-    tokens=(1, 16),
-    n_heads=(1,),
-    d_head=16,
-    most_repeats=3,
-    budget_seconds=0.0,
-    copy_bytes=2**10,
-    matmul_width=16,
-)
 CPU = torch.device("cpu")
+COPY = {"copy_bytes": 1024, "matmul_width": 16}
 
 
 def right(q, k, v, feature_map, normalize):
     return exactness.linear(q, k, v, feature_map, normalize)
-
-
-def measured(monkeypatch, folder: Path, attend, preset=TINY) -> list[dict]:
-    """Rows of a measurement of one implementation, without the header."""
-    monkeypatch.setattr(speed, "CPU", preset)
-    monkeypatch.setattr(speed, "implementations", lambda device: iter([("linear", "one", attend)]))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    speed.bench(folder / "rows.jsonl", [])
-    header, *rows = map(json.loads, (folder / "rows.jsonl").read_text().splitlines())
-    assert header["record"] == "bench"
-    assert header["copy_bytes_per_second"] > 0
-    assert header["matmul_flops"] > 0
-    return rows
-
-
-def test_every_shape_is_a_whole_row(monkeypatch, tmp_path):
-    rows = measured(monkeypatch, tmp_path, right)
-    # One sequence at three contexts, 16 tokens at the two contexts that need several; two passes.
-    assert [(r["context"], r["batch"]) for r in rows] == 2 * [
-        (4, 1),
-        (8, 1),
-        (16, 1),
-        (4, 4),
-        (8, 2),
-    ]
-    assert {r["passes"] for r in rows} == set(speed.PASSES)
-    for row in rows:
-        assert set(row) == {"record", *(f.name for f in fields(KernelTime))}
-        assert row["status"] == "done"
-        assert 0 < row["least_seconds"] <= row["median_seconds"] <= row["most_seconds"]
-        rows_of_heads = row["batch"] * row["context"] * row["n_head"]
-        assert row["ns_per_token_head"] == pytest.approx(
-            row["median_seconds"] / rows_of_heads * 1e9
-        )
-        assert row["repeats"] == 3
-
-
-def test_a_wrong_implementation_is_named_and_not_timed(monkeypatch, tmp_path):
-    def off_by_one(q, k, v, feature_map, normalize):
-        return right(q, k, v, feature_map, normalize) + 1
-
-    (row,) = measured(monkeypatch, tmp_path, off_by_one)
-    assert row["status"] == "wrong"
-    assert row["message"] == "y of integers is not exact: off by up to 1"
-    assert row["median_seconds"] is None
 
 
 def test_a_wrong_gradient_is_found():
@@ -105,41 +51,6 @@ def test_ours_are_right(kind, dtype):
         assert exactness.fault(kind, kernels.load(kind, name), CPU, dtype, 16) is None, name
 
 
-def test_running_out_of_memory_ends_a_series_with_a_row(monkeypatch, tmp_path):
-    def hungry(q, k, v, feature_map, normalize):
-        if q.shape[1] == 8:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TiB.\nmore")
-        return right(q, k, v, feature_map, normalize)
-
-    rows = measured(monkeypatch, tmp_path, hungry)
-    assert [(r["context"], r["status"]) for r in rows] == 4 * [(4, "done"), (8, "oom")]
-    assert rows[1]["message"] == "CUDA out of memory. Tried to allocate 1 TiB."
-    assert rows[1]["median_seconds"] is None
-    assert {r["status"] for r in rows} <= set(KERNEL_STATUSES)
-
-
-def test_an_error_is_a_row(monkeypatch, tmp_path):
-    def broken(*_):
-        raise RuntimeError("no kernel image")
-
-    (row,) = measured(monkeypatch, tmp_path, broken)
-    assert (row["status"], row["message"]) == ("failed", "no kernel image")
-
-
-def test_a_slow_series_ends_before_it_takes_too_long(monkeypatch, tmp_path):
-    rows = measured(monkeypatch, tmp_path, right, replace(TINY, limit_seconds=0.0))
-    assert [(r["context"], r["status"]) for r in rows] == 4 * [(4, "done"), (8, "slow")]
-
-
-def test_the_floor_moves_every_tensor_once():
-    row = KernelTime(
-        **{f.name: None for f in fields(KernelTime)}
-        | {"passes": "forward", "d_head": 64, "dtype": "bfloat16"}  # pyright: ignore
-    )
-    assert speed.floor_bytes(row) == 516
-    assert speed.floor_bytes(replace(row, passes="forward+backward")) == 516 + 900
-
-
 def test_a_call_is_measured_at_least_three_times():
     calls = []
     timing = clock.timed(lambda: calls.append(0), Memory(CPU), 0.0, 50)
@@ -148,9 +59,54 @@ def test_a_call_is_measured_at_least_three_times():
     assert timing.seconds == sorted(timing.seconds)
 
 
-def test_an_unknown_name_is_refused_in_one_sentence(tmp_path):
-    out = tmp_path / "rows.jsonl"
-    done = lmscaling("bench", "kernels", "attention_paralel", "--out", out)
-    assert done.returncode == 1
-    assert "nearest is 'attention_parallel'" in done.stderr
-    assert not out.exists()
+def measured(values: dict, tmp_path: Path, kind: str, **section) -> list[dict]:
+    """The records of a sweep of a study with one section of one kind."""
+    values["speed"] = {"timeout_seconds": 20, "repeats": 3, "target_seconds": 1e-6} | section
+    (one,) = sweeps.expand(grid.expand(values).study).values()
+    write_json(tmp_path / "sweep.json", dump(one))
+    sweep.measure(tmp_path / "sweep.json", kind, tmp_path / "out", None)
+    paths = [path for path in (tmp_path / "out").glob("*.json") if path.name != "sweep.json"]
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def test_a_copy_and_a_product_are_timed(values, tmp_path):
+    rows = measured(values, tmp_path, "time_ceiling", time_ceiling=COPY)
+    assert {(row["attention"], row["context"]) for row in rows} == {("copy", 1024), ("matmul", 16)}
+    for row in rows:
+        assert (row["status"], row["n_head"], row["dtype"]) == ("done", None, "float32")
+
+
+def test_a_layer_of_a_library_that_is_not_installed_is_a_record(values, tmp_path, monkeypatch):
+    monkeypatch.setattr(layer.peers, "installed", dict)
+    preset = {
+        "name": "one", "n_head": 1, "d_head": 16, "batch": 1, "passes": ["forward"],
+        "contexts": [8], "implementations": ["peer/fla_chunk"], "repeats": 3,
+    }  # fmt: skip
+    (row,) = measured(values, tmp_path, "time_layer", time_layer=[preset])
+    assert row["status"] == "failed"
+    assert row["message"] == "flash-linear-attention is not installed"
+
+
+def test_a_time_stands_beside_the_floor_of_its_own_setup(tmp_path, values):
+    (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    shape = {"n_head": 2, "d_head": 64, "batch": 4, "n_layer": None, "size": "one"}
+    write(
+        tmp_path,
+        point("time_ceiling", "copy", 10**9, 1e-3),
+        point("time_ceiling", "matmul", 1000, 1e-3),
+        point("time_ceiling", "copy", 10**9, 1.0, device="another"),
+        *(
+            point("time_layer", "linear chunked", 100, 8e-7, passes=passes, **shape)
+            for passes in ("forward", "forward+backward")
+        ),
+    )
+    store.build(tmp_path)
+    with store.connect(tmp_path / "store") as db:
+        ceilings = db.sql("SELECT copy_bytes_per_second, matmul_flops FROM ceilings ORDER BY ALL")
+        assert ceilings.fetchall() == [(2e9, None), (2e12, pytest.approx(2e12))]
+        rows = db.sql("SELECT kind, ns_per_token_head, floor_fraction FROM kernel_times ORDER BY 3")
+        # A token of a head moves 516 bytes forward and 900 more backward, at 2 TB/s, in 1 ns.
+        assert rows.fetchall() == [
+            ("linear", pytest.approx(1), pytest.approx(0.258)),
+            ("linear", pytest.approx(1), pytest.approx(0.708)),
+        ]

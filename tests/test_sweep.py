@@ -8,15 +8,14 @@ import sys
 import time
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from test_main import lmscaling
 
 from lmscaling.bench import sweep as runner
+from lmscaling.bench.clock import Timing
 from lmscaling.bench.isolation import isolated
-from lmscaling.bench.result import Outcome
 from lmscaling.config import grid, sweeps
 from lmscaling.config.types import dump
 from lmscaling.errors import UserError
@@ -26,9 +25,9 @@ from lmscaling.records.timing import MEASUREMENT_STATUSES, Measurement
 from lmscaling.status import reset
 
 SPEED = {
-    "limit_seconds": 20,
+    "timeout_seconds": 20,
     "repeats": 3,
-    "point_seconds": 0.01,
+    "target_seconds": 0.01,
     "time_step": {
         "sizes": ["s"],
         "contexts": [16, 32, 64],
@@ -60,7 +59,7 @@ def run(tmp_path, planned, monkeypatch):
                 file.write(f"{point.name}\n")
             return call(point)
 
-        monkeypatch.setattr(runner, "import_module", lambda _: SimpleNamespace(measure=measure))
+        monkeypatch.setattr(runner.MODULES[kind], "measure", measure)
         sweep = planned[kind]
         write_json(tmp_path / f"{kind}.json", dump(sweep))
         runner.measure(tmp_path / f"{kind}.json", kind, tmp_path / kind, chunks)
@@ -77,7 +76,7 @@ def measured(tmp_path):
 
 
 def outcome(point, seconds=(3.0, 1.0, 2.0, 10.0)):
-    return Outcome(seconds=list(seconds), warm_up=1, dtype="float32", peak_memory_bytes=7)
+    return Timing(sorted(seconds), 1, False, 7).outcome(point, torch.float32)
 
 
 def test_every_point_is_a_whole_record_with_its_spread_and_setup(run, planned):
@@ -208,7 +207,7 @@ def test_a_full_step_has_as_many_sequences_as_its_tokens_and_counts_its_flops(tm
     runner.measure(tmp_path / "sweep.json", "time_throughput", tmp_path / "out", None)
     row = json.loads((tmp_path / "out" / "linear.chunked-b4-ctx16.json").read_text())
     assert row["status"] == "done"
-    assert row["flops_per_token"] == GPT(sweep.of(sweep.points[0])).flops_per_token()
+    assert row["flops_per_token"] == GPT(sweep.cell_of(sweep.points[0])).flops_per_token()
 
 
 def test_the_fastest_chunk_is_written_down_and_used(run, tmp_path):
@@ -287,8 +286,8 @@ def test_a_sweep_of_another_kind_is_refused(tmp_path, planned):
             r"no file in attention/; nearest is 'softmax'",
         ),
         ({"time_step": {"sizes": ["xl"]}}, r"speed.time_step.sizes 'xl' has no row under sizes"),
-        ({"tune_chunk": {"chunks": [48]}}, r"48 is no power of two; nearest is 32"),
-        ({"time_step": None}, r"tune_chunk is for the sizes and contexts of time_step"),
+        ({"tune_chunk": {"chunks": [48]}}, r"48 is not a power of two; nearest is 32"),
+        ({"time_step": None}, r"tune_chunk uses the sizes and contexts of time_step"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_the_study_is_one_sentence(values, change, sentence):

@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
+import tokenizing
 
-from lmscaling.bench import tokenizing
 from lmscaling.data import encoders
 from lmscaling.data.encoders import Ids
 from lmscaling.errors import UserError
@@ -43,5 +43,5 @@ def test_a_way_with_other_ids_is_called_different(small, ranks, monkeypatch):
 
 def test_too_few_documents_are_told(tmp_path, ranks):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
-    with pytest.raises(UserError, match="got 1 documents; allowed: from 50 on"):
+    with pytest.raises(UserError, match="1 documents were given; allowed: at least 50"):
         tokenizing.bench([tmp_path / "a.jsonl"], ranks)

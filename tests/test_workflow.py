@@ -26,9 +26,9 @@ OVERLAY = STUDY | {
     "branches": {"attention": "linear", "shares": [0.5]},
     "evaluate": {"attention": "linear", "datasets": ["lines"]},
     "speed": {
-        "limit_seconds": 60,
+        "timeout_seconds": 60,
         "repeats": 3,
-        "point_seconds": 0.01,
+        "target_seconds": 0.01,
         "time_step": {
             "sizes": ["s"],
             "contexts": [16],

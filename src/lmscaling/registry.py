@@ -34,6 +34,11 @@ def implementations(attention: str) -> list[str]:
     return list(sources(f"kernels/{attention}"))
 
 
+def kinds() -> list[str]:
+    """Names of the kinds of measurements, which are the sections under ``speed:``."""
+    return list(sources("bench/kinds"))
+
+
 def figures() -> dict[str, Path]:
     """Figure modules by name."""
     return sources("figures")

@@ -23,7 +23,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.config.types import Split
 from lmscaling.plan import jobs, text_needs
-from lmscaling.records import run as records
+from lmscaling.records.exports import EXPORTS, PUBLISHED
 from lmscaling.runtime import slurm
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
@@ -316,10 +316,10 @@ class Figures:
     def __init__(self, grid: Grid) -> None:
         results = f"results/{grid.study.study}"
         self.names = list(registry.figures())
-        self.tables = [f"{results}/store/{table}.parquet" for table in records.EXPORTS]
+        self.tables = [f"{results}/store/{table}.parquet" for table in EXPORTS]
         """The store as Parquet files."""
         self.published = [
-            f"results/published/{stem}.csv" for stem in records.PUBLISHED if grid.study.published
+            f"results/published/{stem}.csv" for stem in PUBLISHED if grid.study.published
         ]
         """Numbers of others that the store holds beside those of the study."""
 

@@ -7,13 +7,18 @@ as in a model, where a projection has just written what attention reads.
 """
 
 import math
+import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from lmscaling.bench.memory import Memory
+from lmscaling.config.speed import Sweep
+from lmscaling.records.timing import Outcome, Point
 
 WARM_UP = 3
 """Calls that are not counted beside the first, which compiles, tunes and loads, and the second,
@@ -37,8 +42,35 @@ class Timing:
     warm_up: int
     """Calls before these."""
     captured: bool
+    """Whether launches were replayed from a CUDA graph."""
     peak_memory_bytes: int | None
-    """What ``memory`` says of the calls and of what it has watched before them."""
+    """The peak of the calls and of what ``memory`` watched before them."""
+
+    def outcome(self, point: Point, dtype: torch.dtype, **more: Any) -> Outcome:
+        """A point with these times; ``more`` are columns that only its kind has."""
+        least, lower, median, upper, most = np.quantile(self.seconds, (0, 0.25, 0.5, 0.75, 1))
+        values = asdict(point) | {
+            "dtype": str(dtype).removeprefix("torch."),
+            "captured": self.captured,
+            "warm_up": self.warm_up,
+            "repeats": len(self.seconds),
+            "least_seconds": float(least),
+            "lower_seconds": float(lower),
+            "median_seconds": float(median),
+            "upper_seconds": float(upper),
+            "most_seconds": float(most),
+            "mean_seconds": statistics.fmean(self.seconds),
+            "sd_seconds": statistics.stdev(self.seconds),
+            "peak_memory_bytes": self.peak_memory_bytes,
+        }
+        return Outcome(**values | more)
+
+
+def device_of(sweep: Sweep) -> tuple[torch.device, torch.dtype]:
+    """Where a sweep is measured, and the dtype of its products: bfloat16 on a GPU, else float32."""
+    if sweep.gpus:
+        return torch.device("cuda"), torch.bfloat16
+    return torch.device("cpu"), torch.float32
 
 
 def timed(call: Callable[[], object], memory: Memory, budget_seconds: float, most: int) -> Timing:

@@ -1,9 +1,9 @@
 """The copy task: how well a model learns to repeat a sequence, and what a step of it costs.
 
 A sequence is ``w 0 w``: ``w`` are ``context // 2`` symbols, each drawn from 1 to ``symbols``, and 0
-separates them from their copy. The model is given all tokens but the last and predicts the next
-ones; where the context is odd one more 0 stands in front, so that it is given ``context`` tokens
-always. The loss is that of the copy alone, for nobody can predict the rest.
+separates them from their copy. The model is given all tokens except the last and predicts the next
+ones; an odd context begins with one more 0, so that the model is always given ``context`` tokens.
+Only the copy counts in the loss, because the rest is random.
 
 Legend: B batch, T tokens, V vocabulary (padded), N tokens of all copies.
 
@@ -11,35 +11,34 @@ Source: Katharopoulos et al. 2020 (arXiv:2006.16236), section 4.1.
 """
 
 import math
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from lmscaling.bench.result import Outcome
 from lmscaling.bench.training_step import Step
-from lmscaling.config.sweeps import Point, Sweep
+from lmscaling.config.speed import Sweep
 from lmscaling.errors import UserError
+from lmscaling.records.timing import Outcome, Point
 
 FAST_SHARE, SLOW_RATE = 3 / 5, 0.1
-"""Updates at the whole rate, and the share of it behind them; Katharopoulos et al. 2020 divide by
-10 after 3,000 updates."""
+"""Share of the updates at the full rate, and the factor of the rate afterwards; Katharopoulos et al.
+2020 divide by 10 after 3,000 updates."""
 FRESH_SYMBOLS = 2**14
-"""Symbols on which the accuracy is taken: its standard error is then at most 0.4 %."""
+"""Symbols of which the accuracy is computed: its standard error is then at most 0.4 %."""
 FRESH_SEED = 1
-"""Added to the cell's seed for sequences that were not learned."""
+"""Added to the cell's seed for sequences that were not trained on."""
 
 
 def measure(sweep: Sweep, point: Point) -> Outcome:
-    """Learn for ``point.updates``, score what was learned on fresh sequences, time further steps.
+    """Learn for ``point.updates``, compute the accuracy on fresh sequences, time further steps.
 
     Raises:
         UserError: The context has no room for a copy.
         torch.OutOfMemoryError: Memory does not suffice.
     """
     if point.context < 2:
-        raise UserError(f"a context of {point.context} has no room for a copy; allowed: 2 and more")
+        raise UserError(f"a context of {point.context} has no room for a copy; allowed: at least 2")
     step = Step(sweep, point)
     random = torch.Generator().manual_seed(step.cell.seed)
     loss = accuracy = None
@@ -47,16 +46,15 @@ def measure(sweep: Sweep, point: Point) -> Outcome:
         _learn(step, point, random)
         loss, accuracy = _score(step, point)
     x_BT, y_BT = _sequences(step, point, random)
-    outcome = step.timed(lambda: _loss(step, x_BT, y_BT))
-    return replace(outcome, loss=loss, accuracy=accuracy)
+    return step.timed(lambda: _loss(step, x_BT, y_BT), loss=loss, accuracy=accuracy)
 
 
 def sequences(batch: int, context: int, symbols: int, random: Generator) -> tuple[Tensor, Tensor]:
-    """Inputs ``[B, T]`` and the targets behind them ``[B, T]``."""
+    """Inputs ``[B, T]`` and their targets ``[B, T]``, the next tokens."""
     w = torch.randint(1, symbols + 1, (batch, context // 2), generator=random)
     separator = w.new_zeros(batch, 1)
-    whole = torch.cat((separator, w, separator, w), 1)[:, -context - 1 :]
-    return whole[:, :-1], whole[:, 1:]
+    tokens = torch.cat((separator, w, separator, w), 1)[:, -context - 1 :]
+    return tokens[:, :-1], tokens[:, 1:]
 
 
 def _learn(step: Step, point: Point, random: Generator) -> None:
@@ -70,7 +68,7 @@ def _learn(step: Step, point: Point, random: Generator) -> None:
 
 @torch.no_grad()
 def _score(step: Step, point: Point) -> tuple[float, float]:
-    """Mean loss in nats, and the share of symbols that are the likeliest, of fresh sequences."""
+    """Mean loss in nats, and the share of symbols that are predicted, on fresh sequences."""
     random = torch.Generator().manual_seed(step.cell.seed + FRESH_SEED)
     losses, hits = [], []
     for _ in range(math.ceil(FRESH_SYMBOLS / (point.batch * (point.context // 2)))):
@@ -94,6 +92,6 @@ def _loss(step: Step, x_BT: Tensor, y_BT: Tensor) -> Tensor:
 
 
 def _copy(step: Step, x_BT: Tensor, y_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits ``[N, V]`` and targets of the tokens behind the separator."""
+    """Logits ``[N, V]`` and targets of the tokens after the separator."""
     copied = slice(-(x_BT.shape[1] // 2), None)
     return step.gpt(x_BT)[:, copied].flatten(0, 1), y_BT[:, copied].flatten()

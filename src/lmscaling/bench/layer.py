@@ -13,14 +13,12 @@ import torch
 from torch import Tensor
 
 from lmscaling import kernels
-from lmscaling.bench import device as place
+from lmscaling.bench import peers
 from lmscaling.bench.checks.exactness import Attend
-from lmscaling.bench.clock import timed
+from lmscaling.bench.clock import device_of, timed
 from lmscaling.bench.memory import Memory
-from lmscaling.bench.result import Outcome
-from lmscaling.config.sweeps import Point, Sweep
-
-PASSES = ("forward", "forward+backward")
+from lmscaling.config.speed import PEERS, Sweep
+from lmscaling.records.timing import Outcome, Point
 
 
 def measure(sweep: Sweep, point: Point) -> Outcome:
@@ -31,12 +29,26 @@ def measure(sweep: Sweep, point: Point) -> Outcome:
         torch.OutOfMemoryError: Memory does not suffice.
     """
     assert sweep.layer
-    attend = kernels.load(point.attention, point.implementation)
-    device, dtype = place.of(sweep)
+    attend = load(point.attention, point.implementation)
+    device, dtype = device_of(sweep)
     memory = Memory(device)
     shape = (point.batch, point.context, sweep.layer.n_head, sweep.layer.d_head)
     passes = call(attend, point.attention, point.passes, shape, dtype, device)
-    return Outcome.of(timed(passes, memory, sweep.point_seconds, sweep.repeats), dtype)
+    return timed(passes, memory, sweep.target_seconds, sweep.repeats).outcome(point, dtype)
+
+
+def load(attention: str, implementation: str) -> Attend:
+    """The function of an implementation, ours or of another library.
+
+    Raises:
+        UserError: The implementation has no file.
+        RuntimeError: The other library is not installed.
+    """
+    if attention != "peer":
+        return kernels.load(attention, implementation)
+    if implementation not in peers.installed():
+        raise RuntimeError(f"{PEERS[implementation]} is not installed")
+    return peers.installed()[implementation]
 
 
 def call(
@@ -47,7 +59,7 @@ def call(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Callable[[], object]:
-    """What is to be timed: ``passes`` of an implementation of a kind, on random numbers."""
+    """A call that computes the ``passes`` of an implementation of a kind on random numbers."""
     options = () if kind == "softmax" else ("softplus", True)
     B, T, H, K = shape_BTHK
     packed = torch.randn(B, T, 3, H, K, device=device, dtype=dtype)

@@ -1,43 +1,27 @@
-"""One sweep of the speed study, point by point, each in a process of its own.
+"""One sweep of the speed study, point by point, each in its own process.
 
-A series goes through growing contexts and ends where memory, patience or the code does: that end is
-a record like any other. A point with a record is not measured again.
+A series goes through growing contexts and ends where memory, time or the code fails: that end is a
+record like any other. A point with a record is not measured again.
 """
 
 import signal
-import statistics
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Annotated, Any
 
 from lmscaling.bench.checks.passed_checks import faults
 from lmscaling.bench.isolation import Ended, isolated
-from lmscaling.bench.result import Outcome
-from lmscaling.config.cell import Cell
-from lmscaling.config.sweeps import Point, Sweep
+from lmscaling.config.kinds import MODULES
+from lmscaling.config.speed import FORMER, PEERS, Sweep
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_json
 from lmscaling.formatting import aligned
-from lmscaling.records.timing import Measurement
+from lmscaling.records.timing import Measurement, Outcome, Point
 from lmscaling.runtime import environment, gpus, lock
-
-MEASURES = {
-    "time_step": "training_step",
-    "time_throughput": "training_step",
-    "tune_chunk": "training_step",
-    "time_decode": "decode",
-    "time_layer": "layer",
-    "copy_task": "copy_task",
-}
-"""The module of this package whose ``measure(sweep, point) -> Outcome`` measures a kind."""
 
 SETUP_SECONDS = 120.0
 """For the first process to find its device, which may have to wake up."""
@@ -45,63 +29,70 @@ SETUP_SECONDS = 120.0
 NOT_TRIED = "not_tried"
 """Status, in ``sweep.json``, of a point whose series has ended before it."""
 
+Records = dict[str, dict[str, Any]]
+"""The records of a sweep by the name of their point."""
+
 
 def measure(
     path: Path, kind: str, out: Path, chunks: Path | None, checks: Path | None = None
 ) -> str:
-    """Measure what a sweep lacks in the folder ``out``; a table of all that is there.
+    """Measure what a sweep lacks in the folder ``out``; a table of all its times.
 
     Args:
         path: ``<sweep>.json``.
         kind: What the sweep must be.
         out: Gets ``<point>.json`` for each point and ``sweep.json`` at the end.
         chunks: ``sweep.json`` of a ``tune_chunk``, whose fastest chunks are used.
-        checks: Folder of checks; what has not passed them on this device is not measured.
+        checks: Folder of checks; an implementation that has not passed them on this device is not
+            measured.
 
     Raises:
         UserError: There is no such sweep, it is of another kind, another process measures it, or
             the machine has no GPU for it.
     """
-    sweep = checked(Sweep, read_json(path, "sweep"), str(path))
+    sweep = checked(Annotated[Sweep, FORMER], read_json(path, "sweep"), str(path))
     if sweep.kind != kind:
         raise UserError(f"sweep {path} is for {sweep.kind}; run python -m lmscaling {sweep.kind}")
     fastest = read_json(chunks, "record of a sweep")["fastest"] if chunks else {}
     out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with lock.hold(out, f"{out} is being measured"), gpus.reserved(sweep.gpus):
-        found = _points(sweep, out, fastest, checks)
-    write_json(out / "sweep.json", _summary(sweep, found))
-    return table(sweep, found)
+        records = _measure_points(sweep, out, fastest, checks)
+    write_json(out / "sweep.json", _summary(sweep, records))
+    return table(sweep, records)
 
 
-def _points(
+def _measure_points(
     sweep: Sweep, out: Path, fastest: dict[str, Any], checks: Path | None
-) -> dict[str, dict[str, Any]]:
+) -> Records:
     """Every point's record by its name; a point that was not tried has none."""
     here = isolated(partial(environment.complete, sweep.gpus), SETUP_SECONDS).value
-    load = import_module(f"{__package__}.{MEASURES[sweep.kind]}").measure
-    found: dict[str, dict[str, Any]] = {}
+    if any(point.attention == "peer" for point in sweep.points):
+        here["versions"] |= environment.versions_if_installed(tuple(PEERS.values()))
+    records: Records = {}
     ended: set[tuple[str, int]] = set()
     for point in sweep.points:
-        series = (point.series, point.batch if sweep.kind == "time_decode" else 0)
-        refused = faults(checks, _way(point), here) if checks else ""
+        series = point.series, _batch_of_series(sweep, point)
         if series in ended:
             continue
         file = out / f"{point.name}.json"
         if file.is_file():
-            found[point.name] = read_json(file, "measurement")
+            record = read_json(file, "measurement")
         else:
-            if refused:
-                wrong = Ended(status="wrong", message=refused, value=None)
-                row = _row(sweep, point, wrong, environment.now(), here)
-            else:
-                row = _measure(sweep, _with_chunk(point, fastest), load, here)
-            found[point.name] = {"record": row.record, **asdict(row)}
-            write_json(file, found[point.name])
-            print(f"{sweep.kind}: {sweep.name} {_line(found[point.name])}", flush=True)
-        if found[point.name]["status"] != "done":
+            row = _measure_point(sweep, _with_chunk(point, fastest), checks, here)
+            record = {"record": row.record, **asdict(row)}
+            write_json(file, record)
+            print(f"{sweep.kind}: {sweep.name} {_line(record)}", flush=True)
+        records[point.name] = record
+        if record["status"] != "done":
             ended.add(series)
-    return found
+    return records
+
+
+def _batch_of_series(sweep: Sweep, point: Point) -> int:
+    """The batch of a point where one context has several batches, each a series; else 0."""
+    contexts = {(other.series, other.context) for other in sweep.points}
+    return point.batch if len(contexts) < len(sweep.points) else 0
 
 
 def _with_chunk(point: Point, fastest: dict[str, Any]) -> Point:
@@ -114,40 +105,23 @@ def _with_chunk(point: Point, fastest: dict[str, Any]) -> Point:
     return replace(point, chunk=tuned[str(nearest)])
 
 
-def _measure(
-    sweep: Sweep, point: Point, load: Callable[[Sweep, Point], Outcome], here: dict[str, Any]
+def _measure_point(
+    sweep: Sweep, point: Point, checks: Path | None, here: dict[str, Any]
 ) -> Measurement:
     started = environment.now()
-    ended = isolated(lambda: asdict(load(sweep, point)), sweep.limit_seconds)
-    return _row(sweep, point, ended, started, here)
-
-
-def _row(
-    sweep: Sweep, point: Point, ended: Ended, started: str, here: dict[str, Any]
-) -> Measurement:
-    outcome = Outcome(**ended.value) if ended.value else None
+    is_attention = sweep.cell or sweep.layer
+    refused = faults(checks, point.way, here) if checks and is_attention else ""
+    if refused:
+        ended = Ended(status="wrong", message=refused, value=None)
+    else:
+        call = MODULES[sweep.kind].measure
+        ended = isolated(lambda: asdict(call(sweep, point)), sweep.timeout_seconds)
     return Measurement(
+        **ended.value or asdict(Outcome(**asdict(point))),
+        **_shape(sweep),
         kind=sweep.kind,
         sweep=sweep.folder.partition("/")[2],
         size=sweep.name,
-        attention=point.attention,
-        implementation=point.implementation,
-        **_shape(sweep),
-        params=outcome and outcome.params,
-        flops_per_token=outcome and outcome.flops_per_token,
-        context=point.context,
-        batch=point.batch,
-        chunk=(outcome and outcome.chunk) or point.chunk,
-        passes=point.passes,
-        dtype=outcome.dtype if outcome else "",
-        compiled=bool(outcome and outcome.compiled),
-        captured=bool(outcome and outcome.captured),
-        warm_up=outcome.warm_up if outcome else 0,
-        **_spread(outcome.seconds if outcome else []),
-        peak_memory_bytes=outcome and outcome.peak_memory_bytes,
-        updates=point.updates,
-        loss=outcome and outcome.loss,
-        accuracy=outcome and outcome.accuracy,
         status=ended.status,
         message=ended.message,
         started=started,
@@ -157,41 +131,28 @@ def _row(
 
 
 def _shape(sweep: Sweep) -> dict[str, int | None]:
-    if sweep.layer:
-        return {"n_layer": None, "n_head": sweep.layer.n_head, "d_head": sweep.layer.d_head}
-    assert isinstance(sweep.cell, Cell)
-    model = sweep.cell.model
-    return {
-        "n_layer": model.n_layer,
-        "n_head": model.n_head,
-        "d_head": model.d_model // model.n_head,
-    }
+    """Blocks and heads of a sweep's model or layer; null where there is neither."""
+    if sweep.cell:
+        model = sweep.cell.model
+        d_head = model.d_model // model.n_head
+        return {"n_layer": model.n_layer, "n_head": model.n_head, "d_head": d_head}
+    heads = dump(sweep.layer) if sweep.layer else {"n_head": None, "d_head": None}
+    return {"n_layer": None, **heads}
 
 
-def _spread(seconds: list[float]) -> dict[str, Any]:
-    names = ("least_seconds", "lower_seconds", "median_seconds", "upper_seconds", "most_seconds")
-    quartiles = np.quantile(seconds, (0, 0.25, 0.5, 0.75, 1)).tolist() if seconds else [None] * 5
-    return {
-        "repeats": len(seconds),
-        **dict(zip(names, quartiles, strict=True)),
-        "mean_seconds": statistics.fmean(seconds) if seconds else None,
-        "sd_seconds": statistics.stdev(seconds) if seconds else None,
-    }
-
-
-def _summary(sweep: Sweep, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _summary(sweep: Sweep, records: Records) -> dict[str, Any]:
     """``sweep.json``: the sweep, how every point ended, and the fastest chunks."""
     statuses = {
-        p.name: found[p.name]["status"] if p.name in found else NOT_TRIED for p in sweep.points
+        p.name: records[p.name]["status"] if p.name in records else NOT_TRIED for p in sweep.points
     }
-    return {"sweep": dump(sweep), "statuses": statuses, "fastest": _fastest(sweep, found)}
+    return {"sweep": dump(sweep), "statuses": statuses, "fastest": _fastest(sweep, records)}
 
 
-def _fastest(sweep: Sweep, found: dict[str, dict[str, Any]]) -> dict[str, dict[str, int]]:
+def _fastest(sweep: Sweep, records: Records) -> dict[str, dict[str, int]]:
     """By implementation and context, the chunk of the fastest point."""
     best: dict[str, dict[str, tuple[float, int]]] = {}
     for point in sweep.points:
-        row = found.get(point.name, {})
+        row = records.get(point.name, {})
         if point.chunk and row.get("status") == "done":
             name = f"{point.attention}/{point.implementation}"
             contexts = best.setdefault(name, {})
@@ -204,29 +165,24 @@ def _fastest(sweep: Sweep, found: dict[str, dict[str, Any]]) -> dict[str, dict[s
     }
 
 
-def _way(point: Point) -> str:
-    """What is measured as checks name it."""
-    return "/".join(filter(None, (point.attention, point.implementation)))
-
-
 def _line(row: dict[str, Any]) -> str:
     way = "/".join(filter(None, (row["attention"], row["implementation"])))
-    said = f"{row['status']}: {row['message']}"
+    result = f"{row['status']}: {row['message']}"
     if row["status"] == "done":
         spread = f"{row['lower_seconds'] * 1e3:.4g} to {row['upper_seconds'] * 1e3:.4g}"
-        said = f"{row['median_seconds'] * 1e3:.4g} ms ({spread}, {row['repeats']} repeats)"
+        result = f"{row['median_seconds'] * 1e3:.4g} ms ({spread}, {row['repeats']} repeats)"
     chunk = f" chunk {row['chunk']}" if row["chunk"] else ""
     passes = f" {row['passes']}" if row["passes"] else ""
-    return f"{way}{passes}{chunk} at {row['context']:,} x {row['batch']}: {said}"
+    return f"{way}{passes}{chunk} at {row['context']:,} x {row['batch']}: {result}"
 
 
-def table(sweep: Sweep, found: dict[str, dict[str, Any]]) -> str:
-    """Median milliseconds; a line a series, a column a context."""
+def table(sweep: Sweep, records: Records) -> str:
+    """Median milliseconds: one line per series, one column per context."""
     contexts = sorted({point.context for point in sweep.points})
     lines: dict[str, dict[int, str]] = {}
     for point in sweep.points:
-        batch = f" x {point.batch}" if sweep.kind == "time_decode" else ""
-        row = found.get(point.name)
+        batch = f" x {b}" if (b := _batch_of_series(sweep, point)) else ""
+        row = records.get(point.name)
         text = "" if row is None else row["status"]
         if row and row["status"] == "done":
             text = f"{row['median_seconds'] * 1e3:.4g}"

@@ -1,13 +1,12 @@
-"""A training step of a whole model: forward, backward, clipping, AdamW; on random tokens.
+"""A training step of a complete model: forward, backward, clipping, AdamW; on random tokens.
 
 On a GPU blocks are compiled and products are bfloat16, as in training. Blocks are not recomputed:
-the memory is what the attention takes.
+the measured memory is what the attention needs.
 
 Legend: B batch, T tokens.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,18 +14,17 @@ import torch._dynamo  # AdamW would load it in its first step, and 160 MB would 
 from torch import Tensor
 
 from lmscaling import kernels
-from lmscaling.bench import device as place
-from lmscaling.bench.clock import launched
+from lmscaling.bench.clock import device_of, launched
 from lmscaling.bench.memory import Memory
-from lmscaling.bench.result import Outcome
-from lmscaling.config.sweeps import Point, Sweep
+from lmscaling.config.speed import Sweep
 from lmscaling.errors import UserError
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT, Block
+from lmscaling.records.timing import Outcome, Point
 
 
 def measure(sweep: Sweep, point: Point) -> Outcome:
-    """Steps of a point's model, in the way that the point says.
+    """Training steps of a point's model with the point's implementation.
 
     Raises:
         UserError: The implementation has no file, or takes no chunk and the point has one.
@@ -39,14 +37,14 @@ def measure(sweep: Sweep, point: Point) -> Outcome:
 
 
 class Step:
-    """The model and the optimizer of a point on its device, and the memory that they take."""
+    """The model and the optimizer of a point on its device, and the memory that they use."""
 
     def __init__(self, sweep: Sweep, point: Point) -> None:
-        self.sweep, self.cell = sweep, sweep.of(point)
-        self.device, self.dtype = place.of(sweep)
+        self.sweep, self.point, self.cell = sweep, point, sweep.cell_of(point)
+        self.device, self.dtype = device_of(sweep)
         self.memory = Memory(self.device)
         gpt = GPT(self.cell)
-        self.chunk = _choose(gpt, point, self.device.type)
+        self.chunk = _set_implementation(gpt, point, self.device.type)
         self.gpt = gpt.to(self.device)
         if sweep.gpus:
             self.gpt.compile_blocks()
@@ -58,7 +56,7 @@ class Step:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 
     def __call__(self, loss_of: Callable[[], Tensor]) -> None:
-        """One update that makes a loss smaller."""
+        """One optimizer update on a loss."""
         with self.autocast():
             loss = loss_of()
         loss.backward()
@@ -66,21 +64,23 @@ class Step:
         self.adamw.step()
         self.adamw.zero_grad(set_to_none=True)
 
-    def timed(self, loss_of: Callable[[], Tensor]) -> Outcome:
-        """Measure updates that go on making it smaller."""
+    def timed(self, loss_of: Callable[[], Tensor], **more: Any) -> Outcome:
+        """Measure further updates on the same loss; ``more`` are columns of the outcome."""
         sweep = self.sweep
-        timing = launched(lambda: self(loss_of), self.memory, sweep.point_seconds, sweep.repeats)
-        return replace(
-            Outcome.of(timing, self.dtype),
+        timing = launched(lambda: self(loss_of), self.memory, sweep.target_seconds, sweep.repeats)
+        return timing.outcome(
+            self.point,
+            self.dtype,
             compiled=bool(sweep.gpus),
-            chunk=self.chunk,
+            chunk=self.chunk or self.point.chunk,
             params=self.gpt.params,
             flops_per_token=self.gpt.flops_per_token(),
+            **more,
         )
 
 
-def _choose(gpt: GPT, point: Point, device_type: str) -> int | None:
-    """Let a model compute attention as a point says; the chunk size in use, if there is one."""
+def _set_implementation(gpt: GPT, point: Point, device_type: str) -> int | None:
+    """Choose a model's attention as a point says; the chunk size in use, if there is one."""
     if point.implementation:
         gpt.tune({"implementation": point.implementation})
     attention = next(module for module in gpt.modules() if isinstance(module, Block)).attention
@@ -96,6 +96,6 @@ def _takes_chunk(attention: Any, name: str, device_type: str) -> bool:
     implementation = getattr(attention, "implementation", "")
     if not implementation:
         return hasattr(attention, "chunk")
-    # The fused kernels take one for the plain PyTorch that stands in for them on a CPU.
+    # On a CPU plain PyTorch, which takes a chunk, replaces the fused kernels.
     fused = device_type == "cuda" and (name, implementation) == ("linear", "chunked")
     return not fused and kernels.takes_chunk(kernels.load(name, implementation))

@@ -200,11 +200,11 @@ def _check_schedule(study: Study) -> None:
 
 
 def _speed_uses(study: Study) -> list[tuple[str, list[str], Iterable[str], str]]:
-    parts = {"time_step", "time_throughput", "time_decode"}
+    sections = {kind: getattr(study.speed, kind, None) for kind in registry.kinds()}
     return [
-        (f"speed.{part}.sizes", section.sizes, study.sizes, "row under sizes")
-        for part in sorted(parts)
-        if (section := getattr(study.speed, part, None))
+        (f"speed.{kind}.sizes", section.sizes, study.sizes, "row under sizes")
+        for kind, section in sections.items()
+        if hasattr(section, "sizes")
     ]
 
 

@@ -1,22 +1,35 @@
-"""What the speed study measures: the section ``speed:`` of the study file, one class a rule.
+"""What the kinds of measurements in ``bench/kinds/`` share: a sweep, and the types of their keys.
 
-An implementation is written ``attention/implementation``, as in ``linear/chunked``: files in
-``attention/`` and in ``kernels/<attention>/``. An attention alone stands for what it uses itself.
+A sweep holds all implementations and contexts of one size or preset, so that one job on one device
+measures everything that is compared. An implementation is written ``attention/implementation``, as
+in ``linear/chunked``: files in ``attention/`` and in ``kernels/<attention>/``. An attention alone
+uses the implementation of its own choice.
 """
 
-from dataclasses import field
-from typing import Annotated, Literal
+from collections.abc import Callable
+from dataclasses import field, replace
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from lmscaling import registry
-from lmscaling.config.types import STRICT, Distinct, Name, Positive
+from lmscaling.config.cell import Cell
+from lmscaling.config.types import STRICT, Name, Positive, digest, dump, renamed
 from lmscaling.errors import choose
+from lmscaling.records.timing import Point
+
+PEERS = {"fla_chunk": "flash-linear-attention"}
+"""Linear attention of other libraries by name, as ``peer/<name>``, and their packages."""
+
+FORMER = renamed(point_seconds="target_seconds", limit_seconds="timeout_seconds")
+"""Keys of ``speed:`` and of ``sweep.json`` as earlier versions named them."""
 
 
 def _check_implementation(text: str) -> str:
     attention, slash, implementation = text.partition("/")
+    if attention == "peer" and implementation in PEERS:
+        return text
     if attention not in registry.attentions():
         raise ValueError(
             f"{text!r} has no file in attention/; {choose(attention, registry.attentions())}"
@@ -40,7 +53,7 @@ def _check_kernel(text: str) -> str:
 
 def _check_power_of_two(chunk: int) -> int:
     if chunk & (chunk - 1):
-        raise ValueError(f"{chunk} is no power of two; nearest is {2 ** (chunk.bit_length() - 1)}")
+        raise ValueError(f"{chunk} is not a power of two; nearest is {2 ** (chunk.bit_length() - 1)}")
     return chunk
 
 
@@ -50,133 +63,91 @@ Chunk = Annotated[Positive, AfterValidator(_check_power_of_two)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class TimeStep:
-    """A training step of a whole model: forward, backward, optimizer; one sequence."""
+class Heads:
+    """The shape of one attention alone."""
 
-    sizes: Distinct[Name]
-    """Rows under ``sizes:``."""
-    contexts: Distinct[Positive]
-    """Tokens of the sequence."""
-    implementations: Distinct[Implementation]
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class TimeThroughput(TimeStep):
-    """A training step of as many sequences as fill a device: what it makes of its peak."""
-
-    tokens: Positive
-    """Tokens at once: sequences are as many as fit."""
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class TuneChunk:
-    """The same step at every chunk size; ``time_step`` uses the fastest of each context."""
-
-    implementations: Distinct[Implementation]
-    """Those that take a chunk size."""
-    chunks: Distinct[Chunk]
-    """Tokens per chunk."""
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class TimeDecode:
-    """Sampling one token behind so many others: a cache of keys and values, or a state."""
-
-    sizes: Distinct[Name]
-    """Rows under ``sizes:``."""
-    contexts: Distinct[Positive]
-    """Tokens before the one that is sampled."""
-    attentions: Distinct[Annotated[str, AfterValidator(_check_implementation)]]
-    """Files in ``attention/``."""
-    batches: Distinct[Positive]
-    """Sequences that are sampled at once."""
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class TimeLayer:
-    """One attention alone, without its projections."""
-
-    name: Name
     n_head: Positive
     d_head: Positive
-    tokens: Positive | None = None
-    """Tokens at once: sequences are as many as fit."""
-    batch: Positive | None = None
-    """Sequences at once; instead of ``tokens``."""
-    passes: Distinct[Literal["forward", "forward+backward"]]
-    contexts: Distinct[Positive]
-    implementations: Distinct[Kernel]
-    repeats: Positive
-    """Measurements of each point, at most."""
-
-    def __post_init__(self) -> None:
-        if (self.tokens is None) == (self.batch is None):
-            raise ValueError(f"layer {self.name} needs either tokens or batch")
-        if self.tokens and self.tokens < max(self.contexts):
-            raise ValueError(
-                f"layer {self.name} has {self.tokens} tokens, fewer than its longest context "
-                f"{max(self.contexts)}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class CopyTask:
-    """Learning to repeat a sequence of random symbols, and the cost of a step while learning.
+class Sweep:
+    """``sweep.json``: one job of the speed study, with all its points."""
 
-    Source: Katharopoulos et al. 2020 (arXiv:2006.16236), section 4.1.
-    """
+    kind: Name
+    """File stem in ``bench/kinds/``."""
+    name: Name
+    """Size, or preset."""
+    gpus: Literal[0, 1]
+    """0 measures the CPU."""
+    timeout_seconds: float
+    """See ``Speed``; here and below."""
+    repeats: int
+    target_seconds: float
+    cell: Cell | None = None
+    """The model that is measured; attention and context are those of the point."""
+    layer: Heads | None = None
+    """The layer that is measured if there is no model."""
+    points: list[Point] = field(default_factory=list)
+    """The points of each series in growing order of context."""
 
-    attentions: Distinct[Annotated[str, AfterValidator(_check_implementation)]]
-    """Files in ``attention/``."""
-    n_layer: Positive
-    n_head: Positive
-    d_model: Positive
-    symbols: Positive
-    """Different symbols; one token more separates a sequence from its copy."""
-    contexts: Distinct[Positive]
-    """Tokens, separator and copy included, at which a step is timed."""
-    tokens: Positive
-    """Tokens per update; sequences are as many as fit."""
-    learned: list[Positive]
-    """Contexts at which the task is learned, too."""
-    updates: Positive
-    """Updates of learning."""
-    lr: Annotated[float, Field(gt=0)]
-    """Learning rate; a tenth of it behind 3/5 of the updates."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    @property
+    def folder(self) -> str:
+        """Folder of its records below ``speed/``; it depends on the model, not on the points."""
+        model = self.cell and dump(self.cell.model) | {"position": self.cell.position}
+        layer = self.layer and dump(self.layer)
+        values = {"model": model, "layer": layer, "gpus": self.gpus}
+        return f"{self.kind}/{self.name}-{digest(values)}"
 
-    def __post_init__(self) -> None:
-        for context in self.learned:
-            if context not in self.contexts:
-                raise ValueError(
-                    f"learned {context} is no context; {choose(context, self.contexts)}"
-                )
-        if self.d_model % self.n_head:
-            raise ValueError(f"d_model {self.d_model} is not a multiple of n_head {self.n_head}")
+    def cell_of(self, point: Point) -> Cell:
+        """The cell of a point: its attention and its context."""
+        assert self.cell
+        return replace(self.cell, attention=point.attention, context=point.context)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Speed:
     """The speed study: what is timed, on one device, with random weights and tokens."""
 
-    limit_seconds: Annotated[float, Field(gt=0)]
-    """A point that has not ended by then is recorded as too slow, and ends its series."""
+    timeout_seconds: Annotated[float, Field(gt=0)]
+    """A point that does not end by then is recorded as too slow, and ends its series."""
     repeats: Annotated[int, Field(ge=3)]
     """Measurements of each point, at most; at least three."""
-    point_seconds: Annotated[float, Field(gt=0)]
+    target_seconds: Annotated[float, Field(gt=0)]
     """Measurements of a point go on for about so long."""
-    time_step: TimeStep | None = None
-    time_throughput: TimeThroughput | None = None
-    tune_chunk: TuneChunk | None = None
-    """At the sizes and contexts of ``time_step``."""
-    time_decode: TimeDecode | None = None
-    time_layer: list[TimeLayer] = field(default_factory=list)
-    copy_task: CopyTask | None = None
 
     def __post_init__(self) -> None:
-        if self.tune_chunk and not self.time_step:
-            raise ValueError("tune_chunk is for the sizes and contexts of time_step; add that")
-        names = [layer.name for layer in self.time_layer]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"time_layer has two presets named {name!r}; rename one")
+        for kind, section in vars(self).items():
+            needed = getattr(section, "needs", "")  # a section that another one extends
+            if needed and not getattr(self, needed):
+                raise ValueError(f"{kind} uses the sizes and contexts of {needed}; add that")
+
+
+class Planner:
+    """What a kind's ``sweeps(section, planner)`` may use of the study around its section."""
+
+    def __init__(self, speed: Speed, gpus: int, sizes: list[str], cell: Callable[[str], Cell]):
+        self.speed, self.cell = speed, cell
+        self.sizes = sizes
+        """Rows under ``sizes:`` that are trained; ``cell(size)`` is a model of any row."""
+        self.values = dump(speed) | {"gpus": 1 if gpus else 0}
+
+    def section(self, kind: str) -> Any:
+        """The section of a kind, or None."""
+        return getattr(self.speed, kind)
+
+    def sweep(self, **values: Any) -> Sweep:
+        """A sweep with the common numbers of the speed study, unless they are given."""
+        common = ("timeout_seconds", "repeats", "target_seconds", "gpus")
+        return Sweep(**{key: self.values[key] for key in common} | values)
+
+
+def point(way: str, **values: Any) -> Point:
+    """A point of ``attention/implementation`` or of an attention alone."""
+    attention, _, implementation = way.partition("/")
+    return Point(attention=attention, implementation=implementation, **values)
+
+
+def sequences(tokens: int, context: int) -> int:
+    """How many sequences have so many tokens at once, at least one."""
+    return max(1, tokens // context)

@@ -10,8 +10,8 @@ from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
 from lmscaling.config.budget import Budget
 from lmscaling.config.cell import Optimizer, Validation
 from lmscaling.config.datasets import DatasetRow, Size, Tokenizer
+from lmscaling.config.kinds import SpeedSection
 from lmscaling.config.schedule import CONSTANT, AnySchedule
-from lmscaling.config.speed import Speed
 from lmscaling.config.types import STRICT, Name, Position, Positive
 
 
@@ -62,7 +62,7 @@ class Study:
     """Decayed branches; null for none."""
     evaluate: Evaluate | None = None
     """Evaluations by position; null for none."""
-    speed: Speed | None = None
+    speed: SpeedSection | None = None
     """Measurements of time and memory of updates, decoding and single layers; null for none."""
     published: bool = False
     """Whether figures also show the numbers in ``results/published/``."""

@@ -54,6 +54,17 @@ OneOrMore = Annotated[
 """The same; a single value needs no brackets."""
 
 
+def renamed(**keys: str) -> BeforeValidator:
+    """Accepts former names of keys; of two names for one key, the one written later counts."""
+
+    def rename(values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {keys.get(key, key): value for key, value in values.items()}
+
+    return BeforeValidator(rename)
+
+
 def dump(value: Any, exclude_defaults: bool = False) -> dict[str, Any]:
     """The fields of a dataclass as JSON values.
 

@@ -25,12 +25,7 @@ SECTION = "audit"
 QUERY = """
     SELECT
         k.source, attention, size, k.params, context, seed, lr_scale, k.status,
-        CASE
-            WHEN k.source = 'published' THEN 24
-            WHEN budget LIKE '% hours' THEN split_part(budget, ' ', 1)::DOUBLE
-            WHEN budget LIKE '% minutes' THEN split_part(budget, ' ', 1)::DOUBLE / 60
-            WHEN budget LIKE '% seconds' THEN split_part(budget, ' ', 1)::DOUBLE / 3600
-        END AS budget_hours,
+        budget_hours,
         r.train_seconds / 3600 AS productive_hours,
         r.lost_seconds / 3600 AS lost_hours,
         greatest(0, r.attempt_seconds - r.train_seconds - r.lost_seconds) / 3600 AS other_hours

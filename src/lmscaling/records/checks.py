@@ -1,61 +1,60 @@
-"""What is written down of how right a device computes: checks of kernels, and lost digits of dq.
-
-As in ``records.py``, a column exists because it is a field here; its unit is in its name or in its
-docstring.
-"""
+"""Records of how correctly a device computes: checks of kernels, and errors of gradients."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lmscaling.records.run import FORMAT, columns_of
+from lmscaling.records.run import FORMAT
 
 CHECK_STATUSES = {
-    "right": "at most as far from the exact result as is allowed",
-    "wrong": "farther, or no number",
+    "right": "the error is at most the allowed one",
+    "wrong": "the error is larger than allowed, or not finite",
     "failed": "raised an error, or ended its process",
-    "oom": "memory did not suffice",
-    "slow": "had not ended after the time limit",
+    "oom": "ran out of memory",
+    "slow": "did not end within the time limit",
 }
-"""How a check can end; only what is ``right`` in all of them may be timed."""
+"""How a check can end; only an implementation whose checks are all ``right`` may be timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """``checks/<name>.jsonl``: one comparison of what a device computes with what is right."""
+    """``checks/<name>.jsonl``: one comparison of a device's result with the exact one."""
 
     record: ClassVar[str] = "check"
     name: str
-    """``attention/implementation``, or an attention alone: the module with what it uses itself."""
+    """``attention/implementation``, or an attention alone: the module as a model uses it."""
     case: str
     """What was computed: inputs, and sequences x tokens x heads x width."""
     dtype: str
-    """Of inputs and results."""
+    """Data type of inputs and results."""
     quantity: str
     """``y``, ``dq``, ``dk``, ``dv`` of an implementation; ``y``, ``dx``, ``step``, ``compiled`` of
-    an attention; empty where an error came before."""
+    an attention; empty if the computation raised an error."""
     error: float | None
     """Root mean square of the difference over that of the exact result, or the largest difference
-    of integers; null if it is no number or there is none."""
+    of integers; null if it is not finite or there is no result."""
     allowed: float
-    """The largest error that is right."""
+    """The largest error that counts as right."""
     status: str
-    """A key of ``CHECK_STATUSES``."""
+    """How the check ended: ``right``, ``wrong``, ``failed``, ``oom`` or ``slow``."""
     message: str
-    """What happened, in words; empty if all went well."""
+    """The reason; empty unless something went wrong."""
     started: str
     """UTC, ISO 8601."""
     device: str
+    """Name of the GPU or the CPU."""
     environment: dict[str, Any]
     """Host, device, versions, git commit."""
     format: int = FORMAT
+    """Version of the record's format."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """``numerics/<run>.jsonl``: what one layer of a trained model loses of its gradients.
+    """``numerics/<run>.jsonl``: rounding errors of the gradients of one layer of a trained
+    model.
 
-    Errors are relative: norm of the difference from float64 over norm of the float64 result, of the
-    same inputs. Inputs are what the layer saw and got back in training, on validation tokens.
+    Errors are relative: norm of the difference from float64 over norm of the float64 result, for the
+    same inputs. Inputs are the activations and gradients of the layer on validation tokens.
     """
 
     record: ClassVar[str] = "numerics"
@@ -64,36 +63,32 @@ class Numerics:
     layer: int
     """Block, from 0."""
     implementation: str
-    """File stem in ``kernels/linear/`` or of another library; ``centred`` and ``uncentred`` are the
-    fused kernels' arithmetic in PyTorch, every operand of a product rounded to bfloat16."""
+    """File stem in ``kernels/linear/`` or name in another library; ``centred`` and ``uncentred`` are
+    the arithmetic of the fused kernels in PyTorch, with every operand of a product in bfloat16."""
     tokens: int
     """Tokens of the sequence: the context of the run."""
     dtype: str
-    """Of the inputs."""
+    """Data type of the inputs."""
     mean_over_sd: float
     """Root mean square over heads and channels of the mean of v over tokens, over that of its
     standard deviation."""
     y_error: float | None
+    """Relative error of the output."""
     dq_error: float | None
+    """Relative error of the gradient of the queries."""
     dk_error: float | None
+    """Relative error of the gradient of the keys."""
     dv_error: float | None
+    """Relative error of the gradient of the values."""
     status: str
-    """``done``, or why there are no errors: a key of ``CHECK_STATUSES``."""
+    """``done``, or why there are no errors: ``failed``, ``oom`` or ``slow``."""
     message: str
-    """What happened, in words; empty if all went well."""
+    """The reason; empty unless something went wrong."""
     started: str
     """UTC, ISO 8601."""
     device: str
+    """Name of the GPU or the CPU."""
     environment: dict[str, Any]
     """Host, device, versions, git commit."""
     format: int = FORMAT
-
-
-def check_columns() -> dict[str, str]:
-    """Every column of a check, with its SQL type; nested values stay JSON."""
-    return {"record": "VARCHAR", **columns_of(Check), "environment": "JSON"}
-
-
-def numerics_columns() -> dict[str, str]:
-    """Every column of a row of the numerics, with its SQL type; nested values stay JSON."""
-    return {"record": "VARCHAR", **columns_of(Numerics), "environment": "JSON"}
+    """Version of the record's format."""

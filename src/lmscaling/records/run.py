@@ -1,16 +1,16 @@
-"""What is written down: the lines of a run's log and the record that closes a run.
+"""What training writes: the lines of a run's log and the record that closes a run.
 
-Training writes these, the store reads them, and neither imports the other. A column exists
-because it is a field here; its unit is in its name or in its docstring.
+Training writes these, the store reads them, and neither imports the other. What a field here
+implies for files, tables and comments is in ``schema.py``.
 
-A log is JSON lines, one file an attempt: a ``Header``, then ``Update`` and ``Validation`` rows,
-then an ``End``. A run has one attempt unless it was killed; an attempt continues behind update
-``start_update``, and what an earlier attempt wrote beyond that update was lost with it.
+A log is JSON lines, one file per attempt: a ``Header``, then ``Update`` and ``Validation`` rows,
+then an ``End``. A run has one attempt unless it was killed. An attempt continues after update
+``start_update``; what an earlier attempt wrote after that update was lost with it.
 """
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 FORMAT = 1
@@ -18,13 +18,13 @@ FORMAT = 1
 
 STATUSES = {
     "done": "spent its budget",
-    "diverged": "the loss became infinite or no number",
+    "diverged": "the loss became infinite or NaN",
     "oom": "a device ran out of memory",
     "out_of_tokens": "the stream ended before the budget",
     "crashed": "attempt after attempt ended without a checkpoint",
-    "no_trunk": "the trunk has left no checkpoint for this branch",
+    "no_trunk": "the trunk kept no checkpoint for this branch",
 }
-"""How a run can end; each is a result. A run without a record is running, failed or not begun."""
+"""How a run can end; each is a result. A run without a record is running, has failed or has not begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ class Header:
     run: str
     """Cell name and hash."""
     cell: dict[str, Any]
-    """The cell, whole."""
+    """All values of the cell."""
     started: str
     """UTC, ISO 8601."""
     environment: dict[str, Any]
     """Host, device, versions, git commit."""
     calibration: dict[str, Any]
-    """Micro-batch and the like of this attempt, with the device they were measured on."""
+    """Micro-batch and other settings of this attempt, with the device they were measured on."""
     params: int
     """Parameters without embeddings."""
     params_total: int
@@ -53,6 +53,7 @@ class Header:
     flops_per_token: float
     """Forward and backward FLOPs per training token."""
     format: int = FORMAT
+    """Version of the log's format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,27 +62,29 @@ class Update:
 
     record: ClassVar[str] = "update"
     attempt: int
+    """Number of the attempt, from 1."""
     update: int
     """Updates done, from 1."""
     epoch: int
-    """Pass over the data that the update belongs to, from 1."""
+    """Pass over the data, from 1."""
     tokens: int
     """Training tokens seen, over all devices."""
     train_seconds: float
-    """Productive time: wall clock less validation, on the surviving trajectory."""
+    """Seconds of productive time: wall clock without validation, on the surviving trajectory."""
     train_loss: float | None
-    """Mean cross-entropy of this update, nats per token; null if no number."""
+    """Mean cross-entropy of this update, nats per token; null if not finite."""
     lr: float
+    """Learning rate."""
     budget_fraction: float
     """Share of the budget that is spent, 0 to 1."""
     grad_norm: float | None
-    """Norm of the whole gradient before clipping; null if no number."""
+    """Norm of the gradient of all parameters before clipping; null if not finite."""
     tokens_per_second: float
-    """Over all devices, in productive time."""
+    """Training tokens per second of productive time, over all devices."""
     mfu: float | None
     """Model FLOP utilization, 0 to 1, of ``peak_flops`` in the environment; null without one."""
     peak_memory_bytes: int | None
-    """The most allocated on rank 0's device so far; null on the CPU."""
+    """Bytes: the most allocated on rank 0's device so far; null on the CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +93,21 @@ class Validation:
 
     record: ClassVar[str] = "validation"
     attempt: int
+    """Number of the attempt, from 1."""
     update: int
+    """Updates done."""
     epoch: int
+    """Pass over the training data, from 1."""
     tokens: int
+    """Training tokens seen, over all devices."""
     train_seconds: float
+    """Seconds of productive time, see ``updates``."""
     lr: float
+    """Learning rate of the last update."""
     budget_fraction: float
+    """Share of the budget that is spent, 0 to 1."""
     val_loss: float | None
-    """Mean cross-entropy on the validation tokens, nats per token; null if no number."""
+    """Mean cross-entropy on the validation tokens, nats per token; null if not finite."""
     val_tokens: int
     """Validation tokens predicted."""
 
@@ -108,11 +118,13 @@ class End:
 
     record: ClassVar[str] = "end"
     attempt: int
+    """Number of the attempt, from 1."""
     update: int
+    """Updates done."""
     status: str
-    """A key of ``STATUSES``, or ``interrupted``: the attempt was asked to stop."""
+    """How the attempt ended: a status of a run, or ``interrupted`` if it was asked to stop."""
     message: str
-    """What happened, in words; empty if all went well."""
+    """The reason; empty unless something went wrong."""
     ended: str
     """UTC, ISO 8601."""
 
@@ -132,23 +144,23 @@ class Evaluation:
     run: str
     """Cell name and hash."""
     dataset: str
-    """Row under ``datasets:`` whose validation text it is."""
+    """Row under ``datasets:`` whose validation text was used."""
     context: int
-    """Length of the windows into which the text was cut, tokens; at most the trained context."""
+    """Tokens of a window into which the text was cut; at most the context of training."""
     axis: str
     """``sequence``: position in the window; ``document``: in the document, which may have begun
     before the window."""
     start: int
     """First position of the bin."""
     stop: int
-    """First position behind it."""
+    """First position after the bin."""
     tokens: int
     """Targets in the bin; their sum over the bins of an axis is the same at every context."""
     loss: float | None
-    """Mean cross-entropy of these targets, nats per token; null if no number."""
+    """Mean cross-entropy of these targets, nats per token; null if not finite."""
     loss_se: float | None
-    """Standard error of the mean, from contiguous blocks of text; null if fewer than two blocks
-    have such a target."""
+    """Standard error of the mean, from contiguous blocks of text, nats per token; null if fewer
+    than two blocks have such a target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,25 +168,30 @@ class Run:
     """``run.json``: written last, so its presence means that the run is over."""
 
     run: str
+    """Cell name and hash."""
     name: str
     """Name of the cell, for people."""
     cell: dict[str, Any]
+    """All values of the cell."""
     status: str
-    """A key of ``STATUSES``."""
+    """How the run ended: ``done``, ``diverged``, ``oom``, ``out_of_tokens``, ``crashed`` or
+    ``no_trunk``; in the store also ``running`` and ``interrupted``."""
     message: str
+    """The reason; empty unless something went wrong."""
     attempts: int
+    """Number of attempts."""
     updates: int
     """Updates done."""
     tokens: int
     """Training tokens seen, over all devices."""
     train_seconds: float
-    """Productive time."""
+    """Seconds of productive time: wall clock without validation, on the surviving trajectory."""
     attempt_seconds: float
-    """Wall clock of all attempts from their first update on."""
+    """Seconds of wall clock of all attempts from their first update on."""
     lost_seconds: float
-    """Productive time that had to be trained again."""
+    """Seconds of productive time whose updates had to be trained again."""
     gpu_hours: float
-    """Hours of all devices in all attempts."""
+    """Hours of all GPUs in all attempts."""
     params: int
     """Parameters without embeddings."""
     params_total: int
@@ -184,77 +201,24 @@ class Run:
     data: dict[str, Any]
     """Folder of the tokens, and number and chain id of the last shard read."""
     calibration: dict[str, Any]
-    """See ``Header``; that of the last attempt."""
+    """Micro-batch and other settings of the last attempt."""
     environment: dict[str, Any]
+    """Host, device, versions, git commit."""
     started: str
+    """UTC, ISO 8601."""
     ended: str
+    """UTC, ISO 8601."""
+    budget_amount: float | None = None
+    """What the run may spend, in ``budget_unit``; runs of older versions have it in the cell."""
+    budget_unit: str | None = None
+    """``hours``, ``minutes`` or ``seconds`` of productive time, ``updates`` or ``tokens``."""
 
 
 def line(row: Any) -> bytes:
-    """A row, an evaluation or a time as one line of JSON."""
+    """A record as one line of JSON."""
     return (json.dumps({"record": row.record, **asdict(row)}, allow_nan=False) + "\n").encode()
 
 
 def finite(value: float) -> float | None:
-    """The value, or None if it is infinite or no number: JSON has neither."""
+    """The value, or None if it is infinite or NaN, which JSON cannot express."""
     return value if math.isfinite(value) else None
-
-
-SQL_TYPES = {
-    "int": "BIGINT",
-    "float": "DOUBLE",
-    "float | None": "DOUBLE",
-    "int | None": "BIGINT",
-    "str": "VARCHAR",
-    "bool": "BOOLEAN",
-}
-
-
-def log_columns() -> dict[str, str]:
-    """Every column that a line of a log can have, with its SQL type."""
-    columns = {"record": "VARCHAR"}
-    for kind in (Header, Update, Validation, End):
-        columns |= columns_of(kind)
-    return columns
-
-
-def evaluation_columns() -> dict[str, str]:
-    """Every column of a line of an evaluation, with its SQL type."""
-    return {"record": "VARCHAR", **columns_of(Evaluation)}
-
-
-def columns_of(kind: type) -> dict[str, str]:
-    """The fields of a kind of line that are no mapping."""
-    columns = {}
-    for column in fields(kind):
-        text = getattr(column.type, "__name__", str(column.type))
-        if "dict" not in text:
-            columns[column.name] = SQL_TYPES[text if text in SQL_TYPES else str(column.type)]
-    return columns
-
-
-def run_columns() -> dict[str, str]:
-    """Every column of ``run.json``, with its SQL type; nested values stay JSON."""
-    return {c.name: SQL_TYPES.get(getattr(c.type, "__name__", ""), "JSON") for c in fields(Run)}
-
-
-_RUN = {"params_millions": "BIGINT", "attention": "VARCHAR", "context": "BIGINT"}
-_TIME = {"params_millions": "BIGINT", "implementation": "VARCHAR", "context": "BIGINT"}
-
-PUBLISHED = {
-    "step_time": {**_TIME, "milliseconds": "DOUBLE"},
-    "decode_time": {**_TIME, "milliseconds_per_token": "DOUBLE"},
-    "final_loss": {**_RUN, "final_train_loss": "DOUBLE"},
-    "curves": {**_RUN, "update": "DOUBLE", "hours": "DOUBLE", "train_loss": "DOUBLE"},
-    "runs": {
-        **_RUN, "last_update": "DOUBLE", "hours": "DOUBLE", "points": "BIGINT",
-        "points_without_loss": "BIGINT", "spikes": "BIGINT", "highest_spike": "DOUBLE",
-    },
-}  # fmt: skip
-"""Files of ``results/published/`` by stem, with their columns; what they mean is in its README."""
-
-EXPORTS = (
-    "cells", "runs", "attempts", "updates", "validations", "spikes", "evaluations", "measurements",
-    "ceilings", "kernel_times", "checks", "numerics",
-)  # fmt: skip
-"""Tables of the store that are exported as Parquet; what figures read."""

@@ -1,13 +1,16 @@
-"""The store: the logs of a study as tables, rebuilt whole and exported as Parquet.
+"""The store: the logs and records of a study as tables, rebuilt each time and exported as Parquet.
 
-The logs are the truth and the store a cache: it can be deleted at any time. Figures and the
-report read the exports through an in-memory database; ``store.duckdb`` is for people.
+The logs are the truth and the store a cache: it can be deleted at any time. Figures and the report
+read the exports through an in-memory database; ``store.duckdb`` is for people. Columns, their types
+and their comments come from the record classes (``records/schema.py``).
 """
 
 import json
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import MISSING, asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,169 +19,194 @@ import duckdb
 import numpy as np
 
 from lmscaling.config import grid, study_file
-from lmscaling.config.cell import Cell
+from lmscaling.config.budget import parse_budget
 from lmscaling.errors import UserError
-from lmscaling.files import read_json
-from lmscaling.records import checks, timing
-from lmscaling.records import run as records
-from lmscaling.store import published, spikes
+from lmscaling.files import parse_json, read_json
+from lmscaling.records import schema
+from lmscaling.records.checks import Check, Numerics
+from lmscaling.records.exports import EXPORTS
+from lmscaling.records.run import End, Evaluation, Header, Run, Update, Validation
+from lmscaling.records.timing import Measurement
+from lmscaling.store import cells, published, spikes
 
-CELL_COLUMNS = {
-    "source": "VARCHAR",
-    "run": "VARCHAR",
-    "name": "VARCHAR",
-    "attention": "VARCHAR",
-    "size": "VARCHAR",
-    "context": "BIGINT",
-    "seed": "BIGINT",
-    "lr_scale": "DOUBLE",
-    "lr": "DOUBLE",
-    "branch": "DOUBLE",
-    "trunk": "VARCHAR",
-    "d_model": "BIGINT",
-    "n_layer": "BIGINT",
-    "positions": "VARCHAR",
-    "dataset": "VARCHAR",
-    "encoding": "VARCHAR",
-    "schedule": "VARCHAR",
-    "update_tokens": "BIGINT",
-    "budget": "VARCHAR",
-    "skipped": "VARCHAR",
-    "place": "BIGINT",
+TABLES = ("logs", "measurements", "runs")
+"""Files of SQL that fill tables, in order."""
+
+VIEWS = ("cells", "losses", "laws", "speed")
+"""Files of SQL that create views over the tables, in order."""
+
+RECORDS: dict[str, tuple[type, str, str]] = {
+    "run": (Run, "runs/*/run.json", "to train it again: python -m lmscaling reset {folder}"),
+    "measurement": (Measurement, "speed/*/*/*.json", "delete it and measure again"),
+    "check": (Check, "checks/*.jsonl", "delete it and check again"),
+    "numerics": (Numerics, "numerics/*.jsonl", "delete it and measure again"),
 }
-"""Columns of ``cells``; ``source`` is ``measured``, or ``published`` of a run that others trained;
-``positions`` is how they are told (``learned``, ...); ``dataset`` and ``encoding`` say what its
-tokens are; ``skipped`` is the reason, ``place`` stands
-in the study's order; a branch is a cell of its own, and a trunk's ``trunk`` is its own run."""
+"""Files of records by kind: class, pattern, and what to do with a damaged one."""
 
+LINES = {"log": (Header, Update, Validation, End), "evaluation": (Evaluation,)}
+"""Files of lines that may be damaged one by one, and the classes of their lines."""
 
-DEVICE_FILES = {
-    "kernel": "kernels/*.jsonl",
-    "check": "checks/*.jsonl",
-    "numerics": "numerics/*.jsonl",
+DESCRIBED = {
+    "cells": (cells.CellRow,),
+    "runs": (Run,),
+    "attempts": (Header, End),
+    "updates": (Update,),
+    "validations": (Validation,),
+    "spikes": (Update,),
+    "evaluations": (Evaluation,),
+    "measurements": (Measurement,),
+    "checks": (Check,),
+    "numerics": (Numerics,),
 }
-"""What only the study of a device has, by kind."""
-
-COLUMNS = {
-    "run": records.run_columns,
-    "log": records.log_columns,
-    "evaluation": records.evaluation_columns,
-    "measurement": timing.measurement_columns,
-    "bench": timing.bench_columns,
-    "check": checks.check_columns,
-    "numerics": checks.numerics_columns,
-}
-"""What each kind of file has in its lines."""
+"""Where the comments on the columns of each table come from."""
 
 
 def build(study: Path) -> dict[str, int]:
     """Read all records, logs and evaluations of ``results/<study>/`` into ``store/`` there.
 
-    Records count when they are there, and logs of runs without one as far as they go. Published
-    numbers stand beside them if the study asks for that, and alone in ``results/published/``.
+    Runs with a record count by their record, other runs as far as their logs go. Published numbers
+    are added if the study asks for them; ``results/published/`` has nothing else.
 
     Returns:
         The number of rows of each export.
 
     Raises:
-        UserError: There is no such study, or a record or a published file is not whole.
+        UserError: There is no such study, or a record or a published file is damaged.
     """
-    cells, others = _contents(study)
-    found = _files(study)
-    for path in found["run"]:
-        _check_record(path)
+    laid_out, others = _contents(study)
     out = study / "store"
     out.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as folder:
         work = Path(folder)
-        nothing = work / "nothing.jsonl"  # read_json refuses an empty list
-        nothing.touch()
         with duckdb.connect(work / "store.duckdb") as db:
-            _fill_cells(db, cells)
-            for kind, paths in found.items():
-                names = [str(path) for path in paths or [nothing]]
-                db.execute(f"SET VARIABLE {kind}_files = ?", [names])
-            for kind, columns in COLUMNS.items():
-                db.execute(f"SET VARIABLE {kind}_columns = ?", [columns()])
-            db.execute(_sql("tables.sql"))
+            rows = map(asdict, cells.rows(laid_out)) if laid_out else ()
+            _fill(db, "cells", cells.CellRow, rows, work)
+            for kind, (record, _, _) in RECORDS.items():
+                _fill(db, f"{kind}_rows", record, _records(study, kind), work, temporary=True)
+            for kind, paths in _line_files(study).items():
+                _view_lines(db, kind, paths, work)
+            _run_sql(db, *TABLES)
             _fill_spikes(db)
-            if others:  # behind the spikes: curves that were thinned have none to find
+            if others:  # after the spikes: thinned curves have none to find
                 published.add(db, others)
-            db.execute(_sql("views.sql"))
-            counts = {name: _export(db, name, work) for name in records.EXPORTS}
-        for name in [*(f"{name}.parquet" for name in records.EXPORTS), "store.duckdb"]:
+            _create_views(db)
+            _comment(db)
+            counts = {name: _export(db, name, work) for name in EXPORTS}
+            _report_unknown(db, study)
+        for name in [*(f"{name}.parquet" for name in EXPORTS), "store.duckdb"]:
             (work / name).replace(out / name)
     return counts
 
 
-def _files(study: Path) -> dict[str, list[Path]]:
-    """What there is to read, by kind; of a run that is not over the logs of its attempts."""
-    runs = sorted(study.glob("runs/*/run.json"))
-    over = {path.parent.name for path in runs}
-    attempts = sorted(study.glob("scratch/*/attempt-*.jsonl"))
-    logs = [path.with_name("log.jsonl") for path in runs]
-    logs += [path for path in attempts if path.parent.name not in over]
-    points = sorted(study.glob("speed/*/*/*.json"))
-    return {
-        "run": runs,
-        "log": [path for path in logs if path.is_file()],
-        "evaluation": sorted(study.glob("evaluations/*/*.jsonl")),
-        "measurement": [path for path in points if path.name != "sweep.json"],
-        **{kind: sorted(study.glob(glob)) for kind, glob in DEVICE_FILES.items()},
-    }
-
-
 @contextmanager
 def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """An in-memory database with a view for each export and the views of ``views.sql``.
+    """An in-memory database with a view for each export, and the views of ``VIEWS``.
 
     Raises:
         UserError: The exports are not there.
     """
     with duckdb.connect() as db:
-        for name in records.EXPORTS:
+        for name in EXPORTS:
             path = store / f"{name}.parquet"
             if not path.is_file():
                 raise UserError(f"{path} does not exist; run snakemake figures to build it")
             db.read_parquet(str(path)).create_view(name)
-        db.execute(_sql("views.sql"))
+        _create_views(db)
         yield db
 
 
 def _contents(study: Path) -> tuple[grid.Grid | None, Path | None]:
-    """The study's cells, and the folder of published numbers that stand beside or for them."""
+    """The study's cells, and the folder of published numbers to add or to read alone."""
     if published.is_folder(study):
         return None, study
     laid_out = study_file.read_record(study / "study.json").grid
     return laid_out, published.beside(study) if laid_out.study.published else None
 
 
-def _sql(name: str) -> str:
-    return files("lmscaling.store").joinpath(name).read_text()
+def _line_files(study: Path) -> dict[str, list[Path]]:
+    """Logs and evaluations; of a run without a record the logs of its attempts."""
+    runs = sorted(study.glob("runs/*/run.json"))
+    over = {path.parent.name for path in runs}
+    attempts = sorted(study.glob("scratch/*/attempt-*.jsonl"))
+    logs = [path.with_name("log.jsonl") for path in runs]
+    logs += [path for path in attempts if path.parent.name not in over]
+    return {
+        "log": [path for path in logs if path.is_file()],
+        "evaluation": sorted(study.glob("evaluations/*/*.jsonl")),
+    }
 
 
-def _export(db: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:
-    """One table as Parquet, ordered, so that equal tables make equal bytes."""
-    table = db.table(name)
-    table.order("ALL").write_parquet(str(folder / f"{name}.parquet"), compression="zstd")
-    return len(table)
+def _records(study: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """The records of a kind, of any version, with the fields that this version does not know."""
+    record, pattern, remedy = RECORDS[kind]
+    for path in sorted(study.glob(pattern)):
+        if path.name == "sweep.json":
+            continue
+        where, cure = f"{kind} record {path}", remedy.format(folder=path.parent.name)
+        for values in _json_values(path, where):
+            known, unknown = schema.read(record, values, where, cure)
+            if record is Run and known["budget_amount"] is None and "budget" in known["cell"]:
+                budget = parse_budget(known["cell"]["budget"])
+                known |= {"budget_amount": budget.amount, "budget_unit": budget.unit}
+            yield known | {schema.UNKNOWN: unknown or None}
 
 
-def _fill_cells(db: duckdb.DuckDBPyConnection, cells: grid.Grid | None) -> None:
-    columns = ", ".join(f"{name} {kind}" for name, kind in CELL_COLUMNS.items())
-    db.execute(f"CREATE TABLE cells ({columns})")
-    if cells is None:
-        return
-    rows = [_row(cell, None) for cell in cells.cells.values()]
-    rows += [_row(cell, None) for cell in cells.branches.values()]
-    rows += [_row(cell, reason) for cell, reason in cells.skipped]
-    marks = ", ".join("?" for _ in CELL_COLUMNS)
-    numbered = [(*row.values(), i) for i, row in enumerate(rows)]
-    db.executemany(f"INSERT INTO cells VALUES ({marks})", numbered)
+def _json_values(path: Path, where: str) -> list[Any]:
+    if path.suffix == ".json":
+        return [read_json(path, where.partition(f" {path}")[0])]
+    return [parse_json(line, where) for line in path.read_bytes().splitlines()]
+
+
+def _fill(
+    db: duckdb.DuckDBPyConnection,
+    table: str,
+    record: type,
+    rows: Iterable[dict[str, Any]],
+    work: Path,
+    temporary: bool = False,
+) -> None:
+    """A table with the columns of a record class; temporary ones have its unknown fields, too."""
+    path = work / f"{table}.jsonl"
+    with path.open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    types = {name: column.sql for name, column in schema.columns(record).items()}
+    types |= {schema.UNKNOWN: "JSON"} if temporary else {}
+    db.execute(
+        f"CREATE {'TEMP' if temporary else ''} TABLE {table} AS "
+        f"FROM read_json(?, format = 'newline_delimited', columns = {types})",
+        [str(path)],
+    )
+
+
+def _view_lines(db: duckdb.DuckDBPyConnection, kind: str, paths: list[Path], work: Path) -> None:
+    """A view over files of lines; a field that an older version did not write has its default."""
+    nothing = work / "nothing.jsonl"  # read_json refuses an empty list
+    nothing.touch()
+    names = [str(path) for path in paths or [nothing]]
+    db.execute(f"SET VARIABLE {kind}_files = ?", [names])
+    for record in LINES[kind]:
+        columns = list(schema.columns(record))
+        db.execute(f"SET VARIABLE {record.__name__.lower()}_columns = ?", [columns])
+    defaults = ", ".join(
+        f"coalesce({name}, {json.dumps(column.default)}) AS {name}"
+        for name, column in schema.columns(*LINES[kind]).items()
+        if column.default is not MISSING and column.default is not None
+    )
+    db.execute(f"""
+        CREATE TEMP VIEW {kind}_rows AS
+        SELECT * {f"REPLACE ({defaults})" if defaults else ""}
+        FROM read_json(
+            getvariable('{kind}_files'),
+            format = 'newline_delimited',
+            columns = {schema.sql_types(*LINES[kind])},
+            ignore_errors = true,
+            filename = true
+        )
+    """)
 
 
 def _fill_spikes(db: duckdb.DuckDBPyConnection) -> None:
-    """Losses that are no number have no height and are left out; a view counts them."""
+    """Spikes of each run; losses that are not finite have no height, and a view counts them."""
     losses = """
         SELECT update, train_loss FROM updates
         WHERE run = ? AND surviving AND train_loss IS NOT NULL ORDER BY update
@@ -198,38 +226,50 @@ def _fill_spikes(db: duckdb.DuckDBPyConnection) -> None:
         db.execute(insert, [run, *values])
 
 
-def _row(cell: Cell, skipped: str | None) -> dict[str, Any]:
-    return {
-        "source": "measured",
-        "run": cell.run,
-        "name": cell.name,
-        "attention": cell.attention,
-        "size": cell.size,
-        "context": cell.context,
-        "seed": cell.seed,
-        "lr_scale": cell.lr_scale,
-        "lr": cell.lr,
-        "branch": cell.branch,
-        "trunk": cell.trunk,
-        "d_model": cell.model.d_model,
-        "n_layer": cell.model.n_layer,
-        "positions": cell.position,
-        "dataset": cell.data.dataset,
-        "encoding": cell.data.encoding,
-        "schedule": cell.schedule.kind,
-        "update_tokens": cell.update_tokens,
-        "budget": cell.budget,
-        "skipped": skipped,
+def _create_views(db: duckdb.DuckDBPyConnection) -> None:
+    samples = str(files("lmscaling.store").joinpath("own_context.csv"))
+    db.read_csv(samples).create("own_context_samples")
+    _run_sql(db, *VIEWS)
+
+
+def _run_sql(db: duckdb.DuckDBPyConnection, *names: str) -> None:
+    for name in names:
+        db.execute(files("lmscaling.store").joinpath(f"{name}.sql").read_text())
+
+
+def _comment(db: duckdb.DuckDBPyConnection) -> None:
+    """What each column means, for people: ``SELECT column_name, comment FROM duckdb_columns()``."""
+    meanings = {
+        table: {name: column.meaning for name, column in schema.columns(*records).items()}
+        | {"run": "Cell name and hash.", schema.UNKNOWN: "Fields that this version does not know."}
+        for table, records in DESCRIBED.items()
     }
+    query = "SELECT table_name, column_name FROM duckdb_columns() WHERE comment IS NULL"
+    statements = ["BEGIN"]  # one transaction: each would write to the disk
+    for table, column in db.sql(query).fetchall():
+        if meaning := meanings.get(table, {}).get(column, "").replace("'", "''"):
+            statements.append(f"COMMENT ON COLUMN \"{table}\".\"{column}\" IS '{meaning}'")
+    db.execute("; ".join([*statements, "COMMIT"]))
 
 
-def _check_record(path: Path) -> None:
-    record = read_json(path, "run record")
-    missing = (
-        [c for c in records.run_columns() if c not in record] if isinstance(record, dict) else []
-    )
-    if missing or not isinstance(record, dict):
-        raise UserError(
-            f"run record {path} is not whole: {', '.join(missing) or json.dumps(record)[:40]} "
-            f"missing; to train it again: python -m lmscaling reset {path.parent.name}"
+def _export(db: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:
+    """One table as Parquet, ordered, so that equal tables make equal bytes."""
+    table = db.table(name)
+    table.order("ALL").write_parquet(str(folder / f"{name}.parquet"), compression="zstd")
+    return len(table)
+
+
+def _report_unknown(db: duckdb.DuckDBPyConnection, study: Path) -> None:
+    """Report on standard error what other versions wrote and this one does not use."""
+    for table, field, count in db.sql("FROM unknown_fields ORDER BY ALL").fetchall():
+        print(
+            f"store: {count} records of {table} have the field {field!r} of another version; it is "
+            f"kept in {schema.UNKNOWN}",
+            file=sys.stderr,
+        )
+    if ignored := sorted(study.glob("kernels/*.jsonl")):
+        print(
+            f"store: {len(ignored)} files in {study / 'kernels'} are of an earlier version and "
+            "ignored; time_layer measures the same",
+            file=sys.stderr,
         )

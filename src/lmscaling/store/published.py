@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 
 from lmscaling.errors import UserError
-from lmscaling.records import run as records
+from lmscaling.records.exports import PUBLISHED
 
 FOLDER = "published"
 """Folder of ``results/`` that holds them."""
@@ -44,7 +44,7 @@ def add(db: duckdb.DuckDBPyConnection, folder: Path) -> None:
     Raises:
         UserError: A file is missing, or is not what it should be.
     """
-    for stem, columns in records.PUBLISHED.items():
+    for stem, columns in PUBLISHED.items():
         _read(db, folder / f"{stem}.csv", columns)
     db.execute(files("lmscaling.store").joinpath("published.sql").read_text())
     problems = db.sql("FROM published_problems ORDER BY file DESC, problem LIMIT 1")

@@ -22,6 +22,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 
+from lmscaling.config.budget import parse_budget
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import Decay
@@ -31,6 +32,7 @@ from lmscaling.data.stream import Stream
 from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.files import read_json
 from lmscaling.plan import estimate
+from lmscaling.records import schema
 from lmscaling.records.run import STATUSES, End, Header, Run
 from lmscaling.runtime import environment, gpus, lock
 from lmscaling.train import branch, calibrate, checkpoint
@@ -95,8 +97,10 @@ def _train(
         return None
     # A workflow that is started twice submits the same run twice.
     with lock.hold(scratch, f"run {scratch.name} is being trained"):
-        if record.exists():  # the process that held the lock has finished the run
-            return Run(**read_json(record, "run record"))
+        if record.exists():  # whoever had the lock has finished
+            where, remedy = f"run record {record}", "move it away to train the cell again"
+            values = schema.read(Run, read_json(record, "run record"), where, remedy)[0]
+            return Run(**values)
         return _attempt(module, scratch, record, settings, deadline)
 
 
@@ -173,6 +177,7 @@ def _record(
 ) -> Run:
     """The record of a run that has ended."""
     cell, account = module.cell, ledger.account()
+    budget = parse_budget(cell.budget)
     shard, identity = module.reached()
     return Run(
         name=cell.name,
@@ -187,6 +192,8 @@ def _record(
         gpu_hours=account.attempt_seconds * cell.gpus / 3600,
         data={"folder": cell.data.folder, "shard": shard, "id": identity},
         ended=end.ended,
+        budget_amount=budget.amount,
+        budget_unit=budget.unit,
         **description,
     )
 

@@ -1,6 +1,8 @@
 """Time of every way to tokenize, by stage, on real documents: one core, ids compared.
 
-The documents are repeated to the size of ``SOURCE_BYTES`` and tokenized whole, with a clock between
+    python benchmarks/tokenizing.py documents.json.gz --vocabulary gpt2.tiktoken
+
+The documents are repeated to the size of ``SOURCE_BYTES`` and all tokenized, with a clock between
 the stages of each batch. A fast encoder remembers words, so what it saves on documents that come
 again is added back: encoding is also timed on documents that it has not seen, after all others,
 and on the same ones again. Times are CPU seconds of this process; rounds go through all ways in
@@ -11,6 +13,7 @@ The baseline prepares data as nanoGPT does: ``datasets`` row by row, ``encode_or
 array, a file; no hash, no fingerprints of documents.
 """
 
+import argparse
 import gzip
 import statistics
 import subprocess
@@ -77,7 +80,7 @@ def bench(files: list[Path], ranks: Path) -> str:
     """
     texts = [text for file in files for text in Lines(file, "text")]
     if len(texts) < 10 * FOLDS:
-        raise UserError(f"bench tokenize got {len(texts)} documents; allowed: from {10 * FOLDS} on")
+        raise UserError(f"{len(texts)} documents were given; allowed: at least {10 * FOLDS}")
     encoder = vocabulary.encoding(GPT2, ranks)
     ways = list(_ways(encoder, ranks))
     with tempfile.TemporaryDirectory() as name:
@@ -90,8 +93,8 @@ def bench(files: list[Path], ranks: Path) -> str:
                 way.seconds.append(_round(way, source, texts, ranks))
         reference = encoders.buffers(encoder, texts)
         for way in ways:
-            made = way.encode()(texts)
-            way.identical = all(map(np.array_equal, made, reference))
+            ids = way.encode()(texts)
+            way.identical = all(map(np.array_equal, ids, reference))
             if way.backend:
                 way.memory_bytes = _memory(source, way.backend, ranks, Path(name))
     return table(ways, len(texts))
@@ -111,7 +114,7 @@ def _ways(encoder: tiktoken.Encoding, ranks: Path) -> Iterator[Way]:
 
 
 def _write_source(files: list[Path], out: Path) -> None:
-    """All documents again and again in one gzip file."""
+    """All documents, repeated, in one gzip file."""
     lines = b"".join(_unpacked(file) for file in files)
     repeats = max(1, SOURCE_BYTES // len(lines))
     with gzip.open(out, "wb", compresslevel=6) as file:
@@ -211,9 +214,9 @@ def _unseen_more_than_seen(way: Way, texts: list[str]) -> tuple[float, int]:
                 encode(texts[j::FOLDS])
         for sign in (1, -1):
             start = time.process_time()
-            made = encode(fold)
+            ids = encode(fold)
             seconds += sign * (time.process_time() - start)
-        tokens += len(made.flat) + len(made.lengths)
+        tokens += len(ids.flat) + len(ids.lengths)
     return seconds, tokens
 
 
@@ -265,10 +268,10 @@ def _peak_bytes(pid: int) -> int:
 
 
 def table(ways: list[Way], n_documents: int) -> str:
-    """A line a way: seconds of a C4 shard by stage, their sum, the ratio, memory, identity."""
+    """One line per way: seconds of a C4 shard by stage, their sum, the ratio, memory, identity."""
     base = ways[0].totals()
-    head = ["", *STAGES, "s/shard", "Mtok/s", "ratio", "(range)", "memory", "ids"]
-    lines = [head]
+    header = ["", *STAGES, "s/shard", "Mtok/s", "ratio", "(range)", "memory", "ids"]
+    lines = [header]
     for way in ways:
         totals = way.totals()
         ratios = sorted(b / t for b, t in zip(base, totals, strict=True))
@@ -286,9 +289,21 @@ def table(ways: list[Way], n_documents: int) -> str:
                 "identical" if way.identical else "DIFFERENT",
             ]
         )
-    said = (
+    note = (
         f"CPU seconds of one core for a C4 shard of {C4_TOKENS:,} tokens, extrapolated from "
         f"{n_documents:,} documents; medians of {ROUNDS} rounds; ratio: times as fast as the first "
         "line, least and most of the rounds"
     )
-    return "\n".join([*aligned(lines, left={0, 13}), said])
+    return "\n".join([*aligned(lines, left={0, 13}), note])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("files", type=Path, nargs="+", help="JSON lines, gzip or plain")
+    parser.add_argument("--vocabulary", type=Path, required=True, help="as the verb vocabulary wrote it")
+    args = parser.parse_args()
+    print(bench(args.files, args.vocabulary))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Time a training step of one size at every context: forward, backward, optimizer; one sequence."""
+
+from collections.abc import Iterator
+
+from pydantic.dataclasses import dataclass
+
+from lmscaling.config.speed import Implementation, Planner, Sweep, point
+from lmscaling.config.types import STRICT, Distinct, Name, Positive
+from lmscaling.records.timing import Outcome, Point
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TimeStep:
+    """A training step of a complete model: forward, backward, optimizer; one sequence."""
+
+    sizes: Distinct[Name]
+    """Rows under ``sizes:``."""
+    contexts: Distinct[Positive]
+    """Tokens of the sequence."""
+    implementations: Distinct[Implementation]
+
+
+SECTION = TimeStep
+
+
+def sweeps(section: TimeStep, planner: Planner) -> Iterator[Sweep]:
+    """One sweep for each size."""
+    points = [
+        point(implementation, context=context)
+        for context in sorted(section.contexts)
+        for implementation in section.implementations
+    ]
+    for size in section.sizes:
+        yield planner.sweep(kind="time_step", name=size, cell=planner.cell(size), points=points)
+
+
+def measure(sweep: Sweep, point: Point) -> Outcome:
+    """Training steps of a point's model on random tokens."""
+    from lmscaling.bench import training_step
+
+    return training_step.measure(sweep, point)

@@ -1,0 +1,22 @@
+"""Names of what leaves the store and of what enters it from elsewhere, for the workflow."""
+
+EXPORTS = (
+    "cells", "runs", "attempts", "updates", "validations", "spikes", "evaluations", "measurements",
+    "checks", "numerics",
+)  # fmt: skip
+"""Tables of the store that are exported as Parquet, which figures read."""
+
+_RUN = {"params_millions": "BIGINT", "attention": "VARCHAR", "context": "BIGINT"}
+_TIME = {"params_millions": "BIGINT", "implementation": "VARCHAR", "context": "BIGINT"}
+
+PUBLISHED = {
+    "step_time": {**_TIME, "milliseconds": "DOUBLE"},
+    "decode_time": {**_TIME, "milliseconds_per_token": "DOUBLE"},
+    "final_loss": {**_RUN, "final_train_loss": "DOUBLE"},
+    "curves": {**_RUN, "update": "DOUBLE", "hours": "DOUBLE", "train_loss": "DOUBLE"},
+    "runs": {
+        **_RUN, "last_update": "DOUBLE", "hours": "DOUBLE", "points": "BIGINT",
+        "points_without_loss": "BIGINT", "spikes": "BIGINT", "highest_spike": "DOUBLE",
+    },
+}  # fmt: skip
+"""Files of ``results/published/`` by stem, with their columns; its README says what they mean."""

@@ -1,0 +1,96 @@
+"""The table ``cells``: every cell and branch of a study, planned or skipped, and published runs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lmscaling.config.budget import parse_budget
+from lmscaling.config.cell import Cell
+from lmscaling.config.grid import Grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRow:
+    """One row of ``cells``."""
+
+    source: str
+    """``measured``, or ``published`` for a run that others trained."""
+    run: str
+    """Cell name and hash."""
+    name: str
+    """Name of the cell, for people."""
+    attention: str
+    """File stem in ``attention/``."""
+    size: str
+    """Row under ``sizes:``."""
+    context: int
+    """Tokens of a sequence."""
+    seed: int
+    """Seed of weights and data order."""
+    lr_scale: float
+    """Factor of the size's learning rate."""
+    lr: float
+    """Peak learning rate."""
+    branch: float | None
+    """Share of the budget at which a decayed branch ends; null of a trunk."""
+    trunk: str
+    """Run that a branch starts from; of a trunk its own run."""
+    d_model: int
+    """Width of the model."""
+    n_layer: int
+    """Blocks of the model."""
+    positions: str
+    """How the model gets positions: ``learned``, ``rope`` or ``none``."""
+    dataset: str
+    """Row under ``datasets:``."""
+    encoding: str
+    """Name of the encoding of its tokens."""
+    schedule: str
+    """Kind of the learning-rate schedule, such as ``constant``."""
+    update_tokens: int
+    """Tokens per optimizer update, over all devices."""
+    budget: str
+    """What the run may spend, as the study file says it."""
+    budget_amount: float
+    """The same as a number, in ``budget_unit``."""
+    budget_unit: str
+    """``hours``, ``minutes`` or ``seconds`` of productive time, ``updates`` or ``tokens``."""
+    skipped: str | None
+    """Why the cell is not trained; null if it is."""
+    place: int | None
+    """Number of the cell in the study's order, from 0; null of published runs."""
+
+
+def rows(grid: Grid) -> Iterator[CellRow]:
+    """The cells of a study in its order: trunks, branches, skipped ones."""
+    cells = [(cell, None) for cell in [*grid.cells.values(), *grid.branches.values()]]
+    for place, (cell, skipped) in enumerate([*cells, *grid.skipped]):
+        yield _row(cell, skipped, place)
+
+
+def _row(cell: Cell, skipped: str | None, place: int) -> CellRow:
+    budget = parse_budget(cell.budget)
+    return CellRow(
+        source="measured",
+        run=cell.run,
+        name=cell.name,
+        attention=cell.attention,
+        size=cell.size,
+        context=cell.context,
+        seed=cell.seed,
+        lr_scale=cell.lr_scale,
+        lr=cell.lr,
+        branch=cell.branch,
+        trunk=cell.trunk,
+        d_model=cell.model.d_model,
+        n_layer=cell.model.n_layer,
+        positions=cell.position,
+        dataset=cell.data.dataset,
+        encoding=cell.data.encoding,
+        schedule=cell.schedule.kind,
+        update_tokens=cell.update_tokens,
+        budget=cell.budget,
+        budget_amount=budget.amount,
+        budget_unit=budget.unit,
+        skipped=skipped,
+        place=place,
+    )

@@ -1,0 +1,34 @@
+-- Views of cells: what figures and the report know of every run.
+
+-- One row per trunk and per branch of the study, finished or not, and per published run. `budget_hours`
+-- is NULL of a budget that counts updates or tokens.
+CREATE VIEW known AS
+SELECT
+    c.*,
+    c.budget_amount / CASE c.budget_unit
+        WHEN 'hours' THEN 1 WHEN 'minutes' THEN 60 WHEN 'seconds' THEN 3600
+    END AS budget_hours,
+    r.* EXCLUDE (
+        run, source, in_study, budget_amount, budget_unit, status, spikes, highest_spike,
+        lines, damaged_lines, superseded_rows, unknown_fields, environment
+    ),
+    CASE WHEN c.skipped IS NOT NULL THEN 'skipped' ELSE coalesce(r.status, 'pending') END AS status
+FROM cells c LEFT JOIN runs r USING (run);
+
+-- Those of the study. Below, views are about these unless they name published runs.
+CREATE VIEW planned AS
+SELECT * EXCLUDE (final_train_loss) FROM known WHERE source = 'measured';
+
+-- One row per cell. Below, views are about trunks unless they name branches.
+CREATE VIEW status AS
+SELECT * FROM planned WHERE branch IS NULL;
+
+-- Fields of records that this version does not know, and how many records have them.
+CREATE VIEW unknown_fields AS
+SELECT "table", field, count(*) AS records FROM (
+    SELECT 'runs' AS "table", unnest(json_keys(unknown_fields)) AS field FROM runs
+    UNION ALL SELECT 'measurements', unnest(json_keys(unknown_fields)) FROM measurements
+    UNION ALL SELECT 'checks', unnest(json_keys(unknown_fields)) FROM checks
+    UNION ALL SELECT 'numerics', unnest(json_keys(unknown_fields)) FROM numerics
+)
+GROUP BY ALL;

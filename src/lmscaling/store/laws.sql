@@ -1,0 +1,93 @@
+-- Views that laws of loss are fitted to.
+
+-- The losses along each run that a law may use: every loss of the cells in `final` that did not diverge,
+-- and of published runs. `spent` counts what the budget counts: hours, else updates. A published
+-- spike, 0.05 nats above the median of the five points around it, is replaced by that median.
+CREATE VIEW law_curves AS
+WITH points AS (
+    SELECT run, "update" AS updates, tokens, hours, val_loss AS loss
+    FROM validation WHERE run IN (SELECT run FROM final)
+    UNION ALL
+    SELECT run, updates, tokens, hours, if(loss > middle + 0.05, middle, loss)
+    FROM (
+        SELECT *, median(loss) OVER (
+            PARTITION BY run ORDER BY hours ROWS BETWEEN 2 PRECEDING AND 2 FOLLOWING
+        ) AS middle
+        FROM curves WHERE source = 'published'
+    )
+),
+budgets AS (
+    SELECT
+        * EXCLUDE (updates, tokens, train_seconds, budget),
+        if(source = 'published', 'train', 'validation') AS split,
+        if(positions = 'learned', context * d_model, 0) AS params_positions,
+        if(budget_hours IS NULL, 'updates', 'hours') AS unit
+    FROM known WHERE status <> 'diverged'
+)
+SELECT
+    b.* EXCLUDE (budget_hours),
+    p.* EXCLUDE (run), p.tokens * flops_per_token AS flops,
+    if(unit = 'hours', p.hours, p.updates) AS spent,
+    coalesce(budget_hours, max(p.updates) OVER (PARTITION BY source)) AS budget
+FROM points p JOIN budgets b USING (run);
+
+-- Means of these curves over the seeds of a cell, at updates that all of them know. Before the end of
+-- the budget only losses at a constant rate are comparable.
+CREATE VIEW law_means AS
+SELECT
+    source, split, size, params, context, attention, count(*) AS seeds,
+    updates, avg(tokens) AS tokens, avg(hours) AS hours, avg(flops) AS flops, avg(loss) AS loss
+FROM law_curves WHERE schedule = 'constant'
+GROUP BY source, split, size, params, context, attention, updates
+QUALIFY seeds = max(seeds) OVER (PARTITION BY source, size, context, attention);
+
+-- What laws of loss are fitted to, one row per run and share of the budget. `schedule` is `decayed`
+-- at the ends of branches and of runs whose schedule decays the rate, and `constant` where a trunk
+-- passes a share, between its losses on a straight line in ln spent. A run that is done but spent less than its
+-- budget ends at share 1, too, with its own `spent`.
+CREATE VIEW law_points AS
+WITH steps AS (
+    SELECT
+        *, lag(loss) OVER way AS loss_before, lag(spent) OVER way AS spent_before,
+        lag(updates) OVER way AS updates_before, lag(hours) OVER way AS hours_before,
+        lead(run) OVER way IS NULL AS is_last
+    FROM law_curves
+    WINDOW way AS (PARTITION BY run ORDER BY spent, updates)
+),
+passed AS (
+    SELECT
+        * EXCLUDE (budget, updates, tokens, hours, flops, spent, loss),
+        share * steps.budget AS budget, share * steps.budget AS spent,
+        ln(share * steps.budget / spent_before) / ln(steps.spent / spent_before) AS part,
+        updates_before * (updates / updates_before) ** part AS updates,
+        tokens / steps.updates * updates_before * (steps.updates / updates_before) ** part AS tokens,
+        hours_before * (hours / hours_before) ** part AS hours,
+        loss_before + part * (loss - loss_before) AS loss
+    FROM steps, (FROM (VALUES (1 / 16), (1 / 8), (1 / 4), (1 / 2), (1)) AS shares (share))
+    WHERE share * steps.budget > spent_before AND share * steps.budget <= steps.spent
+),
+ended AS (
+    SELECT
+        * REPLACE (coalesce(final_train_loss, loss) AS loss), 1 AS share
+    FROM steps WHERE is_last AND status = 'done' AND (spent < budget OR schedule <> 'constant')
+),
+decayed AS (
+    SELECT
+        t.*, e.run, e.share, e."update" AS updates, e.tokens, e.hours, e.val_loss AS loss,
+        if(unit = 'hours', e.hours, e."update") AS spent
+    FROM endpoints e JOIN (
+        SELECT DISTINCT ON (run) * EXCLUDE (run, updates, tokens, hours, flops, loss, spent)
+        FROM law_curves
+    ) t USING (trunk)
+)
+SELECT
+    source, schedule, split, attention, size, context, seed, trunk, params, params_total,
+    params_positions, unit, share, budget, updates, tokens, hours, spent,
+    tokens * flops_per_token AS flops, loss
+FROM (
+    FROM passed WHERE schedule = 'constant'
+    UNION ALL BY NAME
+    SELECT * REPLACE (if(schedule = 'constant', schedule, 'decayed') AS schedule) FROM ended
+    UNION ALL BY NAME
+    SELECT * REPLACE (share * budget AS budget, 'decayed' AS schedule) FROM decayed
+);

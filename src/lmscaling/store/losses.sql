@@ -1,0 +1,139 @@
+-- Views of losses: along runs, at their ends, by position, and how stable they were.
+
+-- Every surviving validation of the study's cells.
+CREATE VIEW validation AS
+SELECT
+    s.* EXCLUDE (updates, tokens, train_seconds),
+    v.update, v.tokens, v.train_seconds / 3600 AS hours, v.tokens * flops_per_token AS flops, v.val_loss
+FROM validations v JOIN status s USING (run)
+WHERE v.surviving AND v.val_loss IS NOT NULL;
+
+-- Every surviving update of the study's cells.
+CREATE VIEW training AS
+SELECT
+    s.* EXCLUDE (updates, tokens, train_seconds),
+    u.update, u.tokens, u.train_seconds / 3600 AS hours, u.tokens * flops_per_token AS flops, u.train_loss
+FROM updates u JOIN status s USING (run)
+WHERE u.surviving AND u.train_loss IS NOT NULL;
+
+-- The last validation of each cell.
+CREATE VIEW last_validation AS
+SELECT * FROM validation
+QUALIFY row_number() OVER (PARTITION BY run ORDER BY update DESC) = 1;
+
+-- The last loss of each cell, where several learning rates were tried that of the best, and of each
+-- published run. `split` says which tokens `loss` was measured on: that of our runs on validation
+-- tokens, that of published runs on training tokens of their last updates; their `val_loss` is NULL.
+CREATE VIEW final AS
+SELECT *, 'validation' AS split, val_loss AS loss FROM last_validation
+QUALIFY row_number() OVER (PARTITION BY attention, size, context, seed ORDER BY val_loss, run) = 1
+UNION ALL BY NAME
+SELECT
+    * EXCLUDE (updates, train_seconds, final_train_loss),
+    updates AS "update", train_seconds / 3600 AS hours, 'train' AS split, final_train_loss AS loss
+FROM known WHERE source = 'published' AND final_train_loss IS NOT NULL;
+
+-- Training loss along each run of `final` and each published run: ours as means over 60 intervals of
+-- equal ratio of updates; a published point is already a mean and is shown unchanged.
+CREATE VIEW curves AS
+WITH binned AS (
+    SELECT *, floor(60 * ln(update) / ln(max(update) OVER (PARTITION BY run) + 1)) AS bin
+    FROM training WHERE run IN (SELECT run FROM final)
+)
+SELECT
+    source, context, attention, size, params, seed, run, max(status) AS status,
+    exp(avg(ln(update))) AS updates, exp(avg(ln(tokens))) AS tokens, avg(hours) AS hours,
+    exp(avg(ln(flops))) AS flops, avg(train_loss) AS loss
+FROM binned
+GROUP BY source, context, attention, size, params, seed, run, bin
+UNION ALL
+SELECT
+    k.source, context, attention, size, params, seed, run, status,
+    u.tokens / update_tokens, u.tokens, u.train_seconds / 3600, u.tokens * flops_per_token,
+    u.train_loss
+FROM updates u JOIN known k USING (run)
+WHERE k.source = 'published' AND u.train_loss IS NOT NULL;
+
+-- Loss of the final weights by position, one row per bin. `context` is the trained one and
+-- `eval_context` the length of the windows here; `position` is the middle of the bin on a log
+-- scale, in tokens that the model was given, of the window or of the document.
+CREATE VIEW by_position AS
+SELECT
+    s.* EXCLUDE (dataset, updates, tokens, train_seconds),
+    e.dataset, e.context AS eval_context, e.axis, e."start", e.stop,
+    sqrt((e."start" + 1) * e.stop) AS position, e.tokens, e.loss, e.loss_se
+FROM evaluations e JOIN status s USING (run);
+
+-- Share of the tokens of a dataset with at least so many tokens of their own document `before` them,
+-- at powers of two up to the first that none has. It is counted on the text of the evaluation with
+-- most targets; for C4 without one, it is that of a sample (own_context.csv) of so many `documents`.
+CREATE VIEW own_context AS
+WITH bins AS (
+    SELECT dataset, run, context, "start", stop, sum(tokens) AS tokens
+    FROM evaluations WHERE axis = 'document' GROUP BY ALL
+),
+texts AS (
+    SELECT *, sum(tokens) OVER (PARTITION BY dataset, run, context) AS targets FROM bins
+),
+counted AS (
+    FROM texts
+    QUALIFY rank() OVER (PARTITION BY dataset ORDER BY targets DESC, run, context) = 1
+)
+SELECT
+    dataset, NULL::BIGINT AS documents, "start" AS before,
+    sum(tokens) OVER (PARTITION BY dataset ORDER BY "start" DESC) / targets AS share
+FROM counted
+UNION ALL
+SELECT dataset, NULL, max(stop), 0 FROM counted GROUP BY dataset
+UNION ALL
+SELECT dataset, documents, before, share FROM own_context_samples
+WHERE dataset IN (SELECT dataset FROM cells WHERE encoding = 'gpt2')
+    AND dataset NOT IN (SELECT dataset FROM counted);
+
+-- One row per branch that ended decayed: the trunk's axes, what its complete trajectory spent, the
+-- part of the trunk included, and for comparison the validation of the trunk that is nearest in time.
+CREATE VIEW endpoints AS
+WITH ends AS (
+    SELECT
+        b.* EXCLUDE (updates, tokens, train_seconds),
+        v.update, v.tokens, v.train_seconds / 3600 AS hours, v.val_loss
+    FROM planned b JOIN validations v USING (run)
+    WHERE b.branch IS NOT NULL AND b.status = 'done' AND v.surviving AND v.val_loss IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY run ORDER BY v.update DESC) = 1
+)
+SELECT
+    e.run, e.trunk, e.name, e.place, e.attention, e.size, e.context, e.seed, e.lr_scale, e.params,
+    e.branch AS share, e.update, e.tokens, e.hours, e.tokens * e.flops_per_token AS flops,
+    e.val_loss, t.val_loss AS trunk_val_loss, t.hours AS trunk_hours
+FROM ends e LEFT JOIN validation t ON t.run = e.trunk
+QUALIFY row_number() OVER (PARTITION BY e.run ORDER BY abs(t.hours - e.hours), t.update) = 1;
+
+-- How stable each run with updates was: its spikes (spikes.py) and its losses that are not finite.
+-- `median_recovery` is in updates, of two in the middle the lower one.
+CREATE VIEW stability AS
+SELECT
+    run, coalesce(spikes, 0) AS spikes,
+    10000 * coalesce(spikes, 0) / updates AS spikes_per_10000_updates,
+    highest_spike, median_recovery, nonfinite_losses
+FROM (
+    SELECT run, count(*) AS updates, count(*) - count(train_loss) AS nonfinite_losses
+    FROM updates JOIN runs USING (run) WHERE surviving AND source = 'measured' GROUP BY run
+)
+LEFT JOIN (
+    SELECT
+        run, count(*) AS spikes, max(height) AS highest_spike,
+        quantile_disc(recovery, 0.5) AS median_recovery
+    FROM spikes GROUP BY run
+) USING (run);
+
+-- The spikes of each run of `final` and of each published run. Those of ours are single updates,
+-- published ones means over 100 updates, so rates of the two sources are not comparable.
+CREATE VIEW spike_rates AS
+SELECT
+    k.source, run, k.attention, k.size, k.params, k.context, k.seed, k.updates,
+    coalesce(r.spikes, s.spikes) AS spikes,
+    10000 * coalesce(r.spikes, s.spikes) / k.updates AS spikes_per_10000_updates,
+    coalesce(r.highest_spike, s.highest_spike) AS highest_spike
+FROM known k JOIN runs r USING (run) LEFT JOIN stability s USING (run)
+WHERE k.updates > 0
+    AND (r.spikes IS NOT NULL OR s.run IS NOT NULL AND run IN (SELECT run FROM final));

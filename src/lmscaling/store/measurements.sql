@@ -1,0 +1,37 @@
+-- Tables of what was measured on a device. `<kind>_rows` hold the records of a kind of file.
+
+-- Measurements with another `setup` come from another device or from other versions, and are never
+-- drawn as one line with the rest.
+CREATE TEMP MACRO setup_of(environment) AS
+concat_ws(', ', environment ->> 'device', 'Python ' || (environment ->> 'python'), array_to_string(
+    list_transform(
+        json_keys(environment, '$.versions'),
+        lambda package: package || ' ' || json_extract_string(environment, '$.versions."' || package || '"')
+    ),
+    ', '
+));
+
+-- One row per point of the speed study, ours and published.
+CREATE TABLE measurements AS
+SELECT
+    'measured' AS source,
+    * EXCLUDE (environment, format),
+    (environment ->> 'peak_flops')::DOUBLE AS peak_flops,
+    environment -> 'driver' ->> 'driver_version' AS driver_version,
+    setup_of(environment) AS setup
+FROM measurement_rows;
+
+-- One row per comparison of a device's result with the exact one.
+CREATE TABLE checks AS
+SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM check_rows;
+
+-- One row per layer of a trained model and way to compute its attention.
+CREATE TABLE numerics AS
+SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM numerics_rows;
+
+COMMENT ON COLUMN measurements.source IS 'measured, or published for numbers of others.';
+COMMENT ON COLUMN measurements.peak_flops IS 'FLOP/s that the device can do at most, by its data sheet.';
+COMMENT ON COLUMN measurements.driver_version IS 'Version of the NVIDIA driver; null without one.';
+COMMENT ON COLUMN measurements.setup IS 'Device and versions.';
+COMMENT ON COLUMN checks.setup IS 'Device and versions.';
+COMMENT ON COLUMN numerics.setup IS 'Device and versions.';

@@ -1,0 +1,53 @@
+-- One row per run that has left anything: its record, the columns of class `Run`, if it is over, else
+-- what its log says.
+CREATE TABLE runs AS
+WITH logged AS (
+    SELECT
+        run,
+        count(*) AS lines,
+        count(*) FILTER (damaged) AS damaged_lines,
+        max(update) FILTER (NOT damaged) AS updates,
+        max(tokens) FILTER (NOT damaged) AS tokens,
+        max(train_seconds) FILTER (NOT damaged) AS train_seconds
+    FROM lines GROUP BY run
+),
+first AS (SELECT * FROM headers QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt) = 1),
+last AS (SELECT * FROM attempts QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt DESC) = 1)
+SELECT
+    run,
+    'measured' AS source,
+    run IN (SELECT run FROM cells) AS in_study,
+    r.* EXCLUDE (run, name, cell, data, calibration) REPLACE (
+        coalesce(r.status, last.status, 'running') AS status,
+        coalesce(r.message, last.message, '') AS message,
+        coalesce(r.attempts, last.attempt, 0) AS attempts,
+        coalesce(r.updates, logged.updates, 0) AS updates,
+        coalesce(r.tokens, logged.tokens, 0) AS tokens,
+        coalesce(r.train_seconds, logged.train_seconds, 0) AS train_seconds,
+        coalesce(r.params, first.params) AS params,
+        coalesce(r.params_total, first.params_total) AS params_total,
+        coalesce(r.flops_per_token, first.flops_per_token) AS flops_per_token,
+        r.environment::VARCHAR AS environment
+    ),
+    NULL::DOUBLE AS final_train_loss,
+    NULL::BIGINT AS spikes, NULL::DOUBLE AS highest_spike,
+    coalesce(lines, 0) AS lines,
+    coalesce(damaged_lines, 0) + coalesce(damaged_evaluations, 0) AS damaged_lines,
+    (SELECT count(*) FROM updates u WHERE u.run = logged.run AND NOT surviving) AS superseded_rows
+FROM logged
+FULL JOIN run_rows r USING (run)
+LEFT JOIN first USING (run)
+LEFT JOIN last USING (run)
+LEFT JOIN (
+    SELECT run, count(*) FILTER (damaged) AS damaged_evaluations FROM evaluation_lines GROUP BY run
+) USING (run);
+
+COMMENT ON COLUMN runs.source IS 'measured, or published for a run that others trained.';
+COMMENT ON COLUMN runs.in_study IS 'Whether the study still has the cell.';
+COMMENT ON COLUMN runs.final_train_loss IS
+'Mean training loss of the last updates of a published run, nats per token; null of our runs.';
+COMMENT ON COLUMN runs.spikes IS 'Spikes of a published run; those of our runs are in the table spikes.';
+COMMENT ON COLUMN runs.highest_spike IS 'Nats above the median of the highest spike of a published run.';
+COMMENT ON COLUMN runs.lines IS 'Lines of the logs.';
+COMMENT ON COLUMN runs.damaged_lines IS 'Lines of logs and evaluations that are no complete record.';
+COMMENT ON COLUMN runs.superseded_rows IS 'Updates that a later attempt trained again.';

@@ -1,0 +1,101 @@
+-- Views of the speed study.
+
+-- One row per point of the speed study. `method` says how attention was computed;
+-- `seconds` is the median, of one step, of one sampled token of all sequences, or of one pass; `mfu`
+-- is the share of the device's peak that a step of a model reaches, by counted FLOPs, 0 to 1.
+CREATE VIEW speeds AS
+SELECT
+    *,
+    concat_ws(' ', attention, nullif(implementation, '')) AS method,
+    median_seconds AS seconds,
+    flops_per_token * batch * context / seconds / peak_flops AS mfu
+FROM measurements;
+
+-- What each setup reached at best: bytes per second of a copy, read and written, and FLOP/s of a
+-- square product.
+CREATE VIEW ceilings AS
+SELECT
+    setup, device, any_value(driver_version) AS driver_version, any_value(peak_flops) AS peak_flops,
+    max(2 * context / seconds) FILTER (attention = 'copy') AS copy_bytes_per_second,
+    max(2 * context::DOUBLE ** 3 / seconds) FILTER (attention = 'matmul') AS matmul_flops,
+    min(started) AS started
+FROM speeds WHERE kind = 'time_ceiling' GROUP BY setup, device;
+
+-- One row per implementation and shape of a layer. The floor is the time to move q, k, v, y and one
+-- float32 per row once, and with gradients q, k, v, dy, dq, dk, dv and that float32, at the measured
+-- bandwidth of a copy; `floor_fraction` is its share of the measured time.
+CREATE VIEW kernel_times AS
+SELECT
+    s.source, s.setup, s.device, s.attention AS kind, s.implementation, s.passes, s.dtype, s.batch,
+    s.n_head, s.context, s.d_head, s.repeats, s.captured, s.median_seconds, s.least_seconds,
+    s.most_seconds, s.peak_memory_bytes, s.status, s.message,
+    1e9 * s.median_seconds / (s.batch * s.context * s.n_head) AS ns_per_token_head,
+    s.d_head * if(s.dtype = 'float32', 4, 2) AS vector_bytes,
+    4 * vector_bytes + 4 + if(s.passes = 'forward', 0, 7 * vector_bytes + 4) AS floor_bytes,
+    1e9 * floor_bytes / c.copy_bytes_per_second / ns_per_token_head AS floor_fraction
+FROM speeds s LEFT JOIN ceilings c USING (setup, device)
+WHERE s.kind = 'time_layer';
+
+-- Where the faster of two ways changes as contexts grow, one row per pair, size, batch and setup:
+-- other setups are never compared. `least_ratio` and `most_ratio` are the extremes of
+-- baseline over challenger at common contexts. `context` is where both take the same time in the last
+-- change, on straight lines in logarithms between its neighbours `low` and `high`. A tie is not
+-- faster. Status of the challenger: faster `always`, `never`, `from` or `until` the one change, or
+-- `several` changes.
+CREATE VIEW crossings AS
+WITH pairs AS (
+    FROM (VALUES
+        ('time_step', 'linear state_parallel', 'softmax flash'),
+        ('time_step', 'linear state_parallel', 'softmax no_flash'),
+        ('time_step', 'linear state_parallel', 'linear attention_parallel'),
+        ('time_step', 'linear state', 'linear attention'),
+        ('time_step', 'linear chunked', 'softmax flash'),
+        ('time_step', 'linear chunked', 'linear attention_parallel'),
+        ('time_step', 'linear chunked', 'linear state_parallel'),
+        ('time_decode', 'linear', 'softmax')
+    ) AS pairs (kind, challenger, baseline)
+),
+compared AS (
+    SELECT
+        kind, a.sweep, a.size, a.params, a.batch, a.source, a.setup, challenger, baseline, a.context,
+        b.seconds / a.seconds AS ratio,
+        ratio > 1 AS faster,
+        lag(a.context) OVER series AS context_before,
+        lag(ratio) OVER series AS ratio_before,
+        coalesce(faster <> lag(faster) OVER series, false) AS changes
+    FROM pairs
+    JOIN speeds a USING (kind)
+    JOIN speeds b USING (kind, sweep, size, batch, source, setup, context)
+    WHERE a.method = challenger AND b.method = baseline
+        AND a.seconds IS NOT NULL AND b.seconds IS NOT NULL
+    WINDOW series AS (
+        PARTITION BY kind, a.sweep, a.size, a.batch, a.source, a.setup, challenger, baseline
+        ORDER BY a.context
+    )
+)
+SELECT
+    * EXCLUDE (n_changes, last_faster),
+    CASE
+        WHEN n_changes > 1 THEN 'several'
+        WHEN n_changes = 1 THEN if(last_faster, 'from', 'until')
+        ELSE if(last_faster, 'always', 'never')
+    END AS status
+FROM (
+    SELECT
+        kind, sweep, size, max(params) AS params, batch, source, setup, challenger, baseline,
+        max_by(
+            exp(
+                ln(context_before)
+                + ln(context / context_before) * ln(ratio_before) / (ln(ratio_before) - ln(ratio))
+            ),
+            context
+        ) FILTER (changes) AS context,
+        max_by(context_before, compared.context) FILTER (changes) AS low,
+        max(compared.context) FILTER (changes) AS high,
+        min(compared.context) AS shortest, max(compared.context) AS longest,
+        min(ratio) AS least_ratio, max(ratio) AS most_ratio,
+        count(*) FILTER (changes) AS n_changes,
+        max_by(faster, compared.context) AS last_faster
+    FROM compared
+    GROUP BY kind, sweep, size, batch, source, setup, challenger, baseline
+);
