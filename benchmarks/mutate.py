@@ -7,6 +7,10 @@ score and explains how to run this.
 A process that has imported PyTorch, DuckDB and pytest, but nothing of this project, forks for each
 mutant; so a mutant costs its tests and not the seconds of those imports. Each of the processes at
 work has a copy of the repository, because tests start ``python -m lmscaling`` themselves.
+
+First every test runs without a mutant, and the functions that it calls are noted. A change within
+a function is tried against the tests that call this function in their own process, any other change
+against all tests of the subject.
 """
 
 import argparse
@@ -24,10 +28,13 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 import pytest
@@ -134,6 +141,80 @@ def tests_of(path: str) -> list[str]:
     return [f"tests/test_{stem}.py" for stem in SUBJECTS[name].split()]
 
 
+class Calls:
+    """A plugin of pytest: how long each test takes, and which functions of a folder it calls.
+
+    What modules and fixtures call is noted under the empty name, for tests share them.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.test = folder, ""
+        self.code: dict[str, set[CodeType]] = defaultdict(set)
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def trace(self, frame: FrameType, event: str, argument: Any) -> None:
+        """For ``sys.settrace``: sees calls, and no lines."""
+        self.code[self.test].add(frame.f_code)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Calls from here on are those of the test itself."""
+        self.test = item.nodeid
+        try:
+            return (yield)
+        finally:
+            self.test = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the time of a set-up, a test or a tear-down."""
+        self.seconds[report.nodeid] += report.duration
+
+    def summary(self) -> dict[str, Any]:
+        """Seconds of each test, and files and first lines of the functions that it calls."""
+        calls = {
+            test: sorted(
+                f"{c.co_filename.removeprefix(self.folder)}:{c.co_firstlineno}"
+                for c in codes
+                if c.co_filename.startswith(self.folder)
+            )
+            for test, codes in self.code.items()
+        }
+        return {"seconds": self.seconds, "calls": calls}
+
+
+def chosen_tests(mutant: Mutant, passing: dict[str, dict[str, Any]]) -> tuple[list[str], float]:
+    """Tests that a mutant is tried against, and the seconds that they take without it.
+
+    Args:
+        mutant: The mutant.
+        passing: By test file, the seconds and the calls of its tests.
+    """
+    function = function_around(ROOT / mutant.path, mutant.line)
+    name = f"{mutant.path.removeprefix('src/lmscaling/')}:{function}"
+    files = []
+    for file in tests_of(mutant.path):
+        seconds, calls = passing[file]["seconds"], passing[file]["calls"]
+        everyone = function is None or name in calls.get("", [])
+        tests = [test for test in seconds if everyone or name in calls.get(test, [])]
+        files.append((sum(map(seconds.get, tests)), sorted(tests, key=seconds.get)))
+    files.sort()
+    return [test for _, tests in files for test in tests], sum(total for total, _ in files)
+
+
+def function_around(path: Path, line: int) -> int | None:
+    """First line of the innermost function whose body holds a line; None outside of functions."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body[0].lineno <= line <= (node.end_lineno or 0)
+    ]
+    if not functions:
+        return None
+    inner = max(functions, key=lambda node: node.lineno)
+    return min([inner.lineno, *(decorator.lineno for decorator in inner.decorator_list)])
+
+
 class Worker:
     """A copy of the repository and the process that tests what was changed in it."""
 
@@ -149,12 +230,12 @@ class Worker:
         (self.copy / ".venv").symlink_to((ROOT / ".venv").resolve())
         if (ROOT.parent / "shared").is_dir():
             (folder / "shared").symlink_to(ROOT.parent / "shared")
-        self.log, self.scratch = folder / "log", folder / "tmp"
+        self.log, self.scratch, self.calls = folder / "log", folder / "tmp", folder / "calls"
         self.pid = 0
         self.job: Any = None
 
     def start(self, mutant: Mutant | None, tests: list[str], limit: float) -> None:
-        """Change the file, if one is given, and begin to test."""
+        """Change the file, if one is given, and begin to test; else note what the tests call."""
         self.job, self.begun = (mutant, tests), time.monotonic()
         self.limit = limit
         if mutant:
@@ -163,9 +244,9 @@ class Worker:
         self.scratch.mkdir()
         self.pid = os.fork()
         if self.pid == 0:
-            self._test(tests)
+            self._test(tests, None if mutant else Calls(str(self.copy / "src" / "lmscaling") + "/"))
 
-    def _test(self, tests: list[str]) -> NoReturn:
+    def _test(self, tests: list[str], calls: "Calls | None") -> NoReturn:
         os.setsid()
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
@@ -176,10 +257,16 @@ class Worker:
         sys.path.insert(0, str(self.copy / "src"))
         chosen = ["-m", "not slow and not slurm and not gpu", "-k", "not two_ranks and not kill",
                   "-o", "addopts=", "-o", "timeout=0"]  # fmt: skip
-        plugins = ["-p", "no:cacheprovider", "-p", "no:xdist"]
+        options = ["-x", "-q", "-rfE", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]
         code = 3
         try:
-            code = int(pytest.main(["-x", "-q", "-rfE", "--tb=no", *plugins, *chosen, *tests]))
+            if calls:
+                sys.settrace(calls.trace)
+                threading.settrace(calls.trace)
+            code = int(pytest.main([*options, *chosen, *tests], plugins=[calls] if calls else []))
+            if calls:
+                sys.settrace(None)
+                self.calls.write_text(json.dumps(calls.summary()))
         finally:
             os._exit(code)
 
@@ -217,7 +304,8 @@ class Ledger:
         The key of no mutant contains all sources: it says that the tests pass without a change.
         """
         parts = [mutant.path, mutant.source] if mutant else []
-        paths = [ROOT / test for test in tests] + [ROOT / "tests" / "conftest.py"]
+        files = sorted({test.partition("::")[0] for test in tests} | {"tests/conftest.py"})
+        paths = [ROOT / file for file in files]
         if not mutant:
             paths += sorted((ROOT / "src").rglob("*.py"))
         texts = [*parts, *(path.read_text() for path in paths)]
@@ -237,6 +325,11 @@ def work(jobs: list[tuple[Mutant | None, list[str], float]], workers: list[Worke
     waiting = {key: job for key, job in zip(keys, jobs, strict=True) if key not in ledger.known}
     print(f"{len(jobs)} to try, {len(jobs) - len(waiting)} of them known", flush=True)
     todo, busy = list(waiting.items()), {}
+    for key, (mutant, tests, _) in waiting.items():
+        if mutant and not tests:
+            ledger.add(asdict(mutant) | {"source": "", "key": key, "outcome": "survived",
+                       "seconds": 0.0, "test": "no test calls it"})  # fmt: skip
+            todo = [(k, job) for k, job in todo if k != key]
     while todo or busy:
         for worker in workers:
             if worker not in busy and todo:
@@ -251,11 +344,13 @@ def work(jobs: list[tuple[Mutant | None, list[str], float]], workers: list[Worke
                 row = asdict(mutant) if mutant else {"tests": tests}
                 row.pop("source", None)
                 row |= {"key": key, "outcome": outcome, "seconds": seconds, "test": test}
+                if mutant is None and outcome == "survived":
+                    row |= json.loads(worker.calls.read_text())
+                    row["outcome"] = "passed"
                 ledger.add(row)
                 del busy[worker]
                 where = f"{row['path']}:{row['line']}" if mutant else " ".join(tests)
-                shown = outcome if mutant or outcome != "survived" else "passed"
-                print(f"{shown:8} {seconds:6} s  {where}  {test}", flush=True)
+                print(f"{row['outcome']:8} {seconds:6} s  {where}  {test}", flush=True)
     return [ledger.known[key] for key in keys]
 
 
@@ -284,7 +379,7 @@ def report(rows: list[dict[str, Any]]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutants", type=int, default=300, help="size of the sample")
-    parser.add_argument("--seed", type=int, default=15)
+    parser.add_argument("--seed", type=int, default=300)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--only", default="", help="a path's beginning, such as src/lmscaling/fits")
     args = parser.parse_args()
@@ -297,14 +392,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         workers = [Worker(Path(folder) / str(i)) for i in range(args.jobs)]
         files = sorted({test for mutant in mutants for test in tests_of(mutant.path)})
-        passing = work([(None, [file], 1800.0) for file in files], workers, ledger)
-        broken = [row["tests"][0] for row in passing if row["outcome"] != "survived"]
+        passed = work([(None, [file], 1800.0) for file in files], workers, ledger)
+        broken = [row["tests"][0] for row in passed if row["outcome"] != "passed"]
         if broken:
             sys.exit(f"these tests fail without a mutant: {' '.join(broken)}")
-        usual = {row["tests"][0]: row["seconds"] for row in passing}
-        jobs = [
-            (m, tests_of(m.path), 30 + 4 * sum(usual[t] for t in tests_of(m.path))) for m in mutants
-        ]
+        by_file = {row["tests"][0]: row for row in passed}
+        jobs = []
+        for mutant in mutants:
+            tests, seconds = chosen_tests(mutant, by_file)
+            jobs.append((mutant, tests, 30 + 4 * seconds))
         share = report(work(jobs, workers, ledger))
     if share < LEAST_SHARE:
         sys.exit(f"{share:.1%} of the mutants were killed; at least {LEAST_SHARE:.0%} must be")
