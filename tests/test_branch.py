@@ -87,7 +87,8 @@ def test_a_branch_that_leaves_within_the_warm_up_falls_from_the_rate_reached(run
     _, above = run(slow)
     assert above[31]["lr"] == slow.lr / 2  # update 32 of a rise over 64
     _, rows = run(branch_of(slow, 0.5))
-    assert [r["lr"] for r in rows] == pytest.approx([slow.lr / 2 * (1 - i / 8) for i in range(1, 9)])
+    fall = [slow.lr / 2 * (1 - i / 8) for i in range(1, 9)]
+    assert [r["lr"] for r in rows] == pytest.approx(fall)
 
 
 def test_a_trunk_keeps_one_checkpoint_for_each_share(run, trunk, tmp_path):

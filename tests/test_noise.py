@@ -21,7 +21,7 @@ def test_a_run_shares_one_draw_and_each_point_has_its_own():
 
 
 def test_the_stated_noise_is_that_of_the_sources():
-    assert uncertainty.STATED == Noise(seed_sd=0.002, point_sd=0.0005, degrees=None)
+    assert Noise(seed_sd=0.002, point_sd=0.0005, degrees=None) == uncertainty.STATED
 
 
 def test_deviations_are_those_from_the_mean_of_the_seeds_widened_for_their_number():
