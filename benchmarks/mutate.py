@@ -54,27 +54,34 @@ COPIED = ("src", "tests", "config", "workflow", "profiles", "results/published",
           "default", "slurm", "Snakefile", "pyproject.toml", "README.md")  # fmt: skip
 
 SUBJECTS = {
-    "config": "config study sweep text_needs speed",
-    "config/sweeps": "speed sweep config",
-    "config/speed": "speed sweep config",
-    "config/budget": "config plan train",
-    "config/devices": "plan",
-    "config/calibration": "calibrate plan",
-    "config/schedule": "plan branch",
-    "plan": "plan text_needs config",
+    "config": "config grid study text_needs estimate",
+    "config/sweeps": "sweep study",
+    "config/speed": "sweep config study",
+    "config/datasets": "config study fetch data",
+    "config/calibration": "estimate calibrate",
+    "config/schedule": "estimate plan branch",
+    "plan": "estimate text_needs plan",
     "model": "optimizer model exchange",
-    "train": "clock train branch calibrate resume",
-    "train/calibrate": "calibrate",
+    "train": "train branch resume",
     "train/branch": "branch",
-    "fits": "fits power_law optima final_loss multiplier laws loss_surface uncertainty",
-    "fits/loss_surface": "loss_surface laws uncertainty",
-    "fits/profile": "loss_surface uncertainty laws",
-    "fits/multiplier": "multiplier laws",
-    "fits/power_law": "power_law laws",
-    "fits/uncertainty": "uncertainty laws",
+    "train/calibrate": "calibrate",
+    "train/clock": "clock",
+    "train/ledger": "ledger branch resume",
+    "fits": "loss_surface uncertainty laws",
+    "fits/context_law": "optima laws",
+    "fits/crossing": "crossing",
+    "fits/final_loss": "final_loss",
     "fits/isotime": "optima laws",
-    "store": "store published published_runs speed_figures",
-    "store/spikes": "spikes store",
+    "fits/log_sum_exp": "newton loss_surface",
+    "fits/lr_optimum": "fits",
+    "fits/multiplier": "multiplier laws",
+    "fits/newton": "newton loss_surface",
+    "fits/parabola": "optima",
+    "fits/points": "laws",
+    "fits/power_law": "power_law laws",
+    "fits/uncertainty": "noise optima uncertainty",
+    "store": "store published",
+    "store/spikes": "spikes",
 }
 """Test files of each package, or of one module of it, quick and particular ones first."""
 
@@ -93,11 +100,19 @@ class Mutant:
     """The complete text of the changed file."""
 
 
-def sample(n: int, seed: int) -> Iterator[Mutant]:
-    """Up to n mutants, each at another place, in a random order that the seed alone determines."""
+def sample(n: int, seed: int, part: str) -> Iterator[Mutant]:
+    """Up to n mutants, each at another place, in a random order that the seed alone determines.
+
+    Args:
+        n: Size of the sample.
+        seed: Seed of the order.
+        part: A package or a module to sample from, such as ``fits``; empty for all packages.
+    """
     places = {}
     for package in sorted({name.partition("/")[0] for name in SUBJECTS}):
         for path in sorted((ROOT / "src" / "lmscaling" / package).rglob("*.py")):
+            if not str(path.relative_to(ROOT / "src" / "lmscaling")).startswith(part):
+                continue
             tree = get_ast(path.read_text())
             for place, mutation in mutations(list(ast_nodes(tree))):
                 places.setdefault((path, place), []).append(mutation)
@@ -381,9 +396,9 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=300, help="size of the sample")
     parser.add_argument("--seed", type=int, default=300)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
-    parser.add_argument("--only", default="", help="a path's beginning, such as src/lmscaling/fits")
+    parser.add_argument("--only", default="", help="a package or module, such as fits")
     args = parser.parse_args()
-    mutants = [m for m in sample(args.mutants, args.seed) if m.path.startswith(args.only)]
+    mutants = list(sample(args.mutants, args.seed, args.only))
     for name in WARM:
         importlib.import_module(name)
     gc.collect()
@@ -402,6 +417,7 @@ def main() -> None:
             tests, seconds = chosen_tests(mutant, by_file)
             jobs.append((mutant, tests, 30 + 4 * seconds))
         share = report(work(jobs, workers, ledger))
+    gc.unfreeze()
     if share < LEAST_SHARE:
         sys.exit(f"{share:.1%} of the mutants were killed; at least {LEAST_SHARE:.0%} must be")
 
