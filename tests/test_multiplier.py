@@ -170,8 +170,8 @@ def test_near_its_ends_a_curve_is_smoothed_by_smaller_windows():
     loss = np.array(curve().loss)
     loss[1] = loss[-2] = 2.0
     dented = Curve(UPDATES, UPDATES, UPDATES, loss)
-    for level in multiplier.fit(curve(), dented).levels:
-        assert level.updates == pytest.approx(1, rel=0.25)
+    for level in multiplier.fit(curve(), dented).levels[6:]:
+        assert level.updates == pytest.approx(1, rel=0.1)
     assert multiplier.fit(curve(), dented).levels[-1].loss > 2.5
 
 
