@@ -52,7 +52,7 @@ def test_totals_are_sums_of_what_can_run_and_is_known(plan):
 def test_the_table_marks_estimates_and_unknown_numbers(plan):
     _, a, b, c, d = plan.lines()
     assert a[:9] == ["a", "2", "2", "4", "3 GB", "0.5", "640", "0.5", "3"]
-    assert b[:9] == ["b", "2", "~2", "~4", "~3 GB", "~0.25", "~1.3k", "~1.5", "5"]
+    assert b[:9] == ["b", "2", "~2", "~4", "~3 GB", "~0.25", "~1.28k", "~1.5", "5"]
     assert c[:9] == ["c", "2", "~8", "~1", "", "?", "?", "?", "?"]
     assert (b[9], c[9]) == ("long", "")
     assert d[0] == "d"
