@@ -65,6 +65,7 @@ SUBJECTS = {
     "train": "train branch resume",
     "train/branch": "branch",
     "train/calibrate": "calibrate",
+    "train/checkpoint": "checkpoint branch resume",
     "train/clock": "clock",
     "train/ledger": "ledger branch resume",
     "fits": "loss_surface uncertainty laws",
