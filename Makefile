@@ -16,7 +16,7 @@ PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
 GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 
-.PHONY: demo test lint figures gpu clean
+.PHONY: demo test mutate lint figures gpu clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
@@ -26,6 +26,9 @@ demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
 
 test: $(TESTABLE) ## run the tests, in ten minutes on two cores; TESTS="not slow" runs all that .ci/run does
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$(TESTS)" $(PYTEST_FLAGS)
+
+mutate: $(TESTABLE) ## change the source in 300 places and see the tests fail: docs/mutation.md
+	$(BIN)/python benchmarks/mutate.py $(MUTATE_FLAGS)
 
 lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/ruff check src tests benchmarks

@@ -81,6 +81,15 @@ def test_a_branch_goes_on_from_its_trunk_and_its_rate_ends_at_zero(run, trunk, t
     assert (tmp_path / "runs" / made.run / "model.safetensors").is_file()
 
 
+def test_a_branch_that_leaves_within_the_warm_up_falls_from_the_rate_reached(run, trunk):
+    slow = replace(trunk, optimizer=replace(trunk.optimizer, warmup_updates=64))
+    _, above = run(slow)
+    assert above[31]["lr"] == slow.lr / 2  # update 32 of a rise over 64
+    _, rows = run(branch_of(slow, 0.5))
+    fall = [slow.lr / 2 * (1 - i / 8) for i in range(1, 9)]
+    assert [r["lr"] for r in rows] == pytest.approx(fall)
+
+
 def test_a_trunk_keeps_one_checkpoint_for_each_share(run, trunk, tmp_path):
     run(trunk)
     scratch, _ = places(tmp_path, trunk)

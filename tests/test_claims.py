@@ -293,6 +293,10 @@ def test_every_claim_can_come_out_each_way():
         assert {v for n, _, v in CASES if n == name} == set(_judgement.VERDICTS), name
 
 
+def test_every_claim_has_a_threshold_that_moves_it():
+    assert sorted(name for name, _, _ in MOVED) == sorted(NAMES)
+
+
 MOVED = [
     ("chunked_always_faster", times(1.1, 1.5, 3.0), 1.2),
     ("state_overtakes", crossings(("from", 12_000), ("from", 90_000)), 1.05),

@@ -27,14 +27,12 @@ from lmscaling.figures.shared import style
 from lmscaling.store import build as store
 
 NAMES = list(registry.figures())
-DEVICE = {"dq_error"}
-TRAINING = [
-    name for name in NAMES if "FROM speeds" not in figures.load(name).QUERY and name not in DEVICE
-]
+TIMED = re.compile(r"FROM (speeds|numerics|checks)")
+"""What a query reads that shows a sweep or the study of a device."""
+TRAINING = [name for name in NAMES if not TIMED.search(figures.load(name).QUERY)]
 LOSSES = [name for name in TRAINING if re.search(r"\b(val_)?loss\b", figures.load(name).QUERY)]
 CURVES = {name for name in NAMES if hasattr(figures.load(name), "SWITCH")}
-
-LAWS = ["best_context", "isotime", "multiplier", "surface", "time_law"]
+LAWS = [name for name in NAMES if figures.load(name).SECTION == "laws"]
 
 
 @pytest.fixture

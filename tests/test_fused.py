@@ -38,6 +38,11 @@ def run_cases(part: str, interpret: bool) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_case_belongs_to_a_part() -> None:
+    names = [line for line in CASES.read_text().splitlines() if line.startswith("def test_")]
+    assert [line for line in names if not any(part in line for part in PARTS)] == []
+
+
 def interpreter_is_broken() -> str:
     """Why the interpreter cannot run here, or nothing."""
     if find_spec("triton") is None:

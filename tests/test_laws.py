@@ -8,13 +8,13 @@ import pytest
 from conftest import ROOT
 from test_store import header, log, record, validation
 
-from lmscaling import figures
+from lmscaling import figures, registry
 from lmscaling.figures.shared import laws as _laws
 from lmscaling.fits import context_law, isotime, loss_surface, multiplier, points, power_law
 from lmscaling.report import laws
 from lmscaling.store import build as store
 
-FIGURES = ["best_context", "isotime", "multiplier", "surface", "time_law"]
+FIGURES = [name for name in registry.figures() if figures.load(name).SECTION == "laws"]
 PUBLISHED = ROOT / "results" / "published"
 
 

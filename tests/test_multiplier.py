@@ -5,6 +5,7 @@ import pytest
 
 from lmscaling.fits import crossing, multiplier
 from lmscaling.fits.multiplier import AXES, Curve
+from lmscaling.fits.uncertainty import Noise
 
 UPDATES = np.arange(100.0, 40_001, 100)
 
@@ -119,3 +120,62 @@ def test_touching_within_noise_is_no_crossing():
     assert [one.ahead_after for one in back.found] == ["other", "reference"]
     assert back.found[0].interval.low == 1
     assert back.found[0].interval.high == 4
+
+
+def power(updates, E=2.5, gamma=0.3):
+    return E + 10 * updates**-gamma
+
+
+def test_levels_run_from_the_higher_start_to_where_nearly_all_seeds_arrive():
+    """20 losses, evenly spaced in the logarithm of the other's updates; the lowest is 2.5
+    deviations of seeds above the end of the higher curve."""
+    noise = Noise(seed_sd=0.004)
+    found = multiplier.fit(curve(), curve(shift=0.5), noise=noise).levels
+    losses = np.array([level.loss for level in found])
+    assert len(losses) == 20
+    assert (np.diff(losses) < 0).all()
+    assert losses[0] == pytest.approx(power(100.0))
+    assert losses[-1] == pytest.approx(power(20_000.0) + 2.5 * 0.004, rel=1e-4)
+    steps = np.diff(np.log(((losses - 2.5) / 10) ** (-1 / 0.3)))
+    assert steps == pytest.approx(np.full(19, steps.mean()), rel=0.15)
+
+
+def test_intervals_are_those_of_two_curves_that_seeds_shift():
+    """d ln x / d L at the loss, times 1.96 sqrt(2) deviations of seeds."""
+    noise = Noise(seed_sd=0.004)
+    (level,) = multiplier.fit(curve(), curve(shift=2.0), [3.2], noise, count=4000).levels
+    slope = 1 / (0.3 * (3.2 - 2.5))
+    for axis in AXES:
+        ends = level.intervals[axis]
+        assert ends.low is not None
+        assert ends.high is not None
+        half = 1.96 * np.sqrt(2) * 0.004 * slope
+        assert np.log(ends.high / ends.low) == pytest.approx(2 * half, rel=0.06)
+        assert np.log(ends.high * ends.low) == pytest.approx(2 * np.log(2), abs=0.004)
+
+
+@pytest.mark.parametrize(("outliers", "moved"), [(10, False), (11, True)])
+def test_a_median_of_21_points_hides_ten_and_no_more(outliers, moved):
+    loss = np.array(curve().loss)
+    loss[200 : 200 + outliers] = 2.6  # lower than all that follows
+    dented = Curve(UPDATES, UPDATES, UPDATES, loss)
+    levels = multiplier.fit(curve(), dented, losses=[power(25_000.0)]).levels
+    (m,) = [level.updates for level in levels]
+    assert (m > 1.1) is moved
+    assert moved or m == pytest.approx(1, abs=1e-3)
+
+
+def test_near_its_end_a_curve_is_smoothed_by_smaller_windows():
+    """The last point but one by the median of three, so that an outlier there moves nothing."""
+    loss = np.array(curve().loss)
+    loss[-2] = 2.0
+    dented = Curve(UPDATES, UPDATES, UPDATES, loss)
+    for level in multiplier.fit(curve(), dented).levels:
+        assert level.updates == pytest.approx(1, rel=0.01)
+    assert multiplier.fit(curve(), dented).levels[-1].loss > 2.5
+
+
+def test_crossings_cover_the_range_of_both_curves_to_the_end_of_the_shorter():
+    late = curve(updates=UPDATES[20:300])
+    found = multiplier.fit(curve(), late).crossings["updates"]
+    assert found.seen == pytest.approx((UPDATES[20], UPDATES[299]))

@@ -67,6 +67,15 @@ def test_one_low_update_does_not_end_an_upset():
     assert (first.tolist(), updates.tolist()) == ([200], [40])
 
 
+@pytest.mark.parametrize(("low", "lasted"), [(1, 40), (4, 40), (5, 40), (7, 40), (8, 20), (9, 20)])
+def test_eight_low_updates_in_a_row_end_an_upset_and_fewer_do_not(low, lasted):
+    loss = calm()
+    loss[200:240] += 1
+    loss[220 : 220 + low] -= 1
+    _, updates = spikes.recoveries(loss, np.array([200]))
+    assert updates.tolist() == [lasted]
+
+
 def test_updates_without_a_number_are_not_calm():
     loss = calm()
     loss[200] += 1

@@ -1,0 +1,427 @@
+"""Mutation testing: does a test fail when a line of the source is wrong?
+
+A seeded sample of places in the source is changed, one place at a time, by the operators of
+cosmic-ray. The tests of the changed module's subject must then fail. ``docs/mutation.md`` has the
+score and explains how to run this.
+
+A process that has imported PyTorch, DuckDB and pytest, but nothing of this project, forks for each
+mutant; so a mutant costs its tests and not the seconds of those imports. Each of the processes at
+work has a copy of the repository, because tests start ``python -m lmscaling`` themselves.
+
+First every test runs without a mutant, and the functions that it calls are noted. A change within
+a function is tried against the tests that call this function in their own process, any other change
+against all tests of the subject.
+"""
+
+import argparse
+import ast
+import contextlib
+import difflib
+import gc
+import hashlib
+import importlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NoReturn
+
+import pytest
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from mutants import mutations
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / ".mutation" / "results.jsonl"
+LEAST_SHARE = 0.85
+"""Share of the sample that must be killed."""
+WARM = ("torch", "lightning.pytorch", "duckdb", "pandas", "scipy.optimize", "pyarrow.parquet",
+        "pydantic.dataclasses", "safetensors.torch", "yaml", "psutil", "matplotlib.pyplot",
+        "seaborn", "jinja2", "xxhash", "tiktoken", "transformers")  # fmt: skip
+"""What most tests import, apart from the project itself."""
+COPIED = ("src", "tests", "config", "workflow", "profiles", "results/published", "benchmarks",
+          "default", "slurm", "Snakefile", "pyproject.toml", "README.md")  # fmt: skip
+
+SUBJECTS = {
+    "config": "config grid study text_needs estimate",
+    "config/sweeps": "sweep study",
+    "config/speed": "sweep config study",
+    "config/datasets": "config study fetch data",
+    "config/calibration": "estimate calibrate",
+    "config/schedule": "estimate plan branch",
+    "plan": "estimate study_plan text_needs plan",
+    "model": "optimizer model exchange",
+    "train": "train branch resume",
+    "train/branch": "branch",
+    "train/calibrate": "calibrate",
+    "train/checkpoint": "checkpoint branch resume",
+    "train/clock": "clock",
+    "train/ledger": "ledger branch resume",
+    "fits": "loss_surface uncertainty laws",
+    "fits/context_law": "optima laws",
+    "fits/crossing": "crossing",
+    "fits/final_loss": "final_loss",
+    "fits/isotime": "optima laws",
+    "fits/log_sum_exp": "newton loss_surface",
+    "fits/lr_optimum": "fits",
+    "fits/multiplier": "multiplier laws",
+    "fits/newton": "newton loss_surface",
+    "fits/parabola": "optima",
+    "fits/points": "laws",
+    "fits/power_law": "power_law laws",
+    "fits/uncertainty": "noise optima uncertainty",
+    "store": "store published",
+    "store/spikes": "spikes",
+}
+"""Test files of each package, or of one module of it, quick and particular ones first."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file."""
+
+    path: str
+    line: int
+    operator: str
+    occurrence: int
+    before: str
+    after: str
+    source: str
+    """The complete text of the changed file."""
+
+
+def sample(n: int, seed: int, part: str) -> Iterator[Mutant]:
+    """Up to n mutants, each at another place, in a random order that the seed alone determines.
+
+    Args:
+        n: Size of the sample.
+        seed: Seed of the order.
+        part: A package or a module to sample from, such as ``fits``; empty for all packages.
+    """
+    places = {}
+    for package in sorted({name.partition("/")[0] for name in SUBJECTS}):
+        for path in sorted((ROOT / "src" / "lmscaling" / package).rglob("*.py")):
+            if not str(path.relative_to(ROOT / "src" / "lmscaling")).startswith(part):
+                continue
+            tree = get_ast(path.read_text())
+            for place, mutation in mutations(list(ast_nodes(tree))):
+                places.setdefault((path, place), []).append(mutation)
+    generator = random.Random(seed)
+    order = generator.sample(sorted(places), len(places))
+    print(f"{len(places)} places in {len({path for path, _ in order})} files", flush=True)
+    for path, place in order:
+        if n == 0:
+            return
+        text = path.read_text()
+        operator, occurrence = generator.choice(places[path, place])
+        source = mutate_code(text, operator, occurrence)
+        if source is None or not differs(text, source):
+            continue
+        n -= 1
+        yield Mutant(
+            str(path.relative_to(ROOT)), place[0], type(operator).__name__, occurrence,
+            *changed_lines(text, source), source,
+        )  # fmt: skip
+
+
+def differs(text: str, source: str) -> bool:
+    """Whether Python reads the two sources as different programs."""
+    try:
+        return ast.dump(ast.parse(text)) != ast.dump(ast.parse(source))
+    except SyntaxError:
+        return False
+
+
+def changed_lines(text: str, source: str) -> tuple[str, str]:
+    """The first line that differs, before and after."""
+    lines = list(difflib.ndiff(text.splitlines(), source.splitlines()))
+    return tuple(next((x[2:].strip() for x in lines if x[0] == sign), "") for sign in "-+")
+
+
+def tests_of(path: str) -> list[str]:
+    """Test files of a source file, by its own entry or that of the next folder above."""
+    name = str(Path(path).relative_to("src/lmscaling").with_suffix(""))
+    while name not in SUBJECTS:
+        name = str(Path(name).parent)
+    return [f"tests/test_{stem}.py" for stem in SUBJECTS[name].split()]
+
+
+class Calls:
+    """A plugin of pytest: how long each test takes, and which functions of a folder it calls.
+
+    What modules and fixtures call is noted under the empty name, for tests share them.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.test = folder, ""
+        self.code: dict[str, set[CodeType]] = defaultdict(set)
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def trace(self, frame: FrameType, event: str, argument: Any) -> None:
+        """For ``sys.settrace``: sees calls, and no lines."""
+        self.code[self.test].add(frame.f_code)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Calls from here on are those of the test itself."""
+        self.test = item.nodeid
+        try:
+            return (yield)
+        finally:
+            self.test = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add the time of a set-up, a test or a tear-down."""
+        self.seconds[report.nodeid] += report.duration
+
+    def summary(self) -> dict[str, Any]:
+        """Seconds of each test, and files and first lines of the functions that it calls."""
+        calls = {
+            test: sorted(
+                f"{c.co_filename.removeprefix(self.folder)}:{c.co_firstlineno}"
+                for c in codes
+                if c.co_filename.startswith(self.folder)
+            )
+            for test, codes in self.code.items()
+        }
+        return {"seconds": self.seconds, "calls": calls}
+
+
+def chosen_tests(mutant: Mutant, passing: dict[str, dict[str, Any]]) -> tuple[list[str], float]:
+    """Tests that a mutant is tried against, and the seconds that they take without it.
+
+    Args:
+        mutant: The mutant.
+        passing: By test file, the seconds and the calls of its tests.
+    """
+    function = function_around(ROOT / mutant.path, mutant.line)
+    name = f"{mutant.path.removeprefix('src/lmscaling/')}:{function}"
+    files = []
+    for file in tests_of(mutant.path):
+        seconds, calls = passing[file]["seconds"], passing[file]["calls"]
+        everyone = function is None or name in calls.get("", [])
+        tests = [test for test in seconds if everyone or name in calls.get(test, [])]
+        files.append((sum(map(seconds.get, tests)), sorted(tests, key=seconds.get)))
+    files.sort()
+    return [test for _, tests in files for test in tests], sum(total for total, _ in files)
+
+
+def function_around(path: Path, line: int) -> int | None:
+    """First line of the innermost function whose body holds a line; None outside of functions."""
+    functions = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body[0].lineno <= line <= (node.end_lineno or 0)
+    ]
+    if not functions:
+        return None
+    inner = max(functions, key=lambda node: node.lineno)
+    return min([inner.lineno, *(decorator.lineno for decorator in inner.decorator_list)])
+
+
+class Worker:
+    """A copy of the repository and the process that tests what was changed in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.copy = folder / "repository"
+        for name in COPIED:
+            source, target = ROOT / name, self.copy / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir() and not source.is_symlink():
+                shutil.copytree(source, target, symlinks=True)
+            elif source.exists():
+                shutil.copy2(source, target, follow_symlinks=False)
+        (self.copy / ".venv").symlink_to((ROOT / ".venv").resolve())
+        if (ROOT.parent / "shared").is_dir():
+            (folder / "shared").symlink_to(ROOT.parent / "shared")
+        self.log, self.scratch, self.calls = folder / "log", folder / "tmp", folder / "calls"
+        self.pid = 0
+        self.job: Any = None
+
+    def start(self, mutant: Mutant | None, tests: list[str], limit: float) -> None:
+        """Change the file, if one is given, and begin to test; else note what the tests call."""
+        self.job, self.begun = (mutant, tests), time.monotonic()
+        self.limit = limit
+        if mutant:
+            (self.copy / mutant.path).write_text(mutant.source)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.scratch.mkdir()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._test(tests, None if mutant else Calls(str(self.copy / "src" / "lmscaling") + "/"))
+
+    def _test(self, tests: list[str], calls: "Calls | None") -> NoReturn:
+        os.setsid()
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.chdir(self.copy)
+        os.environ |= {"PYTHONPATH": str(self.copy / "src"), "TMPDIR": str(self.scratch)}
+        tempfile.tempdir = None
+        sys.path.insert(0, str(self.copy / "src"))
+        chosen = ["-m", "not slow and not slurm and not gpu", "-k", "not two_ranks and not kill",
+                  "-o", "addopts=", "-o", "timeout=0"]  # fmt: skip
+        options = ["-x", "-q", "-rfE", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        code = 3
+        try:
+            if calls:
+                sys.settrace(calls.trace)
+                threading.settrace(calls.trace)
+            code = int(pytest.main([*options, *chosen, *tests], plugins=[calls] if calls else []))
+            if calls:
+                sys.settrace(None)
+                self.calls.write_text(json.dumps(calls.summary()))
+        finally:
+            os._exit(code)
+
+    def ended(self) -> tuple[str, float, str] | None:
+        """Outcome, seconds and the first test that failed; None while tests run."""
+        seconds = time.monotonic() - self.begun
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        late = not pid and seconds > self.limit
+        if not pid and not late:
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # also what the tests have started
+        if late:
+            os.waitpid(self.pid, 0)
+        if self.job[0]:
+            shutil.copy2(ROOT / self.job[0].path, self.copy / self.job[0].path)
+        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", self.log.read_text(errors="replace"), re.M)
+        code = os.waitstatus_to_exitcode(status) if pid else 0
+        outcome = "timeout" if late else "killed" if code else "survived"
+        return outcome, round(seconds, 1), failed[1] if failed else ""
+
+
+class Ledger:
+    """Results of earlier runs; those whose source and tests have not changed count again."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        self.path = path
+        lines = path.read_text().splitlines() if path.is_file() else []
+        self.known = {row["key"]: row for row in map(json.loads, lines)}
+
+    def key(self, mutant: Mutant | None, tests: list[str]) -> str:
+        """A name for the changed source and for the text of its tests.
+
+        The key of no mutant contains all sources: it says that the tests pass without a change.
+        """
+        parts = [mutant.path, mutant.source] if mutant else []
+        files = sorted({test.partition("::")[0] for test in tests} | {"tests/conftest.py"})
+        paths = [ROOT / file for file in files]
+        if not mutant:
+            paths += sorted((ROOT / "src").rglob("*.py"))
+        texts = [*parts, *(path.read_text() for path in paths)]
+        return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Keep a result."""
+        self.known[row["key"]] = row
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def work(jobs: list[tuple[Mutant | None, list[str], float]], workers: list[Worker],
+         ledger: Ledger) -> list[dict[str, Any]]:  # fmt: skip
+    """Results of all jobs, in their order; what the ledger knows is not tried again."""
+    keys = [ledger.key(mutant, tests) for mutant, tests, _ in jobs]
+    waiting = {key: job for key, job in zip(keys, jobs, strict=True) if key not in ledger.known}
+    print(f"{len(jobs)} to try, {len(jobs) - len(waiting)} of them known", flush=True)
+    todo, busy = list(waiting.items()), {}
+    for key, (mutant, tests, _) in waiting.items():
+        if mutant and not tests:
+            ledger.add(asdict(mutant) | {"source": "", "key": key, "outcome": "survived",
+                       "seconds": 0.0, "test": "no test calls it"})  # fmt: skip
+            todo = [(k, job) for k, job in todo if k != key]
+    while todo or busy:
+        for worker in workers:
+            if worker not in busy and todo:
+                key, job = todo.pop(0)
+                busy[worker] = key
+                worker.start(*job)
+        time.sleep(0.05)
+        for worker, key in list(busy.items()):
+            if ended := worker.ended():
+                outcome, seconds, test = ended
+                mutant, tests = worker.job
+                row = asdict(mutant) if mutant else {"tests": tests}
+                row.pop("source", None)
+                row |= {"key": key, "outcome": outcome, "seconds": seconds, "test": test}
+                if mutant is None and outcome == "survived":
+                    row |= json.loads(worker.calls.read_text())
+                    row["outcome"] = "passed"
+                ledger.add(row)
+                del busy[worker]
+                where = f"{row['path']}:{row['line']}" if mutant else " ".join(tests)
+                print(f"{row['outcome']:8} {seconds:6} s  {where}  {test}", flush=True)
+    return [ledger.known[key] for key in keys]
+
+
+def report(rows: list[dict[str, Any]]) -> float:
+    """Print the score and a Markdown table of the survivors; returns the share killed."""
+    counts: dict[str, list[int]] = {}
+    for row in rows:
+        package = row["path"].split("/")[2]
+        counts.setdefault(package, [0, 0])[row["outcome"] == "survived"] += 1
+    print("\n| package | mutants | killed |\n| --- | ---: | ---: |")
+    for package, (killed, survived) in sorted(counts.items()):
+        print(f"| {package} | {killed + survived} | {killed / (killed + survived):.0%} |")
+    killed = sum(row["outcome"] != "survived" for row in rows)
+    late = sum(row["outcome"] == "timeout" for row in rows)
+    share = killed / len(rows)
+    print(f"\n{killed} of {len(rows)} killed ({share:.1%}), {late} by their time limit")
+    print("\n| survivor | before | after |\n| --- | --- | --- |")
+    for row in sorted(rows, key=lambda row: (row["path"], row["line"])):
+        if row["outcome"] == "survived":
+            place = row["path"].removeprefix("src/lmscaling/")
+            before, after = (row[side].replace("|", "\\|") for side in ("before", "after"))
+            print(f"| {place}:{row['line']} | `{before}` | `{after}` |")
+    return share
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mutants", type=int, default=300, help="size of the sample")
+    parser.add_argument("--seed", type=int, default=300)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--only", default="", help="a package or module, such as fits")
+    args = parser.parse_args()
+    mutants = list(sample(args.mutants, args.seed, args.only))
+    for name in WARM:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    ledger = Ledger(RESULTS)
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        workers = [Worker(Path(folder) / str(i)) for i in range(args.jobs)]
+        files = sorted({test for mutant in mutants for test in tests_of(mutant.path)})
+        passed = work([(None, [file], 1800.0) for file in files], workers, ledger)
+        broken = [row["tests"][0] for row in passed if row["outcome"] != "passed"]
+        if broken:
+            sys.exit(f"these tests fail without a mutant: {' '.join(broken)}")
+        by_file = {row["tests"][0]: row for row in passed}
+        jobs = []
+        for mutant in mutants:
+            tests, seconds = chosen_tests(mutant, by_file)
+            jobs.append((mutant, tests, 30 + 4 * seconds))
+        share = report(work(jobs, workers, ledger))
+    gc.unfreeze()
+    if share < LEAST_SHARE:
+        sys.exit(f"{share:.1%} of the mutants were killed; at least {LEAST_SHARE:.0%} must be")
+
+
+if __name__ == "__main__":
+    main()

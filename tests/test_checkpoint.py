@@ -1,0 +1,116 @@
+"""Checkpoints: what is kept, what is refused, and that a restored optimizer goes on alike."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lmscaling.model import optimizer
+from lmscaling.model.gpt import GPT
+from lmscaling.train import checkpoint
+from lmscaling.train.checkpoint import Expected, Progress
+
+PROGRESS = Progress(
+    run="r", update=3, train_seconds=1.5, shard=2, tokens_id="abc", update_seconds=0.5
+)
+EXPECTED = Expected(run="r", update_tokens=64, reached=lambda tokens: (2, "abc"))
+
+
+@pytest.fixture
+def trained(cell):
+    """A model and its optimizer after two updates."""
+    torch.manual_seed(0)
+    gpt = GPT(cell)
+    adam = optimizer.build(gpt, cell)
+    for _ in range(2):
+        update(gpt, adam)
+    return gpt, adam
+
+
+def update(gpt, adam):
+    generator = torch.Generator().manual_seed(1)
+    for p in gpt.parameters():
+        p.grad = torch.randn(p.shape, generator=generator)
+    adam.step()
+
+
+def test_the_two_newest_are_kept(trained, tmp_path):
+    for n in (9, 10, 100):
+        path = checkpoint.save(tmp_path, replace(PROGRESS, update=n), *trained)
+        assert path.is_file()
+    found = sorted(checkpoint.load(p)[0].update for p in tmp_path.glob("checkpoint-*"))
+    assert found == [10, 100]
+    newest = checkpoint.newest(tmp_path, EXPECTED)
+    assert newest
+    assert newest[0] == replace(PROGRESS, update=100)
+
+
+def test_a_restored_optimizer_makes_the_same_next_update(trained, cell, tmp_path):
+    gpt, adam = trained
+    path = checkpoint.save(tmp_path, replace(PROGRESS, update=2), gpt, adam)
+    progress, tensors = checkpoint.load(path)
+    other = GPT(cell)
+    fresh = optimizer.build(other, cell)
+    checkpoint.restore_weights(tensors, other)
+    checkpoint.restore_moments(progress, tensors, other, fresh)
+    for model, adam_of_it in ((gpt, adam), (other, fresh)):
+        update(model, adam_of_it)
+    for (name, p), q in zip(gpt.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q), name
+
+
+def test_a_checkpoint_before_the_first_update_has_no_moments(cell, tmp_path):
+    gpt = GPT(cell)
+    path = tmp_path / "c.safetensors"
+    checkpoint.write(path, PROGRESS, gpt, optimizer.build(gpt, cell))
+    names = load_file(path)
+    assert all(name.startswith("model.") for name in names)
+    assert len(names) == len(list(gpt.parameters()))
+
+
+def test_the_weights_alone_have_the_names_of_the_model(trained, tmp_path):
+    gpt, _ = trained
+    checkpoint.save_weights(tmp_path / "model.safetensors", gpt)
+    weights = load_file(tmp_path / "model.safetensors")
+    assert {name: p.shape for name, p in weights.items()} == {
+        name: p.shape for name, p in gpt.named_parameters()
+    }
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        replace(EXPECTED, run="other"),
+        replace(EXPECTED, reached=lambda tokens: (1, "abc")),
+        replace(EXPECTED, reached=lambda tokens: (2, "xyz")),
+        replace(EXPECTED, update_tokens=65, reached=lambda tokens: (2, "abc" * (tokens == 192))),
+    ],
+)
+def test_a_checkpoint_of_another_run_or_of_other_tokens_is_refused(trained, tmp_path, expected):
+    path = checkpoint.save(tmp_path, PROGRESS, *trained)
+    assert checkpoint.read(path, EXPECTED)[0] == PROGRESS
+    with pytest.raises(ValueError, match=r"run|tokens"):
+        checkpoint.read(path, expected)
+
+
+def test_one_that_is_refused_is_named_and_the_one_before_it_used(trained, tmp_path, capsys):
+    checkpoint.save(tmp_path, PROGRESS, *trained)
+    newer = checkpoint.save(tmp_path, replace(PROGRESS, update=4), *trained)
+    newer.write_bytes(newer.read_bytes()[:100])
+    found = checkpoint.newest(tmp_path, EXPECTED)
+    assert found
+    assert found[0].update == 3
+    assert newer.name in capsys.readouterr().err
+    assert checkpoint.newest(tmp_path / "nowhere", EXPECTED) is None
+
+
+@pytest.mark.parametrize(
+    "metadata", [None, {"other": "x"}, {"progress": json.dumps(asdict(PROGRESS) | {"new": 1})}]
+)
+def test_a_file_that_does_not_say_what_it_is_is_refused(tmp_path, metadata):
+    path = tmp_path / "checkpoint-000000003.safetensors"
+    save_file({"model.x": torch.zeros(1)}, path, metadata)
+    with pytest.raises(ValueError, match=r"run|version"):
+        checkpoint.load(path)
