@@ -34,7 +34,7 @@ def lmscaling(*arguments, **options):
 
 
 @pytest.mark.parametrize("module", FOREIGN)
-def test_a_wing_never_loads_what_the_other_needs(module):
+def test_training_and_analysis_never_load_packages_of_the_other(module):
     code = f"import sys, lmscaling.{module}; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
