@@ -1,12 +1,14 @@
 """The command line as people type it: one sentence and exit code 1, and no heavy imports."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from importlib import import_module
 
 import pytest
+from conftest import ROOT
 
 from lmscaling import cli, registry
 from lmscaling.runtime import lock
@@ -32,7 +34,7 @@ def lmscaling(*arguments, **options):
 
 
 @pytest.mark.parametrize("module", FOREIGN)
-def test_a_wing_never_loads_what_the_other_needs(module):
+def test_training_and_analysis_never_load_packages_of_the_other(module):
     code = f"import sys, lmscaling.{module}; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -96,6 +98,13 @@ def test_a_former_verb_still_works_and_names_the_new_one(results):
     assert done.returncode == 0
     assert done.stderr == "rerun is now called reset\n"
     assert done.stdout.startswith("moved to ")
+
+
+def test_no_message_and_no_rule_uses_a_former_verb():
+    former = re.compile(f"lmscaling ({'|'.join(v.former for v in VERBS if v.former)})\\b")
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "workflow").rglob("*.smk")]
+    files += [ROOT / "README.md", ROOT / "results" / "README.md"]
+    assert [path for path in files if former.search(path.read_text())] == []
 
 
 def test_helpers_and_private_files_are_neither_variants_nor_figures():

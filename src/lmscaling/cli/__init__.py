@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 from lmscaling.cli.verb import Verb
 from lmscaling.errors import UserError
 
+DESCRIPTION = "Scaling-law studies of language models. The workflow calls most of these verbs."
+
 GROUPS = ("text", "studies", "runs", "results", "devices")
 """Modules of this package, in the order in which the help lists their verbs."""
 
@@ -46,17 +48,16 @@ def _run(args: argparse.Namespace) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="lmscaling", description="Scaling-law studies.")
+    parser = argparse.ArgumentParser(prog="lmscaling", description=DESCRIPTION)
     subparsers = parser.add_subparsers(required=True, metavar="VERB")
-    families = {
-        name: subparsers.add_parser(name, help=summary, description=summary).add_subparsers(
-            required=True, metavar="WHAT"
-        )
-        for name, summary in FAMILIES.items()
-    }
+    families: dict[str, Any] = {}
     for group in GROUPS:
         for verb in import_module(f"lmscaling.cli.{group}").VERBS:
             first, _, second = verb.name.partition(" ")
+            if second and first not in families:
+                summary = FAMILIES[first]
+                family = subparsers.add_parser(first, help=summary, description=summary)
+                families[first] = family.add_subparsers(required=True, metavar="WHAT")
             _add(families[first] if second else subparsers, second or first, verb)
     return parser
 

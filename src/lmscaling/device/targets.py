@@ -148,7 +148,8 @@ def _setups(db: duckdb.DuckDBPyConnection) -> str:
     rows = db.sql("""
         SELECT setup, any_value(driver_version), left(min(started), 10), left(max(started), 10),
             max(copy_bytes_per_second) / 1e9, max(matmul_flops) / 1e12
-        FROM ceilings GROUP BY setup ORDER BY setup
+        FROM ceilings WHERE copy_bytes_per_second > 0 AND matmul_flops > 0
+        GROUP BY setup ORDER BY setup
     """).fetchall()
     return "\n".join(
         f"Measured on {setup}{f', driver {driver}' if driver else ''}, {first} to {last}: copy "
