@@ -220,7 +220,7 @@ def test_a_text_that_is_only_trained_on_is_not_evaluated(place):
 def test_a_comment_in_the_study_plans_nothing(place):
     with (place.root / "tiny.yaml").open("a") as file:
         file.write("# a comment\n")
-    place.edit("config/study.yaml", "# The whole study", "# All of the study")
+    place.edit("config/study.yaml", "# The complete study", "# All of the study")
     assert place.plan() == []
 
 

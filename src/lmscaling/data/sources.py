@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
@@ -103,10 +102,3 @@ def _check_file(path: Path, what: str) -> None:
         folder = path.parent
         names = sorted(p.name for p in folder.iterdir())[:20] if folder.is_dir() else []
         raise UserError(f"{what} does not exist; {choose(path.name, names)}")
-
-
-def provenance(corpus: Corpus, split: Split, shard: int) -> dict[str, Any]:
-    """Where the documents of a source shard come from, for its sidecar."""
-    row = corpus.source
-    common = {"kind": row.kind, "files": row.files(split)[shard], "shard": shard}
-    return common | row.provenance(split, shard)

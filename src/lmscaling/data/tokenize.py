@@ -78,7 +78,7 @@ def tokenize(
                 f"{corpus.dataset}: the {split} split has no document; add files, or hold out a "
                 "larger share"
             )
-        origin = sources.provenance(corpus, split, shard) | _check_file(documents, source)
+        origin = _describe_source(corpus, split, shard) | _check_file(documents, source)
     if split == "validation":
         with replacing(out.with_suffix(".fingerprints")) as file:
             file.write(b"".join(selection.fingerprints))
@@ -130,6 +130,12 @@ class _Selection:
             "documents_dropped": self.n_dropped,
             "documents_sha256": self.sha256.hexdigest(),
         }
+
+
+def _describe_source(corpus: Corpus, split: Split, shard: int) -> dict[str, Any]:
+    row = corpus.source
+    common = {"kind": row.kind, "files": row.files(split)[shard], "shard": shard}
+    return common | row.provenance(split, shard)
 
 
 def _describe_tokenizer(corpus: Corpus, encoder: tiktoken.Encoding) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import Any
 from lmscaling.config import devices
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.grid import Grid
-from lmscaling.config.types import less
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
@@ -118,13 +117,9 @@ def read(path: Path) -> Plan:
     Raises:
         UserError: The file is incomplete.
     """
-    values = read_json(path, "plan")
-    try:
-        forecasts = [Forecast(**forecast) for forecast in values.pop("forecasts")]
-        text = Supply(**values.pop("text"))
-        return Plan(**less(values, "totals"), forecasts=forecasts, text=text)
-    except (TypeError, KeyError, AttributeError):
-        raise UserError(f"plan {path} is incomplete; delete it and run snakemake again") from None
+    return checked(
+        Plan, read_json(path, "plan"), f"plan {path} (delete it and run snakemake again)"
+    )
 
 
 def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Plan:

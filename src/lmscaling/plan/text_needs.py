@@ -75,8 +75,8 @@ class Supply:
                 for size, n in self.suffice.items()
             )
             lines.append(
-                f"shards of {short(self.shard_tokens)} tokens that each size reads: {needs}; "
-                "shards: in the dataset's row limits how many are fetched"
+                f"shards of {short(self.shard_tokens)} tokens that the longest run of each size "
+                f"reads: {needs}; shards: in the dataset's row limits how many are fetched"
             )
         return lines
 

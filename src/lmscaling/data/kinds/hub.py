@@ -83,12 +83,8 @@ class Hub(Dataset):
         return self.documents if split == "train" else self.validation_documents
 
     def files(self, split: Split) -> list[str]:
-        template, n = (
-            (self.train, self.shards)
-            if split == "train"
-            else (self.validation, self.validation_shards)
-        )
-        return [template.format(shard=i) for i in range(n)]
+        n = self.shards if split == "train" else self.validation_shards
+        return [getattr(self, split).format(shard=i) for i in range(n)]
 
     def first(self, n: int) -> Self:
         return replace(self, shards=n, expected_tokens=None, expected_bytes=None)
