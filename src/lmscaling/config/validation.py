@@ -75,6 +75,9 @@ def _keys(schema: dict[str, Any], parents: list[Any]) -> list[str]:
 
 
 def _resolve(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    while "$ref" in node:
-        node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    while "$ref" in node or "anyOf" in node:  # an optional section is one of a section and null
+        if "anyOf" in node:
+            node = node["anyOf"][0]
+        else:
+            node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
     return node
