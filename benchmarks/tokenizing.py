@@ -300,7 +300,9 @@ def table(ways: list[Way], n_documents: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", type=Path, nargs="+", help="JSON lines, gzip or plain")
-    parser.add_argument("--vocabulary", type=Path, required=True, help="as the verb vocabulary wrote it")
+    parser.add_argument(
+        "--vocabulary", type=Path, required=True, help="as the verb vocabulary wrote it"
+    )
     args = parser.parse_args()
     print(bench(args.files, args.vocabulary))
 

@@ -123,7 +123,11 @@ def test_memory_that_ends_is_a_record_and_ends_its_series_only(run, tmp_path):
 @pytest.mark.parametrize(
     ("call", "status", "message"),
     [
-        (lambda point: os.kill(os.getpid(), signal.SIGKILL), "oom", "killed, as Linux does"),
+        (
+            lambda point: os.kill(os.getpid(), signal.SIGKILL),
+            "oom",
+            "when memory runs out",
+        ),
         (lambda point: os.kill(os.getpid(), signal.SIGUSR1), "failed", "ended by SIGUSR1"),
         (lambda point: os._exit(3), "failed", "ended by exit code 3"),
         (lambda point: [][0], "failed", "list index out of range"),
@@ -152,7 +156,7 @@ def test_what_hangs_is_killed_at_the_limit_with_all_that_it_started(tmp_path):
     ended = isolated(hang, 1.5)
     assert time.monotonic() - begun < 10
     assert ended.status == "slow"
-    assert ended.message == "had not ended after 1.5 s"
+    assert ended.message == "did not end within 1.5 s"
     time.sleep(0.1)
     state = Path("/proc") / (tmp_path / "pid").read_text() / "stat"
     assert not state.exists() or state.read_text().split()[2] == "Z"

@@ -1,9 +1,9 @@
-"""How long a call takes on a device, with what launching it costs or without.
+"""How long a call takes on a device, with or without the cost of launching it.
 
 ``timed`` is without: on CUDA a call is captured in a graph and replayed between two events, several
-times in one graph if it is short; what cannot be captured is launched. ``launched`` is for what a
-program launches piece by piece, such as a training step. Caches stay as the call before left them,
-as in a model, where a projection has just written what attention reads.
+times in one graph if it is short; a call that cannot be captured is launched. ``launched`` is for
+calls that a program launches piece by piece, such as a training step. Caches stay as the previous
+call left them, as in a model, where a projection has just written what attention reads.
 """
 
 import math
@@ -21,15 +21,15 @@ from lmscaling.config.speed import Sweep
 from lmscaling.records.timing import Outcome, Point
 
 WARM_UP = 3
-"""Calls that are not counted beside the first, which compiles, tunes and loads, and the second,
-which says how many there can be."""
+"""Calls that are not counted in addition to the first, which compiles, tunes and loads, and the
+second, whose time decides how many there can be."""
 SHORT_SECONDS = 1e-3
 """Calls are repeated within one measurement up to this: an event is good to about a microsecond."""
 MOST_CALLS = 64
 RESOLUTION_SECONDS = 0.5e-6
 """Of events; CUDA runtime API, cudaEventElapsedTime."""
 LONG_SECONDS = 0.05
-"""A call this long hides its launches, and its graph would double the memory that it takes."""
+"""A call this long hides its launches, and its graph would double the memory that it needs."""
 LEAST_REPEATS = 3
 
 
@@ -93,7 +93,7 @@ def timed(call: Callable[[], object], memory: Memory, budget_seconds: float, mos
 def launched(
     call: Callable[[], object], memory: Memory, budget_seconds: float, most: int
 ) -> Timing:
-    """Measure as often, the device waited for before and behind each call.
+    """Measure like ``timed``, with a wait for the device before and after each call.
 
     Raises:
         torch.OutOfMemoryError: The call does.
@@ -153,7 +153,7 @@ def _between_events(call: Callable[[], object]) -> float:
 
 
 def _captured(call: Callable[[], object], calls: int) -> torch.cuda.CUDAGraph | None:
-    """The calls as a graph; None where something in them cannot be captured, or memory ends."""
+    """The calls as a graph; None if one of them cannot be captured, or memory runs out."""
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):

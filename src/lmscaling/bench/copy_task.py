@@ -22,8 +22,8 @@ from lmscaling.errors import UserError
 from lmscaling.records.timing import Outcome, Point
 
 FAST_SHARE, SLOW_RATE = 3 / 5, 0.1
-"""Share of the updates at the full rate, and the factor of the rate afterwards; Katharopoulos et al.
-2020 divide by 10 after 3,000 updates."""
+"""Share of the updates at the full rate, and the factor of the rate after them; Katharopoulos et
+al. 2020 divide by 10 after 3,000 updates."""
 FRESH_SYMBOLS = 2**14
 """Symbols of which the accuracy is computed: its standard error is then at most 0.4 %."""
 FRESH_SEED = 1

@@ -2,7 +2,8 @@
 
 The cache is that of a real forward pass over random tokens. The same step is repeated, always at
 the same length, so that a cache never outgrows its memory and a CUDA graph can hold the step; the
-state of linear attention adds the same token repeatedly, which changes no time. Sampling is greedy. Weights are bfloat16 on a GPU, and memory is that of weights, cache and step.
+state of linear attention adds the same token repeatedly, which changes no time. Sampling is greedy.
+Weights are bfloat16 on a GPU; the measured memory is that of weights, cache and step.
 
 Legend: B batch, T tokens.
 """

@@ -1,8 +1,8 @@
-"""How much memory a measurement takes: the most in use, less what was in use before it.
+"""How much memory a measurement needs: the peak, minus what was in use before it.
 
-On a GPU what PyTorch's allocator has handed out. On a CPU what of the process is resident: Linux
-keeps the most of it and forgets that on request (man 5 proc, ``clear_refs``); elsewhere it is not
-known. Pages of libraries that are touched for the first time count, some tens of MB in all.
+On a GPU that is what PyTorch's allocator has handed out. On a CPU it is the resident memory of the
+process: Linux records its peak and resets it on request (man 5 proc, ``clear_refs``); elsewhere it
+is not known. Pages of libraries count when they are first touched, some tens of MB in all.
 """
 
 import ctypes
@@ -22,15 +22,15 @@ class Memory:
         self._before = self._most()
 
     def reset(self) -> None:
-        """Forget the most so far: what is in use now begins the next."""
+        """Begin a new peak at what is in use now."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         elif PROCESS.is_dir():
-            _give_back()
+            _release_freed()
             (PROCESS / "clear_refs").write_text("5")
 
     def peak_bytes(self) -> int | None:
-        """The most in use since ``reset``, less what was before all; None where nobody knows."""
+        """Peak since ``reset``, minus what was in use at the start; None where it is not known."""
         most = self._most()
         return None if most is None or self._before is None else max(0, most - self._before)
 
@@ -40,13 +40,13 @@ class Memory:
         return _resident_bytes() if PROCESS.is_dir() else None
 
 
-def _give_back() -> None:
-    """Let the C library return what was freed: it would count as in use, and be used again."""
+def _release_freed() -> None:
+    """Let the C library return freed memory, which would count as in use and be used again."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc only
         trim(0)
 
 
 def _resident_bytes() -> int:
-    """The most that was resident at once; Linux counts in kB of 1024 bytes."""
+    """Peak of resident memory; Linux counts in kB of 1024 bytes."""
     lines = (PROCESS / "status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

@@ -1,4 +1,4 @@
-"""Linear attention of other libraries, where they are installed: what ours is measured beside."""
+"""Linear attention of other libraries, if installed, to compare ours with."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ from lmscaling.kernels import feature_maps
 
 
 def installed() -> dict[str, Attend]:
-    """Peers by name; all need a GPU."""
+    """Implementations of other libraries by name; all need a GPU."""
     return {"fla_chunk": fla_chunk} if find_spec("fla") else {}
 
 

@@ -1,9 +1,9 @@
-"""Find the fastest configuration of the fused kernels on this GPU, among those that are right.
+"""Find the fastest configuration of the fused kernels on this GPU, among those that are correct.
 
-Each kernel is varied on its own, the others left at their best so far. A configuration is timed
-only after it has computed integers exactly and numbers close to float64: some compilers have made
-wrong code for the products used here. Entries are written one by one, and points that are in the
-file already, by the same Triton, are not measured again.
+Each kernel is varied alone while the others keep their best configuration so far. A configuration
+is timed only after it has computed integers exactly and numbers close to float64: some compilers
+have generated wrong code for the products used here. Entries are written one by one, and points
+that the file already has for the same version of Triton are not measured again.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,7 +40,7 @@ Attend = Callable[..., Tensor]
 
 
 class _Fused(torch.autograd.Function):
-    """The kernels with a plan that is given."""
+    """The kernels with a given plan."""
 
     @staticmethod
     def forward(ctx: Any, qkv_BTW: Tensor, shape: Shape, plan: Plan) -> Tensor:
@@ -90,16 +90,16 @@ def tune(out: Path | None) -> str:
     import triton
 
     path = out or tuned.TUNED
-    made = {_key(entry): entry for entry in tuned.read(path)}
+    entries = {_key(entry): entry for entry in tuned.read(path)}
     for width, (batch, heads, tokens) in product(WIDTHS, POINTS):
         shape = Shape(heads=heads, key=width, value=width, feature_map="softplus", normalize=True)
-        known = made.get((_architecture(), "bfloat16", block(width), batch * heads, tokens))
+        known = entries.get((_architecture(), "bfloat16", block(width), batch * heads, tokens))
         if known is None or known.triton != triton.__version__:
             entry = _measure(shape, batch, tokens, triton.__version__)
-            made[_key(entry)] = entry
-            write_json(path, [asdict(e) for e in made.values()])
+            entries[_key(entry)] = entry
+            write_json(path, [asdict(e) for e in entries.values()])
             print(f"tune: {batch} x {heads} heads, {tokens} tokens: {entry.seconds}", flush=True)
-    return f"tune: {len(made)} entries in {path}"
+    return f"tune: {len(entries)} entries in {path}"
 
 
 def _architecture() -> int:
@@ -146,17 +146,17 @@ def search(
     fault: Callable[[Plan], str | None],
     seconds: Callable[[str, Plan], float],
 ) -> tuple[Plan, dict[str, float]]:
-    """The plan whose kernels are fastest, one after the other, among those without a fault.
+    """The plan with the fastest kernels, chosen one after the other among those without a fault.
 
     Args:
-        plan: Where to begin; kept where no candidate is right.
+        plan: Where to begin; kept where no candidate is correct.
         candidates: Configurations of each kernel.
         fault: What is wrong with the numbers of a plan, or None.
-        seconds: Time of the pass that a kernel is part of.
+        seconds: Seconds of the pass that a kernel is part of.
 
     Returns:
-        The plan, and the time of the pass with each kernel's choice; nothing for a kernel without
-        a right candidate.
+        The plan, and the time of the pass with each kernel's choice; kernels without a correct
+        candidate have no time.
     """
     tried, times = list(candidates), {}
     for role in ROLES:
@@ -168,12 +168,12 @@ def search(
                 if wrong:
                     print(f"tune: {role} {config}: {wrong}", flush=True)
                     continue
-                found = seconds(role, other)
+                taken = seconds(role, other)
             except (RuntimeError, ValueError) as error:  # registers or memory do not suffice
                 print(f"tune: {role} {config}: {str(error).splitlines()[0]}", flush=True)
                 continue
-            if role not in times or found < times[role]:
-                times[role], best = found, other
+            if role not in times or taken < times[role]:
+                times[role], best = taken, other
         plan = best
     return plan, times
 

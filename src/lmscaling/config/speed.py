@@ -53,7 +53,9 @@ def _check_kernel(text: str) -> str:
 
 def _check_power_of_two(chunk: int) -> int:
     if chunk & (chunk - 1):
-        raise ValueError(f"{chunk} is not a power of two; nearest is {2 ** (chunk.bit_length() - 1)}")
+        raise ValueError(
+            f"{chunk} is not a power of two; nearest is {2 ** (chunk.bit_length() - 1)}"
+        )
     return chunk
 
 

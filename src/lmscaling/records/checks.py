@@ -53,7 +53,7 @@ class Numerics:
     """``numerics/<run>.jsonl``: rounding errors of the gradients of one layer of a trained
     model.
 
-    Errors are relative: norm of the difference from float64 over norm of the float64 result, for the
+    Errors are relative: norm of the difference from float64 over norm of the float64 result of the
     same inputs. Inputs are the activations and gradients of the layer on validation tokens.
     """
 
@@ -63,8 +63,8 @@ class Numerics:
     layer: int
     """Block, from 0."""
     implementation: str
-    """File stem in ``kernels/linear/`` or name in another library; ``centred`` and ``uncentred`` are
-    the arithmetic of the fused kernels in PyTorch, with every operand of a product in bfloat16."""
+    """File stem in ``kernels/linear/`` or name in another library; ``centred`` and ``uncentred``
+    are the arithmetic of the fused kernels in PyTorch, with operands of products in bfloat16."""
     tokens: int
     """Tokens of the sequence: the context of the run."""
     dtype: str

@@ -24,7 +24,8 @@ STATUSES = {
     "crashed": "attempt after attempt ended without a checkpoint",
     "no_trunk": "the trunk kept no checkpoint for this branch",
 }
-"""How a run can end; each is a result. A run without a record is running, has failed or has not begun."""
+"""How a run can end; each is a result. A run without a record is running or not begun, or
+its attempts failed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,9 +48,7 @@ def sql_types(*kinds: type) -> dict[str, str]:
     return {"record": "VARCHAR"} | {name: c.sql for name, c in columns(*kinds).items()}
 
 
-def read(
-    kind: type, values: Any, where: str, remedy: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def read(kind: type, values: Any, where: str, remedy: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of a record of any version, and those that this version does not know.
 
     Args:

@@ -248,7 +248,7 @@ def _comment(db: duckdb.DuckDBPyConnection) -> None:
     statements = ["BEGIN"]  # one transaction: each would write to the disk
     for table, column in db.sql(query).fetchall():
         if meaning := meanings.get(table, {}).get(column, "").replace("'", "''"):
-            statements.append(f"COMMENT ON COLUMN \"{table}\".\"{column}\" IS '{meaning}'")
+            statements.append(f'COMMENT ON COLUMN "{table}"."{column}" IS \'{meaning}\'')
     db.execute("; ".join([*statements, "COMMIT"]))
 
 

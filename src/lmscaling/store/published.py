@@ -1,7 +1,7 @@
-"""Published numbers beside ours: the files of ``results/published/`` as rows of the store.
+"""Published numbers to compare with: the files of ``results/published/`` as rows of the store.
 
 They come from J. Buckman and C. Gelada, *Linear Transformers Are Faster After All* (Manifest AI,
-2024); its README says what each file holds. Their rows have ``source = 'published'`` and are never
+2024); its README describes each file. Their rows have ``source = 'published'`` and are never
 averaged or joined into one line with ours.
 """
 
@@ -14,7 +14,7 @@ from lmscaling.errors import UserError
 from lmscaling.records.exports import PUBLISHED
 
 FOLDER = "published"
-"""Folder of ``results/`` that holds them."""
+"""Folder of ``results/`` with the published numbers."""
 
 MEASURED = "measured"
 """Folder of ``results/`` with a folder for each device that was measured."""
@@ -22,18 +22,18 @@ MEASURED = "measured"
 CITATION = "Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024"
 
 MAY_BE_EMPTY = {"train_loss", "highest_spike"}
-"""Columns in which nothing means that there is no number."""
+"""Columns in which an empty value means that there is no number."""
 
 REMEDY = "get the file from git again"
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether a folder of results is that of the published numbers, and no study."""
+    """Whether a folder of results holds the published numbers and no study."""
     return folder.resolve().name == FOLDER
 
 
 def beside(study: Path) -> Path:
-    """The folder of published numbers that belongs to a study, or to what a device has measured."""
+    """The folder of published numbers for a study or for the measurements of a device."""
     results = study.resolve().parent
     return (results.parent if results.name == MEASURED else results) / FOLDER
 
@@ -42,7 +42,7 @@ def add(db: duckdb.DuckDBPyConnection, folder: Path) -> None:
     """Insert the published numbers into the tables of a store.
 
     Raises:
-        UserError: A file is missing, or is not what it should be.
+        UserError: A file is missing or damaged.
     """
     for stem, columns in PUBLISHED.items():
         _read(db, folder / f"{stem}.csv", columns)
@@ -70,13 +70,13 @@ def _read(db: duckdb.DuckDBPyConnection, path: Path, columns: dict[str, str]) ->
     except duckdb.Error as error:
         problem = str(error).splitlines()[0]
         raise UserError(f"published numbers {path}: {problem}; {REMEDY}") from None
-    whole = " AND ".join(_is_whole(name, kind) for name, kind in columns.items())
-    for row in db.sql(f"FROM {table} WHERE NOT coalesce({whole}, false) LIMIT 1").fetchall():
+    valid = " AND ".join(_condition(name, kind) for name, kind in columns.items())
+    for row in db.sql(f"FROM {table} WHERE NOT coalesce({valid}, false) LIMIT 1").fetchall():
         raise UserError(f"published numbers {path}: row {row} lacks a positive number; {REMEDY}")
 
 
-def _is_whole(name: str, kind: str) -> str:
-    """What a column must fulfil: names are there, counts are not negative, times are positive."""
+def _condition(name: str, kind: str) -> str:
+    """SQL: names are not null, counts are not negative, times are positive."""
     if name in MAY_BE_EMPTY:
         return f"({name} IS NULL OR isfinite({name}) AND {name} > 0)"
     if kind == "DOUBLE":

@@ -1,8 +1,8 @@
-"""What an implementation of attention must pass before its time counts.
+"""Checks that an implementation of attention must pass before its time counts.
 
-Integers first: with the identity as feature map and inputs of -1, 0 and 1, every weight, state and
-sum is an integer that bf16 operands and float32 sums hold exactly, so a right implementation gives
-the exact result, rounded once. Then numbers, against float64.
+Integers come first: with the identity as feature map and inputs of -1, 0 and 1, every weight, state
+and sum is an integer that bf16 operands and float32 sums represent exactly, so a correct
+implementation gives the exact result, rounded once. Then random numbers are compared with float64.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,15 +18,15 @@ Shape = tuple[int, int, int, int]
 """Sequences, tokens, heads, width."""
 
 TOKENS = 200
-"""A multiple of no tile; states of 200 products of ones stay below 256, which bf16 still holds."""
+"""No multiple of a tile; states of 200 products of ones stay below 256, which bf16 represents."""
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float32: 1e-4}
-"""Relative, root of mean squares. bf16 kernels are 0.2 to 1 % from float64 at this length."""
+"""Relative root mean square. bf16 kernels differ from float64 by 0.2 to 1 % at this length."""
 NAMES = ("y", "dq", "dk", "dv")
 
 
 @dataclass(frozen=True)
-class Found:
-    """One result beside the exact one."""
+class Comparison:
+    """One result compared with the exact one."""
 
     case: str
     """Inputs and shape."""
@@ -36,12 +36,12 @@ class Found:
 
     @property
     def right(self) -> bool:
-        """False for an error that is no number, too."""
+        """Also false for an error that is NaN."""
         return self.error <= self.allowed
 
     @property
-    def words(self) -> str:
-        """What is wrong with it."""
+    def message(self) -> str:
+        """How far the result is from the exact one."""
         if self.case.startswith("integers"):
             return f"{self.quantity} of integers is not exact: off by up to {self.error:g}"
         return f"{self.quantity} is {self.error:.2g} from float64; allowed: {self.allowed:g}"
@@ -50,45 +50,46 @@ class Found:
 def fault(
     kind: str, attend: Attend, device: torch.device, dtype: torch.dtype, d_head: int
 ) -> str | None:
-    """What is wrong with an implementation, in words; None if nothing is."""
+    """The first wrong result of an implementation as a message; None if all are right."""
     shape = (2, TOKENS, 3, d_head)
     if kind == "linear":
-        for found in integers(attend, device, dtype, shape):
-            if not found.right:
-                return found.words
-    for found in numbers(kind, attend, device, dtype, shape):
-        if not found.right:
-            return found.words
+        for result in integers(attend, device, dtype, shape):
+            if not result.right:
+                return result.message
+    for result in numbers(kind, attend, device, dtype, shape):
+        if not result.right:
+            return result.message
     return None
 
 
 def integers(
     attend: Attend, device: torch.device, dtype: torch.dtype, shape: Shape
-) -> Iterator[Found]:
-    """Linear attention of integers: y, dq, dk, dv, each with its largest difference; none allowed.
+) -> Iterator[Comparison]:
+    """Linear attention of integers: y, dq, dk, dv, each with its largest difference, which
+    must be 0.
 
-    More than ``TOKENS`` tokens make sums that bf16 does not hold.
+    More than ``TOKENS`` tokens give sums that bf16 does not represent.
     """
     generator = torch.Generator().manual_seed(0)
     digits = [torch.randint(-1, 2, shape, generator=generator).double() for _ in range(4)]
     exact = outcome(linear, digits, device, torch.float64, "identity", False)
-    found = outcome(attend, digits, device, dtype, "identity", False)
-    for name, x, y in zip(NAMES, found, exact, strict=True):
+    results = outcome(attend, digits, device, dtype, "identity", False)
+    for name, x, y in zip(NAMES, results, exact, strict=True):
         off = (x.double() - y.to(dtype).double()).abs().max().item()
-        yield Found(_case("integers", shape), name, off, 0.0)
+        yield Comparison(_case("integers", shape), name, off, 0.0)
 
 
 def numbers(
     kind: str, attend: Attend, device: torch.device, dtype: torch.dtype, shape: Shape
-) -> Iterator[Found]:
+) -> Iterator[Comparison]:
     """Attention of a kind, of normal numbers: y, dq, dk, dv, each with its relative error."""
     generator = torch.Generator().manual_seed(0)
     drawn = [torch.randn(shape, generator=generator).to(dtype).double() for _ in range(4)]
     definition, options = (softmax, ()) if kind == "softmax" else (linear, ("softplus", True))
     exact = outcome(definition, drawn, device, torch.float64, *options)
-    found = outcome(attend, drawn, device, dtype, *options)
-    for name, x, y in zip(NAMES, found, exact, strict=True):
-        yield Found(_case("numbers", shape), name, distance(x, y), TOLERANCE[dtype])
+    results = outcome(attend, drawn, device, dtype, *options)
+    for name, x, y in zip(NAMES, results, exact, strict=True):
+        yield Comparison(_case("numbers", shape), name, distance(x, y), TOLERANCE[dtype])
 
 
 def distance(x: Tensor, exact: Tensor) -> float:
@@ -116,7 +117,7 @@ def outcome(
 
 
 def linear(q: Tensor, k: Tensor, v: Tensor, feature_map: str, normalize: bool) -> Tensor:
-    """The definition."""
+    """Linear attention by its definition."""
     phi = feature_maps.find(feature_map)
     a = torch.einsum("bthk,bshk->bhts", phi.of(q), phi.of(k)).tril()
     if normalize:
@@ -125,7 +126,7 @@ def linear(q: Tensor, k: Tensor, v: Tensor, feature_map: str, normalize: bool) -
 
 
 def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The definition."""
+    """Softmax attention by its definition."""
     T, K = q.shape[1], q.shape[-1]
     later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
     scores = torch.einsum("bthk,bshk->bhts", q, k) / K**0.5

@@ -1,15 +1,15 @@
-"""What the checks of a folder say of an implementation on this device with these versions."""
+"""Whether an implementation has passed its checks on this device with these versions."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 DECIDING = ("torch", "triton")
-"""Packages whose version decides what a kernel computes."""
+"""Packages whose version can change the result of a kernel."""
 
 
 def faults(folder: Path, name: str, here: dict[str, Any]) -> str:
-    """Why something may not be timed, in words; empty if it passed all of its checks.
+    """Why something may not be timed; empty if it passed all of its checks.
 
     Args:
         folder: ``checks/``.
@@ -19,7 +19,7 @@ def faults(folder: Path, name: str, here: dict[str, Any]) -> str:
     rows = [row for row in _read(folder) if row["name"] == name and _is_of(row, here)]
     if not rows:
         return f"{name} was not checked on {here['device']} with these versions"
-    timed = rows[0]["dtype"]  # the first of a device; kernels for others are not timed
+    timed = rows[0]["dtype"]  # a device times only its first dtype
     wrong = [row for row in rows if row["status"] != "right" and row["dtype"] == timed]
     return f"{name}, {wrong[0]['case']}: {wrong[0]['message']}" if wrong else ""
 

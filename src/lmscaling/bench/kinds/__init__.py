@@ -1,1 +1,1 @@
-"""Kinds of measurements of the speed study, one per file; ``config/kinds.py`` says what it holds."""
+"""Kinds of measurements of the speed study; ``config/kinds.py`` says what their files hold."""

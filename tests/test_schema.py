@@ -1,0 +1,109 @@
+"""A record class is the only place that says what a column is, and records outlive versions."""
+
+import json
+from dataclasses import dataclass
+
+import duckdb
+import pytest
+from test_store import ENVIRONMENT, WHOLE, ask, record, runs, study
+
+from lmscaling.errors import UserError
+from lmscaling.records import schema
+from lmscaling.records.exports import EXPORTS
+from lmscaling.records.run import Run
+from lmscaling.store import build as store
+
+__all__ = ["runs", "study"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRun(Run):
+    """The record of a later version."""
+
+    energy_joules: float | None = None
+    """Joules of all GPUs."""
+    cooling: str = "air"
+    """How the GPUs were cooled."""
+
+
+@pytest.fixture
+def newer(monkeypatch):
+    """A version whose runs have two columns more."""
+    monkeypatch.setitem(store.RECORDS, "run", (NewRun, *store.RECORDS["run"][1:]))
+    monkeypatch.setitem(store.DESCRIBED, "runs", (NewRun,))
+
+
+def change(study, run, **values):
+    path = study / "runs" / run / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_a_new_column_has_its_default_in_old_records_and_reaches_tables_and_views(
+    study, runs, newer
+):
+    record(study, runs[0], WHOLE)
+    record(study, runs[1], WHOLE)
+    change(study, runs[1], energy_joules=7.0)
+    for table in ("runs", "status"):
+        query = f"SELECT energy_joules, cooling FROM {table} WHERE run IN {tuple(runs[:2])}"
+        assert sorted(ask(study, query), key=str) == [(7.0, "air"), (None, "air")]
+    with duckdb.connect(study / "store" / "store.duckdb", read_only=True) as db:
+        query = "SELECT comment FROM duckdb_columns() WHERE column_name = 'energy_joules'"
+        assert ("Joules of all GPUs.",) in db.sql(query).fetchall()
+
+
+def test_a_field_of_a_later_version_is_kept_and_counted(study, runs, capsys):
+    record(study, runs[0], WHOLE)
+    change(study, runs[0], energy_joules=7.0)
+    assert ask(study, "FROM unknown_fields") == [("runs", "energy_joules", 1)]
+    assert ask(study, "SELECT unknown_fields ->> 'energy_joules' FROM runs") == [("7.0",)]
+    assert "1 records of runs have the field 'energy_joules'" in capsys.readouterr().err
+
+
+def test_a_budget_is_a_number_in_old_records_too(study, runs):
+    record(study, runs[0], WHOLE)
+    change(study, runs[0], cell={"budget": "90 minutes"})
+    query = f"SELECT budget_amount, budget_unit FROM runs WHERE run = '{runs[0]}'"
+    assert ask(study, query) == [(90.0, "minutes")]
+    assert ask(study, "SELECT DISTINCT budget, budget_amount, budget_unit FROM cells") == [
+        ("4 updates", 4.0, "updates")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({}, "has no field 'tokens'; to train it again: python -m lmscaling rerun"),
+        ({"tokens": "many"}, 'has tokens "many"; allowed: BIGINT; to train it again'),
+    ],
+)
+def test_a_damaged_record_is_named_with_its_field(study, runs, more, sentence):
+    record(study, runs[0], WHOLE)
+    path = study / "runs" / runs[0] / "run.json"
+    left = {k: v for k, v in json.loads(path.read_text()).items() if k != "tokens"}
+    path.write_text(json.dumps(left | more))
+    with pytest.raises(UserError, match=sentence):
+        store.build(study)
+
+
+def test_every_exported_column_says_what_it_means(study, runs):
+    record(study, runs[0], WHOLE)
+    store.build(study)
+    query = "SELECT table_name, column_name FROM duckdb_columns() WHERE comment IS NULL"
+    with duckdb.connect(study / "store" / "store.duckdb", read_only=True) as db:
+        assert [row for row in db.sql(query).fetchall() if row[0] in EXPORTS] == []
+
+
+def test_the_columns_of_a_class_are_its_fields_and_those_of_its_bases():
+    columns = schema.columns(NewRun)
+    assert list(columns)[-2:] == ["energy_joules", "cooling"]
+    assert columns["energy_joules"] == schema.Column("DOUBLE", "Joules of all GPUs.", None)
+    assert (columns["cell"].sql, columns["updates"].sql) == ("JSON", "BIGINT")
+    given, unknown = schema.read(NewRun, {**vars_of_a_run(), "x": 1}, "record", "delete it")
+    assert (given["cooling"], unknown) == ("air", {"x": 1})
+
+
+def vars_of_a_run() -> dict:
+    """The fields of a run without those that have a default."""
+    values = {"BIGINT": 1, "DOUBLE": 1.0, "VARCHAR": "a", "JSON": ENVIRONMENT}
+    return {name: values[c.sql] for name, c in schema.columns(Run).items() if c.default is not None}
