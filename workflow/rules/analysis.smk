@@ -33,7 +33,7 @@ rule figure:
         code=figure_source,
         look=[
             os.path.relpath(registry.PACKAGE / "figures" / "shared" / f"{shared}.py")
-            for shared in ("style", "speed", "curves", "map", "laws")
+            for shared in ("style", "speed", "curves", "heatmap", "law_panels")
         ],
     output:
         report(

@@ -1,8 +1,8 @@
-"""Time of every implementation of attention against context, beside what memory allows. Left is one
-sequence, right are as many as fill the device; rows are passes. The grey line is the floor: the
-time to read and write every input, result and gradient once at the bandwidth of a copy measured on
-the same device. Bars reach from the least to the most. Each was compared with exact results first;
-what was wrong has no line.
+"""Time of every implementation of attention against the context, with the limit set by memory
+bandwidth. Left: one sequence. Right: as many as fill the device. Rows are passes. The grey line is
+the time to read and write every input, output and gradient once, at the bandwidth of a copy on the
+same device. Bars are ranges over repeats. Implementations that failed the comparison with exact
+results were not timed.
 """
 
 from duckdb import DuckDBPyConnection
