@@ -29,7 +29,7 @@ def test_who_is_ahead_has_the_lower_loss_at_the_last_point_that_counts(gap, ahea
 
 def test_a_crossing_lies_where_the_gap_is_zero_in_the_logarithm():
     found = crossing.fit([1, 100], [0.3, -0.1], NOISE)
-    (only,) = found.found
+    (only,) = found.points
     assert only.at == pytest.approx(100**0.75)
     assert (only.interval, only.ahead_after) == (Interval(1, 100), "other")
     assert found.seen == (1, 100)
@@ -37,7 +37,7 @@ def test_a_crossing_lies_where_the_gap_is_zero_in_the_logarithm():
 
 def test_points_that_chance_may_have_made_do_not_bound_a_crossing():
     x, gap = [1, 2, 4, 8, 16], [-0.1, -0.002, 0.001, 0.003, 0.1]
-    (only,) = crossing.fit(x, gap, NOISE).found
+    (only,) = crossing.fit(x, gap, NOISE).points
     assert only.interval == Interval(1, 16)
     assert only.at == pytest.approx(2 * 2 ** (2 / 3))
     assert only.ahead_after == "reference"
@@ -45,16 +45,16 @@ def test_points_that_chance_may_have_made_do_not_bound_a_crossing():
 
 def test_of_several_zeros_between_two_sure_points_the_middle_one_counts():
     x = 2.0 ** np.arange(6)
-    (only,) = crossing.fit(x, [0.1, -0.001, 0.001, -0.001, -0.002, -0.1], NOISE).found
+    (only,) = crossing.fit(x, [0.1, -0.001, 0.001, -0.001, -0.002, -0.1], NOISE).points
     assert only.at == pytest.approx(2**1.5)
 
 
 def test_a_gap_of_zero_belongs_to_the_side_before_it():
-    (only,) = crossing.fit([1, 2, 4], [0.1, 0.0, -0.1], NOISE).found
+    (only,) = crossing.fit([1, 2, 4], [0.1, 0.0, -0.1], NOISE).points
     assert only.at == pytest.approx(2)
 
 
 def test_curves_may_cross_twice():
     found = crossing.fit([1, 2, 4, 8], [0.1, -0.1, -0.2, 0.2], NOISE)
-    assert [c.ahead_after for c in found.found] == ["other", "reference"]
-    assert [c.at for c in found.found] == pytest.approx([2**0.5, 4 * 2**0.5])
+    assert [c.ahead_after for c in found.points] == ["other", "reference"]
+    assert [c.at for c in found.points] == pytest.approx([2**0.5, 4 * 2**0.5])

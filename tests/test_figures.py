@@ -20,10 +20,11 @@ from test_store import (
     validation,
 )
 
-from lmscaling import figures, formatting, registry, report
+from lmscaling import figures, registry, report
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.figures.shared import style
+from lmscaling.report.table import SECTIONS
 from lmscaling.store import build as store
 
 NAMES = list(registry.figures())
@@ -135,7 +136,7 @@ def test_its_docstring_is_a_caption(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_belongs_to_a_section_of_the_report(name):
-    assert figures.load(name).SECTION in formatting.SECTIONS
+    assert figures.load(name).SECTION in SECTIONS
 
 
 def test_the_map_of_the_grid_tells_statuses_by_letters_too(study, cells):
@@ -258,7 +259,7 @@ def test_branches_are_counted_apart_and_change_no_count_of_cells(study, cells):
 def said(study):
     store.build(study)
     with store.connect(study / "store") as db:
-        return figures.missing(db)
+        return figures.unfinished_note(db)
 
 
 def branch(study, run):
@@ -349,15 +350,15 @@ def test_the_report_shows_endpoints_and_spikes_only_where_there_are_any(study, c
     assert f'<td class="text">{planned.name}</td>' in page
     assert page.count('id="endpoints"') == 1
     assert "<td>99</td><td>1.00</td>" in page  # one spike in 101 updates
-    assert "training losses that are no number</td><td>1</td><td>1</td>" in page
+    assert "non-finite training losses</td><td>1</td><td>1</td>" in page
     assert f'<td class="text">{cells[1].name}</td>' in page
 
 
 @pytest.mark.parametrize(
     ("losses", "says"),
     [
-        ([3.2, 3.0, 3.2], "higher losses on both sides"),
-        ([3.2, 3.1, 3.0], "edge: optimum not bracketed; lowest at 2 x"),
+        ([3.2, 3.0, 3.2], ">bracketed<"),
+        ([3.2, 3.1, 3.0], "not bracketed (lowest at the edge); lowest loss at 2 x"),
     ],
 )
 def test_the_report_says_whether_the_best_rate_is_bracketed(study, losses, says):
@@ -369,7 +370,7 @@ def test_the_report_says_whether_the_best_rate_is_bracketed(study, losses, says)
     assert 'id="learning_rates"' in page
     table = page.partition('id="rates"')[2].partition("</table>")[0]
     assert says in table
-    assert (">0.01<" in table) == ("edge" not in says) == ("lowest at" not in table)
+    assert (">0.01<" in table) == ("edge" not in says) == ("lowest loss at" not in table)
 
 
 def test_the_report_without_its_figures_says_how_to_draw_them(study):

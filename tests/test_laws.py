@@ -9,9 +9,9 @@ from conftest import ROOT
 from test_store import header, log, record, validation
 
 from lmscaling import figures, registry
-from lmscaling.figures.shared import laws as _laws
+from lmscaling.figures.shared import law_panels
 from lmscaling.fits import context_law, isotime, loss_surface, multiplier, points, power_law
-from lmscaling.report import laws
+from lmscaling.report import comparisons, laws
 from lmscaling.store import build as store
 
 FIGURES = [name for name in registry.figures() if figures.load(name).SECTION == "laws"]
@@ -44,7 +44,7 @@ def published(tmp_path_factory):
 
 def tables(folder):
     with store.connect(folder / "store") as db:
-        return {table.name: table for table in laws.tables(db)}
+        return {table.name: table for table in [*laws.tables(db), *comparisons.tables(db)]}
 
 
 def known(folder):
@@ -67,7 +67,7 @@ def test_a_known_surface_comes_back_within_its_intervals(made):
     truth = law_study.PARAMETERS
     share = truth["beta"] / (truth["alpha"] + truth["beta"])
     for row in rows:
-        assert row["points are"] == "ends of decayed runs, validation loss"
+        assert row["fitted losses"] == "final validation loss of decayed branches"
         assert row["points"] == "20"
         assert row["status"] == loss_surface.STATUSES["fitted"]
         assert row["check"] == "agrees"
@@ -86,15 +86,15 @@ def test_exponents_move_with_what_N_counts(made):
 def test_tables_say_what_the_fits_say(decayed, made):
     groups = points.groups(known(decayed), "attention", "context")
     group = groups["measured", "softmax", 4096]
-    law = loss_surface.of(group, count=laws.COUNT)
+    law = loss_surface.fit_group(group, count=laws.COUNT)
     row = next(r for r in records(made["surfaces"]) if r["context (tokens)"] == "4k")
     assert row["E (nats)"].split()[0] == f"{law.values['E']:.3g}"
     assert ends(row["a"]) == pytest.approx(
         (law.intervals["a"].low, law.intervals["a"].high), abs=5e-4
     )
-    best = isotime.of(group, laws.COUNT)
+    best = isotime.fit_group(group, laws.COUNT)
     rows = [r for r in records(made["best_sizes"]) if r["context (tokens)"] == "4k"]
-    last = next(r for r in rows if r["budget"] == "law over budgets")
+    last = next(r for r in rows if r["budget"] == "power law")
     assert last["best N (parameters)"].startswith(f"t^{best.p:.3g} (")
     assert last["status"] == isotime.STATUSES["fitted"]
     size = points.groups(known(decayed), "size", "context")["measured", "m", 1024]
@@ -102,7 +102,7 @@ def test_tables_say_what_the_fits_say(decayed, made):
         r for r in records(made["time_laws"])
         if (r["size"], r["context (tokens)"], r["attention"]) == ("m", "1k", "linear")
     )  # fmt: skip
-    gamma = power_law.of(size, laws.COUNT).laws["linear"].gamma
+    gamma = power_law.fit_group(size, laws.COUNT).laws["linear"].gamma
     assert row["gamma"].split()[0] == f"{gamma:.3g}"
 
 
@@ -119,10 +119,10 @@ def test_hours_are_updates_times_speed(made):
 
 def test_the_largest_size_is_foreseen(made):
     for row in records(made["held_out"]):
-        assert row["N left out"] == "800M"
+        assert row["N held out"] == "800M"
         assert row["points"] == "5"
-        assert row["status"] == "every point lies within its interval"
-        assert float(row["rms error (nats)"]) < 0.02
+        assert row["status"] == "all points within their prediction intervals"
+        assert float(row["RMS error (nats)"]) < 0.02
 
 
 def test_three_contexts_bracket_nothing_and_the_table_says_so(made):
@@ -143,7 +143,9 @@ def test_without_branches_points_are_those_of_trunks_and_the_table_says_so(tmp_p
     store.build(tmp_path / "trunks")
     found = tables(tmp_path / "trunks")
     for row in records(found["surfaces"]):
-        assert row["points are"].startswith("no branch is done: trunks at a constant rate")
+        assert row["fitted losses"].endswith(
+            " of trunks at a constant learning rate (no finished branches)"
+        )
         assert row["points"] == "20"
 
 
@@ -201,17 +203,20 @@ def test_a_figure_has_the_points_of_its_fits_as_data(decayed, name):
             assert [tuple(row) for row in rows.itertuples(index=False)] == plain
             return
         expected = points.read(db.sql(points.QUERY).fetchall())
-    assert _laws.points(rows) == [p for p in expected if name != "best_context" or p.share == 1]
+    assert law_panels.points(rows) == [
+        p for p in expected if name != "best_context" or p.share == 1
+    ]
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_stands_under_laws_and_says_what_its_points_are(published, name, monkeypatch):
     said = []
-    plain = _laws.note
-    monkeypatch.setattr(_laws, "note", lambda f, g: said.extend(g) or plain(f, said))
+    plain = law_panels.footnote
+    monkeypatch.setattr(law_panels, "footnote", lambda f, g: said.extend(g) or plain(f, said))
     figures.save(name, published / "store", published / "figures")
     assert figures.load(name).SECTION == "laws"
-    assert {group.of for group in said} <= {"trunks at a constant rate, training loss"}
+    expected = "training loss of trunks at a constant learning rate"
+    assert {group.description for group in said} <= {expected}
     assert bool(said) == (name != "multiplier")
 
 
@@ -222,11 +227,11 @@ def test_a_study_of_one_attention_has_laws_but_nothing_to_compare(tmp_path, valu
     law_study.write(study, law_study.values_of(values, **axes))
     store.build(study)
     figures.save(name, study / "store", study / "figures")
-    assert figures.says_nothing(name, study / "figures") == (name == "multiplier")
+    assert figures.is_empty(name, study / "figures") == (name == "multiplier")
     if name == "surface":
         found = tables(study)
         assert found["surfaces"].rows
-        assert {row["p of one E"] for row in records(found["time_laws"])} == {""}
+        assert {row["p of a shared E"] for row in records(found["time_laws"])} == {""}
         assert found["multipliers"].rows == found["loss_crossings"].rows == ()
 
 

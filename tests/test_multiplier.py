@@ -92,7 +92,7 @@ def test_the_crossing_is_found_between_points_that_are_sure():
     found = multiplier.fit(curve(), other).crossings
     assert (found["updates"].status, found["updates"].ahead) == ("none", "reference")
     assert found["hours"].status == "crossed"
-    (one,) = found["hours"].found
+    (one,) = found["hours"].points
     hours = np.geomspace(0.01, 1, 100_000)
     gap = 0.3 + 10 * (36000 * hours) ** -0.3 - 10 * (12000 * hours) ** -0.3
     truth = hours[np.abs(gap).argmin()]
@@ -103,8 +103,8 @@ def test_the_crossing_is_found_between_points_that_are_sure():
 
 def test_no_crossing_gives_the_bounds_within_which_none_was_seen():
     found = crossing.fit([1, 2, 4, 8], [0.1, 0.09, 0.08, 0.07])
-    assert (found.status, found.found) == ("none", ())
-    assert (found.seen, found.ahead) == ((1, 8), "reference")
+    assert (found.status, found.points) == ("none", ())
+    assert (found.observed, found.ahead) == ((1, 8), "reference")
 
 
 def test_curves_that_share_no_x_have_no_crossing():
@@ -117,9 +117,9 @@ def test_touching_within_noise_is_no_crossing():
     assert crossing.fit([1, 2, 3, 4, 5], gap).status == "none"
     assert crossing.fit([1, 2, 3], [0.001, -0.001, 0.002]).status == "within_noise"
     back = crossing.fit([1, 2, 4, 8, 16], [0.1, 0.001, -0.1, -0.001, 0.1])
-    assert [one.ahead_after for one in back.found] == ["other", "reference"]
-    assert back.found[0].interval.low == 1
-    assert back.found[0].interval.high == 4
+    assert [one.ahead_after for one in back.points] == ["other", "reference"]
+    assert back.points[0].interval.low == 1
+    assert back.points[0].interval.high == 4
 
 
 def power(updates, E=2.5, gamma=0.3):

@@ -18,7 +18,9 @@ from lmscaling.data.vocabulary import encoding
 from lmscaling.figures.shared import own_context
 from lmscaling.store import build as store
 
-LINE = "In lines, 88 % of tokens have 16 of their own document before them, 75 % 32."
+LINE = (
+    "In lines, 88 % of tokens are preceded by at least 16 tokens of their own document, 75 % by 32."
+)
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def asked(study, query):
 def words(study, name="context_scaling"):
     store.build(study)
     with store.connect(study / "store") as db:
-        return own_context.words(db, db.sql(figures.load(name).QUERY).df())
+        return own_context.note(db, db.sql(figures.load(name).QUERY).df())
 
 
 def evaluate(study, cells, lengths):
@@ -89,7 +91,7 @@ def test_every_figure_of_losses_at_contexts_says_it_and_no_other(study, cells):
     evaluate(study, cells, [128])
     store.build(study)
     with store.connect(study / "store") as db:
-        said = {n: own_context.words(db, db.sql(figures.load(n).QUERY).df()) for n in NAMES}
+        said = {n: own_context.note(db, db.sql(figures.load(n).QUERY).df()) for n in NAMES}
     assert {name for name, words in said.items() if words} == {*LOSSES}
     assert {words for words in said.values() if words} == {LINE}
 
@@ -107,14 +109,17 @@ def test_a_figure_that_is_saved_bears_the_line(study, cells):
 
 def test_contexts_longer_than_any_document_have_none(study, cells):
     evaluate(study, cells, [3])
-    assert words(study) == "In lines, no token has 4 of its own document before it."
+    assert words(study) == "In lines, no token is preceded by 4 tokens of its own document."
 
 
 def test_contexts_beside_the_bins_have_the_nearest_below(study):
     made = json.loads((study / "study.json").read_text())["study"]["axes"] | {"context": [24, 48]}
     every = {"tokens": 192, "every_tokens": 192}
     evaluate(study, renamed(study, axes=made, update_tokens=192, validation=every), [128])
-    assert words(study) == "In lines, 75 % of tokens have 32 of their own document before them."
+    assert (
+        words(study)
+        == "In lines, 75 % of tokens are preceded by at least 32 tokens of their own document."
+    )
 
 
 def test_no_evaluation_is_no_line(study, cells):
@@ -128,7 +133,10 @@ def test_two_texts_of_one_dataset_count_together(study, cells):
     evaluate(study, cells, [128])
     for cell in cells:
         evaluated(study, cell.run, log(*counted(cell.run, [16] * 8, cell.context)), "lines-bytes-1")
-    said = "In lines, 44 % of tokens have 16 of their own document before them, 38 % 32."
+    said = (
+        "In lines, 44 % of tokens are preceded by at least 16 tokens of their own document, "
+        "38 % by 32."
+    )
     assert words(study) == said
 
 
@@ -144,8 +152,8 @@ def test_two_datasets_are_two_lines(study, cells):
 
 
 C4 = (
-    "In c4, 21 % of tokens have 1,024 of their own document before them, 10 % 2,048, 0.6 % 8,192, "
-    "none 16,384 (3,000 documents)."
+    "In c4, 21 % of tokens are preceded by at least 1,024 tokens of their own document, 10 % by "
+    "2,048, 0.6 % by 8,192, none by 16,384 (3,000 documents)."
 )
 
 

@@ -47,7 +47,7 @@ def test_one_E_is_rejected_where_there_are_two():
 
 def cover(studies: int, count: int) -> tuple[dict[str, float], float]:
     """Share of studies whose intervals hold the truth, and in which one true E is rejected."""
-    runs = Runs.of(18, np.arange(18) // 3)
+    runs = Runs.from_labels(18, np.arange(18) // 3)
     truth = np.r_[law(HOURS), law(HOURS, k=1.2, gamma=0.25)]
     held: dict[str, list[bool]] = {"E": [], "k": [], "gamma": [], "free E": []}
     rejected = []

@@ -206,7 +206,7 @@ def test_published_runs_are_no_cells_of_the_study(study):
         ("measured", "validation", 2, 2), ("published", "train", 46, 0),
     ]  # fmt: skip
     with store.connect(study / "store") as db:
-        assert figures.missing(db) == "Of 4 cells: 2 done, 2 pending."
+        assert figures.unfinished_note(db) == "Of 4 cells: 2 done, 2 pending."
     text = page(study)
     assert "4 cells, each with" in text
     assert "48 runs and 289 times of Buckman and Gelada" in text

@@ -17,15 +17,15 @@ from test_store import end, header, live, log, record, update, validation
 from lmscaling import figures, registry, report
 from lmscaling.config import study_file
 from lmscaling.fits import final_loss
-from lmscaling.formatting import SECTIONS, Table
 from lmscaling.records.exports import PUBLISHED as COLUMNS
 from lmscaling.report import losses, question
+from lmscaling.report.table import SECTIONS, Table
 from lmscaling.store import build as store
 
 HERE = ROOT / "results" / "published"
 
 PRINTED = re.compile(
-    r'<details class="query">\s*<summary>Query of ([\d,]+) rows</summary>\s*<pre>(.*?)</pre>',
+    r'<details class="query">\s*<summary>Query \(([\d,]+) rows\)</summary>\s*<pre>(.*?)</pre>',
     re.DOTALL,
 )
 
@@ -143,7 +143,7 @@ def test_the_published_page_cites_its_source_and_has_no_cells(published):
     assert "48 runs and 289 times of Buckman and Gelada" in text
     assert 'id="final_losses"' in text
     assert "3.3327</td>" in text  # as published, without an error
-    assert "±" not in text.replace("Behind ±", "")
+    assert "±" not in text.replace("± is one", "")
 
 
 def test_sections_with_nothing_are_left_out(study, cells):
@@ -154,7 +154,8 @@ def test_sections_with_nothing_are_left_out(study, cells):
 def test_a_study_that_has_not_begun_has_its_question_and_its_grid(study):
     text = write(study)
     assert headings(text) == ["question", "grid", "audit"]
-    assert "Which of softmax and linear attention learns more within 4 updates a run" in text
+    asked = "Which attention, softmax or linear, reaches the lower loss within 4 updates per run"
+    assert asked in text
     assert "Of 32 cells: 32 pending." in text
 
 
@@ -162,8 +163,8 @@ def test_the_question_is_made_from_the_values(study):
     asked = lay_out(study, axes={"attention": ["linear"], "size": ["s"], "context": [16, 64]})
     store.build(study)
     with store.connect(study / "store") as db:
-        first, second = question.words(db, asked.study)
-    assert first == "What does a model with linear attention learn within 4 updates a run?"
+        first, second = question.paragraphs(db, asked.study)
+    assert first == "Which loss does a model with linear attention reach within 4 updates per run?"
     assert "2 cells, each with a budget of 4 updates and 64 tokens per update on the CPU" in second
     assert "contexts 16 and 64, seeds 0." in second
 

@@ -171,7 +171,7 @@ def test_nothing_is_compared_where_softmax_flash_is_missing(study):
     )
     store.build(study)
     figures.save("speed_up", study / "store", study / "figures")
-    assert figures.says_nothing("speed_up", study / "figures")
+    assert figures.is_empty("speed_up", study / "figures")
     _, figure = draw(study, "layer_time")
     assert [t.get_text() for t in figure.axes[1].texts] == ["no softmax flash to compare with"]
 
@@ -182,7 +182,7 @@ def test_the_note_names_hardware_versions_and_repeats(study):
     _, figure = draw(study, "step_time", THEIRS)
     words = " ".join(figure.get_supxlabel().split())
     assert f"{SETUP}; medians of 20 to 50 repeats, bars are quartiles." in words
-    assert words.endswith(f"Published: {PUBLISHED}; repeats not stated.")
+    assert words.endswith(f"Published: {PUBLISHED}; number of repeats not published.")
     assert max(map(len, figure.get_supxlabel().splitlines())) <= speed.LETTERS
 
 

@@ -8,7 +8,7 @@ from lmscaling.fits.uncertainty import Interval, Noise, Runs, replicates
 
 
 def test_a_trunk_and_its_branches_share_one_draw():
-    runs = Runs.of(4, trunk=["a", "a", "b", "b"])
+    runs = Runs.from_labels(4, trunk=["a", "a", "b", "b"])
     drawn = replicates(np.zeros(4), np.zeros(4), runs, Noise(seed_sd=1.0, point_sd=0.1), 4000)
     known = np.corrcoef(drawn.T)
     assert known[0, 1] == pytest.approx(1 / 1.01, abs=0.005)
@@ -17,7 +17,7 @@ def test_a_trunk_and_its_branches_share_one_draw():
 
 
 def test_the_whitener_undoes_the_noise():
-    runs = Runs.of(6, trunk=[0, 0, 0, 1, 1, 2])
+    runs = Runs.from_labels(6, trunk=[0, 0, 0, 1, 1, 2])
     noise = Noise(seed_sd=0.5, point_sd=0.2)
     drawn = replicates(np.zeros(6), np.zeros(6), runs, noise, 20000)
     white = drawn @ runs.whitener(noise).T
@@ -27,7 +27,7 @@ def test_the_whitener_undoes_the_noise():
 def test_seeds_are_drawn_again_within_their_cell_and_runs_stay_whole():
     trunk, cell = [0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 1, 1]
     residual = np.array([0.3, 0.3, -0.1, -0.1, 9.0, 9.0])
-    runs = Runs.of(6, trunk, cell)
+    runs = Runs.from_labels(6, trunk, cell)
     drawn = replicates(np.zeros(6), residual, runs, Noise(seed_sd=1e-9, point_sd=0.0), 200)
     far = 0.2 * 2**0.5  # from the mean of two, widened by sqrt(2 / 1)
     assert sorted(set(drawn[:, :4].round(9).ravel())) == pytest.approx([-far, far])
@@ -37,14 +37,17 @@ def test_seeds_are_drawn_again_within_their_cell_and_runs_stay_whole():
 
 def test_seeds_tell_the_noise_only_if_there_are_enough():
     residual = np.array([0.1, -0.1, 0.1, -0.1, 0.1, -0.1])
-    two, three = Runs.of(4, range(4), [0, 0, 1, 1]), Runs.of(6, range(6), [0, 0, 1, 1, 2, 2])
+    two, three = (
+        Runs.from_labels(4, range(4), [0, 0, 1, 1]),
+        Runs.from_labels(6, range(6), [0, 0, 1, 1, 2, 2]),
+    )
     assert two.noise(residual[:4]) == uncertainty.STATED
     assert three.noise(residual).degrees == 3
     assert three.noise(residual).seed_sd == pytest.approx(0.1 * 2**0.5)
 
 
 def test_replicates_are_the_same_every_time():
-    runs = Runs.of(3)
+    runs = Runs.from_labels(3)
     first, second = (replicates([1, 2, 3], [0, 0, 0], runs, Noise(), 5) for _ in range(2))
     assert (first == second).all()
     assert (first != replicates([1, 2, 3], [0, 0, 0], runs, Noise(), 5, seed=1)).all()
@@ -74,7 +77,7 @@ def test_an_open_interval_holds_everything_on_its_side():
 
 def test_labels_that_do_not_match_the_points_are_refused():
     with pytest.raises(ValueError, match="3 points, 2 trunks"):
-        Runs.of(3, trunk=[0, 1])
+        Runs.from_labels(3, trunk=[0, 1])
 
 
 def test_many_minima_are_found_at_once_and_bounds_hold():

@@ -1,7 +1,5 @@
 """Formats numbers and tables for the terminal, for messages and for the report."""
 
-from dataclasses import dataclass
-
 
 def aligned(lines: list[list[str]], left: set[int]) -> list[str]:
     """The lines of a table with aligned columns; those in ``left`` are aligned to the left."""
@@ -30,39 +28,3 @@ def _scaled(n: float, units: tuple[tuple[float, str], ...]) -> str:
     fitting = ((size, unit) for size, unit in units if n >= size)
     size, unit = next(fitting, (1, ""))
     return f"{n / size:.3g}{unit}"
-
-
-SECTIONS = {
-    "question": "What is asked",
-    "grid": "What was run",
-    "speed": "How fast it is",
-    "learning": "How it learns",
-    "laws": "What follows from it",
-    "claims": "What others have said",
-    "audit": "What it took",
-}
-"""Headings of the report's sections, in order; the ``SECTION`` of a figure is one of the keys."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table of formatted text; without rows it is not shown."""
-
-    name: str
-    """Anchor in the report, and file stem."""
-    section: str
-    """A key of ``SECTIONS``."""
-    title: str
-    note: str
-    """Explanation of the columns."""
-    query: str
-    """SQL query on the store that returns the underlying rows."""
-    head: tuple[str, ...]
-    """Column headings, with units in parentheses."""
-    rows: tuple[tuple[str, ...], ...]
-    text: frozenset[int] = frozenset({0})
-    """Columns of text, aligned to the left; the others contain numbers."""
-
-    def __post_init__(self) -> None:
-        assert self.section in SECTIONS, self.section
-        assert all(len(row) == len(self.head) for row in self.rows), self.name

@@ -1,11 +1,10 @@
-"""Claims of the literature, one a file, each judged by what a study measured.
+"""Claims of the literature, one module each, judged by the results of a study.
 
-A module of this folder has a docstring of three paragraphs (the claim in our own words; where it
-was made; how it is judged), a ``QUERY`` over the views of the store, ``NUMBER`` (what the number of
-a judgement is), a ``THRESHOLD`` with its reason, and ``judge(rows) -> Judgement``. The rows are
-those of one source, ``published`` or ``measured``, and of one setup where the query has that
-column: what was measured elsewhere is never put together. Without rows ``judge`` says what is
-missing.
+A module in this folder has a docstring of three paragraphs (the claim in our own words, its source,
+the criterion), a ``QUERY`` over the views of the store, ``NUMBER`` (the meaning of the number in a
+judgement), a ``THRESHOLD`` with its reason, and ``judge(rows) -> Judgement``. The rows are those of
+one source, ``published`` or ``measured``, and of one setup if the query has that column:
+measurements of different setups are never combined. Without rows ``judge`` states what is missing.
 """
 
 from collections import Counter
@@ -22,26 +21,25 @@ from lmscaling import formatting, registry
 from lmscaling.claims._judgement import VERDICTS, Judgement
 from lmscaling.errors import UserError, choose
 from lmscaling.files import write_json
-from lmscaling.formatting import Table
-from lmscaling.store import build as store
+from lmscaling.store.build import connect
 
 HEAD = ("claim", "source", "verdict", "number", "range", "why")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the docstring of a claim says."""
+    """The docstring of a claim."""
 
     title: str
     reference: str
-    """Who made it, and where."""
+    """Authors, title and section of the source."""
     judged: str
-    """How it is judged."""
+    """The criterion."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A claim against one source of numbers."""
+    """A claim judged by one source of numbers."""
 
     name: str
     """File stem in this folder."""
@@ -49,7 +47,7 @@ class Judged:
     source: str
     """``published`` or ``measured``."""
     setup: str
-    """On what it was measured; empty where that does not matter, or nothing was."""
+    """Hardware and versions; empty if the claim does not depend on them or nothing was measured."""
     judgement: Judgement
 
 
@@ -57,7 +55,7 @@ def load(name: str) -> Any:
     """The module of a claim.
 
     Raises:
-        UserError: There is no such file.
+        UserError: No claim has this name.
     """
     names = list(registry.claims())
     if name not in names:
@@ -71,27 +69,27 @@ def claim(name: str) -> Claim:
 
 
 def judge(name: str, rows: DataFrame, sources: Iterable[str]) -> list[Judged]:
-    """One claim against the rows of its query, once for each source and setup."""
-    made = []
+    """Judge one claim by the rows of its query, separately for each source and setup."""
+    judged = []
     for source in sources:
         of_source = rows.loc[rows.source == source]
-        # Without rows there is no setup either, and the claim says what is missing.
+        # Without rows there is no setup; judge() then states what is missing.
         setups = of_source.setup.unique().tolist() if "setup" in rows else []
         for setup in setups or [""]:
             part = of_source.loc[of_source.setup == setup] if setups else of_source
             judgement = load(name).judge(part.reset_index(drop=True))
-            made.append(
+            judged.append(
                 Judged(
                     name=name, claim=claim(name), source=source, setup=setup, judgement=judgement
                 )
             )
-    return made
+    return judged
 
 
 def judge_all(db: duckdb.DuckDBPyConnection) -> list[Judged]:
-    """Every claim against every source of a connected store."""
-    found = "SELECT source FROM cells UNION SELECT source FROM measurements ORDER BY source"
-    sources = [source for (source,) in db.sql(found).fetchall()] or ["measured"]
+    """Judge every claim by every source of a connected store."""
+    query = "SELECT source FROM cells UNION SELECT source FROM measurements ORDER BY source"
+    sources = [source for (source,) in db.sql(query).fetchall()] or ["measured"]
     return [
         judged
         for name in registry.claims()
@@ -99,35 +97,9 @@ def judge_all(db: duckdb.DuckDBPyConnection) -> list[Judged]:
     ]
 
 
-def table(db: duckdb.DuckDBPyConnection) -> Table:
-    """All judgements as a table of the report; no row where nothing could be tested."""
-    made = judge_all(db)
-    if all(one.judgement.verdict == "not tested" for one in made):
-        made = []
-    queries = (
-        f"SELECT '{name}' AS claim, count(*) AS rows FROM ({load(name).QUERY.rstrip()}\n)"
-        for name in registry.claims()
-    )
-    return Table(
-        name="claims",
-        section="claims",
-        title="Claims of others, and what the numbers say",
-        note="Each claim is judged by published and by measured numbers apart. A claim holds where "
-        "all numbers agree with it, fails where some disagree by more than chance, and is not "
-        "tested where there are none or where they do not tell. The range is an interval of the "
-        "number or what it ranges over; the file of a claim says which, and why its threshold is "
-        "what it is. The query counts the rows that each claim is judged by, with the claim's own "
-        "query inside.",
-        query="\nUNION ALL\n".join(queries),
-        head=HEAD,
-        rows=tuple((one.claim.title, *row) for one, row in zip(made, _rows(made), strict=True)),
-        text=frozenset({0, 1, 2, 5}),
-    )
-
-
-def text(made: list[Judged]) -> str:
+def text(judged: list[Judged]) -> str:
     """All judgements as aligned lines for the terminal."""
-    lines = [[one.name, *row] for one, row in zip(made, _rows(made), strict=True)]
+    lines = [[one.name, *row] for one, row in zip(judged, format_rows(judged), strict=True)]
     return "\n".join(formatting.aligned([list(HEAD), *lines], left={0, 1, 2, 5}))
 
 
@@ -135,52 +107,54 @@ def write(study: Path) -> list[Judged]:
     """Judge all claims by ``results/<study>/store/`` and write ``claims.json`` there.
 
     Raises:
-        UserError: The exports of the store are not there.
+        UserError: The exports of the store are missing.
     """
-    with store.connect(study / "store") as db:
-        made = judge_all(db)
+    with connect(study / "store") as db:
+        judged = judge_all(db)
     values = [
         {
             "name": one.name, **asdict(one.claim), "threshold": load(one.name).THRESHOLD,
             "source": one.source, "setup": one.setup, "number_is": load(one.name).NUMBER,
             **asdict(one.judgement),
         }
-        for one in made
+        for one in judged
     ]  # fmt: skip
     write_json(study / "claims.json", values)
-    return made
+    return judged
 
 
-def summary(made: list[Judged]) -> str:
-    """How many claims came out how."""
-    counts = Counter((one.source, one.judgement.verdict) for one in made)
-    sources = sorted({one.source for one in made})
+def summary(judged: list[Judged]) -> str:
+    """The number of claims by source and verdict."""
+    counts = Counter((one.source, one.judgement.verdict) for one in judged)
+    sources = sorted({one.source for one in judged})
     return "; ".join(
         f"{source}: " + ", ".join(f"{v} {counts[source, v]}" for v in VERDICTS)
         for source in sources
     )
 
 
-def _rows(made: list[Judged]) -> list[tuple[str, ...]]:
-    """What tables show of judgements, without the claim."""
-    setups = {one.source: {o.setup for o in made if o.source == one.source} - {""} for one in made}
+def format_rows(judged: list[Judged]) -> list[tuple[str, ...]]:
+    """The columns of ``HEAD`` after the claim, one row for each judgement."""
+    setups: dict[str, set[str]] = {}
+    for one in judged:
+        setups.setdefault(one.source, set()).update({one.setup} - {""})
     rows = []
-    for one in made:
+    for one in judged:
         several = one.setup and len(setups[one.source]) > 1
-        number, span = one.judgement.number, one.judgement.interval
-        ends = (None, None) if span is None else (span.low, span.high)
+        number, interval = one.judgement.number, one.judgement.interval
+        ends = (None, None) if interval is None else (interval.low, interval.high)
         rows.append((
             f"{one.source}: {one.setup}" if several else one.source,
             one.judgement.verdict,
             _short(number),
-            "" if span is None else " to ".join(_short(end) or "open" for end in ends),
+            "" if interval is None else " to ".join(_short(end) or "open" for end in ends),
             one.judgement.why,
         ))  # fmt: skip
     return rows
 
 
 def _short(number: float | None) -> str:
-    """Three digits, without exponents where contexts are meant."""
+    """Three significant digits; numbers from 1,000 on, such as contexts, are written out."""
     if number is None:
         return ""
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"

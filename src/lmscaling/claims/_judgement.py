@@ -1,4 +1,4 @@
-"""What can be said of a claim, and the arithmetic that several claims share.
+"""Judgements of claims, and the statistics that several claims share.
 
 Legend: ``R`` replicates, ``n`` points.
 """
@@ -16,23 +16,23 @@ from lmscaling.fits.uncertainty import LEVEL, REPLICATES, STATED, Interval
 
 VERDICTS = {
     "holds": "the numbers agree with the claim",
-    "fails": "some number disagrees with it by more than chance",
-    "not tested": "there are no numbers for it, or they are too few or too uncertain to tell",
+    "fails": "a number contradicts the claim significantly",
+    "not tested": "there are no numbers, or they are too few or too uncertain",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What the numbers of one source say of one claim."""
+    """The verdict on one claim by the numbers of one source."""
 
     verdict: str
     """A key of ``VERDICTS``."""
     number: float | None = None
-    """What decides; what it is stands in the claim's ``NUMBER``."""
+    """The deciding number; ``NUMBER`` of the claim defines it."""
     interval: Interval | None = None
-    """Of the number, or what it ranges over; the claim's ``NUMBER`` says which."""
+    """95 % interval of the number, or the range of its values; see ``NUMBER``."""
     rests_on: tuple[str, ...] = ()
-    """Cells or points that were compared."""
+    """Compared cells or points."""
     why: str
     """One sentence."""
 
@@ -41,18 +41,18 @@ class Judgement:
 
 
 def untested(why: str) -> Judgement:
-    """Nothing to judge by."""
+    """A claim without sufficient numbers."""
     return Judgement(verdict="not tested", why=why)
 
 
 def overall(verdicts: Iterable[str]) -> str:
-    """One counterexample is enough against a claim, and one open question to leave it open."""
-    found = set(verdicts)
-    return next((v for v in ("fails", "not tested") if v in found), "holds")
+    """One failing part refutes a claim, and one untested part leaves it untested."""
+    parts = set(verdicts)
+    return next((v for v in ("fails", "not tested") if v in parts), "holds")
 
 
 def inside(interval: Interval, low: float, high: float) -> str:
-    """Whether a number is surely within bounds, surely not, or neither."""
+    """Whether an interval lies entirely within bounds, entirely outside, or neither."""
     least = -np.inf if interval.low is None else interval.low
     most = np.inf if interval.high is None else interval.high
     if low <= least and most <= high:
@@ -61,19 +61,19 @@ def inside(interval: Interval, low: float, high: float) -> str:
 
 
 def spread(values: Iterable[float]) -> Interval:
-    """From the least to the most."""
+    """The range of the values."""
     known = [float(value) for value in values]
     return Interval(min(known), max(known))
 
 
 def points(rows: DataFrame) -> tuple[str, ...]:
-    """Sizes and contexts as they are cited, each once."""
+    """Distinct sizes and contexts, such as ``124M at 1,024``."""
     pairs = rows[["size", "context"]].drop_duplicates().itertuples(index=False, name=None)
     return tuple(f"{size} at {context:,}" for size, context in pairs)
 
 
 def places(rows: DataFrame) -> str:
-    """Sizes and contexts as part of a sentence."""
+    """Sizes with their contexts for a sentence, such as ``124M at 1,024, 2,048``."""
     parts = [
         f"{size} at {', '.join(f'{c:,}' for c in sorted(part.context.unique()))}"
         for size, part in rows.groupby("size", sort=False)
@@ -82,25 +82,25 @@ def places(rows: DataFrame) -> str:
 
 
 def slope(x: ArrayLike, y: ArrayLike) -> tuple[float, Interval]:
-    """Of the straight line through three points or more; its interval from their scatter."""
+    """Slope of the regression line through at least three points, with its 95 % interval."""
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    away = x - x.mean()
-    rising = float(away @ y / (away @ away))
-    residual = y - y.mean() - rising * away
-    error = np.sqrt(residual @ residual / (len(x) - 2) / (away @ away))
+    centred = x - x.mean()
+    value = float(centred @ y / (centred @ centred))
+    residual = y - y.mean() - value * centred
+    error = np.sqrt(residual @ residual / (len(x) - 2) / (centred @ centred))
     half = float(t.isf((1 - LEVEL) / 2, len(x) - 2) * error)
-    return rising, Interval(rising - half, rising + half)
+    return value, Interval(value - half, value + half)
 
 
-def redrawn(loss_n: ArrayLike) -> NDArray:
-    """``[R, n]`` losses as other seeds might have given them, by the stated noise of a run."""
+def replicate_seeds(loss_n: ArrayLike) -> NDArray:
+    """``[R, n]`` simulated losses of other seeds, by the stated noise of a run."""
     loss = np.asarray(loss_n, dtype=float)
-    runs = uncertainty.Runs.of(len(loss))
+    runs = uncertainty.Runs.from_labels(len(loss))
     return uncertainty.replicates(loss, np.zeros(len(loss)), runs, STATED, REPLICATES)
 
 
 def rank_correlation(x_n: ArrayLike, y_Rn: ArrayLike) -> NDArray:
-    """Spearman's, ``[R]``: 1 where every row of ``y`` only rises with ``x``; 0 where it is flat."""
+    """Spearman's correlation, ``[R]``: 1 if a row of ``y`` increases with ``x``, 0 if constant."""
     x, y = rankdata(x_n), rankdata(np.atleast_2d(y_Rn), axis=1)
     x, y = x - x.mean(), y - y.mean(axis=1, keepdims=True)
     length = np.sqrt((x @ x) * (y * y).sum(axis=1))

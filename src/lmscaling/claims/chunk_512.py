@@ -1,17 +1,17 @@
-"""The fastest chunk of a model of 1.5 billion parameters has 512 tokens.
+"""The fastest chunk size of a model with 1.5 billion parameters is 512 tokens.
 
 Buckman and Gelada, draft of Linear Transformers Are Faster After All, Manifest AI 2024, section 3
 (Chunked Formulation).
 
-By the time of a step with chunks of 512 over that with the fastest chunk, at every context where
-512, a smaller and a larger chunk were timed.
+By the time of a step with chunks of 512 tokens divided by that with the fastest chunk size, at
+every context at which 512, a smaller and a larger size were timed.
 """
 
 from pandas import DataFrame
 
 from lmscaling.claims._judgement import Judgement, points, spread, untested
 
-NUMBER = "largest ratio of the times, chunk of 512 over the fastest; range over contexts"
+NUMBER = "largest time ratio, chunk of 512 over fastest chunk; range over contexts"
 
 QUERY = """
     SELECT
@@ -27,7 +27,7 @@ QUERY = """
 """
 
 THRESHOLD = 1.02
-"""Two percent of a step are no reason to choose another chunk."""
+"""A difference of 2 % does not justify another chunk size."""
 
 CLAIMED = 512
 """Tokens."""
@@ -41,8 +41,8 @@ def judge(rows: DataFrame) -> Judgement:
     )
     if tuned.empty:
         return untested(
-            "Chunks of 512 tokens and of more and less were not timed at 1.5 billion parameters; "
-            "speed: tune_chunk of a study does that."
+            "Chunks of 512 tokens, of fewer and of more tokens were not timed at 1.5 billion "
+            "parameters; set speed: tune_chunk in a study to time them."
         )
     ratios = tuned.ratio[tuned.chunk == CLAIMED]
     best = sorted({int(chunk) for chunk in tuned.chunk[tuned.ratio == 1]})
@@ -52,6 +52,6 @@ def judge(rows: DataFrame) -> Judgement:
         number=worst,
         interval=spread(ratios),
         rests_on=points(tuned),
-        why=f"The fastest chunk has {' or '.join(map(str, best))} tokens, and one of {CLAIMED} "
-        f"takes at most {worst:.3f} times as long.",
+        why=f"The fastest chunk size is {' or '.join(map(str, best))} tokens; chunks of {CLAIMED} "
+        f"take at most {worst:.3f} times as long.",
     )

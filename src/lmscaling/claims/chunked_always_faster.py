@@ -4,16 +4,16 @@ and context.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 3 (Chunked
 Formulation).
 
-By the time of a step with FlashAttention over that with chunks, at every size and context where
-both were timed, out of memory apart. One slower point is enough against it. Short contexts are
-where it is least likely, so it can hold only if every size was timed at 1,024 tokens or fewer.
+By the time of a step with FlashAttention divided by that with chunks, at every size and context at
+which both were timed. A single slower point refutes the claim. It is least likely to be true at
+short contexts, so it can hold only if every size was timed at 1,024 tokens or fewer.
 """
 
 from pandas import DataFrame
 
 from lmscaling.claims._judgement import Judgement, places, points, spread, untested
 
-NUMBER = "least ratio of the times, FlashAttention over chunked; range over all points"
+NUMBER = "smallest time ratio, FlashAttention over chunked; range over all points"
 
 QUERY = """
     SELECT source, setup, size, a.params, batch, context, b.seconds / a.seconds AS ratio
@@ -24,8 +24,8 @@ QUERY = """
 """
 
 THRESHOLD = 1.0
-"""Strictly faster is any ratio above. Published times come without their scatter, so a point within
-a percent or two may go either way; the sentence names all."""
+"""Faster means any ratio above 1. Published times have no errors, so the verdict on a point within
+one or two percent is uncertain; the explanation lists all slower points."""
 
 SHORT = 1024
 """Tokens. The shortest context that the post timed."""
@@ -33,16 +33,19 @@ SHORT = 1024
 
 def judge(rows: DataFrame) -> Judgement:
     if rows.empty:
-        return untested("No step was timed with both, linear/chunked and softmax/flash.")
+        return untested("No step was timed with both linear/chunked and softmax/flash.")
     slower = rows.loc[rows.ratio <= THRESHOLD]
     shortest = rows.groupby("size", sort=False).context.min()
     open_sizes = shortest[shortest > SHORT].index.tolist()
     if len(slower):
         verdict = "fails"
-        why = f"Slower or level at {len(slower)} of {len(rows)} points: {places(slower)}."
+        why = f"Not faster at {len(slower)} of {len(rows)} points: {places(slower)}."
     elif open_sizes:
         verdict = "not tested"
-        why = f"Faster where timed, but {', '.join(open_sizes)} not at {SHORT:,} tokens or fewer."
+        why = (
+            f"Faster at all {len(rows)} points, but {', '.join(open_sizes)} was not timed at "
+            f"{SHORT:,} tokens or fewer."
+        )
     else:
         verdict = "holds"
         why = f"Faster at all {len(rows)} points: {places(rows)}."

@@ -2,16 +2,16 @@
 
 Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236, section 4.1 (Synthetic Tasks).
 
-By the share of the copy's tokens that is predicted after learning, linear less softmax, at every
-length at which both learned with the same updates and batch. Lengths that softmax has not learned
-either say nothing.
+By the share of copied tokens predicted correctly after training, linear minus softmax, at every
+length at which both were trained with the same number of updates and batch size. Lengths that
+softmax has not learned are excluded.
 """
 
 from pandas import DataFrame
 
 from lmscaling.claims._judgement import Judgement, points, spread, untested
 
-NUMBER = "least difference of the accuracies, linear less softmax; range over lengths"
+NUMBER = "smallest difference of accuracies, linear minus softmax; range over lengths"
 
 QUERY = """
     SELECT
@@ -24,23 +24,23 @@ QUERY = """
 """
 
 THRESHOLD = 0.01
-"""Share of the tokens. The paper's curves end together to the eye."""
+"""Share of tokens. In the paper's figure the final values are indistinguishable."""
 
 LEARNED = 0.9
-"""Accuracy of softmax from which a length counts as learned."""
+"""Accuracy of softmax above which a length counts as learned."""
 
 
 def judge(rows: DataFrame) -> Judgement:
     if rows.empty:
         return untested(
-            "No length of the copy task was learned with both attentions; speed: copy_task of a "
-            "study does that."
+            "No length of the copy task was trained with both attentions; set speed: copy_task in "
+            "a study to train them."
         )
     learned = rows.loc[rows.softmax >= LEARNED]
     if learned.empty:
         return untested(
-            f"Softmax itself predicts at most {rows.softmax.max():.2f} of the copy; more updates "
-            "are needed."
+            f"Softmax predicts at most {rows.softmax.max():.2f} of the copied tokens, so more "
+            "updates are needed."
         )
     worst = learned.loc[learned.difference.idxmin()]
     return Judgement(
@@ -48,6 +48,6 @@ def judge(rows: DataFrame) -> Judgement:
         number=float(worst.difference),
         interval=spread(learned.difference),
         rests_on=points(learned),
-        why=f"At {worst.context:,} tokens linear attention predicts {worst.linear:.3f} of the copy "
-        f"and softmax {worst.softmax:.3f}; lengths compared: {len(learned)}.",
+        why=f"At {worst.context:,} tokens linear attention predicts {worst.linear:.3f} of the "
+        f"copied tokens and softmax {worst.softmax:.3f}; {len(learned)} lengths were compared.",
     )

@@ -1,19 +1,19 @@
-"""From moderately long contexts on, chunks speed up a step more over FlashAttention than
-FlashAttention does over softmax without it.
+"""From moderately long contexts on, the speed-up of chunked linear attention over FlashAttention
+exceeds that of FlashAttention over softmax without it.
 
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 3 (Chunked
 Formulation).
 
-By the ratio of the two speed-ups, at the longest context of each size at which all three were
-timed; softmax without FlashAttention soon runs out of memory, and beyond that nothing is
-extrapolated. A size whose common contexts end below 8,192 tokens says nothing.
+By the ratio of the two speed-ups at the longest context of each size at which all three were timed,
+without extrapolation: softmax without FlashAttention runs out of memory first. Sizes whose longest
+common context is shorter than 8,192 tokens are excluded.
 """
 
 from pandas import DataFrame
 
 from lmscaling.claims._judgement import Judgement, overall, points, spread, untested
 
-NUMBER = "ratio of the speed-ups at the longest common context, least over sizes; range over sizes"
+NUMBER = "smallest ratio of the speed-ups at the longest common context; range over sizes"
 
 QUERY = """
     SELECT
@@ -30,11 +30,10 @@ QUERY = """
 """
 
 THRESHOLD = 1.0
-"""To exceed is to be larger at all."""
+"""Any ratio above 1 exceeds."""
 
 MODERATE = 8192
-"""Tokens. The middle, on a logarithmic scale, of the contexts from 1,024 to 65,536 that the post
-trained at."""
+"""Tokens. The logarithmic midpoint of the training contexts of the post, 1,024 to 65,536."""
 
 
 def judge(rows: DataFrame) -> Judgement:
@@ -45,22 +44,23 @@ def judge(rows: DataFrame) -> Judgement:
     longest = rows.loc[rows.groupby(["size", "batch"], sort=False).context.idxmax()]
     judged = longest[longest.context >= MODERATE]
     if judged.empty:
-        return untested(f"All three fit at once up to {longest.context.max():,} tokens only.")
+        return untested(f"All three were timed only up to {longest.context.max():,} tokens.")
     verdicts = ["holds" if ratio > THRESHOLD else "fails" for ratio in judged.ratio]
     parts = [
-        f"{row['size']} at {row['context']:,}: {row['chunked_gain']:.2f} against "
-        f"{row['flash_gain']:.2f} times, {_from(rows.loc[rows['size'] == row['size']])}"
+        f"{row['size']} at {row['context']:,} tokens: {row['chunked_gain']:.2f} compared with "
+        f"{row['flash_gain']:.2f} times, {_first_context(rows.loc[rows['size'] == row['size']])}"
         for row in judged.to_dict("records")
     ]
     return Judgement(
         verdict=overall(verdicts), number=float(judged.ratio.min()), interval=spread(judged.ratio),
         rests_on=points(rows),
-        why=f"{'; '.join(parts)}; beyond, softmax without FlashAttention was not timed.",
+        why=f"Speed-ups of {'; '.join(parts)}. Softmax without FlashAttention was not timed at "
+        "longer contexts.",
     )  # fmt: skip
 
 
-def _from(rows: DataFrame) -> str:
-    """From which context on the claim is true, as far as it was timed."""
+def _first_context(rows: DataFrame) -> str:
+    """The shortest timed context from which on the claim is true."""
     below = rows.context[rows.ratio <= THRESHOLD]
     after = rows.context[rows.context > below.max()] if len(below) else rows.context
-    return f"larger from {after.min():,} on" if len(after) else "not larger from any context on"
+    return f"larger from {after.min():,} on" if len(after) else "not larger at the longest context"

@@ -1,10 +1,11 @@
-"""On a small corpus linear attention learns as well as softmax.
+"""On a small corpus linear attention reaches the same loss as softmax.
 
 Buckman and Gelada, draft of Linear Transformers Are Faster After All, Manifest AI 2024, section 5
 (Learning Performance).
 
-By the gap of the final losses, linear less softmax, of runs that have read their text at least
-twice, with the 95 % interval of other seeds. Text that is new at every update is no small corpus.
+By the gap of the final losses, linear minus softmax, of runs that read their training text at least
+twice, with a 95 % interval for the noise of seeds. A run that reads every text once does not test a
+small corpus.
 """
 
 import numpy as np
@@ -13,7 +14,7 @@ from pandas import DataFrame
 from lmscaling.claims._judgement import Judgement, inside, overall, points, untested
 from lmscaling.fits.uncertainty import STATED, Interval
 
-NUMBER = "gap farthest from 0, nats, with its interval"
+NUMBER = "gap farthest from 0, nats, with its 95 % interval"
 
 QUERY = """
     SELECT source, size, a.params, context, seed, a.loss - b.loss AS gap
@@ -26,18 +27,18 @@ QUERY = """
 """
 
 THRESHOLD = 0.02
-"""Nats: 2 % of perplexity, and a quarter of the gap that published runs have on new text at 1,024
-tokens."""
+"""Nats: 2 % of perplexity, and a quarter of the gap of published runs at 1,024 tokens, which read
+every text once."""
 
 CHANCE = 1.96 * np.sqrt(2) * STATED.sd
-"""Half the interval of a gap of two runs."""
+"""Half the width of the 95 % interval of a gap between two runs."""
 
 
 def judge(rows: DataFrame) -> Judgement:
     if rows.empty:
         return untested(
-            "No pair of runs has read its text twice; a study on a few million tokens with "
-            "epochs: 10 or more would test it."
+            "No pair of runs read its training text twice; train a study on a few million tokens "
+            "with epochs: 10 or more to test this."
         )
     intervals = [Interval(gap - CHANCE, gap + CHANCE) for gap in rows.gap]
     number = float(rows.gap.loc[rows.gap.abs().idxmax()])
@@ -46,6 +47,6 @@ def judge(rows: DataFrame) -> Judgement:
         number=number,
         interval=Interval(number - CHANCE, number + CHANCE),
         rests_on=points(rows),
-        why=f"The gaps of {len(rows)} pairs lie between {rows.gap.min():+.3f} and "
-        f"{rows.gap.max():+.3f} nats, where {THRESHOLD:g} is allowed.",
+        why=f"The gaps of {len(rows)} pairs of runs are between {rows.gap.min():+.3f} and "
+        f"{rows.gap.max():+.3f} nats (threshold {THRESHOLD:g}).",
     )

@@ -1,23 +1,29 @@
-"""Beyond 1,024 tokens softmax ends at a similar loss at every context, and linear attention does
-not.
+"""From 1,024 tokens on, softmax reaches a similar final loss at all contexts, and linear attention
+does not.
 
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-By the range of the losses at the ends of the runs over contexts of 1,024 tokens and more, at every
-size with three or more, with the 95 % interval of other seeds. The ends are what the post speaks
-of; the same hours for all, or the same updates, are other questions, and runs that stopped early
-are named.
+By the range of the final losses over contexts of at least 1,024 tokens, at every size with three or
+more of them, with a 95 % interval for the noise of seeds. The post compares final losses, so
+neither equal hours nor equal updates are used; runs that stopped early are reported.
 """
 
 import numpy as np
 from pandas import DataFrame
 
-from lmscaling.claims._judgement import Judgement, inside, overall, points, redrawn, untested
+from lmscaling.claims._judgement import (
+    Judgement,
+    inside,
+    overall,
+    points,
+    replicate_seeds,
+    untested,
+)
 from lmscaling.fits import uncertainty
 from lmscaling.fits.uncertainty import Interval
 
-NUMBER = "largest range of softmax over contexts, nats, with its interval"
+NUMBER = "largest range of softmax over contexts, nats, with its 95 % interval"
 
 QUERY = """
     SELECT source, size, params, attention, context, avg(loss) AS loss, avg(hours) AS hours
@@ -28,21 +34,24 @@ QUERY = """
 """
 
 THRESHOLD = 0.05
-"""Nats: 5 % of perplexity, 25 deviations of seeds, and a quarter of what 124M and 355M differ by at
-1,024 tokens."""
+"""Nats: 5 % of perplexity, 25 standard deviations of seeds, and a quarter of the difference between
+124M and 355M at 1,024 tokens."""
 
 FEWEST = 3
 """Contexts."""
 
 EARLY = 0.95
-"""Share of the median hours; what ended before has stopped early."""
+"""Share of the median hours below which a run stopped early."""
 
 
 def judge(rows: DataFrame) -> Judgement:
     enough = rows.groupby(["size", "attention"]).filter(lambda part: len(part) >= FEWEST)
     both = enough.groupby("size").filter(lambda part: part.attention.nunique() == 2)
     if both.empty:
-        return untested(f"No size has ends of both attentions at {FEWEST} contexts from 1,024 on.")
+        return untested(
+            f"No size has final losses of both attentions at {FEWEST} contexts of at least 1,024 "
+            "tokens."
+        )
     softmax, linear = (_ranges(both, name) for name in ("softmax", "linear"))
     verdicts = [inside(interval, 0, THRESHOLD) for _, interval in softmax.values()]
     verdicts += [inside(interval, THRESHOLD, np.inf) for _, interval in linear.values()]
@@ -50,29 +59,29 @@ def judge(rows: DataFrame) -> Judgement:
     parts = [f"{size} {softmax[size][0]:.3f} and {linear[size][0]:.3f}" for size in softmax]
     return Judgement(
         verdict=overall(verdicts), number=number, interval=interval, rests_on=points(both),
-        why=f"Final losses range over (softmax and linear) {'; '.join(parts)} nats, where "
-        f"{THRESHOLD:g} counts as similar; {_early(both)}, and at equal hours this was not judged.",
+        why=f"Ranges of the final losses over contexts, softmax and linear: {'; '.join(parts)} "
+        f"nats (threshold {THRESHOLD:g}); {_early_runs(both)}.",
     )  # fmt: skip
 
 
 def _ranges(rows: DataFrame, attention: str) -> dict[str, tuple[float, Interval]]:
-    of = rows[rows.attention == attention]
+    own = rows[rows.attention == attention]
     return {
         str(size): (
             float(np.ptp(part.loss)),
-            uncertainty.interval(np.ptp(redrawn(part.loss), axis=1)),
+            uncertainty.interval(np.ptp(replicate_seeds(part.loss), axis=1)),
         )
-        for size, part in of.groupby("size", sort=False)
+        for size, part in own.groupby("size", sort=False)
     }
 
 
-def _early(rows: DataFrame) -> str:
-    """Which runs stopped early, in words."""
+def _early_runs(rows: DataFrame) -> str:
+    """The number of runs that stopped early."""
     typical = rows.hours.median()
     early = rows[rows.hours < EARLY * typical]
     if early.empty:
-        return "all runs lasted about as long"
+        return "no run stopped early"
     return (
-        f"{len(early)} of {len(rows)} runs stopped early, after {early.hours.min():.3g} hours and "
-        f"more where {typical:.3g} are usual"
+        f"{len(early)} of {len(rows)} runs stopped early, the first after "
+        f"{early.hours.min():.3g} hours (median {typical:.3g})"
     )

@@ -1,12 +1,12 @@
-"""At 124M the parallel state form overtakes softmax without FlashAttention near 13,000 tokens, and
-with it near 100,000.
+"""At 124M the parallel state form becomes faster than softmax near 13,000 tokens without
+FlashAttention, and near 100,000 tokens with it.
 
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 2 (Parallel
 Implementations).
 
-By the last context at which the faster of both changes, on straight lines between timed contexts in
-logarithms. Each of the two may differ from what was said by a factor. A crossing that was not seen
-is held against it only if contexts beyond that factor were timed.
+By the last context at which the times cross, interpolated linearly in the logarithms between timed
+contexts. Both crossings must agree with the claimed contexts within a factor. A missing crossing
+counts against the claim only if contexts beyond that factor were timed.
 """
 
 from pandas import DataFrame
@@ -14,7 +14,7 @@ from pandas import DataFrame
 from lmscaling.claims._judgement import Judgement, overall, untested
 from lmscaling.fits.uncertainty import Interval
 
-NUMBER = "context of the crossing with softmax without FlashAttention; range: timed neighbours"
+NUMBER = "context of the crossing with softmax no_flash; range: adjacent timed contexts"
 
 QUERY = """
     SELECT source, setup, size, baseline, status, context, low, high, shortest, longest, most_ratio
@@ -27,29 +27,29 @@ QUERY = """
 """
 
 THRESHOLD = 1.25
-"""Factor. The post gives two digits and one; timed contexts double, and a straight line places a
-smooth crossing between two of them within a few percent."""
+"""Factor. The post gives one and two significant digits; timed contexts double, and interpolation
+between two of them is accurate to a few percent."""
 
 CLAIMED = {"softmax no_flash": 13_000, "softmax flash": 100_000}
-"""Tokens, by what is overtaken."""
+"""Context of the crossing in tokens, by baseline."""
 
 
 def judge(rows: DataFrame) -> Judgement:
     if rows.empty:
         return untested("No step of 124M was timed with linear/state_parallel and softmax.")
-    found = rows.to_dict("records")
-    verdicts = [_verdict(row, CLAIMED[row["baseline"]]) for row in found]
+    crossings = rows.to_dict("records")
+    verdicts = [_verdict(row, CLAIMED[row["baseline"]]) for row in crossings]
     missing = [name for name in CLAIMED if name not in set(rows.baseline)]
-    first = next((row for row in found if row["baseline"] == "softmax no_flash"), None)
-    crossed = first is not None and first["context"] == first["context"]  # NaN is no crossing
-    parts = [_part(row) for row in found] + [f"{name} was not timed" for name in missing]
+    first = next((row for row in crossings if row["baseline"] == "softmax no_flash"), None)
+    crossed = first is not None and first["context"] == first["context"]  # NaN: no crossing
+    parts = [_describe(row) for row in crossings] + [f"{name} was not timed" for name in missing]
     return Judgement(
         verdict=overall(verdicts + ["not tested"] * len(missing)),
         number=float(first["context"]) if first and crossed else None,
         interval=Interval(float(first["low"]), float(first["high"])) if first and crossed else None,
         rests_on=tuple(
-            f"{row['size']} against {row['baseline']}, {row['shortest']:,} to {row['longest']:,}"
-            for row in found
+            f"{row['size']} and {row['baseline']}, {row['shortest']:,} to {row['longest']:,}"
+            for row in crossings
         ),
         why=f"{'; '.join(parts)}.",
     )
@@ -61,17 +61,19 @@ def _verdict(row: dict, claimed: float) -> str:
         return "holds" if low <= row["context"] <= high else "fails"
     if row["status"] == "never":
         return "fails" if row["longest"] >= high else "not tested"
-    # Faster from the beginning: only contexts shorter than the claimed one contradict it.
+    # Faster at all timed contexts: this contradicts the claim only if shorter ones were timed.
     return "fails" if row["status"] == "until" or row["shortest"] <= low else "not tested"
 
 
-def _part(row: dict) -> str:
-    claimed = f"{CLAIMED[row['baseline']]:,} was said"
+def _describe(row: dict) -> str:
+    baseline, claimed = row["baseline"], f"(claimed: {CLAIMED[row['baseline']]:,})"
+    if row["status"] == "until":
+        return f"faster than {baseline} up to {row['context']:,.0f} tokens only {claimed}"
     if row["context"] == row["context"]:
-        return f"{row['baseline']} overtaken at {row['context']:,.0f} tokens, {claimed}"
+        return f"faster than {baseline} from {row['context']:,.0f} tokens on {claimed}"
     if row["status"] == "never":
         return (
-            f"{row['baseline']} never overtaken up to {row['longest']:,} tokens, "
-            f"at best {row['most_ratio']:.2f} times as fast, {claimed}"
+            f"not faster than {baseline} up to {row['longest']:,} tokens {claimed}, with a speed "
+            f"ratio of at most {row['most_ratio']:.2f}"
         )
-    return f"faster than {row['baseline']} from {row['shortest']:,} tokens on, {claimed}"
+    return f"faster than {baseline} at all contexts from {row['shortest']:,} tokens {claimed}"

@@ -1,11 +1,11 @@
-"""Figures: one module each, found by file name.
+"""Figures: one module each; the file name is the name of the figure.
 
-A module of this folder has a docstring (the caption; its first sentence is the title), a
-``SECTION`` of the report (a key of ``tables.SECTIONS``), a ``QUERY`` over the views of the store
-(its rows are exported beside the figure) and a function ``draw(rows, db) -> Figure``, which gets
-those rows as a data frame. Figures whose ``SWITCH`` names the same group are shown one at a time,
-each behind its own label. Theme, saving, caption and notes, such as that on missing
-cells, happen here.
+A module in this folder has a docstring (the caption; its first sentence is the title), a
+``SECTION`` of the report (a key of ``report.table.SECTIONS``), a ``QUERY`` over the views of the
+store, whose rows are exported as CSV, and a function ``draw(rows, db) -> Figure``, which receives
+these rows as a data frame. ``SWITCH = (group, label)`` is optional: the report shows one figure of
+a group at a time. This module applies the style, saves the files and adds the notes on unfinished
+runs, text and sources.
 """
 
 import csv
@@ -24,16 +24,16 @@ from lmscaling import registry
 from lmscaling.errors import UserError, choose
 from lmscaling.figures.shared import own_context, style
 from lmscaling.files import replacing, write_text
-from lmscaling.store import build as store
 from lmscaling.store import published
+from lmscaling.store.build import connect
 
 FORMATS = ("svg", "png", "csv")
-"""What is written of each figure."""
+"""Files of each figure."""
 
 
 @dataclass(frozen=True)
 class Caption:
-    """What a figure says of itself."""
+    """Title and text from the docstring of a figure."""
 
     title: str
     text: str
@@ -43,7 +43,7 @@ def load(name: str) -> Any:
     """The module of a figure.
 
     Raises:
-        UserError: There is no such file.
+        UserError: No figure has this name.
     """
     names = list(registry.figures())
     if name not in names:
@@ -52,18 +52,18 @@ def load(name: str) -> Any:
 
 
 def caption(name: str) -> Caption:
-    """The docstring of a figure: its first sentence, and the rest on one line."""
+    """The first sentence of a figure's docstring as title, the others as text on one line."""
     title, _, text = " ".join(load(name).__doc__.split()).partition(". ")
     return Caption(title.rstrip("."), text)
 
 
-def says_nothing(name: str, folder: Path) -> bool:
-    """Whether a figure that was saved has no row, because the study has nothing of its kind."""
+def is_empty(name: str, folder: Path) -> bool:
+    """Whether a saved figure has no data, because the study has no rows for its query."""
     return n_rows(name, folder) == 0
 
 
 def n_rows(name: str, folder: Path) -> int:
-    """How many rows lie beside a figure that was saved."""
+    """Number of rows in the CSV of a saved figure."""
     with (folder / f"{name}.csv").open(newline="") as file:
         return sum(1 for _ in csv.reader(file)) - 1
 
@@ -77,12 +77,10 @@ def save(name: str, exports: Path, folder: Path) -> Path:
     module = load(name)
     mpl.use("agg")
     style.use()
-    with store.connect(exports) as db:
+    with connect(exports) as db:
         rows = db.sql(module.QUERY).df()
-        figure = module.draw(rows, db) if len(rows) else style.nothing("Nothing to draw yet.")
-        # Figures of times say themselves who measured; what is timed was not trained.
-        notes = [] if "setup" in rows else [missing(db), own_context.words(db, rows), _cited(rows)]
-        note = "\n".join(filter(None, notes))
+        figure = module.draw(rows, db) if len(rows) else style.nothing("No data yet.")
+        note = "" if "setup" in rows else _note(db, rows)  # figures of times have their own note
     if note:
         figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")
     write_text(folder / f"{name}.csv", rows.to_csv(index=False))
@@ -93,20 +91,22 @@ def save(name: str, exports: Path, folder: Path) -> Path:
     return folder / f"{name}.svg"
 
 
-def _cited(rows: DataFrame) -> str:
-    """Whose numbers a figure shows beside or instead of ours; empty if it shows none."""
+def _note(db: duckdb.DuckDBPyConnection, rows: DataFrame) -> str:
+    """Unfinished runs, the text that losses were measured on, and the source of published rows."""
     is_cited = "source" in rows and rows.source.eq("published").any()
-    return f"Published: {published.CITATION}." if is_cited else ""
+    citation = f"Published: {published.CITATION}." if is_cited else ""
+    return "\n".join(filter(None, [unfinished_note(db), own_context.note(db, rows), citation]))
 
 
-def missing(db: duckdb.DuckDBPyConnection) -> str:
-    """What the figures of a study do not show, in words; empty if they show all of it."""
-    cells, branches = _undone(db, "cells", "IS NULL"), _undone(db, "branches", "IS NOT NULL")
+def unfinished_note(db: duckdb.DuckDBPyConnection) -> str:
+    """Cells and branches of the study by status; empty if all are done."""
+    cells = _count_statuses(db, "cells", "branch IS NULL")
+    branches = _count_statuses(db, "branches", "branch IS NOT NULL")
     return f"{cells} {branches}".strip()
 
 
-def _undone(db: duckdb.DuckDBPyConnection, what: str, branch: str) -> str:
-    query = f"SELECT status, count(*) FROM planned WHERE branch {branch} GROUP BY status"
+def _count_statuses(db: duckdb.DuckDBPyConnection, what: str, condition: str) -> str:
+    query = f"SELECT status, count(*) FROM planned WHERE {condition} GROUP BY status"
     counts = dict(db.sql(query).fetchall())
     planned = sum(counts.values()) - counts.get("skipped", 0)
     if counts.get("done", 0) == planned:
@@ -122,21 +122,24 @@ ORDER = (
 
 
 def save_all(exports: Path, folder: Path, blank: bool) -> Iterable[Path]:
-    """Draw every figure; yields the path of each that shows something when it is done.
+    """Draw every figure and yield the path of each that has data.
 
     Args:
-        blank: Whether a figure with nothing to show is written too, for rules that declare it.
+        exports: Folder of the store.
+        folder: Where figures are written.
+        blank: Whether figures without data are written too, for rules that declare them as
+            outputs; otherwise the files of such a figure are removed.
     """
     for name in registry.figures():
-        if blank or _shows(name, exports):
+        if blank or _has_rows(name, exports):
             path = save(name, exports, folder)
-            if not says_nothing(name, folder):
+            if not is_empty(name, folder):
                 yield path
         else:
             for kind in FORMATS:
                 (folder / f"{name}.{kind}").unlink(missing_ok=True)
 
 
-def _shows(name: str, exports: Path) -> bool:
-    with store.connect(exports) as db:
+def _has_rows(name: str, exports: Path) -> bool:
+    with connect(exports) as db:
         return bool(db.sql(load(name).QUERY).limit(1).fetchall())

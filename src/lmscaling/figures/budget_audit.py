@@ -1,8 +1,9 @@
-"""What the time of every run went to. Bars stand in the order of contexts and, darker for larger
-models, of sizes. From below: productive time, which is what the budget counts; time that was lost
-with an attempt and trained again; and the rest of the attempts: validation, checkpoints and
-compilation; attempts are timed to ten seconds. The dashed line is the budget, where it is a time.
-Published runs say only how long they lasted, and the line is the 24 hours that the post states.
+"""Wall-clock time of every run by purpose. One bar for each run, grouped by context and ordered by
+size (larger models are darker). From the bottom: productive time, which the budget counts; time of
+updates that were lost with an attempt and repeated; all other time of the attempts, such as
+validation, checkpoints and compilation. Attempts are timed to ten seconds. The dashed line is the
+budget, if it is a time. For published runs only the total time is known; their line is the budget
+of 24 hours stated in the post.
 """
 
 from typing import Any
@@ -17,8 +18,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
-from lmscaling.figures.shared import map as _map
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import heatmap, style
 
 SECTION = "audit"
 
@@ -36,11 +36,11 @@ QUERY = """
 
 LOST, OTHER = "#B00020", "0.72"
 GAP = 1.0
-"""Free bars between contexts."""
+"""Space between contexts, in bars."""
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    shades, panels = style.shades_of(rows), _map.panels_of(rows)
+    shades, panels = style.shades_of(rows), heatmap.panels_of(rows)
     figure, places = plt.subplots(
         len(panels), 1, figsize=(style.PAGE, 0.6 + 1.9 * len(panels)),
         sharey=True, squeeze=False, layout="constrained",
@@ -79,12 +79,12 @@ def _draw_panel(axes: Axes, rows: DataFrame, shades: dict[tuple[str, str], str])
 
 
 def _legend(rows: DataFrame, shades: dict[tuple[str, str], str]) -> list[Patch | Line2D]:
-    made: list[Patch | Line2D] = [
+    handles: list[Patch | Line2D] = [
         Patch(color=colour, label=f"{attention} {size}")
         for (attention, size), colour in shades.items()
     ]
     if rows.lost_hours.notna().any():
-        made += [Patch(color=LOST, label="lost"), Patch(color=OTHER, label="validation and other")]
+        handles += [Patch(color=LOST, label="lost"), Patch(color=OTHER, label="other")]
     if rows.budget_hours.notna().any():
-        made.append(Line2D([], [], color="0.2", linestyle="--", linewidth=1.0, label="budget"))
-    return made
+        handles.append(Line2D([], [], color="0.2", linestyle="--", linewidth=1.0, label="budget"))
+    return handles

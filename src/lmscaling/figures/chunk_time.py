@@ -1,6 +1,7 @@
-"""Time of a training step against the size of chunks. Each line is one context, darker for longer
-ones, and a star marks its fastest chunk. Panels are sizes and implementations. A cross stands where
-a chunk size ran out of memory, a plus where it took too long.
+"""Time of a training step against the chunk size. One line for each context, darker for longer
+ones; a star marks its fastest chunk size. One panel for each model size and implementation. Bars
+are quartiles over repeats. A cross marks a chunk size that ran out of memory, a plus one that
+exceeded the time limit.
 """
 
 from typing import Any
@@ -29,23 +30,23 @@ MARKERS = "osD^v<>Pph"
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     methods = list(style.methods(rows.method.tolist()))
-    made = set(rows[["size", "method"]].itertuples(index=False, name=None))
-    wanted = [(s, m) for m in methods for s in style.sizes_of(rows) if (s, m) in made]
-    of = _contexts(rows)
-    figure, panels = speed.page(rows, len(wanted), handles=_legend(of))
+    timed = set(rows[["size", "method"]].itertuples(index=False, name=None))
+    wanted = [(s, m) for m in methods for s in style.sizes_of(rows) if (s, m) in timed]
+    shades = _context_shades(rows)
+    figure, panels = speed.page(rows, len(wanted), handles=_legend(shades))
     for axes, (size, method) in zip(panels, wanted, strict=True):
         part = rows.loc[(rows["size"] == size) & (rows.method == method)]
-        _draw_panel(axes, part, of, speed.looks(rows))
+        _draw_panel(axes, part, shades, speed.looks(rows))
         axes.set_title(f"{size}, {method}")
     speed.powers_of_two(panels, rows.chunk, "Chunk (tokens)")
     speed.log_scale(panels, "Time of a step (ms)")
     return figure
 
 
-def _contexts(rows: DataFrame) -> dict[int, style.Method]:
+def _context_shades(rows: DataFrame) -> dict[int, style.Method]:
     """The look of each context: the colour of linear attention, darker for longer ones."""
     contexts = sorted(rows.context.unique())
-    shades = style.shades(style.COLOURS["linear"], len(contexts) + 3)[3:]  # the first are faint
+    shades = style.shades(style.COLOURS["linear"], len(contexts) + 3)[3:]  # the first are too light
     return {
         context: style.Method(shade, MARKERS[i % len(MARKERS)])
         for i, (context, shade) in enumerate(zip(contexts, shades, strict=True))
@@ -55,14 +56,14 @@ def _contexts(rows: DataFrame) -> dict[int, style.Method]:
 def _draw_panel(
     axes: Axes,
     rows: DataFrame,
-    of: dict[int, style.Method],
+    shades: dict[int, style.Method],
     looks: dict[tuple[str, str], speed.Look],
 ) -> None:
     groups: list[tuple[Any, DataFrame]] = list(
         rows.groupby(["context", "source", "setup", "sweep"])
     )
     for (context, source, setup, _), part in groups:
-        speed.line(axes, part, "chunk", "milliseconds", of[context], looks[source, setup])
+        speed.line(axes, part, "chunk", "milliseconds", shades[context], looks[source, setup])
         done = part[part.milliseconds.notna()]
         if len(done):
             best = done.loc[done.milliseconds.idxmin()]
@@ -72,12 +73,12 @@ def _draw_panel(
 STAR = {"marker": "*", "color": "white", "markeredgecolor": "black", "markersize": 9, "zorder": 5}
 
 
-def _legend(of: dict[int, style.Method]) -> list[Line2D]:
+def _legend(shades: dict[int, style.Method]) -> list[Line2D]:
     return [
         *(
             Line2D([], [], color=look.colour, marker=look.marker, markersize=4.5,
                    label=f"context {style.tokens(context)}")
-            for context, look in of.items()
+            for context, look in shades.items()
         ),
         Line2D([], [], linestyle="", label="fastest", **STAR),
     ]  # fmt: skip

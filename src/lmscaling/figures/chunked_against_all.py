@@ -1,8 +1,9 @@
-"""Linear attention by chunks against the ways that it combines. Each line is the time of a training
-step. Within a chunk it works on all pairs of tokens, as attention_parallel does, and between chunks
-on a state, as state_parallel does; chunked_materialized writes the states down. Softmax by
-FlashAttention is what they compete with. A line ends with a cross where the next context ran out of
-memory, and with a plus where it took too long, where the last two points lead.
+"""Chunked linear attention against the two forms that it combines. Time of a training step against
+the context, one panel for each size. The chunked form computes all pairs of tokens within a chunk,
+as attention_parallel does, and passes a state between chunks, as state_parallel does;
+chunked_materialized stores the states of all chunks. FlashAttention is the softmax baseline. Bars
+are quartiles over repeats. A mark ends a line, extrapolated from its last two points: a cross if
+the next context ran out of memory, a plus if it exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection

@@ -1,7 +1,7 @@
-"""Training loss along each run, all contexts together. Rows of panels are sizes, columns
-attentions; darker lines are longer contexts. Lines are means over 60 intervals of equal ratio of
-updates. Every context sees the same tokens per update. Published runs have columns of their own:
-some 50 points a run, each a mean over 100 updates, so that most of their spikes lie between two.
+"""Training loss against updates, with all contexts in one panel. Rows are sizes, columns
+attentions; darker lines are longer contexts. Each line shows means over 60 logarithmic intervals of
+updates. All contexts process the same number of tokens per update. Published runs have separate
+columns: about 50 points for each run, each a mean over 100 updates, which hide most spikes.
 """
 
 import seaborn as sns
@@ -39,8 +39,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     )  # fmt: skip
     for size, places in zip(sizes, panels, strict=True):
         for (attention, source), axes in zip(columns, places, strict=True):
-            is_here = (rows["size"] == size) & (rows.attention == attention)
-            _draw_panel(axes, rows.loc[is_here & (rows.source == source)], colours)
+            in_panel = (rows["size"] == size) & (rows.attention == attention)
+            _draw_panel(axes, rows.loc[in_panel & (rows.source == source)], colours)
         places[0].set_ylabel("Training loss\n(nats per token)")
         places[-1].annotate(size, (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center")
     for (attention, source), top, bottom in zip(columns, panels[0], panels[-1], strict=True):

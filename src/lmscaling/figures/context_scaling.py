@@ -1,8 +1,9 @@
-"""Loss against training context for every attention. Each point is the validation loss of one run
-at the end of its budget, on the same validation tokens cut to its own context; darker lines are
-larger models. Every run has the same budget and sees the same tokens per update, so a longer
-context means fewer sequences, not more text. Published runs, squares on dotted lines where ours
-stand beside them, are training losses: means over the last updates.
+"""Final loss against training context, by attention and size. Each point is the validation loss of
+one run at the end of its budget, on the same validation tokens cut to its training context; lines
+are means over seeds, bars their range, darker lines larger models. All runs have the same budget
+and the same tokens per update, so a longer context means fewer sequences, not more text. Hollow
+points are unfinished runs, crosses diverged runs. Published runs (squares and dotted lines beside
+measured runs) are training losses, means over the last updates.
 """
 
 import seaborn as sns

@@ -1,8 +1,8 @@
-"""Learning to copy a sequence: what it reaches and what it costs. Left is the share of the copy's
-tokens that is predicted after learning, where it was learned; in the middle the median time of an
-update over its tokens, with quartiles; right its peak memory. A context is a sequence of random
-symbols, a separator and the copy. A cross stands where a context ran out of memory, a plus where it
-took too long.
+"""Copy task: accuracy, time and memory against the context. A context is a sequence of random
+symbols, a separator and the copy. Left: share of the copied tokens predicted correctly after
+training, for the contexts that were trained. Middle: time of an update per token, medians with
+quartiles over repeats. Right: peak memory. A cross marks a context that ran out of memory, a plus
+one that exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection
@@ -31,13 +31,13 @@ QUERY = """
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     figure, panels = speed.page(rows, 3, height=2.3, sharey=False)
     accuracy, time, memory = panels
-    learned = rows.loc[rows.accuracy.notna()]
-    speed.lines(accuracy, learned, "accuracy", speed.looks(rows))
+    trained = rows.loc[rows.accuracy.notna()]
+    speed.lines(accuracy, trained, "accuracy", speed.looks(rows))
     accuracy.set_ylim(-0.03, 1.03)
     accuracy.yaxis.set_major_locator(MaxNLocator(5))
     accuracy.set_ylabel("Accuracy (share of tokens)")
-    if learned.empty:
-        accuracy.annotate("nothing was learned yet", (0.5, 0.5), xycoords="axes fraction",
+    if trained.empty:
+        accuracy.annotate("no context was trained", (0.5, 0.5), xycoords="axes fraction",
                           ha="center", color="0.4")  # fmt: skip
     for axes, column, label in (
         (time, "microseconds", "Time of an update (µs per token)"),

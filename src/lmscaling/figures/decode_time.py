@@ -1,7 +1,8 @@
-"""Time of sampling one token against the tokens before it. Softmax attention reads a cache of keys
-and values that grows with them, linear attention a state of fixed size. Panels are sizes and the
-number of sequences that are sampled at once; the time is that of one token of each of them. A line
-ends with a cross where the next context ran out of memory, and with a plus where it took too long.
+"""Time to sample one token against the context length. Softmax attention reads a cache of keys and
+values that grows with the context, linear attention a state of fixed size. One panel for each model
+size and batch size; the time is that of one token for every sequence of the batch. Bars are
+quartiles over repeats. A mark ends a line, extrapolated from its last two points: a cross if the
+next context ran out of memory, a plus if it exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection
@@ -32,5 +33,5 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         speed.lines(axes, part, "milliseconds", speed.looks(rows))
         axes.set_title(f"{size}, {batch} sequence{'s' if batch > 1 else ''}")
     speed.powers_of_two(panels, rows.context, "Context (tokens)")
-    speed.log_scale(panels, "Time of a token (ms)")
+    speed.log_scale(panels, "Time per token (ms)")
     return figure

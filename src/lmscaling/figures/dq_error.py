@@ -1,9 +1,9 @@
-"""What bfloat16 loses of the gradient by the queries, on what trained models really see. Left is
-the error from float64 against the context that a model was trained at, by way to compute: the
-kernels, and in PyTorch the arithmetic of a kernel that takes the mean of the values out of its
-state (centred) and of one that does not (uncentred). Right is what it grows with: the mean of the
-values over their standard deviation. Points are medians over layers, bars reach from the best to
-the worst layer; rows are sizes. On a CPU the kernels are plain PyTorch in float32.
+"""Error of the query gradient in bfloat16, on the inputs of trained models. Left: error of dq
+relative to float64 against the training context, for each kernel and for two PyTorch references in
+the arithmetic of a kernel, which subtracts the mean of the values from its state (centred) or does
+not (uncentred). Right: the quantity that the error grows with, the mean of the values divided by
+their standard deviation. Points are medians over layers, bars the range over layers; rows are
+sizes. On a CPU the kernels are plain PyTorch in float32.
 """
 
 from duckdb import DuckDBPyConnection
@@ -34,7 +34,7 @@ VALUES = style.Method("0.3", "o")
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    rows = rows.assign(sweep="")  # models of all contexts make one line
+    rows = rows.assign(sweep="")  # one line joins the models of all contexts
     sizes = style.sizes_of(rows)
     figure, panels = speed.page(
         rows, 2 * len(sizes), columns=2, height=1.9, spread=SPREAD, sharey=False
@@ -44,14 +44,14 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         speed.lines(left, part, "percent", speed.looks(rows))
         speed.log_scale([left], "Error of dq (%)")
         left.set_title(size)
-        # It is a property of the model: every way has seen the same values.
+        # The values are the same for every method, so those of one method are drawn.
         for (source, setup, method), values in part.groupby(["source", "setup", "method"]):
             if method == part.method.iloc[0]:
                 look = speed.looks(rows)[str(source), str(setup)]
-                of_one = values.assign(status="done")
-                speed.line(right, of_one, "context", "mean_over_sd", VALUES, look)
+                values = values.assign(status="done")
+                speed.line(right, values, "context", "mean_over_sd", VALUES, look)
         speed.log_scale([right], "")
-        right.set_ylabel("Mean of v (deviations)")
+        right.set_ylabel("Mean of v (standard deviations)")
         right.set_title(size)
     speed.powers_of_two(panels, rows.context, "Context (tokens)")
     return figure

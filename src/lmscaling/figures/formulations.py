@@ -1,8 +1,9 @@
-"""Five formulations of linear attention, by the time of a training step. All compute the same
-numbers: from all pairs of tokens by a loop (attention), at once (attention_parallel_no_flash) or
-tile by tile (attention_parallel), or from a state that goes from token to token (state) or is
-written down for all tokens (state_parallel). A line ends with a cross where the next context ran
-out of memory, and with a plus where it took too long, where the last two points lead.
+"""Five formulations of linear attention by the time of a training step. All compute the same
+function: from all pairs of tokens in a loop (attention), in one matrix
+(attention_parallel_no_flash) or tile by tile (attention_parallel); or from a state that is updated
+token by token (state) or stored for all tokens (state_parallel). Time against the context, one
+panel for each size; bars are quartiles over repeats. A mark ends a line, extrapolated from its last
+two points: a cross if the next context ran out of memory, a plus if it exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection

@@ -1,6 +1,6 @@
-"""What became of every cell of the study. A field is a size and a context, with the letter of its
-status; where seeds or learning rates share a field, the number of runs stands before each letter
-and the colour is that of the worst. White fields without a letter are no cells.
+"""Status of every cell of the study. Each field is a size and a context, with the letter of its
+status. If several seeds or learning rates share a field, each letter follows the number of runs
+with that status, and the colour is that of the worst status. White fields have no cell.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pandas import DataFrame
 
-from lmscaling.figures.shared import map as _map
+from lmscaling.figures.shared import heatmap
 
 SECTION = "grid"
 
@@ -34,7 +34,7 @@ LOOKS = {
     "crashed": ("C", "#8E3B8A"),
     "diverged": ("X", "#B00020"),
 }
-"""Letter and colour of each status, the best first."""
+"""Letter and colour of each status, from best to worst."""
 
 NAMES = {"oom": "out of memory"}
 
@@ -45,15 +45,15 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for status, (letter, colour) in LOOKS.items()
         if status in set(rows.status)
     ]
-    sizes = list(dict.fromkeys(rows["size"]))  # pending ones have no N to be sorted by
-    return _map.draw(sizes, _map.fields_of(rows, _field), legend)
+    sizes = list(dict.fromkeys(rows["size"]))  # in the order of the study: N of pending is unknown
+    return heatmap.draw(sizes, heatmap.fields_of(rows, _field), legend)
 
 
 def _field(rows: DataFrame) -> tuple[str, str]:
     """Colour and letters of one field."""
     counts = Counter(rows.status)
-    found = [status for status in LOOKS if counts[status]]
-    colour = LOOKS[found[-1]][1]
+    present = [status for status in LOOKS if counts[status]]
+    colour = LOOKS[present[-1]][1]
     if len(rows) == 1:
-        return colour, LOOKS[found[0]][0]
-    return colour, " ".join(f"{counts[status]}{LOOKS[status][0]}" for status in found)
+        return colour, LOOKS[present[0]][0]
+    return colour, " ".join(f"{counts[status]}{LOOKS[status][0]}" for status in present)

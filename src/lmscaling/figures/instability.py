@@ -1,8 +1,8 @@
-"""Spikes of the training loss and losses that are no number. A field is a size and a context; it
-says how many spikes there were per 10,000 updates, the mean where seeds or learning rates share it,
-and is darker for more. An exclamation mark stands where a loss was infinite or no number. What a
-spike is stands below the table of cells; spikes of published runs were found in means over 100
-updates, where a spike of one update is a hundred times lower.
+"""Spikes of the training loss per 10,000 updates, and non-finite losses. Each field is a size and a
+context, darker for more spikes; seeds and learning rates of a field are averaged. An exclamation
+mark denotes an infinite or NaN loss. The note of the table of cells defines a spike. Spikes of
+published runs were counted in means over 100 updates, which reduce a spike of a single update by a
+factor of 100.
 """
 
 import numpy as np
@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pandas import DataFrame
 
-from lmscaling.figures.shared import map as _map
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import heatmap, style
 
 SECTION = "audit"
 
@@ -34,20 +33,20 @@ QUERY = """
 """
 
 CLASSES = (0, 1, 10, 100, 1000)
-"""Rates at which the colour changes."""
+"""Upper bounds of the colours, spikes per 10,000 updates."""
 
 SHADES = [to_hex(rgb) for rgb in sns.light_palette("#A3000B", n_colors=len(CLASSES) + 1)]
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    labels = ["no spike", *(f"up to {most:,}" for most in CLASSES[1:]), f"over {CLASSES[-1]:,}"]
+    labels = ["no spikes", *(f"up to {most:,}" for most in CLASSES[1:]), f"over {CLASSES[-1]:,}"]
     legend = [Patch(color=c, label=text) for c, text in zip(SHADES, labels, strict=True)]
-    legend.append(Patch(color="none", label="!  no number"))
-    return _map.draw(style.sizes_of(rows), _map.fields_of(rows, _field), legend)
+    legend.append(Patch(color="none", label="!  non-finite loss"))
+    return heatmap.draw(style.sizes_of(rows), heatmap.fields_of(rows, _field), legend)
 
 
 def _field(rows: DataFrame) -> tuple[str, str]:
-    """Colour and words of one field."""
+    """Colour and text of one field."""
     rate = rows.spikes_per_10000_updates.mean()
     mark = " !" if rows.nonfinite_losses.gt(0).any() else ""
     return SHADES[int(np.searchsorted(CLASSES, rate))], f"{float(f'{rate:.2g}'):,g}{mark}"

@@ -1,10 +1,11 @@
-"""The best size for a budget of time. Loss against N at each share of the budget, a row of panels a
-context and a column an attention. Thin lines join the sizes of one budget; a star is the vertex of
-a parabola in ln N (dotted) through the points around the lowest, with its 95 % interval, which may
-be narrower than the star; it is drawn only where two sizes lie on each side of it. Right, how the
-best size grows: N*(t) = G t^p, given where three budgets bracket theirs. Where there is no answer,
-the panel says why. N counts parameters without embeddings. Intervals assume that seeds differ by
-0.002 nats unless seeds tell.
+"""The best size for a time budget. Loss against N at each share of the budget; one row of panels
+for each context, one column for each attention. Thin lines join the sizes trained with the same
+budget. A star marks the vertex of a parabola in ln N (dotted) through the points around the lowest
+loss, with its 95 % interval, which may be narrower than the star; it is drawn only where at least
+two sizes lie on each side. Right: the best size against the budget with the fitted power law
+N*(t) = G t^p, given where at least three budgets bracket their optimum. Panels without a result
+state the reason. N counts parameters without embeddings. Intervals assume a standard deviation of
+0.002 nats between seeds, or the one measured where there are enough seeds.
 """
 
 import seaborn as sns
@@ -15,64 +16,61 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
-from lmscaling.figures.shared import laws as _laws
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import isotime, parabola, points
 from lmscaling.fits.isotime import IsoTime
 from lmscaling.fits.points import Group
 from lmscaling.formatting import short
 
 SECTION = "laws"
-QUERY = _laws.of_one_source(points.QUERY)
+QUERY = law_panels.one_source(points.QUERY)
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    known = points.groups(_laws.points(rows), "attention", "context")
-    contexts = _laws.most_sizes([p for group in known.values() for p in group.points])
+    groups = points.groups(law_panels.points(rows), "attention", "context")
+    contexts = law_panels.widest_contexts([p for group in groups.values() for p in group.points])
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
-    budgets = sorted({p.budget for group in known.values() for p in isotime.near(group).points})
-    looks = _laws.looks(budgets, sns.color_palette("crest", len(budgets)).as_hex())
-    figure, panels = _laws.grid(len(contexts), len(attentions) + 1, 1.9, sharex="col")
-    unit = next(iter(known.values())).unit
+    budgets = sorted({p.budget for group in groups.values() for p in isotime.near(group).points})
+    shades = sns.color_palette("crest", len(budgets)).as_hex()
+    looks = law_panels.assign_looks(budgets, shades)
+    figure, panels = law_panels.panel_grid(len(contexts), len(attentions) + 1, 1.9, sharex="col")
+    unit = next(iter(groups.values())).unit
     for context, row in zip(contexts, panels, strict=True):
         laws = {}
         for attention, axes in zip(attentions, row, strict=False):
-            group = known.get((min(rows.source), attention, context))
+            group = groups.get((min(rows.source), attention, context))
             if group is None:
-                _laws.say_instead(axes, "no run has come this far")
+                law_panels.placeholder(axes, "no run has reached a share of the budget")
                 continue
-            laws[attention] = isotime.of(group, count=_laws.COUNT)
+            laws[attention] = isotime.fit_group(group, count=law_panels.COUNT)
             _draw_losses(axes, isotime.near(group), laws[attention], looks, unit)
         _draw_growth(row[-1], laws, colours)
         row[0].set_ylabel("Loss\n(nats per token)")
         row[-1].set_ylabel("Best N (parameters)")
-        _laws.name_row(row[-1], f"context {style.tokens(context)}")
-    _label(panels, attentions, unit)
-    _laws.legend(
-        figure,
-        [
-            Line2D([], [], color=colour, marker=mark, markersize=4.5, label=f"{budget:g} {unit}")
-            for budget, (colour, mark) in looks.items()
-        ]
-        + [
-            Line2D(
-                [], [], color=colours[name], label=name, linestyle=style.dashes(name, attentions)
-            )
-            for name in attentions
-        ],
-    )
-    _laws.note(figure, known.values())
-    return figure
-
-
-def _label(panels, attentions: list[str], unit: str) -> None:
+        law_panels.label_row(row[-1], f"context {style.tokens(context)}")
     for attention, top, bottom in zip(attentions, panels[0], panels[-1], strict=False):
-        said = top.get_title(loc="left")
-        top.set_title(f"{attention} attention" + "\n" * (1 + said.count("\n") if said else 0))
+        law_panels.title_above_note(top, f"{attention} attention")
         bottom.set_xlabel("N (parameters)")
         bottom.tick_params(labelbottom=True)
     panels[-1][-1].set_xlabel("Productive time (hours)" if unit == "hours" else "Budget (updates)")
+    law_panels.legend(figure, _handles(looks, unit, attentions, colours))
+    law_panels.footnote(figure, groups.values())
+    return figure
+
+
+def _handles(
+    looks: dict, unit: str, attentions: list[str], colours: dict[str, str]
+) -> list[Line2D]:
+    budgets = [
+        Line2D([], [], color=colour, marker=mark, markersize=4.5, label=f"{budget:g} {unit}")
+        for budget, (colour, mark) in looks.items()
+    ]
+    lines = [
+        Line2D([], [], color=colours[name], label=name, linestyle=style.dashes(name, attentions))
+        for name in attentions
+    ]
+    return budgets + lines
 
 
 def _draw_losses(axes: Axes, group: Group, law: IsoTime, looks: dict, unit: str) -> None:
@@ -87,32 +85,34 @@ def _draw_losses(axes: Axes, group: Group, law: IsoTime, looks: dict, unit: str)
     axes.margins(x=0.08, y=0.1)
     for budget, best in law.optima.items():
         tried = [p.params for p in group.points if p.budget == budget]
-        _laws.optimum(axes, best, tried, "black", looks[budget][0])
+        law_panels.draw_optimum(axes, best, tried, "black", looks[budget][0])
     short_unit = "h" if unit == "hours" else unit
     statuses = {f"{budget:g} {short_unit}": best.status for budget, best in law.optima.items()}
-    _laws.say(axes, _laws.told(statuses, parabola.STATUSES, {"bracketed"}), 40)
+    reasons = law_panels.describe_statuses(statuses, parabola.STATUSES, {"bracketed"})
+    law_panels.panel_note(axes, reasons, 40)
 
 
 def _draw_growth(axes: Axes, laws: dict[str, IsoTime], colours: dict[str, str]) -> None:
-    """Best sizes over time, of all attentions."""
-    found = {
+    """The best size against the budget, for all attentions."""
+    optima = {
         name: [(t, best, best.at) for t, best in law.optima.items() if best.at is not None]
         for name, law in laws.items()
     }
     lines = []
     for name, law in laws.items():
         if law.G is not None and law.p is not None:
-            span = "" if law.interval is None else f" ({_laws.ends(law.interval)})"
-            lines.append(f"{name}: N* ~ t^{law.p:.2f}{span}")
-        elif found[name]:
+            interval = law.interval
+            ends = "" if interval is None else f" ({law_panels.format_interval(interval)})"
+            lines.append(f"{name}: N* ~ t^{law.p:.2f}{ends}")
+        elif optima[name]:
             lines.append(f"{name}: {isotime.STATUSES[law.status]}")
-    if not any(found.values()):
-        _laws.say_instead(axes, "no budget has a bracketed optimum")
+    if not any(optima.values()):
+        law_panels.placeholder(axes, "no budget has a bracketed optimum")
         return
-    times = [t for best in found.values() for t, _, _ in best]
-    _laws.plain_log(axes, sorted(set(times)), "x")
+    times = [t for best in optima.values() for t, _, _ in best]
+    law_panels.plain_log(axes, sorted(set(times)), "x")
     axes.set_yscale("log")
-    for name, best in found.items():
+    for name, best in optima.items():
         axes.plot([t for t, _, _ in best], [at for _, _, at in best], "o", color=colours[name])
         law = laws[name]
         if law.G is not None and law.p is not None:
@@ -122,8 +122,8 @@ def _draw_growth(axes: Axes, laws: dict[str, IsoTime], colours: dict[str, str]) 
     axes.yaxis.set_major_formatter(lambda value, _: short(value))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.margins(0.12, 0.25)
-    for name, best in found.items():
+    for name, best in optima.items():
         for t, one, at in best:
             if one.interval is not None:
-                _laws.bar(axes, t, at, one.interval, colours[name], across=False)
-    _laws.say(axes, "\n".join(lines), 40)
+                law_panels.draw_interval(axes, t, at, one.interval, colours[name], horizontal=False)
+    law_panels.panel_note(axes, "\n".join(lines), 40)

@@ -1,9 +1,8 @@
-"""Time of one attention alone against context. Rows are presets and passes. Left is the time: where
-the number of sequences is fixed the mean and the standard deviation of a pass, else the median of a
-pass over tokens and heads, with quartiles. Right is how many times faster than softmax by
-FlashAttention of the same setup that is; bars reach from the end of the one over the other end of
-the other to the reverse. A cross stands where a context ran out of memory, a plus where it took too
-long.
+"""Time of a single attention layer against the context. Rows are presets and passes. Left: for a
+fixed batch size the mean time of a pass with its standard deviation; otherwise the median time per
+token and head with quartiles. Right: speed-up over softmax with FlashAttention in the same setup;
+bars combine opposite ends of the two error bars. A cross marks a context that ran out of memory, a
+plus one that exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection
@@ -40,7 +39,7 @@ QUERY = """
     ORDER BY ALL
 """
 
-SPREAD = "{} repeats: medians with quartiles, or in ms means with standard deviations"
+SPREAD = "{} repeats: medians with quartiles; panels in ms: means with standard deviations"
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
@@ -58,7 +57,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         speed.lines(right, compared, "speed_up", speed.looks(rows))
         speed.line_at_one(right)
         if compared.empty:
-            right.annotate("no softmax flash to compare with", (0.5, 0.5), xycoords="axes fraction",
+            right.annotate("softmax flash was not timed", (0.5, 0.5), xycoords="axes fraction",
                            ha="center", color="0.4")  # fmt: skip
         speed.log_scale([right], "")
         right.set_ylabel("Speed-up\n(softmax flash = 1)")

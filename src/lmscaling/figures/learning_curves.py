@@ -1,9 +1,8 @@
-"""Training loss along each run, against updates. Lines are means over 60 intervals of equal ratio;
-dots are validation losses. Panels are contexts, colours attentions (all but the first dashed), and
-darker lines larger models. Hollow diamonds, where there are any, are validation losses at the ends
-of decayed branches, placed by all that the branch and its trunk spent. Published runs, dotted where
-ours stand beside them, are training losses alone: some 50 points a run, each a mean over 100
-updates, so that most of their spikes lie between two points.
+"""Training loss of each run against updates. Lines are means over 60 logarithmic intervals, dots
+validation losses. One panel for each context; colours are attentions (all but the first dashed),
+darker lines larger models. Hollow diamonds are validation losses at the ends of decayed branches,
+at the total cost of trunk and branch. Published runs (dotted beside measured runs) have training
+losses only: about 50 points for each run, each a mean over 100 updates, which hide most spikes.
 """
 
 from duckdb import DuckDBPyConnection

@@ -1,6 +1,6 @@
-"""Training loss along each run, against FLOPs. Lines, dots and diamonds are those against updates;
-FLOPs are counted, not measured: each attention states its own, causal half counted. Published runs
-have no such count and are left out.
+"""Training loss of each run against FLOPs. Lines, dots and diamonds as in the figure against
+updates. FLOPs are counted by formula for each attention, causal attention at half the cost.
+Published runs have no FLOP count and are excluded.
 """
 
 from duckdb import DuckDBPyConnection

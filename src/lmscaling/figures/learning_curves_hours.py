@@ -1,6 +1,6 @@
-"""Training loss along each run, against hours. Lines, dots and diamonds are those against updates;
-hours are productive time, as the budget counts it. They show what an attention costs: a run that is
-faster gets further within the same budget.
+"""Training loss of each run against hours. Lines, dots and diamonds as in the figure against
+updates. Hours are productive time, which the budget counts; within the same budget a faster
+attention completes more updates.
 """
 
 from duckdb import DuckDBPyConnection

@@ -1,5 +1,5 @@
-"""Training loss along each run, against tokens. Lines, dots and diamonds are those against updates.
-Where every update reads as many tokens, the two pictures differ by a factor only.
+"""Training loss of each run against tokens. Lines, dots and diamonds as in the figure against
+updates. If all runs have the same tokens per update, the x axes differ by a constant factor.
 """
 
 from duckdb import DuckDBPyConnection

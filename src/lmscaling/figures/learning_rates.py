@@ -1,9 +1,9 @@
-"""Loss against learning rate, and the best rate where it is known. Each point is the last
-validation loss of one run; lines are means over the seeds of runs that are done. A star is the
-vertex of the parabola through the lowest point and its two neighbours, drawn only where they
-bracket the optimum, with a bar from the smallest to the largest optimum of a single seed where
-there are several. The vertical line is the rate that the study gives to the size. Hollow points are
-runs that still go on, crosses are runs that diverged; neither counts for the optimum.
+"""Validation loss against the peak learning rate, with the optimum. Each point is the last
+validation loss of one run, lines are means over seeds of finished runs; one panel for each size and
+context. A star marks the vertex of the parabola in ln(rate) through the lowest point and its two
+neighbours, drawn only if they bracket the optimum; with several seeds, a bar shows the range of
+their optima. The dotted line is the learning rate that the study assigns to the size. Hollow points
+are unfinished runs, crosses diverged runs; both are excluded from the fit.
 """
 
 import seaborn as sns
@@ -40,21 +40,21 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     optima = lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall())
     panels = rows[["size", "context"]].drop_duplicates()
     n_rows, n_columns = -(-len(panels) // COLUMNS), min(COLUMNS, len(panels))
-    figure, places = plt.subplots(
+    figure, grid = plt.subplots(
         n_rows, n_columns,
         figsize=(style.PAGE, 0.5 + 2.7 * n_rows), squeeze=False, layout="constrained",
     )  # fmt: skip
-    for axes in places.flat[len(panels) :]:
+    for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
-    for axes, (size, context) in zip(places.flat, panels.itertuples(index=False), strict=False):
+    for axes, (size, context) in zip(grid.flat, panels.itertuples(index=False), strict=False):
         part = rows.loc[(rows["size"] == size) & (rows.context == context)]
-        here = [group for group in optima if (group.size, group.context) == (size, context)]
+        groups = [group for group in optima if (group.size, group.context) == (size, context)]
         _draw_panel(axes, part, colours)
-        _draw_optima(axes, here, colours)
-        said = [f"{group.attention}, {_say(group)}" for group in here]
-        axes.set_title("\n".join([f"{size}, context {context:,}", *said]), fontsize="small")
+        _draw_optima(axes, groups, colours)
+        results = [f"{group.attention}: {_describe_optimum(group)}" for group in groups]
+        axes.set_title("\n".join([f"{size}, context {context:,}", *results]), fontsize="small")
         axes.set_xlabel("Learning rate (per update)")
-    for row in places:
+    for row in grid:
         row[0].set_ylabel("Validation loss (nats per token)")
     figure.legend(handles=_legend(attentions, colours), loc="outside upper center", ncols=4)
     sns.despine(figure)
@@ -87,7 +87,7 @@ def _draw_optima(axes: Axes, groups: list[lr_optimum.Group], colours: dict[str, 
         axes.plot(best.scale * lr, best.loss, "*", color=colour, markersize=10, mec="black")
 
 
-def _say(group: lr_optimum.Group) -> str:
+def _describe_optimum(group: lr_optimum.Group) -> str:
     best = group.optimum
     if best.scale is None:
         return lr_optimum.STATUSES[best.status]
@@ -103,6 +103,6 @@ def _rate(lr: float) -> str:
 def _legend(attentions: list[str], colours: dict[str, str]) -> list[Line2D]:
     return [
         *(Line2D([], [], color=colours[name], marker="o", label=name) for name in attentions),
-        Line2D([], [], color="0.4", linestyle=":", label="the study's rate"),
+        Line2D([], [], color="0.4", linestyle=":", label="rate of the study"),
         Line2D([], [], color="white", marker="*", mec="black", markersize=10, label="optimum"),
     ]

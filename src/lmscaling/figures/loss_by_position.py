@@ -1,9 +1,10 @@
-"""Loss against the position of a token. Left, how many tokens stand before it in the packed
-sequence; right, in its document, of which the sequence may hold the end only. Rows are trained
-contexts, and each line is a model's final weights at its own; colours are attentions (all but the
-first dashed), and darker lines larger models. Positions are averaged in bins that double; bands are
-one standard error, from up to 32 contiguous blocks of validation text, and bins whose error is more
-than a tenth are left out. At most four contexts and two datasets are drawn; the data hold all.
+"""Loss against the position of a token in its context. Left: position in the packed sequence;
+right: position in the document, of which the sequence may contain only the end. Rows are training
+contexts; each model is evaluated with its final weights at its training context. Colours are
+attentions (all but the first dashed), darker lines larger models. Losses are averaged over position
+bins of doubling width. Bands are one standard error over up to 32 contiguous blocks of validation
+text; bins with an error above 10 % of the loss are excluded. At most four contexts and two datasets
+are drawn; the CSV file contains all.
 """
 
 import seaborn as sns
@@ -18,7 +19,7 @@ from lmscaling.figures.shared import style
 
 SECTION = "learning"
 
-# Bins that few blocks of the text reach say more about one document than about the model.
+# Bins that only a few blocks reach depend on single documents more than on the model.
 QUERY = """
     SELECT dataset, context, attention, size, params, seed, run, status, axis, "start", stop,
         position, tokens, loss, loss_se
@@ -33,7 +34,7 @@ AXES = {
     "document": "Position in document\n(tokens)",
 }
 MOST_CONTEXTS, MOST_DATASETS = 4, 2
-"""Rows and pairs of columns that a page can hold."""
+"""Rows, and pairs of columns, that fit on a page."""
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:

@@ -1,7 +1,8 @@
-"""Peak memory of a training step against context. On a GPU it is the most that was allocated at
-once, weights and optimizer included; on the CPU the most that was resident, less what was before.
-Panels are sizes. A line ends with a cross where the next context ran out of memory, and with a plus
-where it took too long, where the last two points lead.
+"""Peak memory of a training step against the context. On a GPU the largest amount allocated at any
+time, including weights and optimizer state; on a CPU the peak resident memory minus that before the
+measurement. One panel for each size. A mark ends a line, extrapolated from its last two points: a
+cross if the next context ran out of memory, a plus if it exceeded the time limit. Published data
+have no memory values and are excluded.
 """
 
 from duckdb import DuckDBPyConnection
@@ -12,7 +13,7 @@ from lmscaling.figures.shared import speed
 
 SECTION = "speed"
 
-# Zero has no place on a logarithmic axis; published numbers say nothing of memory.
+# A logarithmic axis cannot show zero; published rows have no memory values.
 QUERY = """
     SELECT source, setup, sweep, size, params, method, context, batch, repeats, status,
         nullif(peak_memory_bytes, 0) / 1e9 AS gigabytes,
@@ -25,5 +26,5 @@ QUERY = """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    spread = "the most of {} repeats"
+    spread = "maximum of {} repeats"
     return speed.by_size(rows, "gigabytes", "Peak memory (GB)", spread=spread)[0]

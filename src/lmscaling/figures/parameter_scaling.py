@@ -1,8 +1,7 @@
-"""Loss against model size at every context. Each point is the validation loss of one run at the
-end of its budget; lines join the sizes. N counts parameters without embeddings. Hollow points are
-runs that still go on, crosses are runs that diverged; with several seeds the line is their mean.
-Published runs, squares on dotted lines where ours stand beside them, are training losses: means
-over the last updates.
+"""Final loss against model size, by attention and context. Each point is the validation loss of one
+run at the end of its budget; lines are means over seeds, bars their range. N counts parameters
+without embeddings. Hollow points are unfinished runs, crosses diverged runs. Published runs
+(squares and dotted lines beside measured runs) are training losses, means over the last updates.
 """
 
 import seaborn as sns

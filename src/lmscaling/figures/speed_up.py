@@ -1,8 +1,7 @@
-"""How many times faster than softmax attention a training step is. Each point is the time of a step
-with softmax by FlashAttention over the time of a step with linear attention, of equal size and
-context and of the same setup; above 1, linear attention is faster. Bars reach from the lower
-quartile of the one over the upper of the other to the reverse. A line ends where one of the two
-does.
+"""Speed-up of a training step over softmax attention. Time of a step with FlashAttention divided by
+that with linear attention, for the same size, context and setup; above 1 linear attention is
+faster. Bars extend from the lower quartile of the former over the upper quartile of the latter to
+the opposite ratio. A line ends where either of the two was not measured.
 """
 
 from duckdb import DuckDBPyConnection

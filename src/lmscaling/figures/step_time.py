@@ -1,8 +1,9 @@
-"""Time of a training step against context. A step is forward, backward and optimizer on one
-sequence; panels are sizes. Softmax is computed without the matrix of weights (flash, cudnn) or with
-it (no_flash), linear attention token by token (state) or by chunks of tokens (chunked). Thin grey
-lines rise with the context (1) and with its square (2). A line ends with a cross where the next
-context ran out of memory, and with a plus where it took too long, where the last two points lead.
+"""Time of a training step against the context. A step is the forward pass, backward pass and
+optimizer update of one sequence; one panel for each size. Softmax attention is computed without
+storing the attention matrix (flash, cudnn) or with it (no_flash), linear attention token by token
+(state) or in chunks of tokens (chunked). Bars are quartiles over repeats. Thin grey lines grow
+linearly (1) and quadratically (2) with the context. A mark ends a line, extrapolated from its last
+two points: a cross if the next context ran out of memory, a plus if it exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection
@@ -34,10 +35,11 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 
 
 def _draw_slopes(axes: Axes, rows: DataFrame) -> None:
-    """Guides below the lines: up to the last context, and to half of the least time there."""
+    """Draw guides of slope 1 and 2 below the lines. The steeper one ends at the last context, at
+    half of the shortest time there."""
     last, least = rows.context.max(), rows.milliseconds.min()
     width = (rows.milliseconds[rows.context == last].min() / 2 / least) ** 0.5
-    if not width > 1.5:  # too short to show a slope; or nothing was measured
+    if not width > 1.5:  # too short to show a slope, or NaN without a measurement
         return
     for slope in (1, 2):
         height = least * width**slope

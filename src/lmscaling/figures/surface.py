@@ -1,10 +1,10 @@
-"""How well a surface of loss follows its points. L(N, D) = E + A / N^alpha + B / D^beta. Left and
-middle, measured less fitted loss against N and against D, one surface for each attention (rows) and
-context (colours and markers); the grey band holds 95 % of points if seeds differ by 0.002 nats and
-the form is right. What lies far outside is what the form cannot follow. Right, how far the largest
-size is from what a surface through the smaller ones foresees: bars are 95 % intervals that hold
-together, and a miss, whose bar does not reach zero, is hollow. Contexts without a surface are named
-with the reason. N counts parameters without embeddings, D tokens.
+"""Residuals and hold-out error of the loss surface. L(N, D) = E + A / N^alpha + B / D^beta, fitted
+separately to each attention (rows) and context (colours and markers). Left and middle: measured
+minus fitted loss against N and against D; the grey band contains 95 % of the points if the form is
+correct and seeds differ by 0.002 nats. Right: error of the surface fitted without the largest size
+in predicting the losses of that size; bars are simultaneous 95 % intervals, and points whose bar
+does not reach zero are hollow. Contexts without a surface are listed with the reason. N counts
+parameters without embeddings, D training tokens.
 """
 
 import seaborn as sns
@@ -15,35 +15,36 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
-from lmscaling.figures.shared import laws, style
+from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import holdout, loss_surface, points
 from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import STATED
 from lmscaling.formatting import short
 
 SECTION = "laws"
-QUERY = laws.of_one_source(points.QUERY)
+QUERY = law_panels.one_source(points.QUERY)
 
 REASONS = loss_surface.STATUSES | {
-    "not_unique": "many surfaces fit",
+    "not_unique": "fit not unique",
     "too_few": "too few points",
-    "misfit": "off by more than noise",
+    "misfit": "residuals exceed the noise",
 }
-"""In a panel, short."""
+"""Short explanations for a panel."""
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    known = points.groups(laws.points(rows), "attention", "context")
+    groups = points.groups(law_panels.points(rows), "attention", "context")
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
     contexts = sorted(rows.context.unique())
-    looks = laws.looks(contexts, sns.color_palette("crest", len(contexts)).as_hex())
-    figure, panels = laws.grid(len(attentions), 3, 2.5)
+    shades = sns.color_palette("crest", len(contexts)).as_hex()
+    looks = law_panels.assign_looks(contexts, shades)
+    figure, panels = law_panels.panel_grid(len(attentions), 3, 2.5)
     for attention, row in zip(attentions, panels, strict=True):
-        here = {c: g for (_, a, c), g in known.items() if a == attention}
-        _draw_residuals(row[0], row[1], here, looks)
-        _draw_foresight(row[2], here, looks)
-        laws.name_row(row[2], f"{attention} attention")
+        by_context = {c: group for (_, a, c), group in groups.items() if a == attention}
+        _draw_residuals(row[0], row[1], by_context, looks)
+        _draw_holdout(row[2], by_context, looks)
+        law_panels.label_row(row[2], f"{attention} attention")
     for axes, label in zip(
         panels[-1],
         ("N (parameters)", "D (tokens)", "Measured loss (nats per token)"),
@@ -55,38 +56,37 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                label=style.tokens(context))
         for context, (colour, mark) in looks.items()
     ]  # fmt: skip
-    laws.legend(figure, handles, "Context (tokens)")
-    laws.note(figure, known.values())
+    law_panels.legend(figure, handles, "Context (tokens)")
+    law_panels.footnote(figure, groups.values())
     return figure
 
 
 def _draw_residuals(left: Axes, right: Axes, groups: dict[int, Group], looks: dict) -> None:
     statuses = {}
     for context, group in groups.items():
-        fitted = loss_surface.of(group, count=laws.COUNT, check=False)
-        statuses[style.tokens(context)] = fitted.status
+        surface = loss_surface.fit_group(group, count=law_panels.COUNT, check=False)
+        statuses[style.tokens(context)] = surface.status
         colour, mark = looks[context]
-        for axes, name in ((left, "params"), (right, "tokens")):
-            if fitted.residuals:
-                at = group.column(name) * 1.04 ** (list(looks).index(context) - len(looks) / 2)
-                axes.plot(
-                    at if name == "params" else group.column(name),
-                    fitted.residuals,
-                    mark,
-                    color=colour,
-                    markersize=3.5,
-                )
-    fine = {status for status in statuses.values() if status in ("fitted", "misfit", "bound")}
-    if not fine:
+        if surface.residuals:
+            # Contexts share the sizes: shifted sideways, their points do not cover each other.
+            shift = 1.04 ** (list(looks).index(context) - len(looks) / 2)
+            for axes, at in (
+                (left, group.column("params") * shift),
+                (right, group.column("tokens")),
+            ):
+                axes.plot(at, surface.residuals, mark, color=colour, markersize=3.5)
+    if {"fitted", "misfit", "bound"} & {*statuses.values()}:
         for axes in (left, right):
-            laws.say_instead(axes, laws.told(statuses, loss_surface.STATUSES, set()))
-    for axes in (left, right) if fine else ():
-        axes.axhspan(-1.96 * STATED.sd, 1.96 * STATED.sd, color="0.85", zorder=0)
-        axes.axhline(0, color="0.5", linewidth=0.8, zorder=1)
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.margins(x=0.1)
-    if fine:
-        laws.say(left, laws.told(statuses, REASONS, {"fitted", "bound"}), 44)
+            axes.axhspan(-1.96 * STATED.sd, 1.96 * STATED.sd, color="0.85", zorder=0)
+            axes.axhline(0, color="0.5", linewidth=0.8, zorder=1)
+            axes.yaxis.set_major_locator(MaxNLocator(5))
+            axes.margins(x=0.1)
+        reasons = law_panels.describe_statuses(statuses, REASONS, {"fitted", "bound"})
+        law_panels.panel_note(left, reasons, 44)
+    else:
+        for axes in (left, right):
+            reasons = law_panels.describe_statuses(statuses, loss_surface.STATUSES, set())
+            law_panels.placeholder(axes, reasons)
     style.count_scale(left)
     right.set_xscale("log")
     low, high = right.get_xlim()
@@ -96,35 +96,37 @@ def _draw_residuals(left: Axes, right: Axes, groups: dict[int, Group], looks: di
     left.set_ylabel("Measured - fitted loss\n(nats per token)")
 
 
-def _draw_foresight(axes: Axes, groups: dict[int, Group], looks: dict) -> None:
-    statuses, drawn = {}, []
+def _draw_holdout(axes: Axes, groups: dict[int, Group], looks: dict) -> None:
+    statuses, n_points = {}, 0
     for context, group in groups.items():
-        found = holdout.of(group, count=laws.COUNT)
-        statuses[style.tokens(context)] = found.status
+        held_out = holdout.fit_group(group, count=law_panels.COUNT)
+        statuses[style.tokens(context)] = held_out.status
         colour, mark = looks[context]
         loss = group.column("loss")
-        for i, value, span in zip(found.left_out, found.predicted, found.intervals, strict=True):
-            low = value if span.low is None else span.low
-            high = value if span.high is None else span.high
+        points_of = zip(held_out.left_out, held_out.predicted, held_out.intervals, strict=True)
+        for i, value, interval in points_of:
+            low = value if interval.low is None else interval.low
+            high = value if interval.high is None else interval.high
             axes.errorbar(
                 loss[i], loss[i] - value, yerr=[[high - value], [value - low]],
                 fmt=mark, color=colour,
-                markerfacecolor=colour if loss[i] in span else "white", markersize=4.5,
+                markerfacecolor=colour if loss[i] in interval else "white", markersize=4.5,
                 elinewidth=0.9,
             )  # fmt: skip
-            drawn.append(i)
-    if not drawn:
-        laws.say_instead(axes, "no prediction: " + holdout.STATUSES["no_surface"])
-    else:
+            n_points += 1
+    if n_points:
         axes.axhline(0, color="0.5", linewidth=0.8, zorder=1)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.yaxis.set_major_locator(MaxNLocator(5))
-        off = [status for status in statuses.values() if status == "missed"]
-        said = f"missed at {len(off)} of {len(statuses)} contexts" if off else "none missed"
-        laws.say(axes, said + _absent(statuses), 44)
-    axes.set_ylabel("Measured - foreseen loss\n(nats per token)")
+        law_panels.panel_note(axes, _summarize(statuses), 44)
+    else:
+        law_panels.placeholder(axes, "no prediction: " + holdout.STATUSES["no_surface"])
+    axes.set_ylabel("Measured - predicted loss\n(nats per token)")
 
 
-def _absent(statuses: dict[str, str]) -> str:
+def _summarize(statuses: dict[str, str]) -> str:
+    n_outside = sum(status == "missed" for status in statuses.values())
     without = [name for name, status in statuses.items() if status == "no_surface"]
-    return f"; none foreseen at {', '.join(without)}" if without else ""
+    outside = f"outside the interval at {n_outside} of {len(statuses)} contexts"
+    text = outside if n_outside else "all within their intervals"
+    return f"{text}; no prediction at {', '.join(without)}" if without else text

@@ -1,7 +1,7 @@
-"""What a training step that fills the device makes of its peak, against model size. The upper row
-is tokens per second, the lower one the share of the device's peak in dense bfloat16 (MFU) by
-counted FLOPs, which is known for GPUs only. A step is forward, backward and optimizer; bars are
-quartiles. A cross stands where memory did not suffice.
+"""Throughput of a training step that fills the device, against model size. Upper row: tokens per
+second. Lower row: model FLOPs utilization (MFU), counted FLOPs per second over the dense bfloat16
+peak of the device, known for GPUs only. A step is the forward pass, backward pass and optimizer
+update; bars are quartiles over repeats. A cross marks a size that ran out of memory.
 """
 
 from duckdb import DuckDBPyConnection
@@ -30,7 +30,7 @@ QUERY = """
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     contexts = sorted(rows.context.unique())
-    columns = {"pace": "Pace (tokens per second)"}
+    columns = {"pace": "Throughput (tokens per second)"}
     if rows.percent.notna().any():
         columns["percent"] = "MFU (%)"
     figure, panels = speed.page(
@@ -45,7 +45,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
             speed.line(axes, line, "params", column, methods[str(method)], look)
         axes.set_title(f"{part.batch.max()} sequences of {style.tokens(context)} tokens")
         style.count_scale(axes)
-        axes.set_xlabel("Parameters (without embeddings)")
+        axes.set_xlabel("N (parameters)")
         speed.log_scale([axes], "")
         axes.set_ylabel(columns[column])
     return figure

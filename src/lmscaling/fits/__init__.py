@@ -1,1 +1,1 @@
-"""Fits: numbers drawn from many runs at once, each with its formula and an honest status."""
+"""Fits over many runs; each has a formula and a status, and no numbers where it has no result."""

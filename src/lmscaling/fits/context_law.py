@@ -1,8 +1,8 @@
-"""The best context to train at, one size after the other.
+"""The best training context of each size.
 
-Short contexts hide what a model could use, long ones leave fewer updates in the same time; in
-between lies the lowest loss. A parabola in ``ln T`` through the points around it gives the optimum,
-if it is bracketed (``parabola``).
+A short context withholds text that the model could use, a long one leaves fewer updates in the same
+time, so the final loss has a minimum. A parabola in ``ln T`` through the points around the lowest
+loss estimates it, if it is bracketed (``parabola``).
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lmscaling.fits import parabola, uncertainty
-from lmscaling.fits.isotime import redrawn
+from lmscaling.fits.isotime import replicate_means
 from lmscaling.fits.parabola import STATUSES, Optimum
 from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import STATED, Noise, Runs
@@ -27,9 +27,10 @@ class Losses:
     context: ArrayLike
     """Tokens."""
     loss: ArrayLike
-    """Nats per token; seeds repeat the context."""
+    """Nats per token; further seeds repeat a context."""
     cell: Iterable | None = None
-    """Labels of the runs that differ in seed only; by default those of one context."""
+    """Label of the cell of each run; runs of a cell differ in their seed only. By default the runs
+    of one context are a cell."""
 
 
 def fit(
@@ -40,14 +41,14 @@ def fit(
     for name, losses in sizes.items():
         context, loss = (np.asarray(v, dtype=float) for v in (losses.context, losses.loss))
         cell = context if losses.cell is None else losses.cell
-        runs = Runs.of(len(loss), range(len(loss)), cell)
-        drawn = redrawn(context[None], loss, runs, noise, count)
-        optima[name], _ = parabola.fit(context, loss, drawn)
+        runs = Runs.from_labels(len(loss), range(len(loss)), cell)
+        replicates = replicate_means(context[None], loss, runs, noise, count)
+        optima[name], _ = parabola.fit(context, loss, replicates)
     return optima
 
 
-def of(points: Group, count: int = uncertainty.REPLICATES) -> Optimum:
-    """The best context of one attention and size at the end of the budget."""
+def fit_group(points: Group, count: int = uncertainty.REPLICATES) -> Optimum:
+    """The best context of one attention and size, from the losses at the end of the budget."""
     last = Group(tuple(point for point in points.points if point.share == 1))
     losses = Losses(last.column("context"), last.column("loss"))
     return fit({"size": losses}, count=count)["size"]

@@ -1,8 +1,8 @@
-"""Where one curve begins to lie below another, or within which bounds it never did.
+"""Crossings of two loss curves, and the range in which none was found.
 
-Two curves of single runs touch by chance wherever they run close. So a point counts for one side
-only if the gap is larger than chance allows, and a crossing lies between two points that count for
-different sides: they bound it, and the gap's own zero between them is its place.
+Noise makes two close curves of single runs cross many times. Only points whose gap exceeds its
+95 % noise band are therefore assigned to a side. A crossing lies between two adjacent such points
+of different sides, which bound it; the zero of the gap between them is its estimate.
 """
 
 from dataclasses import dataclass
@@ -15,61 +15,63 @@ from scipy.stats import norm
 from lmscaling.fits.uncertainty import LEVEL, STATED, Interval, Noise
 
 STATUSES = {
-    "crossed": "the side that is ahead changes",
-    "none": "one side is ahead throughout; no crossing within the bounds",
-    "within_noise": "the gap is nowhere larger than chance allows",
-    "apart": "there is no x at which both are known",
+    "crossed": "the curves cross",
+    "none": "one curve is lower throughout; no crossing in the observed range",
+    "within_noise": "the gap nowhere exceeds the noise",
+    "apart": "the curves share no range of x",
 }
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """One change of sides."""
+    """One crossing."""
 
     at: float
-    """Where the gap is zero, between points in ln x."""
+    """Zero of the gap, interpolated in ln x."""
     interval: Interval
-    """The nearest points at which either side is surely ahead."""
+    """The nearest points on both sides whose gap exceeds the noise."""
     ahead_after: str
-    """``other`` or ``reference``: who has the lower loss beyond."""
+    """The curve with the lower loss after the crossing: ``other`` or ``reference``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crossings:
-    """All changes of sides between two curves."""
+    """All crossings of two curves."""
 
     formula: ClassVar[str] = "gap(x) = loss of other - loss of reference = 0"
-    source: ClassVar[str] = "gaps beyond 1.96 sqrt(2) seed deviations count"
+    source: ClassVar[str] = "gaps beyond 1.96 sqrt(2) standard deviations of a loss"
     status: str
     """A key of ``STATUSES``."""
-    seen: tuple[float, float] | None = None
-    """Smallest and largest x at which both are known: a crossing elsewhere is not excluded."""
+    observed: tuple[float, float] | None = None
+    """Smallest and largest x of both curves; the curves may cross outside of this range."""
     ahead: str | None = None
-    """Who has the lower loss at the largest x that counts; None if none does."""
-    found: tuple[Crossing, ...] = ()
+    """The curve with the lower loss at the largest x with a significant gap, if there is one."""
+    points: tuple[Crossing, ...] = ()
 
 
 def fit(x: ArrayLike, gap: ArrayLike, noise: Noise = STATED) -> Crossings:
-    """Crossings from gaps (nats, other less reference) at ascending positive ``x``."""
+    """Crossings from gaps (nats, other minus reference) at ascending positive ``x``."""
     x, gap = np.asarray(x, dtype=float), np.asarray(gap, dtype=float)
     if not len(x):
         return Crossings(status="apart")
-    chance = norm.isf((1 - LEVEL) / 2) * np.sqrt(2) * noise.sd
-    counts = np.flatnonzero(np.abs(gap) > chance).tolist()
-    seen = (float(x[0]), float(x[-1]))
-    if not len(counts):
-        return Crossings(status="within_noise", seen=seen)
-    lower = ["other" if gap[i] < 0 else "reference" for i in counts]
-    found = tuple(
+    largest_by_chance = norm.isf((1 - LEVEL) / 2) * np.sqrt(2) * noise.sd
+    significant = np.flatnonzero(np.abs(gap) > largest_by_chance).tolist()
+    observed = (float(x[0]), float(x[-1]))
+    if not len(significant):
+        return Crossings(status="within_noise", observed=observed)
+    lower = ["other" if gap[i] < 0 else "reference" for i in significant]
+    pairs = zip(significant, significant[1:], lower, lower[1:], strict=False)
+    points = tuple(
         Crossing(_zero(x, gap, i, j), Interval(float(x[i]), float(x[j])), after)
-        for i, j, before, after in zip(counts, counts[1:], lower, lower[1:], strict=False)
+        for i, j, before, after in pairs
         if before != after
     )
-    return Crossings(status="crossed" if found else "none", seen=seen, ahead=lower[-1], found=found)
+    status = "crossed" if points else "none"
+    return Crossings(status=status, observed=observed, ahead=lower[-1], points=points)
 
 
 def _zero(x: NDArray, gap: NDArray, first: int, last: int) -> float:
-    """The middle one of the zeros between two points of different sign."""
+    """The middle zero of the gap between two points of different sign."""
     signs = np.sign(gap[first : last + 1])
     signs[signs == 0] = signs[0]
     turns = first + np.flatnonzero(np.diff(signs))

@@ -1,8 +1,8 @@
-"""The training loss at the end of one run: a mean of its last updates that spikes do not move.
+"""The final training loss of one run: the mean over its last updates without spikes.
 
 Losses above the band of ``spikes`` (7 robust standard deviations, and 0.05 nats, above the median)
-are left out, the rest is averaged. Neighbours err together, so the error comes from the means of
-blocks and not from single updates (Flyvbjerg and Petersen 1989).
+are excluded. Losses of adjacent updates are correlated, so the standard error is computed from
+block means instead of single updates (Flyvbjerg and Petersen 1989).
 """
 
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike
 from lmscaling.store.spikes import LEAST, SIGMAS
 
 STATUSES = {
-    "settled": "nearly all of the last updates count",
-    "spiking": "more than a tenth of the last updates are spikes or no numbers",
+    "settled": "at most 10 % of the last losses are excluded",
+    "spiking": "more than 10 % of the last losses are spikes or non-finite",
     "too_few": "fewer than 20 losses",
 }
 
 SHARE = 0.01
-"""Of the run, at its end."""
+"""Fraction of the updates of a run that is averaged."""
 BLOCKS = 10
 FEWEST = 2 * BLOCKS
 SPIKING = 0.1
@@ -28,7 +28,7 @@ SPIKING = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class FinalLoss:
-    """The end of one run."""
+    """The final loss of one run."""
 
     formula: ClassVar[str] = "mean of the last 1 % of updates within 7 robust sd of their median"
     source: ClassVar[str] = "Flyvbjerg and Petersen 1989, doi:10.1063/1.457480, for the error"
@@ -37,28 +37,28 @@ class FinalLoss:
     loss: float | None = None
     """Nats per token."""
     error: float | None = None
-    """Standard error of the mean by blocks; says nothing of other seeds."""
+    """Standard error of the mean from block means; it does not include the variance of seeds."""
     used: int = 0
-    """Losses in the mean."""
+    """Number of averaged losses."""
     left_out: int = 0
-    """Spikes, and losses that are no number."""
+    """Number of spikes and non-finite losses."""
 
 
 def fit(train_loss: ArrayLike) -> FinalLoss:
-    """The end of a run from its losses in order, one an update or means over some; NaN is none."""
+    """The final loss from all losses of a run in order; a missing loss is NaN."""
     loss = np.asarray(train_loss, dtype=float)
     return mean(loss[-max(FEWEST, int(SHARE * len(loss))) :])
 
 
 def mean(last_losses: ArrayLike) -> FinalLoss:
-    """The same from the last losses alone, all of which belong to the end."""
+    """The final loss from the losses of the last updates."""
     last = np.asarray(last_losses, dtype=float)
-    known = last[np.isfinite(last)]
-    if len(known) < FEWEST // 2 or len(last) < FEWEST:
+    finite = last[np.isfinite(last)]
+    if len(finite) < FEWEST // 2 or len(last) < FEWEST:
         return FinalLoss(status="too_few")
-    middle = np.median(known)
-    band = max(LEAST, SIGMAS * np.median(np.abs(known - middle)))
-    kept = known[known - middle <= band]
+    median = np.median(finite)
+    band = max(LEAST, SIGMAS * np.median(np.abs(finite - median)))
+    kept = finite[finite - median <= band]
     means = [block.mean() for block in np.array_split(kept, BLOCKS)]
     left_out = len(last) - len(kept)
     return FinalLoss(

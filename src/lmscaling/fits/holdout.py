@@ -1,7 +1,8 @@
-"""Does the surface predict what it has not seen? The largest size is left out and predicted.
+"""Hold-out error of the loss surface: the largest size is excluded from the fit and predicted.
 
-A fit through all points says nothing of sizes beyond; this does, with the one size it can afford to
-lose. The error counts as chance where it lies within the band of the surface and the noise of runs.
+The residuals of a fit through all points do not show how well it extrapolates to larger sizes. An
+error within the interval of the surface, which includes the noise of a run, is attributed to
+chance.
 """
 
 from collections.abc import Iterable
@@ -17,15 +18,15 @@ from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import LEVEL, STATED, Interval, Noise
 
 STATUSES = {
-    "predicted": "every point lies within its interval",
-    "missed": "some point lies outside its interval",
-    "no_surface": "the smaller sizes alone tell no surface",
+    "predicted": "all points within their prediction intervals",
+    "missed": "some points outside their prediction intervals",
+    "no_surface": "the smaller sizes do not determine a surface",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holdout:
-    """The largest size as the smaller ones foresee it."""
+    """Predictions for the largest size from the smaller ones."""
 
     formula: ClassVar[str] = "error = measured - predicted loss, nats"
     source: ClassVar[str] = (
@@ -34,19 +35,21 @@ class Holdout:
     status: str
     """A key of ``STATUSES``."""
     size: float
-    """The ``N`` that was left out."""
+    """The ``N`` that was held out."""
     surface: LossSurface = field(repr=False)
-    """Through the others."""
+    """Fitted to the other sizes."""
     left_out: tuple[int, ...] = ()
-    """Places of its points among all."""
+    """Indices of the held-out points."""
     predicted: tuple[float, ...] = ()
+    """Nats per token."""
     intervals: tuple[Interval, ...] = ()
-    """Of what a run would measure there; all hold together with 95 % confidence."""
+    """Prediction intervals of measured losses, simultaneous at 95 %."""
     errors: tuple[float, ...] = ()
+    """Measured minus predicted losses."""
 
     @property
     def rms(self) -> float | None:
-        """Typical error, nats; None without a prediction."""
+        """Root-mean-square error, nats; None without a prediction."""
         return float(np.sqrt(np.mean(np.square(self.errors)))) if self.errors else None
 
 
@@ -61,7 +64,7 @@ def fit(
     noise: Noise = STATED,
     count: int = uncertainty.REPLICATES,
 ) -> Holdout:
-    """The prediction for the largest ``N``; arguments as for ``loss_surface.fit``."""
+    """Predict the losses of the largest ``N``; arguments as for ``loss_surface.fit``."""
     N, D, loss = (np.asarray(values, dtype=float) for values in (N, D, loss))
     known = N.max() > N
     surface = loss_surface.fit(
@@ -73,13 +76,13 @@ def fit(
         count=count,
         check=False,
     )
-    if not surface.drawn:
+    if not surface.replicates:
         return Holdout(status="no_surface", size=float(N.max()), surface=surface)
     predicted = surface.loss(N[~known], D[~known])
     level = 1 - (1 - LEVEL) / len(predicted)  # Bonferroni
     intervals = surface.band(N[~known], D[~known], level, of_runs=True)
     errors = loss[~known] - predicted
-    inside = all(value in span for value, span in zip(loss[~known], intervals, strict=True))
+    inside = all(value in one for value, one in zip(loss[~known], intervals, strict=True))
     return Holdout(
         status="predicted" if inside else "missed",
         size=float(N.max()),
@@ -91,7 +94,7 @@ def fit(
     )
 
 
-def of(points: Group, count: int = uncertainty.REPLICATES) -> Holdout:
-    """The largest size of an attention at a context, foreseen by the others."""
+def fit_group(points: Group, count: int = uncertainty.REPLICATES) -> Holdout:
+    """The hold-out test of one attention at one context."""
     N, D, loss = (points.column(name) for name in ("params", "tokens", "loss"))
     return fit(N, D, loss, trunk=points.trunks, cell=points.cells, count=count)

@@ -1,9 +1,9 @@
 """The surface ``L(N, D)`` as Hoffmann et al. fitted it: the check of ``loss_surface``.
 
-The Huber loss (delta 1e-3) of ``ln L - LSE(a - alpha ln N, b - beta ln D, e)`` is summed over
-the points and minimized by L-BFGS from a grid of starts; ``A``, ``B``, ``E`` are the exponentials.
-Points far off count by their distance, not its square, so the two fits differ where a few points
-spoil one of them. Source: arXiv:2203.15556, appendix D.2; the sum, the units and the tolerance:
+The Huber loss (delta 1e-3) of ``ln L - LSE(a - alpha ln N, b - beta ln D, e)`` is summed over the
+points and minimized by L-BFGS from a grid of starts; ``A``, ``B``, ``E`` are the exponentials of
+``a``, ``b``, ``e``. Beyond delta the loss is linear in the residual, so a few outliers affect this
+fit less than least squares. Source: arXiv:2203.15556, appendix D.2; sum, units and tolerance:
 Besiroglu et al. 2024, arXiv:2404.10102.
 
 Legend: ``R`` rows (starts, replicates), ``n`` points, ``K = 5`` parameters ``a, b, e, alpha,
@@ -27,7 +27,7 @@ STARTS = tuple(
 )
 """The 4,500 of the paper, in the units of ``N`` and ``D``."""
 DESCENTS = 8
-"""L-BFGS goes down from the lowest so many starts."""
+"""Number of starts, those with the lowest loss, from which L-BFGS descends."""
 OPTIONS = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-14, "gtol": 1e-8}
 
 
@@ -37,7 +37,7 @@ class Surfaces:
 
     theta_RK: NDArray
     cost_R: NDArray
-    """Huber losses in units of delta^2 / 2: 1 is one point off by delta."""
+    """Huber losses in units of delta^2 / 2: a residual of delta adds 1."""
     converged_R: NDArray
 
     def named(self) -> dict[str, NDArray]:
@@ -48,11 +48,11 @@ class Surfaces:
 
 
 def fit(log_N: NDArray, log_D: NDArray, log_L: NDArray) -> Surfaces:
-    """The lowest minimum of one study, ``[1, K]``. Cost: a third of a second for 20 points."""
+    """The lowest minimum for one study, ``[1, K]``. Cost: 0.3 seconds for 20 points."""
     starts = np.array(STARTS, dtype=float)
     cost, _, _ = objective(starts, np.tile(log_L, (len(starts), 1)), log_N, log_D)
-    # Measured from the middle of the points, a and alpha hardly depend on each other, which saves
-    # L-BFGS thousands of steps through a narrow valley.
+    # With centred logarithms a and alpha are nearly uncorrelated, which saves L-BFGS thousands of
+    # steps along a narrow valley.
     shift = np.eye(5)
     shift[0, 3], shift[1, 4] = -log_N.mean(), -log_D.mean()
     x, y = log_N - log_N.mean(), log_D - log_D.mean()
@@ -62,28 +62,21 @@ def fit(log_N: NDArray, log_D: NDArray, log_L: NDArray) -> Surfaces:
         return float(value[0]), gradient[0]
 
     lowest = starts[np.argsort(cost, kind="stable")[:DESCENTS]] @ shift.T
-    found = [minimize(one, s, jac=True, method="L-BFGS-B", options=OPTIONS).x for s in lowest]
-    ended = refit(x, y, np.tile(log_L, (len(found), 1)), np.array(found))
-    best = [int(ended.cost_R.argmin())]
-    theta = ended.theta_RK[best] @ np.linalg.inv(shift).T
-    return Surfaces(theta, ended.cost_R[best], ended.converged_R[best])
+    minima = [minimize(one, s, jac=True, method="L-BFGS-B", options=OPTIONS).x for s in lowest]
+    refined = refit(x, y, np.tile(log_L, (len(minima), 1)), np.array(minima))
+    best = [int(refined.cost_R.argmin())]
+    theta = refined.theta_RK[best] @ np.linalg.inv(shift).T
+    return Surfaces(theta, refined.cost_R[best], refined.converged_R[best])
 
 
 def refit(log_N: NDArray, log_D: NDArray, log_L_Rn: NDArray, start_RK: NDArray) -> Surfaces:
-    """The minima below the starts, by Newton's steps: of replicates, and where L-BFGS ended."""
+    """Minima reached from the starts by Newton steps, for replicates and to refine L-BFGS."""
 
     def rows(theta: NDArray, which: NDArray) -> tuple[NDArray, NDArray, NDArray]:
         return objective(theta, log_L_Rn[which], log_N, log_D)
 
-    found = newton.minimize(rows, start_RK)
-    return Surfaces(found.x_RK, found.cost_R, found.converged_R)
-
-
-def unfinished(theta_K: NDArray, log_N: NDArray, log_D: NDArray, log_L: NDArray) -> float:
-    """What is still to be gained below ``theta_K``, in units of delta^2 / 2: 0 at a minimum, and
-    more than 1 if the optimizer stopped so early that a point's error went by unseen."""
-    cost, _, _ = objective(theta_K[None], log_L[None], log_N, log_D)
-    return float(cost[0] - refit(log_N, log_D, log_L[None], theta_K[None]).cost_R[0])
+    minima = newton.minimize(rows, start_RK)
+    return Surfaces(minima.x_RK, minima.cost_R, minima.converged_R)
 
 
 def values(theta_RK: NDArray, log_N: NDArray, log_D: NDArray) -> NDArray:
@@ -94,7 +87,7 @@ def values(theta_RK: NDArray, log_N: NDArray, log_D: NDArray) -> NDArray:
 def objective(
     theta_RK: NDArray, log_L_Rn: NDArray, log_N: NDArray, log_D: NDArray
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """Summed Huber loss, its gradient, and the Hessian of the reweighted squares above it."""
+    """Summed Huber loss, its gradient, and the Hessian of its iteratively reweighted squares."""
     log_loss, (of_N, of_D, of_E) = _parts(theta_RK, log_N, log_D)
     residual = log_loss - log_L_Rn
     slope = np.stack([of_N, of_D, of_E, -of_N * log_N, -of_D * log_D], axis=2)

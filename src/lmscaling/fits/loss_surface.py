@@ -1,9 +1,9 @@
 """Loss over size and data, ``L(N, D) = E + A / N^alpha + B / D^beta``.
 
-Fitted by variable projection, which needs no lucky start: a search over the two exponents, with
-``E``, ``A``, ``B`` by non-negative least squares inside, weighted by the noise of runs
-(``uncertainty``). The fit of Hoffmann et al. (``log_sum_exp``) stands beside it as a check. Where
-the points cannot tell the parameters, the status says so and there are no numbers.
+Fitted by variable projection, which does not depend on the start: a search over the two exponents,
+with ``E``, ``A`` and ``B`` from non-negative least squares, weighted by the noise of runs
+(``uncertainty``). The fit of Hoffmann et al. (``log_sum_exp``) serves as a check. Points that do
+not determine the parameters give a status and no numbers.
 
 Source: Hoffmann et al. 2022, arXiv:2203.15556, approach 3; exponents of the compute-optimal size
 and data for ``C = 6 N D``: their equation 4.
@@ -16,18 +16,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import chi2
 
-from lmscaling.fits import log_sum_exp, powers, profile, uncertainty
+from lmscaling.fits import log_sum_exp, powers, uncertainty
 from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import LEVEL, STATED, Interval, Noise, Runs
 
 STATUSES = {
-    "fitted": "a single minimum, within the stated noise",
-    "misfit": "points are farther off than their noise; intervals are widened to match",
-    "bound": "a parameter lies at its bound",
-    "not_unique": "the points allow many surfaces",
-    "stopped_early": "the search ran out of steps",
-    "too_few": "fewer than three sizes, three amounts of data or six points",
+    "fitted": "unique minimum, residuals within the noise",
+    "misfit": "residuals exceed the noise; intervals are widened to match",
+    "bound": "a parameter is at its bound",
+    "not_unique": "several surfaces fit the points equally well",
+    "stopped_early": "no convergence within the maximum number of steps",
+    "too_few": "fewer than three sizes, three numbers of tokens or six points",
 }
 
 CONVENTIONS = {
@@ -35,18 +36,21 @@ CONVENTIONS = {
     "total": "all",
     "total_less_positions": "all but learned positions",
 }
-"""What ``N`` may count; exponents differ with it (Pearce and Song 2024, arXiv:2406.12907)."""
+"""Parameters counted in ``N``; the exponents depend on it (Pearce and Song 2024,
+arXiv:2406.12907)."""
 
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "a")
+RISE = float(chi2.ppf(LEVEL, 1))
+"""Chi-squared above the minimum up to which surfaces fit about as well."""
 STARTS = np.array(list(product(np.geomspace(0.04, 2, 9), repeat=2)))
-"""Pairs of exponents at which searches begin."""
+"""Pairs of exponents at which the searches start."""
 APART = 1.1
-"""Ratio of exponents from which two minima are two."""
+"""Ratio of exponents above which two minima are distinct."""
 CHANCE = 0.99
-"""By chance the two fits lie so near in as many studies."""
+"""Level of the interval of the difference between the two fits."""
 CONDITION = 1e6
-"""Beyond this ratio of the best to the least known direction, rounding and curvature decide the
-latter. Studies of 3 x 3 points have some 1e3."""
+"""Largest condition number. Above it, rounding and curvature determine the parameter combination
+with the largest error. Studies of 3 x 3 points have about 1e3."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +61,13 @@ class Check:
     """By ``PARAMETERS``."""
     intervals: dict[str, Interval]
     disagrees: tuple[str, ...]
-    """Parameters in which the two lie farther apart than by chance."""
+    """Parameters in which the two fits differ significantly."""
     converged: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossSurface:
-    """One surface; dictionaries are empty unless the points tell the numbers."""
+    """One surface; its dictionaries are empty if the points do not determine the parameters."""
 
     formula: ClassVar[str] = "L(N, D) = E + A / N^alpha + B / D^beta"
     optimum: ClassVar[str] = "N ~ C^a, D ~ C^(1 - a), a = beta / (alpha + beta), if C = 6 N D"
@@ -71,35 +75,33 @@ class LossSurface:
     status: str
     """A key of ``STATUSES``."""
     convention: str
-    """What ``N`` counts: a key of ``CONVENTIONS``."""
+    """Parameters counted in ``N``: a key of ``CONVENTIONS``."""
     points: int
     values: dict[str, float] = field(default_factory=dict)
     """By ``PARAMETERS``; losses in nats per token."""
     intervals: dict[str, Interval] = field(default_factory=dict)
-    """By the bootstrap over runs."""
-    profiles: dict[str, Interval] = field(default_factory=dict)
-    """By profile likelihood, for comparison; empty at a bound."""
+    """From a bootstrap over runs."""
     noise: Noise = STATED
-    """What the intervals assume."""
+    """The noise that the intervals assume."""
     chi2: float | None = None
-    """Under the noise that is stated, or that seeds show."""
+    """Under the stated noise, or the noise estimated from seeds."""
     degrees: int | None = None
-    """Of freedom: points less five."""
+    """Degrees of freedom: number of points minus five."""
     condition: float | None = None
-    """How many times worse the least known combination of parameters is known than the best."""
+    """Ratio of the largest to the smallest standard error among combinations of parameters."""
     residuals: tuple[float, ...] = ()
-    """Measured less fitted losses, nats, in the order of the points."""
+    """Measured minus fitted losses, nats, in the order of the points."""
     check: Check | None = None
-    """None if it was not asked for."""
-    drawn: dict[str, NDArray] = field(default_factory=dict, repr=False, compare=False)
-    """Parameters of the replicates, for bands around curves."""
+    """None if it was not requested."""
+    replicates: dict[str, NDArray] = field(default_factory=dict, repr=False, compare=False)
+    """Parameters of the replicates, for prediction intervals."""
 
     def __post_init__(self) -> None:
         if self.convention not in CONVENTIONS:
             raise ValueError(f"convention {self.convention!r} is none of {', '.join(CONVENTIONS)}")
 
     def loss(self, N: ArrayLike, D: ArrayLike) -> NDArray:
-        """What the surface says of other sizes and data, nats per token."""
+        """Predicted losses, nats per token."""
         if not self.values:
             raise ValueError(f"a surface of status {self.status!r} has no values")
         return _losses(self.values, np.asarray(N, dtype=float), np.asarray(D, dtype=float))
@@ -107,13 +109,14 @@ class LossSurface:
     def band(
         self, N: ArrayLike, D: ArrayLike, level: float = LEVEL, of_runs: bool = False
     ) -> list[Interval]:
-        """Intervals of the surface at other sizes and data, or of what runs would measure there."""
-        if not self.drawn:
+        """Intervals of the surface; with ``of_runs``, prediction intervals of measured losses."""
+        if not self.replicates:
             raise ValueError(f"a surface of status {self.status!r} has no values")
-        count = len(self.drawn["E"])
-        luck = of_runs * self.noise.sd * np.random.default_rng(1).standard_normal(count)
+        count = len(self.replicates["E"])
+        noise = of_runs * self.noise.sd * np.random.default_rng(1).standard_normal(count)
         places = zip(np.ravel(N), np.ravel(D), strict=True)
-        return [uncertainty.interval(_losses(self.drawn, n, d) + luck, level) for n, d in places]
+        losses = (_losses(self.replicates, n, d) for n, d in places)
+        return [uncertainty.interval(loss + noise, level) for loss in losses]
 
 
 def _losses(v: dict, N: ArrayLike, D: ArrayLike) -> NDArray:
@@ -132,45 +135,46 @@ def fit(
     count: int = uncertainty.REPLICATES,
     check: bool = True,
 ) -> LossSurface:
-    """The surface through points of ``N`` parameters, ``D`` tokens and a loss.
+    """Fit a surface to points of ``N`` parameters, ``D`` tokens and a loss in nats per token.
 
-    ``trunk`` labels the points of one run, ``cell`` those whose runs differ in seed only. Cost: 0.1
-    seconds for 20 points and 1,000 replicates, 0.2 with the check.
+    ``trunk`` labels the points of one run, ``cell`` those of runs that differ in their seed only.
+    Cost: 0.1 seconds for 20 points and 1,000 replicates, 0.2 with the check.
     """
     N, D, loss = (np.asarray(values, dtype=float) for values in (N, D, loss))
     blank = LossSurface(status="too_few", convention=convention, points=len(loss))
     if len(np.unique(N)) < 3 or len(np.unique(D)) < 3 or len(loss) < 6:
         return blank
-    runs = Runs.of(len(loss), trunk, cell)
-    model, found = _search(N, D, loss, runs, noise)
-    seen = runs.noise(loss - model.values(found.g_RJ, found.c_RP)[0], noise)
+    runs = Runs.from_labels(len(loss), trunk, cell)
+    model, minima = search(N, D, loss, runs, noise)
+    estimated = runs.noise(loss - model.values(minima.g_RJ, minima.c_RP)[0], noise)
 
-    _, found = _search(N, D, loss, runs, seen)
+    _, minima = search(N, D, loss, runs, estimated)
 
-    def lowest(noise: Noise) -> float:  # wider noise moves the minimum little
-        return float(_search(N, D, loss, runs, noise, found.g_RJ)[1].chi2_R[0])
+    def lowest(noise: Noise) -> float:  # the minimum hardly moves with the noise
+        return float(search(N, D, loss, runs, noise, minima.g_RJ)[1].chi2_R[0])
 
-    degrees, cost = len(loss) - 5, float(found.chi2_R[0])
-    result = replace(blank, status="fitted", noise=seen, chi2=cost, degrees=degrees)
-    if uncertainty.misfit(cost, seen, degrees):
-        result = replace(result, status="misfit", noise=uncertainty.widen(lowest, seen, degrees))
-    model, found = _search(N, D, loss, runs, result.noise)
-    result = replace(result, condition=(condition := _condition(model, found)))
-    if len(found.g_RJ) > 1 or condition > CONDITION:
+    degrees, cost = len(loss) - 5, float(minima.chi2_R[0])
+    result = replace(blank, status="fitted", noise=estimated, chi2=cost, degrees=degrees)
+    if uncertainty.misfit(cost, estimated, degrees):
+        widened = uncertainty.widen(lowest, estimated, degrees)
+        result = replace(result, status="misfit", noise=widened)
+    model, minima = search(N, D, loss, runs, result.noise)
+    result = replace(result, condition=(condition := _condition(model, minima)))
+    if len(minima.g_RJ) > 1 or condition > CONDITION:
         return replace(result, status="not_unique")
     if check:
-        result = replace(result, check=_check(seen, model, found, loss, runs, count))
-    return _judged(result, model, found, loss, runs, count)
+        result = replace(result, check=_check(estimated, model, minima, loss, runs, count))
+    return _with_intervals(result, model, minima, loss, runs, count)
 
 
-def of(points: Group, convention: str = "non_embedding", **options: Any) -> LossSurface:
-    """The surface of an attention at a context; options as for ``fit``."""
-    N, D = counted(points, convention), points.column("tokens")
-    of_runs = {"trunk": points.trunks, "cell": points.cells}
-    return fit(N, D, points.column("loss"), convention=convention, **of_runs, **options)
+def fit_group(points: Group, convention: str = "non_embedding", **options: Any) -> LossSurface:
+    """The surface of one attention at one context; options as for ``fit``."""
+    N, D = count_parameters(points, convention), points.column("tokens")
+    labels = {"trunk": points.trunks, "cell": points.cells}
+    return fit(N, D, points.column("loss"), convention=convention, **labels, **options)
 
 
-def counted(points: Group, convention: str) -> NDArray:
+def count_parameters(points: Group, convention: str) -> NDArray:
     """``N`` of every point by a key of ``CONVENTIONS``."""
     if convention == "non_embedding":
         return points.column("params")
@@ -178,7 +182,7 @@ def counted(points: Group, convention: str) -> NDArray:
     return points.column("params_total") - positions
 
 
-def _search(
+def search(
     N: NDArray,
     D: NDArray,
     loss: NDArray,
@@ -186,90 +190,79 @@ def _search(
     noise: Noise,
     start_RJ: NDArray = STARTS,
 ) -> tuple[powers.Powers, powers.Fitted]:
-    """The best surface, first, and all others that fit about as well and have other exponents."""
-    model = powers.Powers.of([N, D], runs.whitener(noise))
-    found = powers.fit(model, np.tile(loss, (len(start_RJ), 1)), start_RJ)
-    order = np.argsort(found.chi2_R, kind="stable")
-    good = order[found.chi2_R[order] < found.chi2_R[order[0]] + profile.RISE]
+    """The best surface first, then all others with different exponents that fit about as well."""
+    model = powers.Powers.from_variables([N, D], runs.whitener(noise))
+    minima = powers.fit(model, np.tile(loss, (len(start_RJ), 1)), start_RJ)
+    order = np.argsort(minima.chi2_R, kind="stable")
+    good = order[minima.chi2_R[order] < minima.chi2_R[order[0]] + RISE]
     kept = [good[0]]
     for row in good[1:]:
-        ratios = np.abs(np.log(found.g_RJ[kept] / found.g_RJ[row]))
-        # The exponent of a power without weight says nothing.
-        ratios = np.where(found.used_RP[kept, 1:] & found.used_RP[row, 1:], ratios, 0)
-        if found.converged_R[row] and ratios.max(axis=1).min() > np.log(APART):
+        ratios = np.abs(np.log(minima.g_RJ[kept] / minima.g_RJ[row]))
+        # The exponent of a power with coefficient 0 is undetermined.
+        ratios = np.where(minima.used_RP[kept, 1:] & minima.used_RP[row, 1:], ratios, 0)
+        if minima.converged_R[row] and ratios.max(axis=1).min() > np.log(APART):
             kept.append(row)
-    return model, found.rows(kept)
+    return model, minima.rows(kept)
 
 
-def _condition(model: powers.Powers, found: powers.Fitted) -> float:
-    """Ratio of the extreme singular values of the slopes by ``E, ln A, ln B, alpha, beta``, less
-    those of powers without weight."""
-    used = found.used_RP[0, 1:]
-    theta = np.concatenate([found.c_RP[0, :1], np.full(2, -np.inf), found.g_RJ[0]])
-    theta[1:3][used] = np.log(found.c_RP[0, 1:][used])
+def _condition(model: powers.Powers, minima: powers.Fitted) -> float:
+    """Condition number of the derivatives by ``E, ln A, ln B, alpha, beta``, without those of
+    powers with coefficient 0."""
+    used = minima.used_RP[0, 1:]
+    theta = np.concatenate([minima.c_RP[0, :1], np.full(2, -np.inf), minima.g_RJ[0]])
+    theta[1:3][used] = np.log(minima.c_RP[0, 1:][used])
     blank = np.zeros((1, len(model.whiten_nn)))
-    _, _, hessian = profile.objective(model, blank, theta[None])
+    _, _, hessian = powers.full_objective(model, blank, theta[None])
     keep = np.concatenate([[True], used, used])
     size = np.linalg.eigvalsh(hessian[0][np.ix_(keep, keep)])
     return float(np.sqrt(size[-1] / max(size[0], 1e-30 * size[-1])))
 
 
-def _judged(
+def _with_intervals(
     result: LossSurface,
     model: powers.Powers,
-    found: powers.Fitted,
+    minimum: powers.Fitted,
     loss: NDArray,
     runs: Runs,
     count: int,
 ) -> LossSurface:
-    """The surface with its numbers, intervals and status."""
-    fitted = model.values(found.g_RJ, found.c_RP)[0]
-    drawn = uncertainty.replicates(fitted, loss - fitted, runs, result.noise, count)
-    again = powers.fit(model, drawn, np.repeat(found.g_RJ, count, axis=0))
-    named = _named(model, again)
-    status = "bound" if found.at_bound_R[0] else result.status
+    """The surface with values, bootstrap intervals and final status."""
+    fitted = model.values(minimum.g_RJ, minimum.c_RP)[0]
+    losses = uncertainty.replicates(fitted, loss - fitted, runs, result.noise, count)
+    refitted = powers.fit(model, losses, np.repeat(minimum.g_RJ, count, axis=0))
+    replicates = _by_name(model, refitted)
+    status = "bound" if minimum.at_bound_R[0] else result.status
     return replace(
         result,
-        status=status if found.converged_R[0] else "stopped_early",
-        values={name: float(value[0]) for name, value in _named(model, found).items()},
-        intervals={name: uncertainty.interval(value) for name, value in named.items()},
-        profiles={} if status == "bound" else _profiles(model, found, loss),
+        status=status if minimum.converged_R[0] else "stopped_early",
+        values={name: float(value[0]) for name, value in _by_name(model, minimum).items()},
+        intervals={name: uncertainty.interval(value) for name, value in replicates.items()},
         residuals=tuple(map(float, loss - fitted)),
-        drawn=named,
+        replicates=replicates,
     )
 
 
-def _named(model: powers.Powers, found: powers.Fitted) -> dict[str, NDArray]:
-    """The parameters of each row by ``PARAMETERS``; a power without weight has no exponent."""
-    used = found.used_RP[:, 1:]
-    A, B = np.where(used, np.exp(model.log_coefficients(found.g_RJ, found.c_RP)), 0).T
-    alpha, beta = np.where(used, found.g_RJ, np.nan).T
-    values = (found.c_RP[:, 0], A, B, alpha, beta, beta / (alpha + beta))
+def _by_name(model: powers.Powers, fitted: powers.Fitted) -> dict[str, NDArray]:
+    """The parameters of each row by ``PARAMETERS``; NaN for the exponent of an unused power."""
+    used = fitted.used_RP[:, 1:]
+    A, B = np.where(used, np.exp(model.log_coefficients(fitted.g_RJ, fitted.c_RP)), 0).T
+    alpha, beta = np.where(used, fitted.g_RJ, np.nan).T
+    values = (fitted.c_RP[:, 0], A, B, alpha, beta, beta / (alpha + beta))
     return dict(zip(PARAMETERS, values, strict=True))
-
-
-def _profiles(model: powers.Powers, found: powers.Fitted, loss: NDArray) -> dict[str, Interval]:
-    """Profile intervals under the same noise."""
-    made = {}
-    for name, which in zip(PARAMETERS, (0, 1, 2, 3, 4, "share"), strict=True):
-        ends = profile.interval(model, loss[None], found, which)[0]
-        ends = np.exp(ends) if name in ("A", "B") else ends
-        made[name] = Interval(*(float(end) if np.isfinite(end) else None for end in ends))
-    return made
 
 
 def _check(
     noise: Noise,
     model: powers.Powers,
-    found: powers.Fitted,
+    minimum: powers.Fitted,
     loss: NDArray,
     runs: Runs,
     count: int,
 ) -> Check:
-    """The fit of Hoffmann et al., to the same points and the same replicates.
+    """The fit of Hoffmann et al. to the same points and the same replicates.
 
-    How far the two may lie apart by chance is what they do in replicates (Hausman 1978), whose
-    noise is as wide as most points ask for: a few points far off shall not excuse themselves.
+    Its difference to the other fit is compared with the differences in replicates (Hausman 1978).
+    Their noise is estimated robustly, so that outliers do not increase the accepted difference.
     """
     log_N, log_D = model.log_x_Jn + model.centre_J[:, None]
     other = log_sum_exp.fit(log_N, log_D, np.log(loss))
@@ -278,20 +271,17 @@ def _check(
     noise = replace(
         noise, point_sd=max(STATED.point_sd, np.sqrt(max(typical**2 - noise.seed_sd**2, 0)))
     )
-    drawn = uncertainty.replicates(
-        model.values(found.g_RJ, found.c_RP)[0], residual, runs, noise, count
-    )
+    fitted = model.values(minimum.g_RJ, minimum.c_RP)[0]
+    losses = uncertainty.replicates(fitted, residual, runs, noise, count)
     start = np.repeat(other.theta_RK, count, axis=0)
-    again = log_sum_exp.refit(log_N, log_D, np.log(drawn), start).named()
-    mine = _named(model, powers.fit(model, drawn, np.repeat(found.g_RJ, count, axis=0)))
+    theirs = log_sum_exp.refit(log_N, log_D, np.log(losses), start).named()
+    ours = _by_name(model, powers.fit(model, losses, np.repeat(minimum.g_RJ, count, axis=0)))
     values = {name: float(value[0]) for name, value in other.named().items()}
-    here = _named(model, found)
-    apart = {name: uncertainty.interval(again[name] - mine[name], CHANCE) for name in PARAMETERS}
+    own = {name: float(value[0]) for name, value in _by_name(model, minimum).items()}
+    chance = {n: uncertainty.interval(theirs[n] - ours[n], CHANCE) for n in PARAMETERS}
     return Check(
         values=values,
-        intervals={name: uncertainty.interval(again[name]) for name in PARAMETERS},
-        disagrees=tuple(
-            name for name in PARAMETERS if values[name] - float(here[name][0]) not in apart[name]
-        ),
+        intervals={name: uncertainty.interval(theirs[name]) for name in PARAMETERS},
+        disagrees=tuple(n for n in PARAMETERS if values[n] - own[n] not in chance[n]),
         converged=bool(other.converged_R[0]),
     )

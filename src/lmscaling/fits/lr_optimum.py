@@ -1,9 +1,9 @@
-"""The best learning rate of several that were tried, if they bracket it.
+"""The optimal learning rate, if the tried rates bracket it.
 
-Near its minimum the loss is a parabola in the logarithm of the rate. One through the lowest point
-and its two neighbours gives the optimum; where the lowest point is the smallest or the largest rate
-tried, the optimum lies beyond what is known, and no number is given for it. Rates are ``lr_scale``:
-multiples of the rate that the study gives to the size.
+Near its minimum the loss is a parabola in the logarithm of the rate; the parabola through the
+lowest point and its two neighbours estimates the optimum. If the lowest point is at the smallest or
+the largest rate, the optimum is not bracketed and has no estimate. Rates are given as ``lr_scale``,
+multiples of the rate that the study assigns to the size.
 """
 
 from collections import defaultdict
@@ -20,51 +20,51 @@ QUERY = """
     WHERE status = 'done'
     ORDER BY attention DESC, params, size, context, seed, lr_scale
 """
-"""What is compared: runs that spent their whole budget."""
+"""Last validation losses of the runs that completed their budget."""
 
 STATUSES = {
-    "bracketed": "higher losses on both sides",
-    "edge": "edge: optimum not bracketed",
-    "flat": "flat: three or more rates share the lowest loss",
+    "bracketed": "bracketed",
+    "edge": "not bracketed (lowest at the edge)",
+    "flat": "flat (at least three equal minima)",
     "too_few": "fewer than three rates are done",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class LrOptimum:
-    """The optimum of one attention, size and context; losses are means over seeds."""
+    """The optimal rate of one attention, size and context; losses are means over seeds."""
 
     formula: ClassVar[str] = "loss = a + b (ln lr - ln lr_optimum)^2"
     status: str
-    """A key of ``STATUSES``; all but ``bracketed`` have no optimum."""
+    """A key of ``STATUSES``; only ``bracketed`` has an optimum."""
     scale: float | None = None
-    """The optimum, as a multiple of the study's rate."""
+    """The optimum as a multiple of the study's rate."""
     loss: float | None = None
-    """What the parabola says there, nats per token."""
+    """The parabola at the optimum, nats per token."""
     low: float | None = None
-    """Smallest optimum of one seed. None with one seed, which does not tell its error, and if some
-    seed alone does not bracket its optimum."""
+    """Smallest optimum of a single seed. None if there is one seed, or if a seed does not bracket
+    its optimum."""
     high: float | None = None
-    """Largest optimum of one seed."""
+    """Largest optimum of a single seed."""
     lowest_scale: float | None = None
     """The tried rate with the lowest loss; None if no rate is done."""
     lowest_loss: float | None = None
-    """Its loss."""
+    """The loss at ``lowest_scale``."""
     study_loss: float | None = None
-    """Loss at the study's own rate; None if that was not tried."""
+    """The loss at the study's rate; None if it was not tried."""
 
     @property
     def gain(self) -> float | None:
-        """What the optimum, or else the best rate tried, saves over the study's own rate."""
+        """Loss at the study's rate minus that at the optimum, or at the best tried rate."""
         best = self.lowest_loss if self.loss is None else self.loss
         return None if best is None or self.study_loss is None else self.study_loss - best
 
 
 def fit(scales: ArrayLike, losses: ArrayLike) -> LrOptimum:
-    """The optimum of some rates: ``scales [rates]``, ascending, and ``losses [seeds, rates]``.
+    """The optimum from ``scales [rates]``, ascending, and ``losses [seeds, rates]``.
 
-    A missing loss is NaN. A rate that some seed lacks is left out, lest seeds be compared and not
-    rates.
+    A missing loss is NaN. A rate without a loss for every seed is excluded: the means of different
+    rates would otherwise be taken over different seeds.
     """
     x, y = np.asarray(scales, dtype=float), np.atleast_2d(np.asarray(losses, dtype=float))
     tried = np.isfinite(y).all(axis=0)
@@ -87,7 +87,7 @@ def fit(scales: ArrayLike, losses: ArrayLike) -> LrOptimum:
 
 
 def _vertex(scales: NDArray, loss: NDArray) -> tuple[str, float | None, float | None]:
-    """Status, place and height of the vertex."""
+    """Status, position and height of the vertex."""
     if len(scales) < 3:
         return "too_few", None, None
     lowest = np.flatnonzero(loss == loss.min())
@@ -106,35 +106,35 @@ def _vertex(scales: NDArray, loss: NDArray) -> tuple[str, float | None, float | 
 
 
 def _range(scales: NDArray, losses: NDArray) -> tuple[float, float] | tuple[None, None]:
-    """Smallest and largest optimum of single seeds, if there are several and each has one."""
-    found = [_vertex(scales, loss)[1] for loss in losses]
-    known = [scale for scale in found if scale is not None]
-    return (min(known), max(known)) if len(known) == len(found) > 1 else (None, None)
+    """Smallest and largest optimum of single seeds, if there are several and all have one."""
+    optima = [_vertex(scales, loss)[1] for loss in losses]
+    known = [scale for scale in optima if scale is not None]
+    return (min(known), max(known)) if len(known) == len(optima) > 1 else (None, None)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in seed and learning rate only, and their optimum."""
+    """The optimum of runs that differ in seed and learning rate only."""
 
     attention: str
     size: str
     context: int
     study_lr: float
-    """The study's own rate, ``lr_scale`` 1."""
+    """The study's rate, ``lr_scale`` 1."""
     optimum: LrOptimum
 
 
 def groups(rows: Iterable[tuple]) -> list[Group]:
-    """The groups in the rows of ``QUERY`` in which several rates are done."""
+    """The groups with at least two finished rates, from the rows of ``QUERY``."""
     losses: dict[tuple[str, str, int], dict[tuple[int, float], float]] = defaultdict(dict)
     study_lr: dict[tuple[str, str, int], float] = {}
     for attention, size, context, lr, seed, scale, loss in rows:
         losses[attention, size, context][seed, scale] = loss
         study_lr[attention, size, context] = lr
-    made = []
+    groups = []
     for key, known in losses.items():
         seeds, scales = (sorted(set(values)) for values in zip(*known, strict=True))
         if len(scales) > 1:
             table = [[known.get((seed, scale), np.nan) for scale in scales] for seed in seeds]
-            made.append(Group(*key, study_lr[key], fit(scales, table)))
-    return made
+            groups.append(Group(*key, study_lr[key], fit(scales, table)))
+    return groups

@@ -1,16 +1,16 @@
-"""How much more the reference must spend for the same loss: the compute multiplier of an attention.
+"""The compute multiplier of an attention: how much more the reference spends for the same loss.
 
-``m(L) = x_reference(L) / x_other(L)``, where ``x(L)`` is what a run spends until its loss first is
-``L``: updates, FLOPs or hours. Above 1 the other attention is the better one. It depends on the
-loss, so it is given at several, and it splits into what an update teaches and how long that takes:
+``m(L) = x_reference(L) / x_other(L)``, where ``x(L)`` is the number of updates, FLOPs or hours that
+a run spends until its loss first reaches ``L``. Above 1 the other attention is the better one. The
+multiplier depends on the loss and is therefore given at several losses. In hours it is a product:
 
     hours = updates x speed,    speed = (hours per update)_reference / (hours per update)_other
 
-A curve is smoothed by a running median of 21 points, which spikes do not move, and then by the best
-loss so far, so that every loss is reached once. Between points ln x is linear in the loss; updates,
-FLOPs and hours take the same place between the same points, so the product is exact.
+Curves are smoothed by a running median of 21 points, which is insensitive to spikes, and then by
+the running minimum, so that every loss is reached once. Between points ln x is linear in the loss,
+with the same weights for updates, FLOPs and hours, so the product is exact.
 
-The seed shifts a whole curve: intervals come from draws of one shift for each.
+A seed shifts an entire curve: intervals come from replicates with one shift for each curve.
 """
 
 from collections import defaultdict
@@ -26,9 +26,9 @@ from lmscaling.fits.crossing import Crossings
 from lmscaling.fits.uncertainty import STATED, Interval, Noise
 
 STATUSES = {
-    "compared": "both curves reach the losses of the list",
-    "apart": "no loss is reached by both: nothing to compare",
-    "too_few": "fewer than two points in some curve",
+    "compared": "compared at losses that both curves reach",
+    "apart": "no loss is reached by both curves",
+    "too_few": "fewer than two points in a curve",
 }
 
 QUERY = """
@@ -38,25 +38,26 @@ QUERY = """
     QUALIFY bool_or(attention = 'softmax') OVER pair AND bool_or(attention <> 'softmax') OVER pair
     ORDER BY source, params, size, context, attention DESC, updates
 """
-"""Curves of what is compared with softmax, means over seeds."""
+"""Loss curves of softmax and of the attentions compared with it, means over seeds."""
 
 REFERENCE = "softmax"
 AXES = ("updates", "flops", "hours")
 WINDOW = 21
 LEVELS = 20
 SURE = 2.5
-"""Seed deviations above the end of the higher curve: 0.6 % of seeds are worse than that."""
+"""Distance of the lowest level from the end of the higher curve, in standard deviations of seeds:
+0.6 % of seeds end above it."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The loss of one run as it went, in order."""
+    """The losses of one run, in order."""
 
     updates: ArrayLike
     flops: ArrayLike
     hours: ArrayLike
     loss: ArrayLike
-    """Nats per token; NaN where the run logged none."""
+    """Nats per token; NaN if missing."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ class AtLoss:
     flops: float
     hours: float
     speed: float
-    """Of the updates until then: hours over updates."""
+    """Multiplier in hours divided by that in updates."""
     intervals: dict[str, Interval]
-    """By axis; an end is open where a curve, shifted by its seed, never comes so low."""
+    """By axis; an end is open if a curve, shifted by its seed, does not reach the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +83,9 @@ class Multipliers:
     status: str
     """A key of ``STATUSES``."""
     levels: tuple[AtLoss, ...] = ()
-    """From the highest loss to the lowest that both reach."""
+    """In order of decreasing loss."""
     crossings: dict[str, Crossings] = field(default_factory=dict)
-    """By axis: where the other overtakes or falls behind, or within which bounds it does not."""
+    """By axis: the crossings of the two curves."""
 
 
 def fit(
@@ -95,12 +96,12 @@ def fit(
     count: int = uncertainty.REPLICATES,
     seed: int = 0,
 ) -> Multipliers:
-    """Multipliers at those of some losses that both reach; by default at 20 that the other passes,
-    evenly in ln updates, down to one that both reach with hardly any seed missing it.
+    """Multipliers at the given losses, if both curves reach them.
 
-    For curves that are means over k seeds, ``noise`` is that of one over sqrt(k).
+    By default at 20 losses, evenly spaced in ln(updates) of the other curve; the lowest is one that
+    almost all seeds reach. For means over k seeds pass ``noise`` divided by sqrt(k).
     """
-    one, two = _Envelope.of(reference), _Envelope.of(other)
+    one, two = _Envelope.from_curve(reference), _Envelope.from_curve(other)
     if min(len(one.loss), len(two.loss)) < 2:
         return Multipliers(status="too_few")
     crossings = {axis: _crossings(one, two, i, noise) for i, axis in enumerate(AXES)}
@@ -115,71 +116,71 @@ def fit(
     level = level[(level >= low) & (level <= high)]
     log_m = one.log_x(level) - two.log_x(level)
     shift = noise.seed_sd * np.random.default_rng(seed).standard_normal((2, count, 1))
-    with np.errstate(invalid="ignore"):  # neither comes so low: no number, both ends open
-        drawn = one.log_x(level - shift[0]) - two.log_x(level - shift[1])
-    made = []
+    with np.errstate(invalid="ignore"):  # NaN if neither reaches the loss: both ends are open
+        replicates = one.log_x(level - shift[0]) - two.log_x(level - shift[1])
+    levels = []
     for j, loss in enumerate(level):
         m = dict(zip(AXES, map(float, np.exp(log_m[:, j])), strict=True))
-        ends = {a: _exp(uncertainty.interval(drawn[i, :, j])) for i, a in enumerate(AXES)}
-        made.append(AtLoss(float(loss), **m, speed=m["hours"] / m["updates"], intervals=ends))
-    return Multipliers(status="compared", levels=tuple(made), crossings=crossings)
+        ends = {a: _exp(uncertainty.interval(replicates[i, :, j])) for i, a in enumerate(AXES)}
+        levels.append(AtLoss(float(loss), **m, speed=m["hours"] / m["updates"], intervals=ends))
+    return Multipliers(status="compared", levels=tuple(levels), crossings=crossings)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An attention beside softmax, at one size and context of one source."""
+    """An attention compared with softmax at one size and context of one source."""
 
     source: str
     size: str
     context: int
     attention: str
     axes: tuple[str, ...]
-    """Of ``AXES``, those on which both are known."""
-    found: Multipliers
+    """Those of ``AXES`` that are known for both."""
+    result: Multipliers
 
 
-def pairs(rows: Iterable[tuple], count: int = uncertainty.REPLICATES) -> list[Pair]:
-    """Every comparison that the rows of ``QUERY`` allow, in their order."""
+def compare(rows: Iterable[tuple], count: int = uncertainty.REPLICATES) -> list[Pair]:
+    """Compare every attention in the rows of ``QUERY`` with softmax, in the order of the rows."""
     curves: dict[tuple[str, str, int], dict[str, list[tuple]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for source, size, _, context, attention, *numbers in rows:
         curves[source, size, context][attention].append(tuple(numbers))
-    made = []
+    pairs = []
     for key, known in curves.items():
         table = {name: np.array(part, dtype=float).T for name, part in known.items()}
         reference = table.pop(REFERENCE)
         for attention, other in table.items():
-            axes, found = _compared(reference, other, count)
-            made.append(Pair(*key, attention, axes, found))
-    return made
+            axes, result = _compare(reference, other, count)
+            pairs.append(Pair(*key, attention, axes, result))
+    return pairs
 
 
-def _compared(one: NDArray, two: NDArray, count: int) -> tuple[tuple[str, ...], Multipliers]:
-    """The axes that are known, and the multipliers, of columns of ``QUERY`` from ``seeds`` on."""
-    costed = bool(np.isfinite(one[3]).all() and np.isfinite(two[3]).all())
-    # Means over seeds differ less; the two may have unlike many.
-    shrunk = np.sqrt((1 / one[0, 0] + 1 / two[0, 0]) / 2)
-    noise = replace(STATED, seed_sd=STATED.seed_sd * shrunk, point_sd=STATED.point_sd * shrunk)
+def _compare(one: NDArray, two: NDArray, count: int) -> tuple[tuple[str, ...], Multipliers]:
+    """Known axes and multipliers from the columns of ``QUERY`` after ``attention``."""
+    has_flops = bool(np.isfinite(one[3]).all() and np.isfinite(two[3]).all())
+    # Means over seeds have less noise; the two curves may have different numbers of seeds.
+    factor = np.sqrt((1 / one[0, 0] + 1 / two[0, 0]) / 2)
+    noise = replace(STATED, seed_sd=STATED.seed_sd * factor, point_sd=STATED.point_sd * factor)
     curves = [
-        Curve(updates, flops if costed else updates, hours, loss)
+        Curve(updates, flops if has_flops else updates, hours, loss)
         for _, updates, hours, flops, loss in (one, two)
     ]
-    found = fit(curves[0], curves[1], noise=noise, count=count)
-    return tuple(axis for axis in AXES if costed or axis != "flops"), found
+    result = fit(curves[0], curves[1], noise=noise, count=count)
+    return tuple(axis for axis in AXES if has_flops or axis != "flops"), result
 
 
 @dataclass(frozen=True)
 class _Envelope:
-    """Best losses so far, falling, and the logarithms ``[axis, n]`` of what was spent."""
+    """Running minimum of the loss and logarithms ``[axis, n]`` of what was spent."""
 
     loss: NDArray
     log_spent: NDArray
     log_end: NDArray
-    """``[axis]``: the run may go on after its best loss."""
+    """``[axis]``: end of the run, which may be later than its lowest loss."""
 
     @classmethod
-    def of(cls, curve: Curve) -> "_Envelope":
+    def from_curve(cls, curve: Curve) -> "_Envelope":
         loss = np.asarray(curve.loss, dtype=float)
         known = np.isfinite(loss)
         loss = _running_median(loss[known])
@@ -190,7 +191,7 @@ class _Envelope:
         return cls(loss[new], spent[:, new], spent[:, -1])
 
     def log_x(self, loss: NDArray) -> NDArray:
-        """Logarithms ``[axis, ...]`` of what is spent until a loss; infinite if never reached."""
+        """Logarithms ``[axis, ...]`` of what is spent to reach a loss; infinite if not reached."""
         falling = (-loss).ravel()
         rows = [np.interp(falling, -self.loss, row, right=np.inf) for row in self.log_spent]
         return np.array(rows).reshape(len(rows), *loss.shape)
@@ -200,7 +201,7 @@ class _Envelope:
 
 
 def _running_median(loss: NDArray) -> NDArray:
-    """Median of the 21 points around each; near an end of as many as fit on both sides."""
+    """Median of the 21 points around each point; near an end of the largest symmetric window."""
     half = WINDOW // 2
     smooth = loss.copy()
     for i in range(1, min(half, (len(loss) + 1) // 2)):
@@ -212,7 +213,7 @@ def _running_median(loss: NDArray) -> NDArray:
 
 
 def _crossings(one: _Envelope, two: _Envelope, axis: int, noise: Noise) -> Crossings:
-    """On one axis, over what both curves have spent."""
+    """Crossings on one axis, over the range of both curves."""
     first, second = one.log_spent[axis], two.log_spent[axis]
     start, end = max(first[0], second[0]), min(one.log_end[axis], two.log_end[axis])
     both = np.union1d(np.union1d(first, second), [start, end])

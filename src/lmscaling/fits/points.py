@@ -1,8 +1,8 @@
-"""The points that laws of loss are fitted to: losses at shares of the budget.
+"""The points of all fits of the loss: losses at shares of the budget.
 
-The ends of decayed branches are what a budget is worth and are preferred; points that trunks pass
-at their constant rate stand in only where a fit would have no branch at all. The two are never
-mixed in one fit, nor are the numbers of different people.
+The final loss of a decayed branch is the loss that a budget can reach, so a fit uses branches if
+there are any, and otherwise the losses of trunks at their constant learning rate. One fit never
+mixes the two, nor different sources.
 """
 
 from collections import defaultdict
@@ -26,9 +26,9 @@ class Point(NamedTuple):
 
     source: str
     schedule: str
-    """``decayed`` or ``constant``: how the learning rate came to this point."""
+    """Learning rate up to this point: ``decayed`` or ``constant``."""
     split: str
-    """What the loss was measured on: ``validation`` or ``train``."""
+    """Text of the loss: ``validation`` or ``train``."""
     attention: str
     size: str
     context: int
@@ -37,24 +37,25 @@ class Point(NamedTuple):
     params: int
     params_total: int
     params_positions: int
-    """Learned positions, which ``params_total`` counts."""
+    """Parameters of learned positions, part of ``params_total``."""
     unit: str
-    """What budgets count: ``hours``, else ``updates``."""
+    """Unit of budgets: ``hours`` or ``updates``."""
     share: float
+    """Fraction of the run's budget."""
     budget: float
-    """The share of it, in its unit."""
+    """This fraction in ``unit``."""
     updates: float
     tokens: float
     hours: float
     spent: float
-    """What the point took of ``unit``."""
+    """Actual cost up to this point, in ``unit``."""
     flops: float | None
     loss: float
     """Nats per token."""
 
     @property
     def cell(self) -> tuple[str, str, int]:
-        """What runs have in common that differ in seed only."""
+        """Label that runs share if they differ in their seed only."""
         return self.attention, self.size, self.context
 
 
@@ -77,16 +78,16 @@ class Group:
         return self.points[0].unit
 
     @property
-    def of(self) -> str:
-        """What its points are, in words."""
+    def description(self) -> str:
+        """Which losses were fitted, for tables and figures."""
         kind = {"validation": "validation", "train": "training"}[self.points[0].split]
         if self.schedule == "decayed":
-            return f"ends of decayed runs, {kind} loss"
-        less = "" if self.source == "published" else "no branch is done: "
-        return f"{less}trunks at a constant rate, {kind} loss"
+            return f"final {kind} loss of decayed branches"
+        reason = "" if self.source == "published" else " (no finished branches)"
+        return f"{kind} loss of trunks at a constant learning rate{reason}"
 
     def column(self, name: str) -> NDArray:
-        """One number of every point."""
+        """One field of every point."""
         return np.array([getattr(point, name) for point in self.points], dtype=float)
 
     @property
@@ -98,23 +99,23 @@ class Group:
         return [point.cell for point in self.points]
 
     def split(self, by: str) -> dict:
-        """Its points by one of their columns, in the order of appearance."""
+        """The points by one of their fields, in the order of appearance."""
         return {key[0]: group for key, group in _split(self.points, (by,)).items()}
 
 
 def read(rows: Iterable[tuple]) -> list[Point]:
-    """Rows of ``QUERY`` or of a figure's data."""
+    """Points from rows of ``QUERY`` or of the data of a figure."""
     return [Point(*row) for row in rows]
 
 
 def groups(points: Iterable[Point], *by: str) -> dict[tuple, Group]:
-    """The points of each source that agree in some columns, in the order of appearance; keys are
-    the source and the columns. Where any is decayed, only those are kept."""
-    made = {}
+    """Points by source and the fields ``by``, in the order of appearance; keys have the same order.
+    A group with decayed points keeps only those."""
+    groups = {}
     for key, group in _split(points, ("source", *by)).items():
         decayed = tuple(point for point in group.points if point.schedule == "decayed")
-        made[key] = Group(decayed) if decayed else group
-    return made
+        groups[key] = Group(decayed) if decayed else group
+    return groups
 
 
 def _split(points: Iterable[Point], by: tuple[str, ...]) -> dict[tuple, Group]:

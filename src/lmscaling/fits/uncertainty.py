@@ -1,11 +1,11 @@
-"""How sure a fit is: replicates of what was measured, and intervals from them.
+"""Bootstrap of runs: replicates of measured losses, and intervals from them.
 
-What varies from run to run is the seed: order of weights, of sums, of luck. So the unit is the run,
-never the point of a curve, whose neighbours err together: a run's noise is one draw, shared by its
-trunk and all branches, beside a small part of each point's own. Where a cell was trained with
-several seeds, these deviations are drawn again within the cell; elsewhere they are drawn from a
-normal distribution whose deviation is stated, or pooled from the cells that have seeds. Whole cells
-are never resampled: each corner of a 4 x 5 grid is needed, and a third of such fits degenerate.
+Losses vary from run to run with the seed, and the points of one run are correlated. The noise of a
+run is therefore one draw, shared by its trunk and all branches, plus a small independent part for
+each point. In a cell with several seeds the draws are resampled from the deviations of these seeds;
+in other cells they are normal with a stated standard deviation, or one pooled from the cells with
+several seeds. Cells are not resampled: without a corner of a 4 x 5 grid a third of the fits would
+be degenerate.
 
 Legend: ``R`` replicates, ``n`` points.
 """
@@ -21,25 +21,26 @@ LEVEL = 0.95
 REPLICATES = 1000
 MISFIT = 0.01
 BISECTIONS = 10
-"""Of a factor 4: the deviation is then known to a thousandth."""
+"""Halvings of a factor of 4: the standard deviation is then known to 0.1 %."""
 FEWEST_DEGREES = 3
-"""With fewer degrees of freedom seeds say less of their deviation than the stated one does."""
+"""With fewer degrees of freedom the stated standard deviation is more reliable than that of the
+seeds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """What a loss would differ by if it were measured again, nats."""
+    """Standard deviations of repeated measurements of a loss, nats."""
 
     seed_sd: float = 0.002
     """Shared by all points of a run. GPT-2 124M: 0.0019 over 80 seeds (modded-nanogpt)."""
     point_sd: float = 0.0005
-    """Of each point alone: the text it was evaluated on, the place where a branch left."""
+    """Independent for each point, such as the effect of the validation text."""
     degrees: int | None = None
-    """Of freedom behind ``seed_sd``, where seeds told it; None if it is stated."""
+    """Degrees of freedom of an estimated ``seed_sd``; None for the stated one."""
 
     @property
     def sd(self) -> float:
-        """Of one loss."""
+        """Standard deviation of a single loss."""
         return float(np.hypot(self.seed_sd, self.point_sd))
 
 
@@ -48,7 +49,7 @@ STATED = Noise()
 
 @dataclass(frozen=True)
 class Interval:
-    """Where a number lies with 95 % confidence; None where that end is open."""
+    """A confidence interval, 95 % unless stated otherwise; an open end is None."""
 
     low: float | None
     high: float | None
@@ -64,16 +65,18 @@ class Interval:
 
 @dataclass(frozen=True)
 class Runs:
-    """Which points belong together, as numbers from 0."""
+    """The run of each point and the cell of each run, numbered from 0."""
 
     trunk_n: NDArray[np.intp]
-    """The run of each point: a trunk with its branches is one."""
+    """The run of each point; a trunk and its branches are one run."""
     cell_t: NDArray[np.intp]
-    """The cell of each run: runs of one cell differ in seed alone."""
+    """The cell of each run; runs of a cell differ in their seed only."""
 
     @classmethod
-    def of(cls, points: int, trunk: Iterable | None = None, cell: Iterable | None = None) -> "Runs":
-        """From any labels; without them every point is a run, and every run a cell."""
+    def from_labels(
+        cls, points: int, trunk: Iterable | None = None, cell: Iterable | None = None
+    ) -> "Runs":
+        """From labels of any type; by default every point is a run and every run a cell."""
         trunk_n = codes(range(points) if trunk is None else trunk)
         cell_n = trunk_n if cell is None else codes(cell)
         if not len(trunk_n) == len(cell_n) == points:
@@ -82,21 +85,21 @@ class Runs:
         return cls(trunk_n, codes(cell_n[first]))
 
     def whitener(self, noise: Noise) -> NDArray:
-        """``[n, n]``: makes residuals independent with variance 1."""
+        """``[n, n]``: transforms residuals into independent ones of variance 1."""
         together = self.trunk_n[:, None] == self.trunk_n
         covariance = noise.seed_sd**2 * together + noise.point_sd**2 * np.eye(len(together))
         return np.linalg.inv(np.linalg.cholesky(covariance))
 
     def deviations(self, residual_n: NDArray) -> NDArray:
-        """Mean residual of each run less that of its cell, widened by sqrt(k / (k - 1)) for k
-        seeds, since the cell's mean is known from them; 0 where there is one seed."""
+        """Mean residual of each run minus that of its cell, times sqrt(k / (k - 1)) for k seeds,
+        because the mean of the cell is estimated from them; 0 for a single seed."""
         mean = np.bincount(self.trunk_n, residual_n) / np.bincount(self.trunk_n)
         seeds = np.bincount(self.cell_t)
         deviation = mean - (np.bincount(self.cell_t, mean) / seeds)[self.cell_t]
         return deviation * np.sqrt(seeds / np.maximum(seeds - 1, 1))[self.cell_t]
 
     def noise(self, residual_n: NDArray, stated: Noise = STATED) -> Noise:
-        """The noise that seeds show, pooled over cells; the stated one where they are too few."""
+        """The noise estimated from seeds, pooled over cells; the stated one with too few seeds."""
         seeds = np.bincount(self.cell_t)
         degrees = int((seeds - 1).sum())
         if degrees < FEWEST_DEGREES:
@@ -107,7 +110,7 @@ class Runs:
 
 
 def codes(labels: Iterable) -> NDArray[np.intp]:
-    """Numbers from 0 for labels, in order of appearance."""
+    """Number the labels from 0 in order of appearance."""
     known: dict = {}
     return np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.intp)
 
@@ -120,7 +123,7 @@ def replicates(
     count: int = REPLICATES,
     seed: int = 0,
 ) -> NDArray:
-    """``[R, n]`` losses as another study might have measured them, if the fit were the truth."""
+    """``[R, n]`` simulated losses of ``count`` repeated studies, if the fit is the truth."""
     fitted, residual = np.asarray(fitted_n, dtype=float), np.asarray(residual_n, dtype=float)
     rng = np.random.default_rng(seed)
     drawn_Rt = noise.seed_sd * rng.standard_normal((count, len(runs.cell_t)))
@@ -128,24 +131,24 @@ def replicates(
     for cell in np.flatnonzero(np.bincount(runs.cell_t) > 1):
         members = np.flatnonzero(runs.cell_t == cell)
         drawn_Rt[:, members] = deviation[rng.choice(members, (count, len(members)))]
-    if noise.degrees is not None:  # deviations of few seeds are themselves uncertain
+    if noise.degrees is not None:  # a standard deviation from few seeds is itself uncertain
         drawn_Rt *= np.sqrt(noise.degrees / rng.chisquare(noise.degrees, (count, 1)))
     own_Rn = noise.point_sd * rng.standard_normal((count, len(fitted)))
     return fitted + drawn_Rt[:, runs.trunk_n] + own_Rn
 
 
 def misfit(chi_squared: float, noise: Noise, degrees: int) -> bool:
-    """Whether it is larger than in 99 of 100 studies whose form is right; where seeds told the
-    noise, by the F distribution."""
+    """Whether chi-squared is larger than in 99 % of studies for which the form is correct; by the F
+    distribution if the noise is estimated."""
     if noise.degrees is None:
         return bool(chi2.sf(chi_squared, degrees) < MISFIT)
     return bool(f.sf(chi_squared / degrees, degrees, noise.degrees) < MISFIT)
 
 
 def widen(chi2_under: Callable[[Noise], float], noise: Noise, degrees: int) -> Noise:
-    """Noise under which a law fits: the part of each point grows until chi-squared is what its
-    degrees of freedom expect (Mandel and Paule 1970). What a form cannot follow differs from point
-    to point; it is no seed, which would shift whole runs."""
+    """Increase the independent noise of points until chi-squared equals its degrees of freedom
+    (Mandel and Paule 1970). An incorrect form causes residuals that differ from point to point,
+    unlike a seed, which shifts all points of a run."""
     low = high = noise.point_sd
     while chi2_under(replace(noise, point_sd=high)) > degrees:
         low, high = high, 4 * high
@@ -156,12 +159,12 @@ def widen(chi2_under: Callable[[Noise], float], noise: Noise, degrees: int) -> N
     return replace(noise, point_sd=high)
 
 
-def interval(drawn_R: ArrayLike, level: float = LEVEL) -> Interval:
-    """The percentile interval of replicates, of which some may be infinite. One that is no number
-    counts as infinite to both sides, since nobody knows where it belongs."""
-    drawn = np.asarray(drawn_R, dtype=float)
-    unknown = np.isnan(drawn)
-    tail = (1 - level) / 2 * (len(drawn) - 1)
-    low = np.sort(np.where(unknown, -np.inf, drawn))[int(np.floor(tail))]
-    high = np.sort(np.where(unknown, np.inf, drawn))[int(np.ceil(len(drawn) - 1 - tail))]
+def interval(values_R: ArrayLike, level: float = LEVEL) -> Interval:
+    """The percentile interval of replicates, which may be infinite. NaN counts as minus infinity
+    for the lower end and as infinity for the upper end."""
+    values = np.asarray(values_R, dtype=float)
+    unknown = np.isnan(values)
+    tail = (1 - level) / 2 * (len(values) - 1)
+    low = np.sort(np.where(unknown, -np.inf, values))[int(np.floor(tail))]
+    high = np.sort(np.where(unknown, np.inf, values))[int(np.ceil(len(values) - 1 - tail))]
     return Interval(*(float(end) if np.isfinite(end) else None for end in (low, high)))

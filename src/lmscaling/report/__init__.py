@@ -1,7 +1,7 @@
-"""One page about a study: its figures and tables in sections, each with the query behind it.
+"""The report: one page with all figures and tables of a study, each with its query.
 
-The page holds everything it shows, so it can be mailed and opened without a network, and it has no
-script.
+The page is a single file without scripts or external resources, so it can be mailed and read
+offline.
 """
 
 import base64
@@ -17,59 +17,68 @@ from typing import Any
 import jinja2
 from duckdb import DuckDBPyConnection
 
-from lmscaling import claims, figures, registry
+from lmscaling import figures, registry
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.files import write_text
-from lmscaling.formatting import SECTIONS, Table
-from lmscaling.report import cells, crossings, laws, losses, question, rates
-from lmscaling.report import provenance as made
-from lmscaling.store import build as store
+from lmscaling.report import (
+    cells,
+    comparisons,
+    laws,
+    losses,
+    provenance,
+    question,
+    rates,
+    speed_crossings,
+    verdicts,
+)
+from lmscaling.report.table import SECTIONS, Table
 from lmscaling.store import published
+from lmscaling.store.build import connect
 
 TABLES: tuple[Callable[[DuckDBPyConnection], list[Table]], ...] = (
     question.tables,
     cells.tables,
     losses.tables,
     rates.tables,
-    crossings.tables,
+    speed_crossings.tables,
     laws.tables,
-    lambda db: [claims.table(db)],
-    made.tables,
+    comparisons.tables,
+    verdicts.tables,
+    provenance.tables,
 )
-"""Who makes tables. Each table names its section; within one they stand in this order."""
+"""Sources of tables, in the order of the tables within a section."""
 
 LONG = 24
-"""Rows from which on a table is folded."""
+"""Tables with more rows are folded."""
 
 
 def write(study: Path) -> Path:
     """Write ``results/<study>/report.html`` from the study's record, store and figures.
 
-    In ``results/published/`` there is no record, and the page has nothing about cells.
+    ``results/published/`` has no record, and its page has no cells.
 
     Returns:
         The path of the page.
 
     Raises:
-        UserError: The record, the exports or a figure are not there.
+        UserError: The record, the exports of the store or a figure are missing.
     """
     alone = published.is_folder(study)
     record = None if alone else study_file.read_record(study / "study.json")
-    drawn = study / "figures"
-    names = [n for n in registry.figures() if not alone or (drawn / f"{n}.svg").is_file()]
-    with store.connect(study / "store") as db:
-        folder = str(study).replace("'", "''")
-        db.execute(f"SET file_search_path = '{folder}'")  # a query names plan.json alone
-        shown = _figures(drawn, names)
-        tables = [table for make in TABLES for table in make(db)] + made.planned(
-            study / "plan.json"
-        )
+    folder = study / "figures"
+    names = [n for n in registry.figures() if not alone or (folder / f"{n}.svg").is_file()]
+    with connect(study / "store") as db:
+        search_path = str(study).replace("'", "''")
+        db.execute(f"SET file_search_path = '{search_path}'")  # the plan's query reads plan.json
+        shown = _figures(folder, names)
+        tables = [table for tables_of in TABLES for table in tables_of(db)]
+        tables += provenance.plan_tables(study / "plan.json")
         text = _template().render(
             title=f"{record.grid.study.study}: scaling study" if record else "Published numbers",
-            words=question.words(db, record.grid.study if record else None),
+            paragraphs=question.paragraphs(db, record.grid.study if record else None),
             sections=_sections(shown, [_table(db, t) for t in tables if t.rows]),
-            here=f"lmscaling {version('lmscaling')}, duckdb {version('duckdb')}, "
+            versions=f"lmscaling {version('lmscaling')}, duckdb {version('duckdb')}, "
             f"seaborn {version('seaborn')}, Python {platform.python_version()}",
             commands=record.command if record else f"python -m lmscaling figures {study}",
         )
@@ -85,36 +94,36 @@ def _template() -> jinja2.Template:
 
 
 def _sections(shown: list[dict[str, Any]], tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What stands in each section, in the order of ``SECTIONS``; empty ones are left out."""
-    made = []
+    """Figures and tables by section in the order of ``SECTIONS``, without empty sections."""
+    sections = []
     for name, heading in SECTIONS.items():
-        here = [figure for figure in shown if figure["section"] == name]
-        below = [table for table in tables if table["section"] == name]
-        # The question has its words, and the last section what made the page.
-        if here or below or name in ("question", "audit"):
-            made.append(
-                {"name": name, "heading": heading, "groups": _groups(here), "tables": below}
-            )
-    return made
+        own_figures = [figure for figure in shown if figure["section"] == name]
+        own_tables = [table for table in tables if table["section"] == name]
+        # The first section always has paragraphs, the last one the commands.
+        if own_figures or own_tables or name in ("question", "audit"):
+            groups = _groups(own_figures)
+            section = {"name": name, "heading": heading, "groups": groups, "tables": own_tables}
+            sections.append(section)
+    return sections
 
 
 def _groups(shown: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Figures one by one, and those of one switch together."""
+    """Single figures, and the figures of each switch as one group."""
     pairs = groupby(shown, lambda figure: figure["switch"] or figure["name"])
     return [list(group) for _, group in pairs]
 
 
-def _figures(drawn: Path, names: list[str]) -> list[dict[str, Any]]:
-    """Those of the figures that have something to say."""
+def _figures(folder: Path, names: list[str]) -> list[dict[str, Any]]:
+    """The figures that have data."""
     for name in names:
         for kind in ("svg", "csv"):
-            path = drawn / f"{name}.{kind}"
+            path = folder / f"{name}.{kind}"
             if not path.is_file():
                 raise UserError(f"figure {path} does not exist; run snakemake figures to draw it")
-    return [_figure(name, drawn) for name in names if not figures.says_nothing(name, drawn)]
+    return [_figure(name, folder) for name in names if not figures.is_empty(name, folder)]
 
 
-def _figure(name: str, drawn: Path) -> dict[str, Any]:
+def _figure(name: str, folder: Path) -> dict[str, Any]:
     module, caption = figures.load(name), figures.caption(name)
     group, label = getattr(module, "SWITCH", ("", ""))
     return {
@@ -123,15 +132,15 @@ def _figure(name: str, drawn: Path) -> dict[str, Any]:
         "title": caption.title,
         "text": caption.text,
         "query": dedent(module.QUERY).strip(),
-        "n_rows": figures.n_rows(name, drawn),
-        "svg": base64.b64encode((drawn / f"{name}.svg").read_bytes()).decode(),
+        "n_rows": figures.n_rows(name, folder),
+        "svg": base64.b64encode((folder / f"{name}.svg").read_bytes()).decode(),
         "switch": group,
         "label": label,
     }
 
 
 def _table(db: DuckDBPyConnection, table: Table) -> dict[str, Any]:
-    """A table with its query as it is printed, and how many rows that has."""
+    """A table for the template, with its query and the number of rows of that query."""
     query = dedent(table.query).strip()
     status = table.head.index("status") if "status" in table.head else None
     return {

@@ -1,12 +1,11 @@
-"""Tables of the runs: every cell, decayed endpoints, and what was found broken."""
+"""Tables of the runs: cells, decayed branches, and damaged logs."""
 
 import math
 from typing import Any
 
 import duckdb
 
-from lmscaling.formatting import Table
-from lmscaling.report import queries
+from lmscaling.report.table import Table, format_row, query_rows
 
 CELLS = """
     SELECT s.name, s.status, s.params, s.updates, s.tokens, s.train_seconds / 3600 AS hours,
@@ -29,11 +28,11 @@ SPIKED = {"spikes_per_10000_updates": ".3g", "highest_spike": ".2f", "median_rec
 SPIKED_HEAD = ("spikes per 10,000 updates", "highest spike (nats)", "median recovery (updates)")
 
 SPIKE = (
-    "A spike is an update whose training loss lies more than 7 robust standard deviations, and "
-    "more than 0.05 nats, above the median of the 128 updates before it; its height is counted "
-    "from that median. An upset begins with a spike and is over with the first of 8 updates in a "
-    "row that are none above the median before it; recovery is how many updates that took. Spikes "
-    "are counted, never clipped."
+    "A spike is an update whose training loss exceeds the median of the preceding 128 updates by "
+    "more than 7 robust standard deviations and more than 0.05 nats; its height is measured from "
+    "that median. The loss has recovered at the first of 8 consecutive updates that do not exceed "
+    "the median before the spike; recovery is the number of updates until then. Spikes are "
+    "counted, never clipped."
 )
 
 ENDPOINTS = """
@@ -50,15 +49,15 @@ ENDPOINT_FORMS = {
 
 BROKEN = """
     FROM (
-        SELECT 'training losses that are no number' AS what,
+        SELECT 'non-finite training losses' AS what,
             sum(nonfinite_losses)::BIGINT AS number, count(*) FILTER (nonfinite_losses > 0) AS runs
         FROM stability JOIN status USING (run)
         UNION ALL
-        SELECT 'damaged lines of logs, left out', sum(damaged_lines)::BIGINT,
+        SELECT 'damaged log lines, excluded', sum(damaged_lines)::BIGINT,
             count(*) FILTER (damaged_lines > 0)
         FROM runs
         UNION ALL
-        SELECT 'rows that a later attempt trained again, kept but not shown',
+        SELECT 'updates repeated by a later attempt, excluded',
             sum(superseded_rows)::BIGINT, count(*) FILTER (superseded_rows > 0)
         FROM runs
     )
@@ -67,12 +66,12 @@ BROKEN = """
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """Cells, endpoints, and what was found broken."""
-    return [_cells(db), _endpoints(db), _broken(db)]
+    """Cells, decayed branches, and damaged logs."""
+    return [_cells(db), _endpoints(db), _damage(db)]
 
 
 def _cells(db: duckdb.DuckDBPyConnection) -> Table:
-    rows = queries.rows(db, CELLS)
+    rows = query_rows(db, CELLS)
     spiked = any(row["spikes"] for row in rows)
     forms = FORMS | (SPIKED if spiked else {}) | {"note": ""}
     val_tokens = rows[0]["val_tokens"] if rows else 0
@@ -80,18 +79,18 @@ def _cells(db: duckdb.DuckDBPyConnection) -> Table:
         name="cells",
         section="grid",
         title="Cells",
-        note="N counts parameters without embeddings; tokens and updates are those of training; "
-        f"hours are productive time; the loss is that on {val_tokens:,} validation tokens."
+        note="N counts parameters without embeddings; updates and tokens are those of training; "
+        f"hours are productive time; the loss is measured on {val_tokens:,} validation tokens."
         + (f" {SPIKE}" if spiked else ""),
         query=CELLS,
         head=(*HEAD, *(SPIKED_HEAD if spiked else ()), "note"),
-        rows=tuple(queries.shown(_plain(row), forms) for row in rows),
+        rows=tuple(format_row(_simplified(row), forms) for row in rows),
         text=frozenset({0, 1, len(forms) - 1}),
     )
 
 
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """One attempt is the rule and needs no number."""
+def _simplified(row: dict[str, Any]) -> dict[str, Any]:
+    """A single attempt is left out, and a missing recovery moves to the note."""
     recovery = row["median_recovery"]
     never = recovery is not None and math.isinf(recovery)
     return row | {
@@ -106,25 +105,27 @@ def _endpoints(db: duckdb.DuckDBPyConnection) -> Table:
     return Table(
         name="endpoints",
         section="learning",
-        title="Decayed endpoints",
-        note="A branch leaves its trunk and ends, with its learning rate fallen to zero, at the "
-        "share of the budget that its name gives behind b. Its numbers count the whole trajectory, "
-        "trunk part included; the trunk's loss is that of its validation nearest in time.",
+        title="Decayed branches",
+        note="A branch starts from a checkpoint of its trunk, decays the learning rate to zero and "
+        "ends at the share of the budget given after b in its name. Updates, tokens, hours and "
+        "FLOPs include the trunk up to the branch point. The loss of the trunk is its validation "
+        "loss nearest in time to the end of the branch; the gain is the difference.",
         query=ENDPOINTS,
         head=("branch", "N", "updates", "tokens", "hours", "FLOPs",
-              "validation loss (nats per token)", "trunk's, then", "gain"),
-        rows=tuple(queries.shown(row, ENDPOINT_FORMS) for row in queries.rows(db, ENDPOINTS)),
+              "validation loss (nats per token)", "loss of trunk (nats per token)",
+              "gain (nats per token)"),
+        rows=tuple(format_row(row, ENDPOINT_FORMS) for row in query_rows(db, ENDPOINTS)),
     )  # fmt: skip
 
 
-def _broken(db: duckdb.DuckDBPyConnection) -> Table:
+def _damage(db: duckdb.DuckDBPyConnection) -> Table:
     forms = {"what": "", "number": ",", "runs": ","}
     return Table(
         name="broken",
         section="audit",
-        title="What was found broken",
-        note="Counted over all runs whose logs are here.",
+        title="Damaged logs and non-finite losses",
+        note="Counts over all runs whose logs are in the results folder.",
         query=BROKEN,
-        head=("what", "number", "runs"),
-        rows=tuple(queries.shown(row, forms) for row in queries.rows(db, BROKEN)),
+        head=("finding", "count", "runs"),
+        rows=tuple(format_row(row, forms) for row in query_rows(db, BROKEN)),
     )

@@ -1,4 +1,4 @@
-"""The loss at the end of every run, with what is known of its error."""
+"""Final losses of all runs with their standard errors."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -8,11 +8,10 @@ import duckdb
 import numpy as np
 
 from lmscaling.fits import final_loss
-from lmscaling.formatting import Table
-from lmscaling.report import queries
+from lmscaling.report.table import Table, query_rows
 
-# As final_loss has it: the last percent of a run, and 20 updates at least. Losses of published runs
-# are thinned means here, and their ends are already averaged.
+# The rule of final_loss: the last 1 % of a run, at least 20 updates. The final losses of published
+# runs are already means over their last updates.
 LOSSES = """
     WITH lengths AS (
         SELECT run, max("update") AS length
@@ -29,17 +28,16 @@ LOSSES = """
 """
 
 NOTE = (
-    "Losses of training are means of the last percent of updates, spikes left out. Behind ± stands "
-    "one standard error: with several seeds, that of their mean; with one, that of its last "
-    "training losses by ten blocks, which says nothing of other seeds. Where several learning "
-    "rates were tried, the best counts. Published losses are those of training, given without an "
-    "error."
+    "Training losses are means over the last 1 % of updates, spikes excluded. ± is one standard "
+    "error: with several seeds, that of their mean; with a single seed, that of its mean over the "
+    "last updates from ten blocks, which excludes the variance of seeds. If several learning rates "
+    "were tried, the best one is shown. Published runs have training losses without errors."
 )
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """Final losses by attention, size and context, seeds in one row."""
-    groups = groupby(queries.rows(db, LOSSES), _key)
+    """Final losses by attention, size and context, all seeds in one row."""
+    groups = groupby(query_rows(db, LOSSES), _key)
     return [
         Table(
             name="final_losses",
@@ -49,7 +47,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             query=LOSSES,
             head=("attention", "size", "context (tokens)", "source", "runs",
                   "validation loss (nats per token)", "training loss (nats per token)",
-                  "error from"),
+                  "error from, remarks"),
             rows=tuple(_row(key, list(runs)) for key, runs in groups),
             text=frozenset({0, 1, 3, 7}),
         )
@@ -62,27 +60,27 @@ def _key(row: dict[str, Any]) -> tuple[str, str, str, int]:
 
 def _row(key: tuple[str, str, str, int], runs: list[dict[str, Any]]) -> tuple[str, ...]:
     source, attention, size, context = key
-    ends = [final_loss.mean(run["last_losses"] or []) for run in runs]
-    cited = [run["loss"] if run["split"] == "train" else None for run in runs]
-    training = [
-        loss if end.loss is None else end.loss for end, loss in zip(ends, cited, strict=True)
+    fits = [final_loss.mean(run["last_losses"] or []) for run in runs]
+    published = [run["loss"] if run["split"] == "train" else None for run in runs]
+    losses = [
+        loss if fit.loss is None else fit.loss for fit, loss in zip(fits, published, strict=True)
     ]
     validation = _mean([run["val_loss"] for run in runs], None)
-    trained = _mean(training, ends[0].error)
+    training = _mean(losses, fits[0].error)
     origin = "seeds" if len(runs) > 1 else "blocks"
-    said = [
-        *([origin] if "±" in validation + trained else []),
+    remarks = [
+        *([origin] if "±" in validation + training else []),
         *sorted({run["status"].replace("_", " ") for run in runs} - {"done"}),
-        *(["spiking"] if any(end.status == "spiking" for end in ends) else []),
+        *(["spiking"] if any(fit.status == "spiking" for fit in fits) else []),
     ]
     return (
-        attention, size, f"{context:,}", source, str(len(runs)), validation, trained,
-        ", ".join(said),
+        attention, size, f"{context:,}", source, str(len(runs)), validation, training,
+        ", ".join(remarks),
     )  # fmt: skip
 
 
 def _mean(losses: Iterable[float | None], error: float | None) -> str:
-    """The mean with the standard error of several losses, or of one with its own error."""
+    """The mean of several losses with its standard error, or a single loss with ``error``."""
     known = [loss for loss in losses if loss is not None]
     if not known:
         return ""

@@ -1,4 +1,4 @@
-"""What a study was expected to take, and what made it."""
+"""The plan of a study and the environments in which it was trained."""
 
 import json
 from collections import Counter
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import duckdb
 
-from lmscaling.formatting import Table
 from lmscaling.plan import study_plan
+from lmscaling.report.table import Table
 
 ENVIRONMENTS = """
     SELECT environment FROM runs
@@ -20,43 +20,43 @@ PLAN = "SELECT unnest(forecasts, max_depth := 2) FROM read_json('plan.json')"
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Distinct environments of the runs, the most frequent first."""
-    seen: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for (text,) in db.execute(ENVIRONMENTS).fetchall():
-        made = json.loads(text)
-        versions = {"python": made["python"], **made["versions"]}
-        seen[
-            f"{made['devices']} x {made['device']}",
+        environment = json.loads(text)
+        versions = {"python": environment["python"], **environment["versions"]}
+        counts[
+            f"{environment['devices']} x {environment['device']}",
             ", ".join(f"{name} {number}" for name, number in versions.items()),
-            made["git_commit"] or "not in git",
+            environment["git_commit"] or "not in git",
         ] += 1
     return [
         Table(
             name="environments",
             section="audit",
-            title="Made with",
-            note="Runs of the study that are over, by what trained them.",
+            title="Environments",
+            note="Finished runs of the study by hardware and software.",
             query=ENVIRONMENTS,
             head=("device", "versions", "git commit", "runs"),
-            rows=tuple((*made, str(n)) for made, n in seen.most_common()),
+            rows=tuple((*environment, str(n)) for environment, n in counts.most_common()),
             text=frozenset({0, 1, 2}),
         )
     ]
 
 
-def planned(path: Path) -> list[Table]:
-    """What every cell was expected to take; a study that never ran here may have no plan."""
+def plan_tables(path: Path) -> list[Table]:
+    """The plan as a table; no table if the study has no plan, as after copying its results."""
     if not path.is_file():
         return []
-    made = study_plan.read(path)
-    head, *rows = made.lines()
+    plan = study_plan.read(path)
+    head, *rows = plan.lines()
     return [
         Table(
             name="plan",
             section="audit",
             title="Plan",
-            note=" ".join(f"{sentence}." for sentence in made.summary())
-            + " Memory is that of one device; tokens end with the budget or the data; epochs are "
-            "what the budget would read; GPU-hours leave out the branches.",
+            note=" ".join(f"{sentence}." for sentence in plan.summary())
+            + " Memory is per device; tokens are limited by the budget or by the data; epochs are "
+            "those that the budget would read; GPU-hours exclude branches.",
             query=PLAN,
             head=tuple(head),
             rows=tuple(map(tuple, rows)),

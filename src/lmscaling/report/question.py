@@ -1,11 +1,10 @@
-"""What a study asks, in words made from its values, and what it asks it of."""
+"""The research question and the design of a study, written from its values, and its models."""
 
 import duckdb
 
 from lmscaling import figures
 from lmscaling.config.study import Study
-from lmscaling.formatting import Table
-from lmscaling.report import queries
+from lmscaling.report.table import Table, format_row, query_rows
 from lmscaling.store import published
 
 SIZES = """
@@ -26,17 +25,17 @@ CITED = """
 """
 
 
-def words(db: duckdb.DuckDBPyConnection, study: Study | None) -> list[str]:
-    """Paragraphs: the question, how it is asked, and whose numbers stand beside; no study is that
-    of the published numbers alone."""
-    cited = _published(db)
+def paragraphs(db: duckdb.DuckDBPyConnection, study: Study | None) -> list[str]:
+    """The question, the design and the published numbers, if any; without a study the published
+    numbers alone."""
+    citation = _published(db)
     if study is None:
-        return [f"What others measured, drawn alone: no run of ours is shown. {cited}"]
-    return [_asked(study), _laid_out(db, study), *([cited] if cited else [])]
+        return [f"Published numbers only, without runs of this project. {citation}"]
+    return [_question(study), _design(db, study), *([citation] if citation else [])]
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """The sizes of models, with what each was asked."""
+    """The model sizes with the values of the other axes."""
     forms = {
         "size": "", "source": "", "n_layer": "", "d_model": ",", "params": ",", "shortest": ",",
         "longest": ",", "contexts": "", "seeds": "", "lr_scales": "", "runs": "",
@@ -46,55 +45,61 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             name="sizes",
             section="question",
             title="Models",
-            note="N counts parameters without embeddings, and is known once a run of the size has "
-            "begun; runs are those that the study plans, or that were published.",
+            note="N counts parameters without embeddings; it is known once a run of the size has "
+            "started. Runs are the planned or published ones.",
             query=SIZES,
             head=("size", "source", "layers", "width", "N (parameters)",
                   "shortest context (tokens)", "longest context (tokens)", "contexts", "seeds",
                   "learning rates", "runs"),
-            rows=tuple(queries.shown(row, forms) for row in queries.rows(db, SIZES)),
+            rows=tuple(format_row(row, forms) for row in query_rows(db, SIZES)),
             text=frozenset({0, 1}),
         )
     ]  # fmt: skip
 
 
-def _asked(study: Study) -> str:
+def _question(study: Study) -> str:
     names = study.axes.attention
     if len(names) == 1:
-        return f"What does a model with {names[0]} attention learn within {study.budget} a run?"
+        return (
+            f"Which loss does a model with {names[0]} attention reach within {study.budget} per "
+            "run?"
+        )
     return (
-        f"Which of {listed(names)} attention learns more within {study.budget} a run, "
-        "at which sizes and contexts, and what does each cost?"
+        f"Which attention, {join_names(names, 'or')}, reaches the lower loss within {study.budget} "
+        "per run, at which sizes and contexts, and at what cost?"
     )
 
 
-def _laid_out(db: duckdb.DuckDBPyConnection, study: Study) -> str:
+def _design(db: duckdb.DuckDBPyConnection, study: Study) -> str:
     axes, n_cells = study.axes, 0
     for (n,) in db.sql("SELECT count(*) FROM status WHERE skipped IS NULL").fetchall():
         n_cells = n
-    place = f"{study.gpus} GPUs" if study.gpus else "the CPU"
-    rates = f", rates {listed(axes.lr_scale)} times their own" if len(axes.lr_scale) > 1 else ""
+    device = f"{study.gpus} GPUs" if study.gpus else "the CPU"
+    rates = ""
+    if len(axes.lr_scale) > 1:
+        rates = f", learning rates {join_names(axes.lr_scale)} times that of the size"
     return (
         f"{n_cells} cells, each with a budget of {study.budget} and {study.update_tokens:,} tokens "
-        f"per update on {place}, train on {study.dataset} in tokens of {study.tokenizer}: sizes "
-        f"{listed(axes.size)}, contexts {listed([f'{c:,}' for c in axes.context])}, seeds "
-        f"{listed(axes.seed)}{rates}. {figures.missing(db) or 'All are done.'}"
+        f"per update on {device}, are trained on {study.dataset} with the tokenizer "
+        f"{study.tokenizer}: sizes {join_names(axes.size)}, contexts "
+        f"{join_names([f'{c:,}' for c in axes.context])}, seeds {join_names(axes.seed)}{rates}. "
+        f"{figures.unfinished_note(db) or 'All cells are done.'}"
     )
 
 
 def _published(db: duckdb.DuckDBPyConnection) -> str:
-    """How many numbers of others the page shows, and whose; empty if none."""
-    counts = queries.rows(db, CITED)[0]
+    """Counts and source of the published numbers; empty if the store has none."""
+    counts = query_rows(db, CITED)[0]
     if not counts["runs"] + counts["times"]:
         return ""
     return (
-        f"Published are {counts['runs']} runs and {counts['times']} times of {published.CITATION}. "
-        "They were copied, not measured again; their losses are those of training, means over the "
-        "last updates."
+        f"The published numbers are {counts['runs']} runs and {counts['times']} times of "
+        f"{published.CITATION}. They were copied, not reproduced; their losses are training "
+        "losses, means over the last updates."
     )
 
 
-def listed(values: list) -> str:
+def join_names(values: list, conjunction: str = "and") -> str:
     """``a, b and c``."""
     *first, last = map(str, values)
-    return f"{', '.join(first)} and {last}" if first else last
+    return f"{', '.join(first)} {conjunction} {last}" if first else last

@@ -1,7 +1,6 @@
-"""What the figures of learning curves share: equal panels against updates, tokens, hours or FLOPs.
+"""Panels of the learning curves, against updates, tokens, hours or FLOPs.
 
-They are figures of their own, so that each is wide enough to be read; the report shows one of them
-at a time.
+Each x axis is a separate figure across the page; the report shows one of them at a time.
 """
 
 from typing import Any
@@ -43,7 +42,7 @@ MOST_COLUMNS = 3
 
 
 def draw(rows: DataFrame, column: str) -> Figure:
-    """A panel for each context, with losses against a key of ``AXES``."""
+    """A panel for each context, with losses against ``column``, a key of ``AXES``."""
     contexts = sorted(rows.context.unique())
     published = style.PUBLISHED if style.beside(rows.source) else {}
     shades = style.shades_of(rows)
@@ -58,7 +57,7 @@ def draw(rows: DataFrame, column: str) -> Figure:
     for i, (context, axes) in enumerate(zip(contexts, panels.flat, strict=False)):
         _draw_panel(axes, rows.loc[rows.context == context], column, shades, published)
         axes.set_title(f"context {context:,}")
-        if i + columns >= len(contexts):  # nothing is drawn below these
+        if i + columns >= len(contexts):  # the lowest panel of its column
             axes.tick_params(labelbottom=True)
             axes.set_xlabel(AXES[column])
     for row in panels:
@@ -76,7 +75,7 @@ def _draw_panel(
     published: dict[str, Any],
 ) -> None:
     attentions = [attention for attention, _ in shades]
-    for (attention, size), colour in shades.items():  # the dashed ones last, so that all are seen
+    for (attention, size), colour in shades.items():  # dashed lines last: they hide less
         cell = rows.loc[(rows.attention == attention) & (rows["size"] == size)]
         for _, run in cell.groupby("run"):
             curve, dots = run[run.split == "train"], run[run.split == "validation"]

@@ -1,7 +1,7 @@
-"""What figures of losses say of the text: how much of it has how much of its own document before.
+"""A note below figures of losses: the share of tokens by the length of preceding document text.
 
-Beyond that, a longer context holds other documents, from which little is learned: without this line
-a reader would take the length of documents for a property of an attention.
+A context longer than that contains other documents, which help little to predict a token. Without
+this note a reader would attribute the effect of document lengths to the attention.
 """
 
 import textwrap
@@ -20,13 +20,14 @@ QUERY = """
 DATASETS = "SELECT DISTINCT dataset FROM known WHERE list_contains(?, source)"
 
 MOST = 4
-"""Shares that a sentence names."""
+"""Contexts listed for each dataset."""
 WIDTH = 128
-"""Characters of a line as wide as the page."""
+"""Characters per line across the page."""
 
 
-def words(db: DuckDBPyConnection, rows: DataFrame) -> str:
-    """A sentence for each dataset of a figure's rows; empty if they hold no loss at a context."""
+def note(db: DuckDBPyConnection, rows: DataFrame) -> str:
+    """A sentence for each dataset in the rows of a figure; empty if they are no losses by
+    context."""
     if rows.empty or "context" not in rows or "setup" in rows or not {"loss", "val_loss"} & {*rows}:
         return ""
     if "dataset" in rows:
@@ -35,29 +36,29 @@ def words(db: DuckDBPyConnection, rows: DataFrame) -> str:
         sources = rows.source.unique().tolist() if "source" in rows else ["measured"]
         datasets = [name for (name,) in db.execute(DATASETS, [sources]).fetchall()]
     contexts = {*rows.context.astype(int)}
-    found = db.execute(QUERY, [max(contexts), datasets]).fetchall()
+    counts = db.execute(QUERY, [max(contexts), datasets]).fetchall()
     return "\n".join(
-        _sentence(dataset, documents, shares, contexts) for dataset, documents, shares in found
+        _sentence(dataset, documents, shares, contexts) for dataset, documents, shares in counts
     )
 
 
 def _sentence(
     dataset: str, documents: int | None, shares: dict[int, float], contexts: set[int]
 ) -> str:
-    """Shares at some of the contexts, the last of them at the least that no token has."""
+    """Shares at some of the contexts, the last at the shortest length that no token reaches."""
     known = [n for n in shares if n in contexts or not shares[n]] or [max(shares)]
-    named = style.spread(known, MOST)
-    first, *others = [(_percent(shares[n]), f"{n:,}") for n in named]
-    said = f"{first[0]} of tokens have {first[1]} of their own document before them"
-    if not shares[named[0]]:
-        said = f"no token has {first[1]} of its own document before it"
-    said += "".join(f", {share} {n}" for share, n in others)
-    said += f" ({documents:,} documents)" if documents else ""
-    return textwrap.fill(f"In {dataset}, {said}.", WIDTH)
+    listed = style.spread(known, MOST)
+    first, *others = [(_percent(shares[n]), f"{n:,}") for n in listed]
+    text = f"{first[0]} of tokens are preceded by at least {first[1]} tokens of their own document"
+    if not shares[listed[0]]:
+        text = f"no token is preceded by {first[1]} tokens of its own document"
+    text += "".join(f", {share} by {n}" for share, n in others)
+    text += f" ({documents:,} documents)" if documents else ""
+    return textwrap.fill(f"In {dataset}, {text}.", WIDTH)
 
 
 def _percent(share: float) -> str:
-    """With two digits, or one more near all."""
+    """Two significant digits, three from 99 % on."""
     if not share:
         return "none"
     percent = 100 * share

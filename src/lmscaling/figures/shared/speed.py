@@ -1,10 +1,9 @@
-"""What the figures of the speed study share: a page of panels, and lines that end with a mark.
+"""Panels of the speed study, with lines that end in a mark where a measurement failed.
 
-A line is one method of one setup; what was measured on another device, with other versions or by
-other people is never joined with it. Colour and marker say the method, stroke and filling the
-setup. A query gives ``source``, ``setup``, ``sweep``, ``method``, ``context``, ``repeats``,
-``status``, and of each column that is drawn ``lower_<column>`` and ``upper_<column>``, where its
-bar begins and ends.
+A line is one method of one setup; measurements of other devices, versions or authors are never
+joined with it. Colour and marker show the method, stroke and fill the setup. Queries return
+``source``, ``setup``, ``sweep``, ``method``, ``context``, ``repeats`` and ``status``, and for each
+plotted column the ends of its error bar as ``lower_<column>`` and ``upper_<column>``.
 """
 
 import textwrap
@@ -26,16 +25,16 @@ ENDS = {
     "oom": ("x", "out of memory"), "slow": ("+", "too slow"), "failed": ("1", "failed"),
     "wrong": ("2", "wrong, not timed"),
 }  # fmt: skip
-"""Mark and meaning of what ends a line."""
+"""Mark and legend entry of each status that ends a line."""
 
 QUARTILES = "medians of {} repeats, bars are quartiles"
-"""What the note says of repeats, where nothing else is drawn."""
+"""Default description of points and error bars."""
 
 STROKES = ("-", "--", "-.")
-"""Of the first setup that measured, of the second and of further ones."""
+"""Of the first measured setup, the second, and all further ones."""
 
 LETTERS = 128
-"""Of the note on a line as wide as the page."""
+"""Characters per line of the note across the page."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,12 @@ def looks(rows: DataFrame) -> dict[tuple[str, str], Look]:
     """The look of each source and setup: measured ones first, published ones dotted."""
     pairs = sorted(set(zip(rows.source, rows.setup, strict=True)))
     ours = [pair for pair in pairs if pair[0] == "measured"]
-    made = {
+    measured = {
         pair: Look(f"setup {i + 1}", STROKES[min(i, 2)], 1.4, i == 0) for i, pair in enumerate(ours)
     }
     if len(ours) == 1:
-        made[ours[0]] = Look("measured", "-", 1.4, True)
-    return made | {pair: Look(pair[0], ":", 0.9, False) for pair in pairs if pair not in ours}
+        measured[ours[0]] = Look("measured", "-", 1.4, True)
+    return measured | {pair: Look(pair[0], ":", 0.9, False) for pair in pairs if pair not in ours}
 
 
 def page(
@@ -71,14 +70,15 @@ def page(
     sharex: bool | Literal["row"] = True,
     sharey: bool = True,
 ) -> tuple[Figure, list[Axes]]:
-    """So many panels below one legend, and below them on what hardware it was measured.
+    """``n`` panels with one legend above and a note on setups and repeats below.
 
     Args:
-        rows: All that is drawn.
-        columns: Panels side by side; left out, as many as look well.
-        height: Of a panel, inches; left out, as high as looks well.
-        spread: What the note says of repeats, with ``{}`` for their number.
-        handles: Of the legend, instead of one a method.
+        rows: All rows of the figure.
+        n: Number of panels.
+        columns: Panels side by side; by default one to three, depending on ``n``.
+        height: Of a panel, inches; by default larger for a single panel.
+        spread: Description of points and error bars, with ``{}`` for the number of repeats.
+        handles: Legend entries; by default one for each method.
     """
     columns = columns or {1: 1, 2: 2, 4: 2}.get(n, 3)
     height = height or (2.9 if n == 1 else 2.2)
@@ -92,31 +92,31 @@ def page(
     )  # fmt: skip
     for axes in places.flat[n:]:
         axes.set_axis_off()
-    for axes in list(places.flat)[max(0, n - columns) : n]:  # nothing is drawn below these
+    for axes in list(places.flat)[max(0, n - columns) : n]:  # the lowest panel of each column
         axes.tick_params(labelbottom=True)
     figure.legend(handles=shown, loc="outside upper center", ncols=ncols)
-    # The layout leaves room for this label as it does for no other text.
+    # constrained_layout reserves space for this label, but not for Figure.text.
     figure.supxlabel(below, x=0.005, ha="left", fontsize="small", color="0.35")
     sns.despine(figure)
     return figure, list(places.flat[:n])
 
 
 def note(rows: DataFrame, spread: str) -> str:
-    """On what each setup ran, with which versions, and how often, wrapped to the page."""
+    """Hardware, versions and repeats of each setup, wrapped to the page."""
     parts = []
     for (source, setup), look in looks(rows).items():
         counts = rows.loc[(rows.source == source) & (rows.setup == setup), "repeats"]
         counts = counts[counts > 0].astype(int)
         low, high = (counts.min(), counts.max()) if len(counts) else (0, 0)
         number = f"{low}" if low == high else f"{low} to {high}"
-        begin = "Measured on " if look.label == "measured" else f"{look.label.capitalize()}: "
-        repeated = spread.format(number) if len(counts) else "repeats not stated"
-        parts.append(f"{begin}{setup}; {repeated}.")
+        label = "Measured on " if look.label == "measured" else f"{look.label.capitalize()}: "
+        repeats = spread.format(number) if len(counts) else "number of repeats not published"
+        parts.append(f"{label}{setup}; {repeats}.")
     return "\n".join(textwrap.fill(part, LETTERS) for part in parts)
 
 
 def by_size(rows: DataFrame, y: str, label: str, **options) -> tuple[Figure, dict[str, Axes]]:
-    """A panel for each size, a column against the context in each, on logarithmic axes."""
+    """A panel for each size, column ``y`` against the context on logarithmic axes."""
     sizes = style.sizes_of(rows)
     figure, places = page(rows, len(sizes), **options)
     panels = dict(zip(sizes, places, strict=True))
@@ -129,7 +129,7 @@ def by_size(rows: DataFrame, y: str, label: str, **options) -> tuple[Figure, dic
 
 
 def lines(axes: Axes, rows: DataFrame, y: str, of: dict[tuple[str, str], Look]) -> None:
-    """A line for each method and setup against the context."""
+    """A line for each method and setup, column ``y`` against the context."""
     methods = style.methods(rows.method.tolist())
     order = {name: i for i, name in enumerate(methods)}
     groups: list[tuple[Any, DataFrame]] = list(rows.groupby(["method", "source", "setup", "sweep"]))
@@ -138,9 +138,9 @@ def lines(axes: Axes, rows: DataFrame, y: str, of: dict[tuple[str, str], Look]) 
 
 
 def line(axes: Axes, rows: DataFrame, x: str, y: str, method: style.Method, look: Look) -> None:
-    """One line with its bars, and a mark where a point has no number."""
+    """One line with error bars, and a mark for each measurement that failed."""
     done = rows.loc[rows[y].notna()].sort_values(x)
-    # A bar that would begin at zero or below has no place on a logarithmic axis.
+    # A logarithmic axis cannot show a bar that begins at zero or below.
     low = (done[y] - done[f"lower_{y}"].clip(lower=done[y] / 10)).clip(lower=0)
     high = (done[f"upper_{y}"] - done[y]).clip(lower=0)
     axes.errorbar(
@@ -160,7 +160,8 @@ def line(axes: Axes, rows: DataFrame, x: str, y: str, method: style.Method, look
 
 
 def _place(x: np.ndarray, y: np.ndarray, at: float) -> float | None:
-    """Where a mark stands: beyond a line as its last two points lead; None where there is none."""
+    """The height of a mark: extrapolated from the last two points of a line, interpolated between
+    points; None for a line without points."""
     if not len(x):
         return None
     log_x, log_y = np.log(x), np.log(y)
@@ -171,7 +172,7 @@ def _place(x: np.ndarray, y: np.ndarray, at: float) -> float | None:
 
 
 def powers_of_two(panels: list[Axes], values: Series, label: str) -> None:
-    """A logarithmic x axis, with about six ticks at powers of two."""
+    """Logarithmic x axes with about six ticks at powers of two."""
     first, last = int(np.ceil(np.log2(values.min()))), int(np.log2(values.max()))
     columns = len({round(axes.get_position().x0, 3) for axes in panels})
     step = -(-(last - first + 1) // (14 // columns))
@@ -185,7 +186,7 @@ def powers_of_two(panels: list[Axes], values: Series, label: str) -> None:
 
 
 def log_scale(panels: list[Axes], label: str) -> None:
-    """A logarithmic y axis with plain numbers, however little or much it spans."""
+    """Logarithmic y axes with plain numbers; ticks depend on the range."""
     for axes in panels:
         axes.set_yscale("log")
     for axes in panels:
@@ -202,7 +203,7 @@ def log_scale(panels: list[Axes], label: str) -> None:
 
 
 def line_at_one(axes: Axes) -> None:
-    """Where a method takes as long as what it is compared with."""
+    """A line at ratio 1, where a method takes as long as its reference."""
     axes.axhline(1.0, color="0.35", linewidth=1.0, zorder=1)
 
 
@@ -218,23 +219,23 @@ def _methods(rows: DataFrame) -> list[Line2D]:
 
 
 def _setups(rows: DataFrame) -> list[Line2D]:
-    """What strokes mean; nothing where all was measured by one setup."""
-    made = {look.label: look for look in looks(rows).values()}
-    if list(made) == ["measured"]:
+    """Legend entries of setups; none if there is a single measured setup."""
+    by_label = {look.label: look for look in looks(rows).values()}
+    if list(by_label) == ["measured"]:
         return []
     return [
         Line2D(
             [], [], color="0.3", linestyle=look.stroke, linewidth=look.width, marker="o",
             markersize=4.5, markerfacecolor="0.3" if look.filled else "white", label=label,
         )
-        for label, look in made.items()
+        for label, look in by_label.items()
     ]  # fmt: skip
 
 
 def _ends(rows: DataFrame) -> list[Line2D]:
-    found = set(rows.status)
+    statuses = set(rows.status)
     return [
         Line2D([], [], color="0.3", linestyle="", marker=mark, markeredgewidth=1.4, label=meaning)
         for status, (mark, meaning) in ENDS.items()
-        if status in found
+        if status in statuses
     ]

@@ -1,4 +1,4 @@
-"""One look for all figures: a colour per attention, a shade per size, widths in inches."""
+"""The common style of all figures: theme, page width, colours, markers, dashes and legends."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from lmscaling.formatting import short
 Sources = Iterable[str]
 
 PAGE = 7.4
-"""Width of a figure that fills a page, inches."""
+"""Width of a figure across the page, inches."""
 
 COLOURS = {"softmax": "#0173B2", "linear": "#DE8F05"}
 OTHERS = ["#029E73", "#CC78BC", "#CA9161", "#56B4E9", "#D55E00", "#949494"]
-"""Colours of seaborn's colour-blind palette, in the order in which other variants take them."""
+"""Colours of seaborn's colour-blind palette, assigned to other variants in this order."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """How one way to compute an attention is drawn: told by its marker where colour fails."""
+    """Colour and marker of one implementation of an attention."""
 
     colour: str
     marker: str
@@ -48,12 +48,12 @@ METHODS = {
     "linear state": Method("#A3000B", "p"),
     "linear state_parallel": Method("#C9BC1F", "h"),
 }
-"""Methods of the speed study in the order of legends. Softmax by flash and linear by chunks have
-their attention's colour; the others were chosen to stay apart for colour-blind readers, too."""
+"""Methods of the speed study in the order of legends. Softmax flash and linear chunked have the
+colour of their attention; the other colours remain distinct for colour-blind readers."""
 OTHER_MARKERS = "X*8dH"
 
 PUBLISHED = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
-"""Lines of published runs where ours stand beside them."""
+"""Lines of published runs in figures that also show measured runs."""
 
 LOSSES = {"validation": "Validation loss", "train": "Training loss"}
 
@@ -61,7 +61,7 @@ UNFINISHED = ("running", "interrupted")
 
 
 def use() -> None:
-    """Set the theme; the hash salt and the path fonts make equal figures equal bytes."""
+    """Set the theme. A fixed hash salt makes the SVG of equal data equal in every byte."""
     sns.set_theme(context="paper", style="ticks", font_scale=0.95)
     mpl.rcParams |= {
         "svg.hashsalt": "lmscaling",
@@ -75,13 +75,13 @@ def use() -> None:
 
 
 def palette(attentions: list[str]) -> dict[str, str]:
-    """The colour of each variant; softmax and linear keep theirs in every figure."""
+    """The colour of each variant; softmax and linear have the same colour in every figure."""
     others = [name for name in sorted(set(attentions)) if name not in COLOURS]
     return COLOURS | {name: OTHERS[i % len(OTHERS)] for i, name in enumerate(others)}
 
 
 def methods(names: list[str]) -> dict[str, Method]:
-    """The look of each method that is named, in the order of legends."""
+    """Colour and marker of each named method, in the order of legends."""
     others = [name for name in sorted(set(names)) if name not in METHODS]
     known = {name: look for name, look in METHODS.items() if name in set(names)}
     return known | {
@@ -91,24 +91,24 @@ def methods(names: list[str]) -> dict[str, Method]:
 
 
 def tokens(value: float, position: int | None = None) -> str:
-    """``65536`` as ``64k``, where it is a multiple of 1024."""
+    """``64k`` for 65536; numbers that are no multiple of 1024 are written out."""
     return f"{value / 1024:g}k" if value and value % 1024 == 0 else f"{value:g}"
 
 
 def spread(values: list[int], most: int) -> list[int]:
-    """So many of the values at most, first and last among them and the rest evenly between."""
+    """At most ``most`` of the values, evenly spaced, with the first and the last."""
     if len(values) <= most:
         return values
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
 def shades(colour: str, n: int) -> list[str]:
-    """Light to full: the smallest size to the largest."""
+    """``n`` shades of a colour, from light (the smallest size) to full (the largest)."""
     return [to_hex(rgb) for rgb in sns.light_palette(colour, n_colors=n + 2)[2:]]
 
 
 def shades_of(rows: DataFrame) -> dict[tuple[str, str], str]:
-    """A colour for each attention and size: the attention's own, darker for larger models."""
+    """A shade for each attention and size; larger models are darker."""
     colours, sizes = palette(rows.attention.tolist()), sizes_of(rows)
     attentions = [name for name in colours if name in set(rows.attention)]
     return {
@@ -124,7 +124,7 @@ def sizes_of(rows: DataFrame) -> list[str]:
 
 
 def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sources = ()) -> None:
-    """One legend above all panels for what ``shades_of`` coloured, and for whose runs they are."""
+    """One legend above all panels for the shades of ``shades_of`` and for published runs."""
     attentions, sizes = (list(dict.fromkeys(names)) for names in zip(*shades, strict=True))
     handles = [
         Line2D([], [], color=colour, linestyle=dashes(name, attentions), label=f"{name} {size}")
@@ -136,12 +136,13 @@ def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sourc
 
 
 def beside(sources: Sources) -> bool:
-    """Whether published numbers stand beside ours; alone they look as ours would."""
+    """Whether a figure shows both measured and published numbers. Published numbers alone are
+    drawn in the style of measured ones."""
     return set(sources) == {"measured", "published"}
 
 
 def by_source(rows: DataFrame) -> dict[str, Any]:
-    """Markers for seaborn, and where ours and published lines stand together what tells them."""
+    """Seaborn's options for markers and dashes, which distinguish the sources of a figure."""
     if not beside(rows.source):
         return {"marker": "o"}
     return {
@@ -153,7 +154,7 @@ def by_source(rows: DataFrame) -> dict[str, Any]:
 
 
 def tidy(legend: Legend) -> None:
-    """Legends that seaborn made for ``by_source`` head their parts by names of columns."""
+    """Replace the column names that seaborn writes into a legend by headings."""
     heads = [
         text for text in legend.get_texts() if text.get_text() in ("attention", "size", "source")
     ]
@@ -164,18 +165,18 @@ def tidy(legend: Legend) -> None:
 
 
 def loss_label(rows: DataFrame) -> str:
-    """What the losses were measured on, with their unit."""
+    """The axis label of losses, by the split they were measured on."""
     splits = set(rows.split)
     return f"{LOSSES[splits.pop()] if len(splits) == 1 else 'Loss'} (nats per token)"
 
 
 def dashes(attention: str, attentions: list[str]) -> Literal["-", "--"]:
-    """Solid for the first variant, dashes for the others: where curves meet, both are seen."""
+    """Solid for the first variant, dashed for the others, so that coinciding curves are visible."""
     return "-" if attention == attentions[0] else "--"
 
 
 def mark_unusual(axes: Axes, rows, x: str, y: str, colours: dict[str, str]) -> None:
-    """Hollow markers over runs that still go on, crosses over runs that diverged."""
+    """Draw hollow markers over unfinished runs and crosses over diverged runs."""
     for status, marker, face in (
         *((status, "o", "white") for status in UNFINISHED),
         ("diverged", "X", "black"),
@@ -188,14 +189,14 @@ def mark_unusual(axes: Axes, rows, x: str, y: str, colours: dict[str, str]) -> N
 
 
 def nothing(message: str) -> Figure:
-    """A figure that says why it is empty."""
+    """An empty figure with a message."""
     figure = Figure(figsize=(PAGE, 1.2))
     figure.text(0.5, 0.5, message, ha="center", va="center", color="0.4")
     return figure
 
 
 def count_scale(axes: Axes) -> None:
-    """A logarithmic axis of parameters, with few enough ticks for a small panel."""
+    """A logarithmic x axis of parameter counts, with few ticks for a small panel."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     axes.xaxis.set_major_locator(LogLocator(subs=[1, 2, 5] if high < 10 * low else [1, 3]))
@@ -204,7 +205,8 @@ def count_scale(axes: Axes) -> None:
 
 
 def loss_scale(axes: Axes) -> None:
-    """A logarithmic axis of losses with plain numbers, so that late differences are seen."""
+    """A logarithmic y axis of losses with plain numbers, which shows small differences at the end
+    of training."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=[1, 1.5, 2, 3, 4, 5, 6, 8]))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))

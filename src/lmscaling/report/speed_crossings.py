@@ -1,11 +1,10 @@
-"""Where the faster of two ways to compute attention changes as contexts grow."""
+"""The context at which one implementation of attention becomes faster than another."""
 
 from typing import Any
 
 import duckdb
 
-from lmscaling.formatting import Table
-from lmscaling.report import queries
+from lmscaling.report.table import Table, format_context, query_rows
 
 CROSSINGS = """
     SELECT kind, size, batch, challenger, baseline, status, context, low, high, shortest, longest,
@@ -17,32 +16,33 @@ CROSSINGS = """
 KINDS = {"time_step": "training step", "time_decode": "sampled token"}
 
 FASTER = {
-    "always": "at all",
-    "never": "at none",
-    "from": "from {at} on",
-    "until": "up to {at}",
-    "several": "changes, last at {at}",
+    "always": "all",
+    "never": "none",
+    "from": "above {at}",
+    "until": "below {at}",
+    "several": "several ranges, last crossing at {at}",
 }
-"""Where the first way of a pair is faster, by the status of a crossing."""
+"""The contexts at which the first implementation is faster, by the status of a crossing."""
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """Pairs of ways, by what is timed and by setup."""
-    rows = queries.rows(db, CROSSINGS)
+    """One row for each pair of implementations, timed operation and setup."""
+    rows = query_rows(db, CROSSINGS)
     setups = _setups(rows)
     return [
         Table(
             name="crossings",
             section="speed",
-            title="Where the faster changes",
-            note="Median times of both ways at the same contexts, in tokens, of one setup. The "
-            "context at which they take the same time is read off straight lines in logarithms "
-            "between the two neighbours that were measured; “times as fast” is the range, over "
-            "contexts, of the second's time over the first's. "
+            title="Speed crossings of two implementations",
+            note="Median times of both implementations at the same contexts and in the same setup. "
+            "The context of equal times is interpolated between the two nearest measured contexts, "
+            "linearly in the logarithms. The speed ratio is the time of the second implementation "
+            "divided by that of the first, as a range over contexts. "
             + " ".join(f"{name.capitalize()}: {setup}." for (_, setup), name in setups.items()),
             query=CROSSINGS,
-            head=("pair", "time of a", "source", "size", "batch", "first is faster",
-                  "between contexts", "contexts compared", "times as fast"),
+            head=("first against second", "timed", "source", "size", "batch size",
+                  "first is faster at (tokens)", "crossing between (tokens)",
+                  "compared at (tokens)", "speed ratio"),
             rows=tuple(_row(row, setups) for row in rows),
             text=frozenset({0, 1, 2, 3, 5}),
         )
@@ -50,7 +50,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
 
 
 def _setups(rows: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
-    """A name for each source and setup, with a number where a source has several."""
+    """A name for each source and setup, numbered if a source has several setups."""
     pairs = sorted({(row["source"], row["setup"]) for row in rows})
     sources = [source for source, _ in pairs]
     numbers = [sources[:i].count(source) + 1 for i, source in enumerate(sources)]
@@ -61,7 +61,7 @@ def _setups(rows: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
 
 
 def _row(row: dict[str, Any], setups: dict[tuple[str, str], str]) -> tuple[str, ...]:
-    """A context between two that were measured is rough."""
+    """The interpolated context is rounded to two digits."""
     at = "" if row["context"] is None else f"{float(format(row['context'], '.2g')):,.0f}"
     return (
         f"{row['challenger']} against {row['baseline']}",
@@ -77,5 +77,4 @@ def _row(row: dict[str, Any], setups: dict[tuple[str, str], str]) -> tuple[str, 
 
 
 def _range(low: int, high: int) -> str:
-    """Two contexts, multiples of 1024 as ``1k to 512k``."""
-    return " to ".join(f"{n // 1024}k" if n % 1024 == 0 else f"{n:,}" for n in (low, high))
+    return f"{format_context(low)} to {format_context(high)}"

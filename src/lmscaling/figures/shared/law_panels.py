@@ -1,6 +1,6 @@
-"""What figures of laws share: rows and columns of panels, words in a panel, and intervals.
+"""Panels of the figures of laws: grids, notes above a panel, intervals and optima.
 
-A law that has no answer is never an empty panel: its status stands there in words.
+Where a law has no result, the panel states the reason instead of staying empty.
 """
 
 import textwrap
@@ -25,35 +25,35 @@ from lmscaling.fits.uncertainty import Interval
 Stroke = Literal["-", "--", ":", "-."]
 
 COUNT = 400
-"""Replicates: ten lie beyond either end of an interval, enough for a line's width."""
+"""Bootstrap replicates: ten lie beyond each end of a 95 % interval, precise enough for a plot."""
 MOST_CONTEXTS = 4
-"""Rows or columns that a page can hold."""
+"""Rows or columns that fit on a page."""
 STROKES: tuple[Stroke, ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 
 
 def points(rows: DataFrame) -> list[Point]:
-    """The data of a figure as what fits read; numbers that are missing are None."""
+    """The rows of a figure as points for the fits; missing numbers become None."""
     plain = rows.astype(object).where(rows.notna(), None)
     return read(plain.itertuples(index=False, name=None))
 
 
-def of_one_source(query: str) -> str:
-    """The rows of ours, or published ones where we have none: laws of both would cover each other,
-    and tables hold them."""
+def one_source(query: str) -> str:
+    """Restrict a query to measured rows, or to published rows where nothing was measured. Laws of
+    both would cover each other in a figure; the tables list both."""
     return query.replace("ORDER BY", "QUALIFY source = min(source) OVER () ORDER BY")
 
 
-def most_sizes(known: Sequence[Point]) -> list[int]:
-    """Contexts at which most sizes were trained."""
+def widest_contexts(known: Sequence[Point]) -> list[int]:
+    """The contexts with the largest number of trained sizes."""
     sizes = {p.context: {q.size for q in known if q.context == p.context} for p in known}
     most = max(map(len, sizes.values()))
-    widest = sorted(context for context, found in sizes.items() if len(found) == most)
+    widest = sorted(context for context, trained in sizes.items() if len(trained) == most)
     return style.spread(widest, MOST_CONTEXTS)
 
 
-def grid(rows: int, columns: int, height: float, **options) -> tuple[Figure, np.ndarray]:
-    """Panels as wide as the page, each so high in inches."""
+def panel_grid(rows: int, columns: int, height: float, **options) -> tuple[Figure, np.ndarray]:
+    """A grid of panels across the page; ``height`` is that of one panel in inches."""
     figure, panels = plt.subplots(
         rows, columns, figsize=(style.PAGE, 0.9 + height * rows),
         squeeze=False, layout="constrained", **options,
@@ -62,20 +62,26 @@ def grid(rows: int, columns: int, height: float, **options) -> tuple[Figure, np.
     return figure, panels
 
 
-def name_row(axes: Axes, text: str) -> None:
-    """Right of the last panel of a row."""
+def label_row(axes: Axes, text: str) -> None:
+    """Label a row of panels at the right of its last panel."""
     axes.annotate(text, (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center")
 
 
-def say(axes: Axes, text: str, width: int = 30) -> None:
-    """Words above what a panel shows; nothing is covered."""
+def panel_note(axes: Axes, text: str, width: int = 30) -> None:
+    """Write a note above a panel, where it covers no data."""
     if text:
         wrapped = "\n".join(textwrap.fill(line, width) for line in text.split("\n"))
         axes.set_title(wrapped, fontsize="x-small", color="0.25", loc="left", pad=3)
 
 
-def say_instead(axes: Axes, text: str, width: int = 26) -> None:
-    """Words in place of a panel that has nothing to show."""
+def title_above_note(axes: Axes, title: str) -> None:
+    """Set the centred title of a panel, above its note."""
+    note = axes.get_title(loc="left")
+    axes.set_title(title + "\n" * (1 + note.count("\n") if note else 0))
+
+
+def placeholder(axes: Axes, text: str, width: int = 26) -> None:
+    """Replace a panel without data by the reason."""
     axes.set_axis_off()
     axes.text(
         0.5, 0.5, textwrap.fill(text, width), transform=axes.transAxes,
@@ -83,9 +89,11 @@ def say_instead(axes: Axes, text: str, width: int = 26) -> None:
     )  # fmt: skip
 
 
-def told(statuses: Mapping[Any, str], meanings: Mapping[str, str], besides: set[str]) -> str:
-    """Statuses in words, those of several together; ``besides`` need none."""
-    count = Counter(status for status in statuses.values() if status not in besides)
+def describe_statuses(
+    statuses: Mapping[Any, str], meanings: Mapping[str, str], expected: set[str]
+) -> str:
+    """One line for each status that is not ``expected``, with the names of its fits."""
+    count = Counter(status for status in statuses.values() if status not in expected)
     lines = []
     for status, n in count.items():
         names = [str(name) for name, own in statuses.items() if own == status]
@@ -94,54 +102,59 @@ def told(statuses: Mapping[Any, str], meanings: Mapping[str, str], besides: set[
     return "\n".join(lines)
 
 
-def ends(interval: Interval) -> str:
-    """``0.41 to 0.47``, with ``open`` for an end that is."""
+def format_interval(interval: Interval) -> str:
+    """``0.41 to 0.47``; an open end is written as ``open``."""
     low, high = ("open" if e is None else f"{e:.2f}" for e in (interval.low, interval.high))
     return f"{low} to {high}"
 
 
-def bar(axes: Axes, x: float, y: float, interval: Interval, colour: str, across: bool) -> None:
-    """An interval along x if ``across``, else along y; an open end reaches the edge of the panel.
+def draw_interval(
+    axes: Axes, x: float, y: float, interval: Interval, colour: str, horizontal: bool
+) -> None:
+    """Draw an interval through a point; an open end extends to the edge of the panel.
 
-    Axes must have their limits."""
-    low, high = axes.get_xlim() if across else axes.get_ylim()
+    The limits of the axes must already be set.
+    """
+    low, high = axes.get_xlim() if horizontal else axes.get_ylim()
     ends = [low if interval.low is None else interval.low]
     ends.append(high if interval.high is None else interval.high)
-    place = (ends, [y, y]) if across else ([x, x], ends)
-    axes.plot(
-        *place, color=colour, linewidth=1.2, marker="|" if across else "_", markersize=7, zorder=5
-    )
-    if across:
+    place = (ends, [y, y]) if horizontal else ([x, x], ends)
+    marker = "|" if horizontal else "_"
+    axes.plot(*place, color=colour, linewidth=1.2, marker=marker, markersize=7, zorder=5)
+    if horizontal:
         axes.set_xlim(low, high)
     else:
         axes.set_ylim(low, high)
 
 
-def optimum(
+def draw_optimum(
     axes: Axes, best: Optimum, values: Iterable[float], line: str, face: str, size: float = 7
 ) -> None:
-    """The parabola through the points around the lowest, its vertex as a star, and the interval;
-    nothing where there is none. Axes must have their limits."""
+    """Draw the fitted parabola, a star at its vertex and the interval of the optimum.
+
+    Draws nothing where the fit has no optimum. The limits of the axes must already be set.
+    """
     if best.at is None or best.loss is None or best.bend is None or best.interval is None:
         return
-    known = sorted(set(values))
-    place = known.index(best.lowest or known[0])
-    ends = known[max(0, place - AROUND)], known[min(len(known) - 1, place + AROUND)]
+    tried = sorted(set(values))
+    place = tried.index(best.lowest or tried[0])
+    ends = tried[max(0, place - AROUND)], tried[min(len(tried) - 1, place + AROUND)]
     x = np.geomspace(*ends, 30)
-    bent = best.loss + best.bend * np.log(x / best.at) ** 2
-    axes.plot(x, bent, color=line, linewidth=0.8, linestyle=":", zorder=3)
-    bar(axes, best.at, best.loss, best.interval, "black", across=True)
+    parabola = best.loss + best.bend * np.log(x / best.at) ** 2
+    axes.plot(x, parabola, color=line, linewidth=0.8, linestyle=":", zorder=3)
+    draw_interval(axes, best.at, best.loss, best.interval, "black", horizontal=True)
     axes.plot(best.at, best.loss, "*", color=face, mec="black", mew=0.6, markersize=size, zorder=6)
 
 
-def band(axes: Axes, x: Sequence[float], intervals: Sequence[Interval], colour: str) -> None:
-    """Intervals along a curve, cut where an end is open."""
+def draw_band(axes: Axes, x: Sequence[float], intervals: Sequence[Interval], colour: str) -> None:
+    """Shade the intervals along a curve; the band ends where an interval is open."""
     low = [np.nan if i.low is None else i.low for i in intervals]
     high = [np.nan if i.high is None else i.high for i in intervals]
     axes.fill_between(x, low, high, color=colour, alpha=0.28, linewidth=0)
 
 
 def context_scale(axes: Axes, contexts: Iterable[int]) -> None:
+    """A logarithmic x axis with ticks at the trained contexts."""
     known = sorted(set(contexts))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(known[:: 1 if len(known) < 6 else 2]))
@@ -150,7 +163,7 @@ def context_scale(axes: Axes, contexts: Iterable[int]) -> None:
 
 
 def plain_log(axes: Axes, ticks: Sequence[float], which: str) -> None:
-    """A logarithmic axis with plain numbers at those ticks that it shows."""
+    """A logarithmic axis, ``x`` or ``y``, with plain numbers at the given ticks."""
     getattr(axes, f"set_{which}scale")("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(FixedLocator(list(ticks)))
@@ -158,22 +171,32 @@ def plain_log(axes: Axes, ticks: Sequence[float], which: str) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def looks(names: Iterable[Hashable], colours: Sequence) -> dict:
-    """Colour and marker of each, so that they are told in grey, too."""
+def assign_looks(names: Iterable[Hashable], colours: Sequence) -> dict:
+    """A colour and a marker for each name, so that a print in grey remains readable."""
     return {
         name: (colour, MARKERS[i % len(MARKERS)])
         for i, (name, colour) in enumerate(zip(names, colours, strict=True))
     }
 
 
+def attention_handles(looks: dict) -> list[Line2D]:
+    """Legend entries of attentions: colour, marker and dashes."""
+    return [
+        Line2D([], [], color=colour, linestyle=style.dashes(name, list(looks)), marker=mark,
+               markersize=4.5, label=name)
+        for name, (colour, mark) in looks.items()
+    ]  # fmt: skip
+
+
 def legend(figure: Figure, handles: list[Line2D], title: str | None = None) -> None:
+    """One legend above all panels."""
     figure.legend(
         handles=handles, loc="outside upper center", ncols=min(7, len(handles)), title=title
     )
 
 
-def note(figure: Figure, groups: Iterable[Group], more: str = "") -> None:
-    """Below: what the points are and what the intervals assume."""
-    kinds = dict.fromkeys(group.of for group in groups)
-    text = f"Points: {'; '.join(kinds)}. {more}".strip()
+def footnote(figure: Figure, groups: Iterable[Group]) -> None:
+    """State below the panels which losses were fitted."""
+    kinds = dict.fromkeys(group.description for group in groups)
+    text = f"Points: {'; '.join(kinds)}."
     figure.supxlabel(textwrap.fill(text, 128), x=0.005, ha="left", fontsize="small", color="0.35")

@@ -1,6 +1,6 @@
-"""What the maps of the study share: a panel for each attention, a field for each size and context.
+"""Heat maps of the grid: one panel for each attention, one field for each size and context.
 
-A field has a colour and words, so that nothing is told by colour alone.
+A field has a colour and a text, so that no information depends on colour alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,14 +17,14 @@ from pandas import DataFrame
 from lmscaling.figures.shared import style
 
 Fields = Mapping[tuple[str, str, int], tuple[str, str]]
-"""Colour and words by panel, size and context."""
+"""Colour and text by panel, size and context."""
 
-FREE = "white"
-"""A field without a cell."""
+NO_CELL = "white"
+"""Colour of a field for which the study has no cell."""
 
 
 def draw(sizes: list[str], fields: Fields, legend: Iterable[Patch]) -> Figure:
-    """A page of maps with a row for each size, the first below."""
+    """Draw the panels; the first size is the lowest row."""
     panels = list(dict.fromkeys(panel for panel, _, _ in fields))
     contexts = sorted({context for _, _, context in fields})
     columns = 1 if len(contexts) > 6 else min(2, len(panels))
@@ -42,24 +42,24 @@ def draw(sizes: list[str], fields: Fields, legend: Iterable[Patch]) -> Figure:
 
 
 def panels_of(rows: DataFrame) -> dict[str, DataFrame]:
-    """The rows of each attention and source, ours first."""
-    made = {}
+    """The rows of each attention and source by panel title, measured rows first."""
+    panels = {}
     for source in sorted(set(rows.source)):
         for attention in style.palette(rows.attention.tolist()):
             part = rows.loc[(rows.attention == attention) & (rows.source == source)]
             if len(part):
-                theirs = ", published" if source == "published" else ""
-                made[f"{attention} attention{theirs}"] = part
-    return made
+                origin = ", published" if source == "published" else ""
+                panels[f"{attention} attention{origin}"] = part
+    return panels
 
 
-def fields_of(rows: DataFrame, say: Callable[[DataFrame], tuple[str, str]]) -> Fields:
-    """Colour and words of each field, said of its rows: seeds and learning rates share one."""
-    made = {}
-    for panel, here in panels_of(rows).items():
-        groups: list[tuple[Any, DataFrame]] = list(here.groupby(["size", "context"]))
-        made |= {(panel, size, int(context)): say(part) for (size, context), part in groups}
-    return made
+def fields_of(rows: DataFrame, summarize: Callable[[DataFrame], tuple[str, str]]) -> Fields:
+    """Colour and text of each field; seeds and learning rates of a cell share a field."""
+    fields = {}
+    for panel, part in panels_of(rows).items():
+        groups: list[tuple[Any, DataFrame]] = list(part.groupby(["size", "context"]))
+        fields |= {(panel, size, int(context)): summarize(runs) for (size, context), runs in groups}
+    return fields
 
 
 def _draw_panel(
@@ -67,10 +67,10 @@ def _draw_panel(
 ) -> None:
     for i, size in enumerate(sizes):
         for j, context in enumerate(contexts):
-            colour, words = fields.get((panel, size, context), (FREE, ""))
+            colour, text = fields.get((panel, size, context), (NO_CELL, ""))
             axes.add_patch(Rectangle((j, i), 1, 1, facecolor=colour, edgecolor="white", lw=1.5))
             axes.text(
-                j + 0.5, i + 0.5, words,
+                j + 0.5, i + 0.5, text,
                 ha="center", va="center", color=_ink(colour), fontsize="small",
             )  # fmt: skip
     axes.set(xlim=(0, len(contexts)), ylim=(0, len(sizes)), title=panel)
@@ -86,6 +86,6 @@ def _draw_panel(
 
 
 def _ink(colour: str) -> str:
-    """Black or white, whichever is read better on the colour."""
+    """Black or white, whichever has more contrast with the colour."""
     red, green, blue = to_rgb(colour)
     return "black" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "white"

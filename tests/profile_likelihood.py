@@ -1,29 +1,38 @@
-"""Profile-likelihood intervals: the yardstick for those of the bootstrap.
+"""Profile-likelihood intervals of a loss surface, an independent reference for the bootstrap.
 
-One parameter is held at a value while all others are fitted again; the values at which chi-squared
-rises by 3.84 bound the 95 % interval (Wilks 1938). Without simulation, and exact where the model is
-linear in some transform of its parameters.
+One parameter is held fixed while all others are fitted again; the values at which chi-squared rises
+by 3.84 bound the 95 % interval (Wilks 1938). They need no simulation, and are exact if the model is
+linear in a transform of its parameters.
 
 Legend: ``R`` rows (studies), ``K = 1 + 2 J`` parameters ``E, ln c_j, g_j``.
 """
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
-from lmscaling.fits import newton
+from lmscaling.fits import loss_surface, newton, powers
+from lmscaling.fits.loss_surface import PARAMETERS, RISE, LossSurface
 from lmscaling.fits.powers import EXPONENTS, Fitted, Powers
-from lmscaling.fits.uncertainty import LEVEL
+from lmscaling.fits.uncertainty import Interval, Runs
 
-RISE = float(chi2.ppf(LEVEL, 1))
-LARGEST = 50.0
-"""Logarithm of a term in nats; a step that overshoots farther is refused all the same."""
 DOUBLINGS = 12
 SECANTS = 5
 """The root of the rise is nearly linear in the value: the end is then known to 1e-3 of it."""
 
 
-def interval(powers: Powers, y_Rn: NDArray, fitted: Fitted, which: int | str) -> NDArray:
+def intervals(found: LossSurface, N, D, loss, trunk=None, cell=None) -> dict[str, Interval]:
+    """By ``PARAMETERS``, under the noise of the surface ``found``."""
+    runs = Runs.from_labels(len(loss), trunk, cell)
+    model, minimum = loss_surface.search(N, D, loss, runs, found.noise)
+    made = {}
+    for name, which in zip(PARAMETERS, (0, 1, 2, 3, 4, "share"), strict=True):
+        ends = interval(model, loss[None], minimum, which)[0]
+        ends = np.exp(ends) if name in ("A", "B") else ends
+        made[name] = Interval(*(float(end) if np.isfinite(end) else None for end in ends))
+    return made
+
+
+def interval(model: Powers, y_Rn: NDArray, fitted: Fitted, which: int | str) -> NDArray:
     """``[R, 2]`` ends of one parameter, by its place in ``E, ln c_j, g_j``, or of ``"share"``, the
     part ``g_2 / (g_1 + g_2)``. Coefficients are in the units of ``x`` and positive in every row. An
     end beyond a bound of the fit is infinite.
@@ -31,7 +40,7 @@ def interval(powers: Powers, y_Rn: NDArray, fitted: Fitted, which: int | str) ->
     best = np.concatenate([fitted.c_RP[:, :1], np.log(fitted.c_RP[:, 1:]), fitted.g_RJ], axis=1)
     side = np.repeat([-1.0, 1.0], len(best))  # both ends are searched together
     row = np.tile(np.arange(len(best)), 2)
-    frame = _Frame(powers, (y_Rn @ powers.whiten_nn.T)[row], which)
+    frame = _Frame(model, (y_Rn @ model.whiten_nn.T)[row], which)
     at, rest = frame.split(best[row])
     ends = _ends(frame, fitted.chi2_R[row], at, rest, side * frame.spread(best[row]))
     return ends.reshape(2, -1).T
@@ -40,10 +49,10 @@ def interval(powers: Powers, y_Rn: NDArray, fitted: Fitted, which: int | str) ->
 class _Frame:
     """The model with one coordinate held: parameters are ``matrix(value) rest + shift(value)``."""
 
-    def __init__(self, powers: Powers, y_Rn: NDArray, which: int | str) -> None:
-        self.powers, self.y_Rn = powers, y_Rn
+    def __init__(self, model: Powers, y_Rn: NDArray, which: int | str) -> None:
+        self.model, self.y_Rn = model, y_Rn
         self.share = which == "share"
-        count = len(powers.log_x_Jn)
+        count = len(model.log_x_Jn)
         self.held = 2 * count if self.share else int(which)
         self.coefficient = 1 <= self.held <= count
         low = np.array([0.0, *[-np.inf] * count, *[EXPONENTS[0]] * count])
@@ -68,11 +77,11 @@ class _Frame:
     @property
     def _exponent(self) -> int:
         """Place of the exponent that goes with the held coefficient."""
-        return self.held + len(self.powers.centre_J)
+        return self.held + len(self.model.centre_J)
 
     @property
     def _centre(self) -> float:
-        return self.powers.centre_J[self.held - 1]
+        return self.model.centre_J[self.held - 1]
 
     def embed(self, value: NDArray) -> tuple[NDArray, NDArray]:
         count = self.low.size + 1
@@ -89,7 +98,7 @@ class _Frame:
 
     def spread(self, theta: NDArray) -> NDArray:
         """A standard error by the Hessian, where the search for an end begins."""
-        _, _, hessian = objective(self.powers, self.y_Rn, theta)
+        _, _, hessian = powers.full_objective(self.model, self.y_Rn, theta)
         slope = np.zeros_like(theta)
         if self.share:
             first, second = theta[:, -2], theta[:, -1]
@@ -107,26 +116,12 @@ class _Frame:
 
         def held(u: NDArray, rows: NDArray) -> tuple[NDArray, NDArray, NDArray]:
             theta = np.einsum("rkl,rl->rk", matrix[rows], u) + shift[rows]
-            cost, gradient, hessian = objective(self.powers, self.y_Rn[rows], theta)
+            cost, gradient, hessian = powers.full_objective(self.model, self.y_Rn[rows], theta)
             turned = matrix[rows].transpose(0, 2, 1)
             return cost, np.einsum("rlk,rk->rl", turned, gradient), turned @ hessian @ matrix[rows]
 
         found = newton.minimize(held, rest, self.low, self.high)
         return found.cost_R, found.x_RK
-
-
-def objective(powers: Powers, y_Rn: NDArray, theta_RK: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-    """Chi-squared of all parameters at once, its gradient and Gauss-Newton's Hessian."""
-    count = len(powers.log_x_Jn)
-    log_c, g = theta_RK[:, 1 : 1 + count], theta_RK[:, 1 + count :]
-    logs = np.minimum(log_c[:, None, :] - g[:, None, :] * powers.log_x_Jn.T, LARGEST)
-    parts = np.exp(logs) * powers.member_Jn.T
-    ones = np.ones_like(parts[:, :, :1])
-    slope = powers.whiten_nn @ np.concatenate([ones, parts, -parts * powers.log_x_Jn.T], axis=2)
-    value = theta_RK[:, :1] + parts.sum(axis=2)
-    residual = y_Rn - value @ powers.whiten_nn.T
-    gradient = -2 * np.einsum("rnk,rn->rk", slope, residual)
-    return (residual**2).sum(axis=1), gradient, 2 * slope.transpose(0, 2, 1) @ slope
 
 
 def _ends(frame: _Frame, lowest: NDArray, at: NDArray, rest: NDArray, step: NDArray) -> NDArray:

@@ -1,0 +1,80 @@
+"""Tables of the report: sections, rows of queries and the format of their values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from lmscaling.fits.uncertainty import Interval
+
+SECTIONS = {
+    "question": "Research question",
+    "grid": "Runs",
+    "speed": "Speed and memory",
+    "learning": "Training and final loss",
+    "laws": "Scaling laws",
+    "claims": "Claims of the literature",
+    "audit": "Resources and provenance",
+}
+"""Headings of the sections, in order; a figure names its section as ``SECTION``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table as text; the report omits tables without rows."""
+
+    name: str
+    """Anchor on the page and file stem."""
+    section: str
+    """A key of ``SECTIONS``."""
+    title: str
+    note: str
+    """Explanation of the columns, in sentences."""
+    query: str
+    """SQL over the views of the store; the table is computed from its rows."""
+    head: tuple[str, ...]
+    """Column heads with units in brackets."""
+    rows: tuple[tuple[str, ...], ...]
+    text: frozenset[int] = frozenset({0})
+    """Left-aligned columns of text; all others contain numbers."""
+
+    def __post_init__(self) -> None:
+        assert self.section in SECTIONS, self.section
+        assert all(len(row) == len(self.head) for row in self.rows), self.name
+
+
+def query_rows(db: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
+    """The rows of a query as dictionaries by column."""
+    result = db.execute(query)
+    names = [column[0] for column in result.description or []]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+def format_row(row: dict[str, Any], forms: dict[str, str]) -> tuple[str, ...]:
+    """Columns of a row in their formats; a missing value becomes an empty string."""
+    return tuple("" if row[name] is None else format(row[name], f) for name, f in forms.items())
+
+
+def format_context(context: int) -> str:
+    """``4k`` for 4096; a number that is no multiple of 1024 is written out."""
+    return f"{context // 1024}k" if context % 1024 == 0 else f"{context:,}"
+
+
+def format_number(value: float) -> str:
+    """Three significant digits."""
+    return f"{value:.3g}"
+
+
+def with_interval(
+    value: float | None,
+    interval: Interval | None,
+    form: Callable[[float], str] = format_number,
+) -> str:
+    """``0.46 (0.44 to 0.48)``; an open end is written as ``open``, a missing value is empty."""
+    if value is None:
+        return ""
+    if interval is None:
+        return form(value)
+    low, high = ("open" if end is None else form(end) for end in (interval.low, interval.high))
+    return f"{form(value)} ({low} to {high})"

@@ -1,0 +1,35 @@
+"""The table of the claims of the literature with their verdicts."""
+
+import duckdb
+
+from lmscaling import claims, registry
+from lmscaling.report.table import Table
+
+
+def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
+    """One row for each claim and source of numbers; no rows if no claim could be tested."""
+    judged = claims.judge_all(db)
+    if all(one.judgement.verdict == "not tested" for one in judged):
+        judged = []
+    queries = (
+        f"SELECT '{name}' AS claim, count(*) AS rows FROM ({claims.load(name).QUERY.rstrip()}\n)"
+        for name in registry.claims()
+    )
+    rows = zip(judged, claims.format_rows(judged), strict=True)
+    return [
+        Table(
+            name="claims",
+            section="claims",
+            title="Claims and verdicts",
+            note="Published and measured numbers are judged separately. A claim holds if all "
+            "numbers agree with it, fails if one of them contradicts it significantly, and is not "
+            "tested if there are no numbers or if they are too uncertain. The range is the 95 % "
+            "interval of the number, or the range of its values; the file of the claim defines "
+            "both and gives the reason for the threshold. The query counts the rows that each "
+            "claim is judged by.",
+            query="\nUNION ALL\n".join(queries),
+            head=claims.HEAD,
+            rows=tuple((one.claim.title, *row) for one, row in rows),
+            text=frozenset({0, 1, 2, 5}),
+        )
+    ]
