@@ -1,4 +1,4 @@
-"""A hub on this machine: the three answers of the Hugging Face hub that fetching needs."""
+"""A local server with the three responses of the Hugging Face hub that a download needs."""
 
 import hashlib
 import threading
@@ -12,7 +12,7 @@ COMMIT = "1" * 40
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves files of one dataset repository; a test can make it break off, fail or lie."""
+    """Serves the files of one repository; tests make it break off, fail or send wrong hashes."""
 
     daemon_threads = True
 
@@ -21,14 +21,14 @@ class Hub(ThreadingHTTPServer):
         self.prefix = f"/datasets/{repository}/resolve/{COMMIT}/"
         self.folder = folder
         self.break_off_after: list[int] = []
-        """Bytes after which the next downloads end, one entry a download."""
+        """Bytes after which the next downloads break off, one entry per download."""
         self.failures = 0
-        """Requests that are answered with 503 from now on."""
+        """Number of further requests that are answered with 503."""
         self.wrong_hash = False
         self.seconds = 0.0
-        """That a download takes."""
+        """Duration of a download."""
         self.at_once: list[int] = [0]
-        """Downloads that were under way when each began."""
+        """Number of simultaneous downloads at the start of each."""
         self.under_way = 0
         self.sent: list[tuple[int, int]] = []
         """First byte and number of bytes of each download."""
@@ -88,7 +88,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are no output of the tests."""
+        """Keep requests out of the output of the tests."""
 
 
 @contextmanager

@@ -129,8 +129,8 @@ def _union_of_kinds(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
 
 
 DatasetRow = Annotated[Dataset, GetPydanticSchema(_union_of_kinds)]
-"""A dataset of any kind, told apart by ``kind``. The kinds are imported when the first class with
-such a field is built, so this package has no static import of ``data``."""
+"""A dataset of any kind; ``kind`` selects the class. The kinds are imported when the first class
+with such a field is built, so this package has no static import of ``data``."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
