@@ -245,10 +245,10 @@ def test_editing_a_figure_plans_that_figure_and_the_report(place):
 def test_editing_a_helper_plans_the_figures_that_import_it(place):
     def drawn_after_editing(helper):
         path = place.root / "src/lmscaling" / helper
-        before = path.stat().st_mtime
-        path.touch()
+        text = path.read_text()
+        path.write_text(f"{text}# edited\n")  # Snakemake ignores a new time of an equal text
         figures = [Path(out).stem for rule, out in place.plan() if rule == "figure"]
-        os.utime(path, (before, before))
+        path.write_text(text)
         return figures
 
     assert drawn_after_editing("figures/shared/curves.py") == ["learning_curves"]
