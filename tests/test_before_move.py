@@ -43,7 +43,7 @@ def test_only_the_store_and_what_is_drawn_from_it_is_made_anew(old):
 def test_the_store_holds_the_numbers_of_the_old_one(old):
     old.snakemake("--cores", "1", "collect")
     for name, query in NUMBERS.items():
-        rows = duckdb.sql(query.format(store=old.results / "store")).fetchall()
+        rows = duckdb.execute(query.format(store=old.results / "store")).fetchall()
         with (DATA / f"{name}.csv").open() as file:
             expected = list(csv.reader(file))[1:]
         assert [["" if v is None else str(v) for v in row] for row in rows] == expected

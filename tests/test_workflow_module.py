@@ -230,7 +230,7 @@ def test_a_figure_depends_on_its_module_and_on_what_it_imports():
 
 def test_the_sources_of_all_figures_are_found_in_a_tenth_of_a_second(study):
     figures = workflow.Figures(grid.expand(study))
-    seconds = []
+    seconds, sources = [], []
     for _ in range(5):  # the fastest, for other tests run beside this one
         registry._imported_files.cache_clear()
         began = time.process_time()

@@ -159,7 +159,7 @@ class Shards:
         self.corpora = grid.corpora
         self.trained = grid.tokens
         """Folder of the text that the cells train on."""
-        self.counts = {
+        self.counts: dict[tuple[str, Split], int] = {
             (t, split): grid.n_shards(t, split) for t in self.corpora for split in SPLITS
         }
         self.hub_files = {
