@@ -76,8 +76,7 @@ def step(
     if v_BHV.is_cuda and op.takes(v_BHV.dtype, q_BHK.shape[2], v_BHV.shape[2]):
         from lmscaling.kernels.chunked_triton.decode import step as triton_step  # needs Triton
 
-        sums = (kv_BHKV, k_sum_BHK)
-        return triton_step(q_BHK, k_BHK, v_BHV, *sums, feature_map, normalize)
+        return triton_step(q_BHK, k_BHK, v_BHV, kv_BHKV, k_sum_BHK, feature_map, normalize)
     phi, dtype = find(feature_map), kv_BHKV.dtype
     q_BHK, k_BHK = phi.of(q_BHK.to(dtype)), phi.of(k_BHK.to(dtype))
     kv_BHKV += k_BHK.unsqueeze(-1) * v_BHV.to(dtype).unsqueeze(-2)

@@ -7,10 +7,12 @@ Source: ``transformers`` ``GPT2LMHeadModel``; checked against it in the tests.
 """
 
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 
+from lmscaling.config.cell import Cell
 from lmscaling.errors import UserError
 from lmscaling.files import new_file, write_json
 from lmscaling.model import finished_run
@@ -75,8 +77,13 @@ def export(run: Path, folder: Path) -> None:
     gpt = finished_run.model(run)
     with new_file(folder / "model.safetensors") as temporary:
         save_file(to_huggingface(gpt), temporary, {"format": "pt"})
+    write_json(folder / "config.json", _config(cell))
+
+
+def _config(cell: Cell) -> dict[str, Any]:
+    """``config.json`` of ``GPT2LMHeadModel``."""
     end_of_text = cell.model.vocab_size - 1
-    config = {
+    return {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "vocab_size": cell.model.vocab_size,
@@ -93,4 +100,3 @@ def export(run: Path, folder: Path) -> None:
         "bos_token_id": end_of_text,
         "eos_token_id": end_of_text,
     }
-    write_json(folder / "config.json", config)
