@@ -128,7 +128,9 @@ class Speed:
 class Planner:
     """What a kind's ``sweeps(section, planner)`` may use of the study around its section."""
 
-    def __init__(self, speed: Speed, gpus: int, sizes: list[str], cell: Callable[[str], Cell]):
+    def __init__(
+        self, speed: Speed, gpus: int, sizes: list[str], cell: Callable[[str], Cell]
+    ) -> None:
         self.speed, self.cell = speed, cell
         self.sizes = sizes
         """Rows under ``sizes:`` that are trained; ``cell(size)`` is a model of any row."""
