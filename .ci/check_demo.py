@@ -11,7 +11,7 @@ figures = (
     "learning_curves", "parameter_scaling", "context_scaling", "loss_by_position", "step_time",
     "speed_up", "formulations", "chunked_against_all", "chunk_time", "decode_time", "layer_time",
     "memory", "copy_task", "grid_status", "budget_audit", "instability", "context_curves",
-    "isotime", "multiplier", "best_context", "surface", "time_law", "kernel_time", "throughput",
+    "isotime", "multiplier", "best_context", "surface", "time_law", "throughput",
     "dq_error",
 )  # fmt: skip
 promised = ["study.json", "plan.json", "report.html", "store/store.duckdb"]

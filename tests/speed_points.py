@@ -94,7 +94,7 @@ def publish(study: Path, *points: Measurement) -> None:
             row |= {"peak_flops": None}
             columns = [name for (name, *_) in db.sql("DESCRIBE measurements").fetchall()]
             marks = ", ".join("?" for _ in columns)
-            db.execute(f"INSERT INTO measurements VALUES ({marks})", [row[c] for c in columns])
+            db.execute(f"INSERT INTO measurements VALUES ({marks})", [row.get(c) for c in columns])
         db.table("measurements").order("ALL").write_parquet(str(path))
 
 

@@ -9,12 +9,12 @@ import sys
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from lmscaling.bench.checks.passed_checks import faults
 from lmscaling.bench.isolation import Ended, isolated
 from lmscaling.config.kinds import MODULES
-from lmscaling.config.speed import FORMER, PEERS, Sweep
+from lmscaling.config.speed import PEERS, AnySweep, Sweep
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
@@ -50,7 +50,7 @@ def measure(
         UserError: There is no such sweep, it is of another kind, another process measures it, or
             the machine has no GPU for it.
     """
-    sweep = checked(Annotated[Sweep, FORMER], read_json(path, "sweep"), str(path))
+    sweep = checked(AnySweep, read_json(path, "sweep"), str(path))
     if sweep.kind != kind:
         raise UserError(f"sweep {path} is for {sweep.kind}; run python -m lmscaling {sweep.kind}")
     fastest = read_json(chunks, "record of a sweep")["fastest"] if chunks else {}
@@ -130,7 +130,7 @@ def _measure_point(
     )
 
 
-def _shape(sweep: Sweep) -> dict[str, int | None]:
+def _shape(sweep: Sweep) -> dict[str, Any]:
     """Blocks and heads of a sweep's model or layer; null where there is neither."""
     if sweep.cell:
         model = sweep.cell.model

@@ -200,7 +200,7 @@ def _check_schedule(study: Study) -> None:
 
 
 def _speed_uses(study: Study) -> list[tuple[str, list[str], Iterable[str], str]]:
-    sections = {kind: getattr(study.speed, kind, None) for kind in registry.kinds()}
+    sections: dict[str, Any] = {k: getattr(study.speed, k, None) for k in registry.kinds()}
     return [
         (f"speed.{kind}.sizes", section.sizes, study.sizes, "row under sizes")
         for kind, section in sections.items()

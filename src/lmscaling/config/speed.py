@@ -8,7 +8,7 @@ uses the implementation of its own choice.
 
 from collections.abc import Callable
 from dataclasses import field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
@@ -107,6 +107,10 @@ class Sweep:
         return replace(self.cell, attention=point.attention, context=point.context)
 
 
+AnySweep = cast("type[Sweep]", Annotated[Sweep, FORMER])
+"""``Sweep`` as ``sweep.json`` of any version has it, for ``checked``."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Speed:
     """The speed study: what is timed, on one device, with random weights and tokens."""
@@ -128,11 +132,13 @@ class Speed:
 class Planner:
     """What a kind's ``sweeps(section, planner)`` may use of the study around its section."""
 
-    def __init__(self, speed: Speed, gpus: int, sizes: list[str], cell: Callable[[str], Cell]):
+    def __init__(
+        self, speed: Speed, gpus: int, sizes: list[str], cell: Callable[[str], Cell]
+    ) -> None:
         self.speed, self.cell = speed, cell
         self.sizes = sizes
         """Rows under ``sizes:`` that are trained; ``cell(size)`` is a model of any row."""
-        self.values = dump(speed) | {"gpus": 1 if gpus else 0}
+        self.values: dict[str, Any] = dump(speed) | {"gpus": 1 if gpus else 0}
 
     def section(self, kind: str) -> Any:
         """The section of a kind, or None."""
