@@ -103,7 +103,7 @@ def test_a_claim_is_three_paragraphs_and_a_threshold_with_its_reason(name):
     assert claim.title.endswith(".")
     assert ". " not in claim.title
     assert " 20" in claim.reference
-    assert claim.judged.startswith("By ")
+    assert claim.judged.startswith("Judged by ")
     assert claims.load(name).NUMBER
     source = registry.claims()[name].read_text()
     assert '\n"""' in source.partition("\nTHRESHOLD = ")[2].partition("\n\n")[0]

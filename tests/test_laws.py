@@ -86,13 +86,13 @@ def test_exponents_move_with_what_N_counts(made):
 def test_tables_say_what_the_fits_say(decayed, made):
     groups = points.groups(known(decayed), "attention", "context")
     group = groups["measured", "softmax", 4096]
-    law = loss_surface.fit_group(group, count=laws.COUNT)
+    law = loss_surface.fit_group(group, count=law_panels.COUNT)
     row = next(r for r in records(made["surfaces"]) if r["context (tokens)"] == "4k")
     assert row["E (nats)"].split()[0] == f"{law.values['E']:.3g}"
     assert ends(row["a"]) == pytest.approx(
         (law.intervals["a"].low, law.intervals["a"].high), abs=5e-4
     )
-    best = isotime.fit_group(group, laws.COUNT)
+    best = isotime.fit_group(group, law_panels.COUNT)
     rows = [r for r in records(made["best_sizes"]) if r["context (tokens)"] == "4k"]
     last = next(r for r in rows if r["budget"] == "power law")
     assert last["best N (parameters)"].startswith(f"t^{best.p:.3g} (")
@@ -102,7 +102,7 @@ def test_tables_say_what_the_fits_say(decayed, made):
         r for r in records(made["time_laws"])
         if (r["size"], r["context (tokens)"], r["attention"]) == ("m", "1k", "linear")
     )  # fmt: skip
-    gamma = power_law.fit_group(size, laws.COUNT).laws["linear"].gamma
+    gamma = power_law.fit_group(size, law_panels.COUNT).laws["linear"].gamma
     assert row["gamma"].split()[0] == f"{gamma:.3g}"
 
 

@@ -3,8 +3,8 @@
 Buckman and Gelada, draft of Linear Transformers Are Faster After All, Manifest AI 2024, section 3
 (Chunked Formulation).
 
-By the time of a step with chunks of 512 tokens divided by that with the fastest chunk size, at
-every context at which 512, a smaller and a larger size were timed.
+Judged by the time of a step with chunks of 512 tokens divided by that with the fastest chunk size,
+at every context at which 512, a smaller and a larger size were timed.
 """
 
 from pandas import DataFrame

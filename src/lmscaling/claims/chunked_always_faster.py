@@ -4,9 +4,9 @@ and context.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 3 (Chunked
 Formulation).
 
-By the time of a step with FlashAttention divided by that with chunks, at every size and context at
-which both were timed. A single slower point refutes the claim. It is least likely to be true at
-short contexts, so it can hold only if every size was timed at 1,024 tokens or fewer.
+Judged by the time of a step with FlashAttention divided by that with chunks, at every size and
+context at which both were timed. A single slower point refutes the claim. It is least likely to be
+true at short contexts, so it can hold only if every size was timed at 1,024 tokens or fewer.
 """
 
 from pandas import DataFrame

@@ -2,8 +2,8 @@
 
 Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236, section 4.1 (Synthetic Tasks).
 
-By the share of copied tokens predicted correctly after training, linear minus softmax, at every
-length at which both were trained with the same number of updates and batch size. Lengths that
+Judged by the share of copied tokens predicted correctly after training, linear minus softmax, at
+every length at which both were trained with the same number of updates and batch size. Lengths that
 softmax has not learned are excluded.
 """
 

@@ -4,9 +4,9 @@
 Buckman and Gelada, draft of Linear Transformers Are Faster After All, Manifest AI 2024; the final
 post claims less.
 
-By the largest speed-up of chunked linear attention over softmax, with or without FlashAttention,
-at any size, at 4,096 tokens and at the timed contexts around 100,000: the case most favourable to
-the claim.
+Judged by the largest speed-up of chunked linear attention over softmax, with or without
+FlashAttention, at any size, at 4,096 tokens and at the timed contexts around 100,000: the case most
+favourable to the claim.
 """
 
 from pandas import DataFrame

@@ -4,9 +4,9 @@ exceeds that of FlashAttention over softmax without it.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 3 (Chunked
 Formulation).
 
-By the ratio of the two speed-ups at the longest context of each size at which all three were timed,
-without extrapolation: softmax without FlashAttention runs out of memory first. Sizes whose longest
-common context is shorter than 8,192 tokens are excluded.
+Judged by the ratio of the two speed-ups at the longest context of each size at which all three were
+timed, without extrapolation: softmax without FlashAttention runs out of memory first. Sizes whose
+longest common context is shorter than 8,192 tokens are excluded.
 """
 
 from pandas import DataFrame

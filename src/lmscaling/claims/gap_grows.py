@@ -3,10 +3,10 @@
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-By Spearman's rank correlation of the context with the loss gap, linear minus softmax, at every size
-with at least five contexts; both losses are the lowest until the end of the shorter run. The
-interval covers the noise of seeds. The published curves are thinned, which limits the precision of
-a gap to about 0.01 nats.
+Judged by Spearman's rank correlation of the context with the loss gap, linear minus softmax, at
+every size with at least five contexts; both losses are the lowest until the end of the shorter run.
+The interval covers the noise of seeds. The published curves are thinned, which limits the precision
+of a gap to about 0.01 nats.
 """
 
 from typing import Any

@@ -4,9 +4,9 @@ the context with softmax.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 4
 (Sampling); Katharopoulos et al. 2020, arXiv:2006.16236, section 3.4.
 
-By the slope of ln(time) against ln(context) with its 95 % interval from the regression: within the
-threshold of 0 for linear attention and above the threshold for softmax, at every size with at least
-three contexts that span a factor of 16.
+Judged by the slope of ln(time) against ln(context) with its 95 % interval from the regression:
+within the threshold of 0 for linear attention and above the threshold for softmax, at every size
+with at least three contexts that span a factor of 16.
 """
 
 from typing import Any

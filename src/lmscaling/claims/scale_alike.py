@@ -4,9 +4,9 @@ softmax.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-By the slope of ln(final loss) against ln(N), linear minus softmax, at every context at which both
-attentions were trained at the same sizes, at least two; N counts parameters without embeddings. The
-interval covers the noise of seeds.
+Judged by the slope of ln(final loss) against ln(N), linear minus softmax, at every context at which
+both attentions were trained at the same sizes, at least two; N counts parameters without
+embeddings. The interval covers the noise of seeds.
 """
 
 import numpy as np

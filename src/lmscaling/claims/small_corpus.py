@@ -3,9 +3,9 @@
 Buckman and Gelada, draft of Linear Transformers Are Faster After All, Manifest AI 2024, section 5
 (Learning Performance).
 
-By the gap of the final losses, linear minus softmax, of runs that read their training text at least
-twice, with a 95 % interval for the noise of seeds. A run that reads every text once does not test a
-small corpus.
+Judged by the gap of the final losses, linear minus softmax, of runs that read their training text
+at least twice, with a 95 % interval for the noise of seeds. A run that reads every text once does
+not test a small corpus.
 """
 
 import numpy as np

@@ -4,9 +4,9 @@ does not.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-By the range of the final losses over contexts of at least 1,024 tokens, at every size with three or
-more of them, with a 95 % interval for the noise of seeds. The post compares final losses, so
-neither equal hours nor equal updates are used; runs that stopped early are reported.
+Judged by the range of the final losses over contexts of at least 1,024 tokens, at every size with
+three or more of them, with a 95 % interval for the noise of seeds. The post compares final losses,
+so neither equal hours nor equal updates are used; runs that stopped early are reported.
 """
 
 import numpy as np

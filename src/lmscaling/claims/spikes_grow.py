@@ -3,7 +3,7 @@
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-By Spearman's rank correlation of the context with the spikes per 10,000 updates of linear
+Judged by Spearman's rank correlation of the context with the spikes per 10,000 updates of linear
 attention, at every size with at least five contexts, and by the number of spikes of softmax. The
 interval assumes Poisson counts and is too narrow, because spikes occur in clusters.
 """

@@ -4,9 +4,9 @@ FlashAttention, and near 100,000 tokens with it.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 2 (Parallel
 Implementations).
 
-By the last context at which the times cross, interpolated linearly in the logarithms between timed
-contexts. Both crossings must agree with the claimed contexts within a factor. A missing crossing
-counts against the claim only if contexts beyond that factor were timed.
+Judged by the last context at which the times cross, interpolated linearly in the logarithms between
+timed contexts. Both crossings must agree with the claimed contexts within a factor. A missing
+crossing counts against the claim only if contexts beyond that factor were timed.
 """
 
 from pandas import DataFrame

@@ -31,7 +31,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for attention in style.palette(rows.attention.tolist())
         if ((rows.attention == attention) & (rows.source == source)).any()
     ]
-    mixed = style.beside(rows.source)
+    mixed = style.mixes_sources(rows.source)
     colours = dict(zip(contexts, sns.color_palette("crest", len(contexts)), strict=True))
     figure, panels = plt.subplots(
         len(sizes), len(columns), figsize=(style.PAGE, 0.9 + 2.4 * len(sizes)),

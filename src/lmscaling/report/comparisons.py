@@ -4,10 +4,11 @@ from collections.abc import Iterable
 
 import duckdb
 
+from lmscaling.figures.shared.law_panels import COUNT
 from lmscaling.fits import crossing, multiplier
 from lmscaling.fits.multiplier import Pair
 from lmscaling.formatting import short
-from lmscaling.report.laws import COUNT, INTERVALS
+from lmscaling.report.laws import INTERVALS
 from lmscaling.report.table import Table, format_context, format_number, with_interval
 
 AXES = {"updates": "updates", "flops": "FLOPs", "hours": "hours"}

@@ -6,6 +6,7 @@ points do not determine is left empty, and the status gives the reason.
 
 import duckdb
 
+from lmscaling.figures.shared.law_panels import COUNT
 from lmscaling.fits import (
     context_law,
     holdout,
@@ -19,9 +20,6 @@ from lmscaling.fits.loss_surface import LossSurface
 from lmscaling.fits.points import Group
 from lmscaling.formatting import short
 from lmscaling.report.table import Table, format_context, with_interval
-
-COUNT = 400
-"""Bootstrap replicates: ten lie beyond each end of an interval, so its ends have two digits."""
 
 INTERVALS = (
     "Brackets contain 95 % intervals; they assume a standard deviation of 0.002 nats between "

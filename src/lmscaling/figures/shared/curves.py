@@ -44,7 +44,7 @@ MOST_COLUMNS = 3
 def draw(rows: DataFrame, column: str) -> Figure:
     """A panel for each context, with losses against ``column``, a key of ``AXES``."""
     contexts = sorted(rows.context.unique())
-    published = style.PUBLISHED if style.beside(rows.source) else {}
+    published = style.PUBLISHED if style.mixes_sources(rows.source) else {}
     shades = style.shades_of(rows)
     columns = min(MOST_COLUMNS, len(contexts))
     n_rows = -(-len(contexts) // columns)

@@ -130,12 +130,12 @@ def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sourc
         Line2D([], [], color=colour, linestyle=dashes(name, attentions), label=f"{name} {size}")
         for (name, size), colour in shades.items()
     ]
-    if beside(sources):
+    if mixes_sources(sources):
         handles.append(Line2D([], [], color="0.4", label="published", **PUBLISHED))
     figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(sizes)))
 
 
-def beside(sources: Sources) -> bool:
+def mixes_sources(sources: Sources) -> bool:
     """Whether a figure shows both measured and published numbers. Published numbers alone are
     drawn in the style of measured ones."""
     return set(sources) == {"measured", "published"}
@@ -143,7 +143,7 @@ def beside(sources: Sources) -> bool:
 
 def by_source(rows: DataFrame) -> dict[str, Any]:
     """Seaborn's options for markers and dashes, which distinguish the sources of a figure."""
-    if not beside(rows.source):
+    if not mixes_sources(rows.source):
         return {"marker": "o"}
     return {
         "style": "source",
