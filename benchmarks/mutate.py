@@ -60,7 +60,7 @@ SUBJECTS = {
     "config/datasets": "config study fetch data",
     "config/calibration": "estimate calibrate",
     "config/schedule": "estimate plan branch",
-    "plan": "estimate study_plan text_needs plan",
+    "plan": "estimate study_plan text_needs jobs plan",
     "model": "optimizer model exchange",
     "train": "train branch resume",
     "train/branch": "branch",

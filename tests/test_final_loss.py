@@ -53,3 +53,38 @@ def test_the_last_losses_alone_say_what_the_whole_run_says():
     loss = run(5_000)
     loss[-30], loss[-20] = 9.0, np.nan
     assert final_loss.mean(loss[-50:]) == final_loss.fit(loss)
+
+
+def test_too_few_losses_count_none():
+    found = final_loss.fit([3.0] * 19)
+    assert (found.status, found.loss, found.used, found.left_out) == ("too_few", None, 0, 0)
+
+
+@pytest.mark.parametrize(("updates", "used"), [(20, 20), (1999, 20), (2000, 20), (5000, 50)])
+def test_the_last_hundredth_counts_but_at_least_twenty_losses(updates, used):
+    loss = np.full(updates, 9.0)
+    loss[-used:] = 3.0 + 0.001 * np.arange(used)
+    found = final_loss.fit(loss)
+    assert (found.used, found.left_out) == (used, 0)
+    assert found.loss == pytest.approx(3.0 + 0.0005 * (used - 1))
+
+
+@pytest.mark.parametrize(("height", "left_out"), [(0.049, 0), (0.051, 1)])
+def test_a_calm_end_leaves_out_what_is_a_twentieth_of_a_nat_higher(height, left_out):
+    loss = np.full(20, 3.0)
+    loss[7] += height
+    assert final_loss.fit(loss).left_out == left_out
+
+
+@pytest.mark.parametrize(("known", "status"), [(9, "too_few"), (10, "spiking")])
+def test_half_of_the_last_losses_must_be_numbers(known, status):
+    loss = np.full(20, np.nan)
+    loss[:known] = 3.0
+    assert final_loss.fit(loss).status == status
+
+
+def test_the_error_is_that_of_ten_block_means():
+    loss = 3 + 0.001 * np.random.default_rng(0).normal(size=20)
+    blocks = loss.reshape(10, 2).mean(axis=1)
+    deviation = np.sqrt(((blocks - blocks.mean()) ** 2).sum() / 9)
+    assert final_loss.fit(loss).error == pytest.approx(deviation / np.sqrt(10))

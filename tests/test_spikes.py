@@ -40,6 +40,29 @@ def test_the_bounds_miss_no_spike(noise, n):
     assert len(expected) > 0 or n < 1000 or noise == "two levels"
 
 
+@pytest.mark.parametrize("at", [128, 200, 500, 999])
+@pytest.mark.parametrize(("share", "is_one"), [(0.999, False), (1.001, True)])
+def test_an_evenly_spread_loss_has_a_spike_from_the_threshold_on(at, share, is_one):
+    """Blocks of 32 evenly spread values: the median of 128 is known, and so is the deviation."""
+    rng = np.random.default_rng(at)
+    blocks = np.tile(np.linspace(3, 4, 32), (32, 1))
+    loss = rng.permuted(blocks, axis=1).ravel()[:1000]
+    before = loss[at - 128 : at]
+    middle = np.median(before)
+    threshold = 7 * 1.4826 * np.median(np.abs(before - middle))
+    loss[at] = middle + share * threshold
+    indices, heights = spikes.find(loss)
+    assert indices.tolist() == [at] * is_one
+    assert heights == pytest.approx([share * threshold] * is_one)
+
+
+@pytest.mark.parametrize(("height", "is_one"), [(0.049, False), (0.051, True)])
+def test_a_calm_loss_has_a_spike_from_a_twentieth_of_a_nat_on(height, is_one):
+    loss = 3 + 1e-4 * np.random.default_rng(0).normal(size=400)
+    loss[300] = np.median(loss[172:300]) + height
+    assert spikes.find(loss)[0].tolist() == [300] * is_one
+
+
 def test_the_bounds_rule_out_most_of_a_calm_run():
     loss = 3 + np.random.default_rng(0).normal(0, 0.1, 100_000)
     assert len(spikes._candidates(loss)) < 10_000
@@ -57,6 +80,15 @@ def test_an_upset_lasts_until_the_loss_is_back_in_the_band_before_it():
     first, updates = spikes.recoveries(loss, spikes.find(loss)[0])
     assert first.tolist() == [200, 300]
     assert updates.tolist() == [30, 1]
+
+
+@pytest.mark.parametrize("at", [40, 450])
+def test_the_band_is_that_of_the_128_updates_before_the_upset(at):
+    loss = calm(500)
+    loss[:300] += 1 if at > 300 else 0
+    loss[at : at + 10] += 0.5
+    _, updates = spikes.recoveries(loss, np.array([at]))
+    assert updates.tolist() == [10]
 
 
 def test_one_low_update_does_not_end_an_upset():

@@ -1,0 +1,40 @@
+"""Time limits of jobs at their limits: budgets that are no time, and limits that are short."""
+
+from dataclasses import replace
+
+import pytest
+
+from lmscaling.plan import jobs
+
+
+def test_a_budget_that_is_no_time_has_48_hours(cell):
+    assert jobs.job_minutes(cell, 100.0) == 48 * 60
+    assert jobs.job_minutes(cell, 10.0) == 600
+    assert jobs.job_count(cell, 100.0) == 1
+    assert jobs.job_count(cell, 24.0) == 3  # 60 hours with the margin, of 23 h 40 min each
+    assert jobs.productive_seconds(cell) is None
+
+
+@pytest.mark.parametrize(
+    ("budget", "minutes"), [("1 hours", 135), ("30 minutes", 98), ("10 seconds", 61)]
+)
+def test_a_job_has_a_quarter_more_than_its_budget_and_an_hour(cell, budget, minutes):
+    assert jobs.job_minutes(replace(cell, budget=budget), 48.0) == minutes
+
+
+def test_a_branch_has_a_fifth_of_its_share(cell):
+    day = replace(cell, budget="24 hours", branch=0.25)
+    assert jobs.productive_seconds(day) == pytest.approx(0.2 * 0.25 * 86400)
+
+
+@pytest.mark.parametrize(("hours", "spare"), [(48, 600), (2, 600), (1, 360), (0.1, 36)])
+def test_an_attempt_stops_ten_minutes_or_a_tenth_before_its_limit(cell, hours, spare):
+    assert jobs.spare_seconds(hours) == pytest.approx(spare)
+    assert jobs.stop_seconds(cell, hours) == pytest.approx(3600 * hours - spare)
+
+
+def test_short_jobs_keep_half_of_their_limit_for_updates(cell):
+    """A tenth is spare and two fifths are for the start: 500 of 1000 seconds remain."""
+    seconds = replace(cell, budget="400 seconds")
+    assert jobs.job_count(seconds, 1000 / 3600) == 1
+    assert jobs.job_count(replace(cell, budget="401 seconds"), 1000 / 3600) == 2
