@@ -49,7 +49,9 @@ SUBJECTS = {
     "config/speed": "sweep config study",
     "config/datasets": "config study fetch data",
     "config/calibration": "estimate calibrate",
-    "config/schedule": "estimate plan branch",
+    "config/kinds": "kinds sweep",
+    "config/schedule": "schedule estimate plan",
+    "config/schedules": "schedule",
     "plan": "estimate study_plan text_needs jobs plan",
     "model": "optimizer model exchange",
     "train": "train branch resume",
@@ -136,7 +138,8 @@ def differs(text: str, source: str) -> bool:
 def changed_lines(text: str, source: str) -> tuple[str, str]:
     """The first line that differs, before and after."""
     lines = list(difflib.ndiff(text.splitlines(), source.splitlines()))
-    return tuple(next((x[2:].strip() for x in lines if x[0] == sign), "") for sign in "-+")
+    before, after = (next((x[2:].strip() for x in lines if x[0] == s), "") for s in "-+")
+    return before, after
 
 
 def tests_of(path: str) -> list[str]:

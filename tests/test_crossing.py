@@ -32,7 +32,7 @@ def test_a_crossing_lies_where_the_gap_is_zero_in_the_logarithm():
     (only,) = found.points
     assert only.at == pytest.approx(100**0.75)
     assert (only.interval, only.ahead_after) == (Interval(1, 100), "other")
-    assert found.seen == (1, 100)
+    assert found.observed == (1, 100)
 
 
 def test_points_that_chance_may_have_made_do_not_bound_a_crossing():

@@ -61,6 +61,7 @@ def test_an_estimate_fills_nine_tenths_of_a_device(gpt2):
 
 def test_time_is_the_flops_of_an_update_at_two_fifths_of_the_peak(gpt2):
     made = estimate.forecast(gpt2, Shape(PARAMS, 8e8), ROOMY, None, None)
+    assert made.update_seconds
     assert made.update_seconds == pytest.approx(8e8 * 2**19 / (8 * 1e15 * 0.4))
     assert made.gpu_hours == pytest.approx(1000 * made.update_seconds * 8 / 3600)
     assert (made.updates, made.tokens, made.epochs) == (1000, 1000 * 2**19, None)

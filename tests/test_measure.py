@@ -122,7 +122,7 @@ def test_a_variant_without_implementations_is_measured_as_it_is(sweep, monkeypat
 
     monkeypatch.setattr(attention, "load", lambda name: Plain)
     outcome = training_step.measure(sweep, point("plain"))
-    assert (len(outcome.seconds), outcome.chunk) == (3, None)
+    assert (outcome.repeats, outcome.chunk) == (3, None)
     with pytest.raises(
         UserError, match="implementation 'fast': this attention has no option implementation"
     ):
@@ -153,9 +153,11 @@ def test_a_token_is_sampled_behind_a_cache_that_a_forward_pass_has_filled(
 
 @pytest.mark.parametrize("name", ["linear", "softmax"])
 def test_every_repeat_samples_the_same_token_at_the_same_length(sweep, name, monkeypatch):
-    lengths, one = [], GPT.step
+    lengths, one = [], GPT.decode_step
     monkeypatch.setattr(
-        GPT, "step", lambda gpt, x, states: lengths.append(states.length) or one(gpt, x, states)
+        GPT,
+        "decode_step",
+        lambda gpt, x, states: lengths.append(states.length) or one(gpt, x, states),
     )
     outcome = decode.measure(sweep, point(name, batch=2))
     assert lengths == [24] * (outcome.warm_up + 3)

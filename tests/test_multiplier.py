@@ -178,4 +178,4 @@ def test_near_its_end_a_curve_is_smoothed_by_smaller_windows():
 def test_crossings_cover_the_range_of_both_curves_to_the_end_of_the_shorter():
     late = curve(updates=UPDATES[20:300])
     found = multiplier.fit(curve(), late).crossings["updates"]
-    assert found.seen == pytest.approx((UPDATES[20], UPDATES[299]))
+    assert found.observed == pytest.approx((UPDATES[20], UPDATES[299]))

@@ -17,10 +17,10 @@ if __name__ == "__main__":
     name = checked(Cell, read_json(cell, "cell"), "cell").run
     training_step = Training.training_step
 
-    def write_rate(module, slab, index):
-        outputs = training_step(module, slab, index)
-        with (results / f"rates-{module.trainer.global_rank}.txt").open("a") as file:
-            file.write(f"{module.rate!r}\n")
+    def write_rate(self, slab, index):
+        outputs = training_step(self, slab, index)
+        with (results / f"rates-{self.trainer.global_rank}.txt").open("a") as file:
+            file.write(f"{self.rate!r}\n")
         return outputs
 
     Training.training_step = write_rate

@@ -122,8 +122,8 @@ class Attention(nn.Module):
         if self.rotate is unrotated:
             return decode.step(q, k, v, *sums, FEATURE_MAP, True)
         q, k = (find(FEATURE_MAP).of(x.to(state.k_sum_BHK.dtype)) for x in (q, k))
-        rotated = (self.rotate(x.unsqueeze(2), state.length).squeeze(2) for x in (q, k))
-        o_BHK = decode.step(*rotated, v.to(q.dtype), *sums, "identity", False)
+        turned_q, turned_k = (self.rotate(x.unsqueeze(2), state.length).squeeze(2) for x in (q, k))
+        o_BHK = decode.step(turned_q, turned_k, v.to(q.dtype), *sums, "identity", False)
         state.k_sum_BHK += k
         return (o_BHK / (q * state.k_sum_BHK).sum(-1, keepdim=True)).to(v.dtype)
 
