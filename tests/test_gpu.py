@@ -46,6 +46,7 @@ TINY = {
         "time_throughput": {"sizes": ["s"], "contexts": [16], "tokens": 64},
         "time_step": {"sizes": ["s"], "contexts": [16, 32]},
         "time_decode": {"sizes": ["s"], "contexts": [16]},
+        "time_layer": [],
     },
     "published": False,
 }
@@ -121,7 +122,7 @@ def snapshot(out: Path) -> dict[str, int]:
 def test_all_parts_leave_records_that_the_store_reads(measured):
     counts = store.build(measured)
     assert counts["runs"] == 2  # a trunk and its branch
-    assert counts["measurements"] == 2 + 4 + 2
+    assert counts["measurements"] == 2 + 4 + 2 + 2  # and the two ceilings
     assert counts["numerics"] == 4  # one layer, four ways
     assert counts["evaluations"]
     with store.connect(measured / "store") as db:

@@ -286,7 +286,10 @@ Q = torch.ones(2, 4, 3, 8)
 REFUSED = [
     ((Q[0], Q, Q), r"q has shape \(4, 3, 8\); allowed: 4 axes, \[B, T, H, K\]"),
     ((Q, Q.half(), Q), "k is float16; allowed: float32, float64, bfloat16"),
-    ((Q, Q.double(), Q), r"k is torch.float64 on cpu and v is torch.float32 on cpu; allowed: all"),
+    (
+        (Q, Q.double(), Q),
+        r"k is torch.float64 on cpu and v is torch.float32 on cpu; allowed: the same dtype",
+    ),
     ((Q, Q, Q.to("meta")), r"q is torch.float32 on cpu and v is torch.float32 on meta; allowed: "),
     ((Q, Q[..., :7], Q), r"q has shape \(2, 4, 3, 8\) and k \(2, 4, 3, 7\); allowed: equal shapes"),
     ((Q, Q, Q[:, :3]), r"v has shape \(2, 3, 3, 8\); allowed: \(2, 4, 3\) and any width"),
