@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from conftest import ROOT, STUDY, write_tokens
+from conftest import ROOT, STUDY, slowness, write_tokens
 
 from lmscaling.config import grid, study_file
 
 NEEDED = ("slurmctld", "slurmd", "munged", "ip", "unshare", "nsenter")
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 180.0 * slowness()
 
 T = TypeVar("T")
 

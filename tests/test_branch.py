@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from conftest import ROOT, calibration, write_tokens
+from conftest import ROOT, calibration, slowness, write_tokens
 from safetensors.torch import load_file
 
 from lmscaling.config.schedule import Decay
@@ -218,7 +218,7 @@ def test_two_ranks_agree_on_a_branch(run, trunk, manifest, tmp_path):
         (results / kind / trunk.run).symlink_to(tmp_path / kind / trunk.run)
     way = calibration(tmp_path, branch, micro_batch=1)
     command = [sys.executable, ROOT / "tests" / "two_ranks.py", tmp_path / "two.json", way]
-    subprocess.run([*command, manifest, results], check=True, timeout=120)
+    subprocess.run([*command, manifest, results], check=True, timeout=120 * slowness())
     record = results / "runs" / branch.run / "run.json"
     assert read_json(record, "record")["updates"] == 40
     both = rows_of(record)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ROOT, calibration
+from conftest import ROOT, calibration, slowness
 from safetensors.torch import load_file
 
 from lmscaling.config.budget import parse_budget
@@ -49,7 +49,7 @@ def on_two_ranks(cell, manifest, tmp_path):
     (tmp_path / "two.json").write_text(cell.to_json())
     way = calibration(tmp_path, cell, micro_batch=1)
     command = [sys.executable, ROOT / "tests" / "two_ranks.py", tmp_path / "two.json", way]
-    subprocess.run([*command, manifest, tmp_path / "results"], check=True, timeout=120)
+    subprocess.run([*command, manifest, tmp_path / "results"], check=True, timeout=120 * slowness())
     log = tmp_path / "results" / "runs" / cell.run / "log.jsonl"
     return [json.loads(row) for row in log.open()]
 
