@@ -1,11 +1,8 @@
 """What tests share: a tiny study, a tiny stream of tokens, and the real texts where they exist."""
 
 import copy
-import inspect
 import json
 import os
-import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +46,6 @@ STUDY: dict[str, Any] = {
     "validation": {"tokens": 128, "every_tokens": 128},
     "protocol": {"all": 1},
 }
-
-
-REFERENCE_SECONDS = 0.0425
-"""Processor time of the piece of Python in ``slowness`` on a machine where ``snakemake -n`` of the
-C4 study takes 4.6 s, for which limits in seconds were set."""
-
-
-def slowness() -> float:
-    """How many times as long this machine takes for Python code now; at least 1."""
-    begun = time.process_time()
-    for _ in range(5000):
-        inspect.signature(textwrap.fill)
-    return max(1.0, (time.process_time() - begun) / REFERENCE_SECONDS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

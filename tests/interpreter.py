@@ -18,7 +18,6 @@ assert os.environ.get("TRITON_INTERPRET") == "1", "TRITON_INTERPRET=1 must be se
 
 cast = InterpreterBuilder.cast_impl
 convert = InterpreterBuilder.create_fp_to_fp
-dot = InterpreterBuilder.create_dot
 unary = InterpreterBuilder.unary_op
 binary = InterpreterBuilder.binary_op
 
@@ -67,7 +66,9 @@ def create_fp_to_fp(self: Any, source: Any, target: Any, rounding: Any) -> Any:
 
 
 def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
-    return dot(self, widened(a), widened(b), d, *options)
+    """Summed in float64 and rounded once: the sums of a BLAS in float32 depend on the processor."""
+    product = np.matmul(widened(a).data, widened(b).data, dtype=np.float64).astype(d.data.dtype)
+    return TensorHandle(product + d.data, d.dtype.scalar)
 
 
 def unary_op(self: Any, x: Any, do: Callable[..., np.ndarray]) -> Any:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from conftest import ROOT, STUDY, slowness, write_tokens
+from conftest import ROOT, STUDY, write_tokens
+from speed_of_python import slowness
 
 from lmscaling.config import grid, study_file
 

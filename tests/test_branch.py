@@ -6,8 +6,9 @@ import sys
 from dataclasses import replace
 
 import pytest
-from conftest import ROOT, calibration, slowness, write_tokens
+from conftest import ROOT, calibration, write_tokens
 from safetensors.torch import load_file
+from speed_of_python import slowness
 
 from lmscaling.config.schedule import Decay
 from lmscaling.errors import UserError

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, slowness
+from conftest import ROOT
+from speed_of_python import slowness
 from test_store import end, header, log, record, update, validation
 
 from lmscaling import figures, report

@@ -267,7 +267,7 @@ def test_a_sweep_for_a_gpu_is_refused_without_one(tmp_path, values):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     assert done.returncode == 1
-    assert "measured on a GPU and this machine has none" in done.stderr
+    assert "needs a GPU and this machine has none" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "out").glob("*.json"))
 

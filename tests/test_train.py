@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ROOT, calibration, slowness
+from conftest import ROOT, calibration
 from safetensors.torch import load_file
+from speed_of_python import slowness
 
 from lmscaling.config.budget import parse_budget
 from lmscaling.data.stream import Stream

@@ -33,7 +33,7 @@ QUARTILES = "medians of {} repeats, bars are quartiles"
 STROKES = ("-", "--", "-.")
 """Of the first measured setup, the second, and all further ones."""
 
-LETTERS = 128
+LETTERS = 126
 """Characters per line of the note across the page."""
 
 
