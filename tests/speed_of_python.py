@@ -5,7 +5,7 @@ import textwrap
 import time
 
 REFERENCE_SECONDS = 0.17
-"""Processor time of the Python below on the reference machine, where ``snakemake -n`` of the C4 study
+"""Processor time of the Python below on the reference machine, where ``snakemake -n`` of the study
 took 4.6 s at version b610f6c. That is 27 times as long: the median of six runs elsewhere."""
 
 
