@@ -10,6 +10,7 @@ out those on ``|``, whose mutants mostly end as an error of their type.
 """
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 from cosmic_ray.operators import (
     binary_operator_replacement,
@@ -23,10 +24,11 @@ from cosmic_ray.operators import (
 )
 from cosmic_ray.operators.operator import Example, Operator
 from parso.python.tree import Name, PythonLeaf
-from parso.tree import NodeOrLeaf
 
 Place = tuple[int, int]
 """Line and column."""
+
+# Nodes of a tree are ``Any``: parso and cosmic-ray have no usable types.
 
 ARITHMETIC = {"arith_expr", "term", "power", "shift_expr"}
 """Kinds of expression with a binary operator; a lone ``*`` in a signature is none."""
@@ -37,34 +39,34 @@ SPEECH = {"print", "log", "logger", "logging", "warnings"}
 class PlainAssignment(Operator):
     """``x += y`` becomes ``x = y``."""
 
-    def mutation_positions(self, node: NodeOrLeaf) -> Iterator[tuple[Place, Place]]:
+    def mutation_positions(self, node: Any) -> Any:
         if isinstance(node, PythonLeaf) and node.value in {"+=", "-=", "*=", "|="}:
             yield node.start_pos, node.end_pos
 
-    def mutate(self, node: PythonLeaf, index: int) -> PythonLeaf:
+    def mutate(self, node: Any, index: int) -> Any:
         node.value = "="
         return node
 
     @classmethod
-    def examples(cls) -> tuple[Example, ...]:
+    def examples(cls) -> Any:
         return (Example("x += 1", "x = 1"),)
 
 
 class OppositeFunction(Operator):
     """``min`` becomes ``max``, ``any`` becomes ``all``, ``ceil`` becomes ``floor``, and back."""
 
-    def mutation_positions(self, node: NodeOrLeaf) -> Iterator[tuple[Place, Place]]:
+    def mutation_positions(self, node: Any) -> Any:
         if isinstance(node, Name) and node.value in SWAPPED:
             following = node.get_next_leaf()
             if following is not None and following.get_code().strip() == "(":
                 yield node.start_pos, node.end_pos
 
-    def mutate(self, node: Name, index: int) -> Name:
+    def mutate(self, node: Any, index: int) -> Any:
         node.value = SWAPPED[node.value]
         return node
 
     @classmethod
-    def examples(cls) -> tuple[Example, ...]:
+    def examples(cls) -> Any:
         return (Example("min(x, y)", "max(x, y)"),)
 
 
@@ -101,7 +103,7 @@ def _chosen() -> list[Operator]:
 OPERATORS = _chosen()
 
 
-def mutations(nodes: list[NodeOrLeaf]) -> Iterator[tuple[Place, tuple[Operator, int]]]:
+def mutations(nodes: list[Any]) -> Iterator[tuple[Place, tuple[Operator, int]]]:
     """Place, operator and number of occurrence of every mutant of a file.
 
     Args:
@@ -110,13 +112,13 @@ def mutations(nodes: list[NodeOrLeaf]) -> Iterator[tuple[Place, tuple[Operator, 
     for operator in OPERATORS:
         occurrence = 0
         for node in nodes:
-            for start, _ in operator.mutation_positions(node):
+            for start, _ in cast(Any, operator).mutation_positions(node):
                 if not _left_alone(node):
                     yield start, (operator, occurrence)
                 occurrence += 1
 
 
-def _left_alone(node: NodeOrLeaf) -> bool:
+def _left_alone(node: Any) -> bool:
     if node.type == "operator" and node.value in {"*", "**"} and node.parent.type not in ARITHMETIC:
         return True
     first_line = node.get_code(include_prefix=False).partition("\n")[0]
@@ -138,7 +140,7 @@ def _left_alone(node: NodeOrLeaf) -> bool:
     return False
 
 
-def _annotates(below: NodeOrLeaf, above: NodeOrLeaf) -> bool:
+def _annotates(below: Any, above: Any) -> bool:
     """Whether a node stands where its parent has an annotation."""
     before = below.get_previous_sibling()
     sign = before.value if isinstance(before, PythonLeaf) else ""
@@ -147,7 +149,7 @@ def _annotates(below: NodeOrLeaf, above: NodeOrLeaf) -> bool:
     )
 
 
-def _is_annotation(node: NodeOrLeaf) -> bool:
+def _is_annotation(node: Any) -> bool:
     while node.parent is not None:
         if _annotates(node, node.parent):
             return True
