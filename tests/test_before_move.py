@@ -2,11 +2,15 @@
 
 import csv
 import shutil
+from pathlib import Path
 
 import duckdb
 import pytest
 from conftest import ROOT
 from test_workflow import Place, product
+
+from lmscaling.errors import UserError
+from lmscaling.store import build
 
 DATA = ROOT / "tests" / "data" / "before_move"
 NUMBERS = {
@@ -47,3 +51,17 @@ def test_the_store_holds_the_numbers_of_the_old_one(old):
         with (DATA / f"{name}.csv").open() as file:
             expected = list(csv.reader(file))[1:]
         assert [["" if v is None else str(v) for v in row] for row in rows] == expected
+
+
+def test_a_store_that_another_version_built_is_named_with_the_remedy(tmp_path):
+    shutil.copytree(DATA / "results", tmp_path / "results")
+    study = tmp_path / "results"
+    build.build(study)
+    cells = study / "store" / "cells.parquet"
+    duckdb.sql(f"SELECT * EXCLUDE (schedule) FROM '{cells}'").write_parquet(str(cells) + ".old")
+    Path(f"{cells}.old").replace(cells)
+    with (
+        pytest.raises(UserError, match=r"built by another version .*build-store"),
+        build.connect(study / "store"),
+    ):
+        pass

@@ -58,6 +58,16 @@ def figure_sources(name: str) -> list[Path]:
     return sorted(reached)
 
 
+def store_sources() -> list[Path]:
+    """The code, the queries and the columns of the store.
+
+    The workflow makes them inputs of the store, so that one of another version is built again.
+    """
+    folders = (PACKAGE / "store", PACKAGE / "records")
+    suffixes = {".py", ".sql", ".csv"}
+    return sorted(p for folder in folders for p in folder.iterdir() if p.suffix in suffixes)
+
+
 def claims() -> dict[str, Path]:
     """Modules of the claims of the literature by name."""
     return sources("claims")

@@ -323,6 +323,8 @@ class Figures:
             f"results/published/{stem}.csv" for stem in PUBLISHED if grid.study.published
         ]
         """Numbers of others that the store holds beside those of the study."""
+        self.store_sources = [os.path.relpath(path) for path in registry.store_sources()]
+        """Source files that decide what the store contains."""
 
     def sources(self, wildcards: Wildcards) -> list[str]:
         """Source files that decide what a figure shows."""

@@ -4,6 +4,7 @@
 rule collect:
     input:
         FIGURES.published,
+        FIGURES.store_sources,
         "<results>/study.json",
         collect("<results>/runs/{run}/run.json", run=RUNS.cells),
         collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS.names),

@@ -103,7 +103,7 @@ def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """An in-memory database with a view for each export, and the views of ``VIEWS``.
 
     Raises:
-        UserError: The exports are not there.
+        UserError: The exports are not there, or another version wrote them.
     """
     with duckdb.connect() as db:
         for name in EXPORTS:
@@ -111,7 +111,14 @@ def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             if not path.is_file():
                 raise UserError(f"{path} does not exist; run snakemake figures to build it")
             db.read_parquet(str(path)).create_view(name)
-        _create_views(db)
+        try:
+            _create_views(db)
+        except duckdb.BinderException as error:
+            problem = str(error).splitlines()[0]
+            raise UserError(
+                f"{store} was built by another version ({problem}); run python -m lmscaling "
+                f"build-store {store.parent}"
+            ) from None
         yield db
 
 
