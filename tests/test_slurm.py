@@ -116,7 +116,8 @@ def test_a_killed_submitter_is_started_again_and_no_cell_is_trained_twice(cluste
 
 @pytest.mark.ci
 def test_after_ctrl_c_the_same_command_goes_on(cluster, tmp_path):
-    study = Study(cluster, tmp_path / "x", budget="4000 updates")
+    # Long enough that it is not over before Snakemake has cancelled the job, on a slow machine too.
+    study = Study(cluster, tmp_path / "x", budget="16000 updates")
     (run,) = study.runs
     first = study.start()
     study.trains(run)
