@@ -58,7 +58,9 @@ def test_a_store_that_another_version_built_is_named_with_the_remedy(tmp_path):
     study = tmp_path / "results"
     build.build(study)
     cells = study / "store" / "cells.parquet"
-    duckdb.sql(f"SELECT * EXCLUDE (schedule) FROM '{cells}'").write_parquet(str(cells) + ".old")
+    duckdb.execute(
+        f"COPY (SELECT * EXCLUDE (schedule) FROM '{cells}') TO '{cells}.old' (FORMAT parquet)"
+    )
     Path(f"{cells}.old").replace(cells)
     with (
         pytest.raises(UserError, match=r"built by another version .*build-store"),
