@@ -1,5 +1,6 @@
 """Every figure draws what there is, labels its axes with units, and is the same every time."""
 
+import copy
 import json
 import re
 import shutil
@@ -7,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 import speed_points
+from conftest import STUDY
 from matplotlib.figure import Figure
 from test_store import (
     end,
@@ -36,21 +38,29 @@ CURVES = {name for name in NAMES if hasattr(figures.load(name), "SWITCH")}
 LAWS = [name for name in NAMES if figures.load(name).SECTION == "laws"]
 
 
-@pytest.fixture
-def study(tmp_path, values):
+def write_study(folder, values):
     values["axes"] |= {
         "size": ["s", "m"], "context": [16, 32], "seed": [0, 1], "lr_scale": [1.0, 2.0],
     }  # fmt: skip
-    folder = tmp_path / "tiny"
-    folder.mkdir()
     text = json.dumps({"command": "snakemake --cores <all>", "study": values})
     (folder / "study.json").write_text(text)
     return folder
 
 
 @pytest.fixture
-def cells(study):
+def study(tmp_path, values):
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    return write_study(folder, values)
+
+
+def cells_of(study):
     return list(study_file.read_record(study / "study.json").grid.cells.values())
+
+
+@pytest.fixture
+def cells(study):
+    return cells_of(study)
 
 
 def finish(study, cells):
@@ -267,12 +277,19 @@ def branch(study, run):
     record(study, run, log(header(run, start=30), update(39), validation(39, loss=2.0), end(39)))
 
 
+def tables(study):
+    store.build(study)
+    for name in TRAINING:
+        figures.save(name, study / "store", study / "figures")
+    return {name: (study / "figures" / f"{name}.csv").read_text() for name in TRAINING}
+
+
 def test_learning_curves_and_laws_have_the_endpoints_and_no_other_figure(study, cells):
     finish(study, cells)
-    plain = {name: draw(study, name).with_suffix(".csv").read_text() for name in TRAINING}
+    plain = tables(study)
     for run in lay_out(study, branches={"shares": [0.5]}).branches:
         branch(study, run)
-    drawn = {name: draw(study, name).with_suffix(".csv").read_text() for name in TRAINING}
+    drawn = tables(study)
     ends = [row for row in drawn["learning_curves"].splitlines() if row.startswith("decayed")]
     assert len(ends) == 16  # of the better of two rates
     for name in LAWS:
@@ -282,13 +299,13 @@ def test_learning_curves_and_laws_have_the_endpoints_and_no_other_figure(study, 
         assert drawn[name] == plain[name], name
 
 
-@pytest.fixture
-def page(study, cells):
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    study = write_study(tmp_path_factory.mktemp("page"), copy.deepcopy(STUDY))
+    cells = cells_of(study)
     fill(study, cells[:30])
     record(study, cells[30].run, log(header(cells[14].run), update(1)), "diverged")
-    for name in NAMES:
-        draw(study, name)
-    return report.write(study).read_text()
+    return write(study)
 
 
 def test_the_report_holds_all_it_shows(page):

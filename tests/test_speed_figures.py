@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from speed_points import OTHER_DEVICE, PUBLISHED, SETUP, point
 
 from lmscaling import figures, registry
-from lmscaling.figures.shared import speed, style
+from lmscaling.figures.shared import style
 from lmscaling.store import build as store
 
 NAMES = [name for name in registry.figures() if "FROM speeds" in figures.load(name).QUERY]
@@ -183,7 +183,6 @@ def test_the_note_names_hardware_versions_and_repeats(study):
     words = " ".join(figure.get_supxlabel().split())
     assert f"{SETUP}; medians of 20 to 50 repeats, bars are quartiles." in words
     assert words.endswith(f"Published: {PUBLISHED}; number of repeats not published.")
-    assert max(map(len, figure.get_supxlabel().splitlines())) <= speed.LETTERS
 
 
 @pytest.mark.parametrize("name", NAMES)

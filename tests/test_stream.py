@@ -121,13 +121,13 @@ def test_a_stream_of_many_shards_has_few_files_open(tmp_path):
 
 
 @pytest.mark.parametrize("context", [256, 131072])
-def test_two_million_tokens_a_second_reach_the_model_checks_and_positions_included(
+def test_two_million_tokens_per_cpu_second_reach_the_model_checks_and_positions_included(
     tmp_path, cell, context
 ):
     """Hundreds of millions are usual (benchmarks/stream.py): only a mistake is so slow."""
     stream = Stream(write_documents(tmp_path, [[475] * 3000] * 3), "train")
     cell = replace(cell, context=context, update_tokens=2**19)
-    start = time.perf_counter()
+    start = time.process_time()
     slabs = DataLoader(Updates(stream, cell, done=0, rank=0, world=1), batch_size=None)
     update = 0
     for update, slab in enumerate(slabs, start=1):
@@ -135,7 +135,7 @@ def test_two_million_tokens_a_second_reach_the_model_checks_and_positions_includ
             assert x_BT.shape == y_BT.shape == (1, context)
         assert len(stream.positions(stream.slab_start(update, 2**19), slab.numpy())) == 2**19 + 1
     assert update == 8
-    assert update * 2**19 / (time.perf_counter() - start) > 2e6
+    assert update * 2**19 / (time.process_time() - start) > 2e6
 
 
 def test_more_shards_leave_every_earlier_id_as_it_was(tmp_path):

@@ -199,4 +199,4 @@ def footnote(figure: Figure, groups: Iterable[Group]) -> None:
     """State below the panels which losses were fitted."""
     kinds = dict.fromkeys(group.description for group in groups)
     text = f"Points: {'; '.join(kinds)}."
-    figure.supxlabel(textwrap.fill(text, 128), x=0.005, ha="left", fontsize="small", color="0.35")
+    style.note(figure, style.filled(text))

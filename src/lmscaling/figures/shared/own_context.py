@@ -4,8 +4,6 @@ A context longer than that contains other documents, which help little to predic
 this note a reader would attribute the effect of document lengths to the attention.
 """
 
-import textwrap
-
 from duckdb import DuckDBPyConnection
 from pandas import DataFrame
 
@@ -21,8 +19,6 @@ DATASETS = "SELECT DISTINCT dataset FROM known WHERE list_contains(?, source)"
 
 MOST = 4
 """Contexts listed for each dataset."""
-WIDTH = 128
-"""Characters per line across the page."""
 
 
 def note(db: DuckDBPyConnection, rows: DataFrame) -> str:
@@ -54,7 +50,7 @@ def _sentence(
         text = f"no token is preceded by {first[1]} tokens of its own document"
     text += "".join(f", {share} by {n}" for share, n in others)
     text += f" ({documents:,} documents)" if documents else ""
-    return textwrap.fill(f"In {dataset}, {text}.", WIDTH)
+    return style.filled(f"In {dataset}, {text}.")
 
 
 def _percent(share: float) -> str:

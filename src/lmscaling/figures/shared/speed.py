@@ -6,7 +6,6 @@ joined with it. Colour and marker show the method, stroke and fill the setup. Qu
 plotted column the ends of its error bar as ``lower_<column>`` and ``upper_<column>``.
 """
 
-import textwrap
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,9 +31,6 @@ QUARTILES = "medians of {} repeats, bars are quartiles"
 
 STROKES = ("-", "--", "-.")
 """Of the first measured setup, the second, and all further ones."""
-
-LETTERS = 126
-"""Characters per line of the note across the page."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +91,7 @@ def page(
     for axes in list(places.flat)[max(0, n - columns) : n]:  # the lowest panel of each column
         axes.tick_params(labelbottom=True)
     figure.legend(handles=shown, loc="outside upper center", ncols=ncols)
-    # constrained_layout reserves space for this label, but not for Figure.text.
-    figure.supxlabel(below, x=0.005, ha="left", fontsize="small", color="0.35")
+    style.note(figure, below)
     sns.despine(figure)
     return figure, list(places.flat[:n])
 
@@ -112,7 +107,7 @@ def note(rows: DataFrame, spread: str) -> str:
         label = "Measured on " if look.label == "measured" else f"{look.label.capitalize()}: "
         repeats = spread.format(number) if len(counts) else "number of repeats not published"
         parts.append(f"{label}{setup}; {repeats}.")
-    return "\n".join(textwrap.fill(part, LETTERS) for part in parts)
+    return "\n".join(style.filled(part) for part in parts)
 
 
 def by_size(rows: DataFrame, y: str, label: str, **options) -> tuple[Figure, dict[str, Axes]]:

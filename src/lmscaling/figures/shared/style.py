@@ -9,8 +9,10 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from pandas import DataFrame
 
@@ -186,6 +188,27 @@ def mark_unusual(axes: Axes, rows, x: str, y: str, colours: dict[str, str]) -> N
                 part[x], part[y],
                 marker=marker, facecolor=face, edgecolor=colours[attention], s=28, zorder=4,
             )  # fmt: skip
+
+
+def filled(text: str) -> str:
+    """Text in lines that fit across the page in the font of notes."""
+    font, lines = FontProperties(size="small"), [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".lstrip()
+        points, _, _ = text_to_path.get_text_width_height_descent(longer, font, ismath=False)
+        if points <= 0.985 * 72 * PAGE or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return "\n".join(lines)
+
+
+def note(figure: Figure, text: str) -> None:
+    """Write a note below all panels.
+
+    The note is a label because constrained_layout reserves no space for ``Figure.text``.
+    """
+    figure.supxlabel(text, x=0.005, ha="left", fontsize="small", color="0.35")
 
 
 def nothing(message: str) -> Figure:
