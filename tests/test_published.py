@@ -208,6 +208,11 @@ def test_published_runs_are_no_cells_of_the_study(study):
     ]  # fmt: skip
     with store.connect(study / "store") as db:
         assert figures.unfinished_note(db) == "Of 4 cells: 2 done, 2 pending."
+
+
+@pytest.mark.ci
+def test_the_report_counts_published_runs_apart_from_the_cells(study):
+    store.build(study)
     text = page(study)
     assert "4 cells, each with" in text
     assert "48 runs and 289 times of Buckman and Gelada" in text

@@ -1,21 +1,20 @@
 """The page: sections in order, every number behind its query, nothing that needs a network."""
 
 import base64
+import copy
 import csv
 import html
-import json
 import re
 import shutil
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from test_figures import fill, finish, lay_out, write
+from conftest import ROOT, STUDY
+from test_figures import cells_of, fill, finish, lay_out, write, write_study
 from test_store import end, header, live, log, record, update, validation
 
 from lmscaling import figures, registry, report
-from lmscaling.config import study_file
 from lmscaling.fits import final_loss
 from lmscaling.records.exports import PUBLISHED as COLUMNS
 from lmscaling.report import losses, question
@@ -32,35 +31,36 @@ PRINTED = re.compile(
 
 @pytest.fixture
 def study(tmp_path, values):
-    values["axes"] |= {
-        "size": ["s", "m"], "context": [16, 32], "seed": [0, 1], "lr_scale": [1.0, 2.0],
-    }  # fmt: skip
     folder = tmp_path / "tiny"
     folder.mkdir()
-    text = json.dumps({"command": "snakemake --cores <all>", "study": values})
-    (folder / "study.json").write_text(text)
-    return folder
+    return write_study(folder, values)
 
 
 @pytest.fixture
 def cells(study):
-    return list(study_file.read_record(study / "study.json").grid.cells.values())
+    return cells_of(study)
 
 
-@pytest.fixture
-def page(study, cells):
-    """A half-done study: done, running, diverged and pending cells, and one branch planned."""
+@pytest.fixture(scope="module")
+def half_done(tmp_path_factory):
+    """Done, running, diverged and pending cells, and one branch planned: folder and page."""
+    study = write_study(tmp_path_factory.mktemp("half_done"), copy.deepcopy(STUDY))
+    cells = cells_of(study)
     fill(study, cells[:10])
     live(study, cells[10].run, log(header(cells[10].run), update(1), validation(1)))
     record(study, cells[11].run, log(header(cells[11].run), update(1)), "diverged")
-    return write(study)
+    return study, write(study)
 
 
-@pytest.fixture
-def published(tmp_path):
+@pytest.fixture(scope="module")
+def page(half_done):
+    return half_done[1]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
     """The page of the published numbers alone, with its folder."""
-    folder = tmp_path / "published"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("published")
     for stem in COLUMNS:
         shutil.copy(HERE / f"{stem}.csv", folder)
     store.build(folder)
@@ -111,8 +111,8 @@ def check(folder, page):
     assert seen == page.count("<figure id=") + page.count('<div class="table" id=') > 10
 
 
-def test_every_query_runs_again_with_as_many_rows(page, study):
-    check(study, page)
+def test_every_query_runs_again_with_as_many_rows(half_done):
+    check(*half_done)
 
 
 def test_queries_of_the_published_numbers_run_again_too(published):
