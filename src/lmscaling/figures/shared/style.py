@@ -196,7 +196,7 @@ def filled(text: str) -> str:
     for word in text.split():
         longer = f"{lines[-1]} {word}".lstrip()
         points, _, _ = text_to_path.get_text_width_height_descent(longer, font, ismath=False)
-        if points <= 0.985 * 72 * PAGE or not lines[-1]:
+        if points <= 0.94 * 72 * PAGE or not lines[-1]:  # hinting widens letters by up to 5 %
             lines[-1] = longer
         else:
             lines.append(word)
