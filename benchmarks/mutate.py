@@ -48,6 +48,7 @@ SUBJECTS = {
     "config/sweeps": "sweep study",
     "config/speed": "sweep config study",
     "config/datasets": "config study fetch data",
+    "config/devices": "plan estimate",
     "config/calibration": "estimate calibrate",
     "config/kinds": "kinds sweep",
     "config/schedule": "schedule estimate plan",

@@ -60,6 +60,7 @@ MISTAKES = [
     ("dataset", "line", "dataset 'line' has no row under datasets; nearest is 'lines'"),
     ("protocol", {"liner": 2}, "protocol 'liner' has no file in attention/; nearest is 'linear'"),
     ("validation/every_tokens", 100, "every_tokens 100 is not a multiple of update_tokens 64"),
+    ("axes/context", [16, 63], "context 63 does not divide update_tokens 64; nearest is 64"),
 ]
 
 

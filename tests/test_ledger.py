@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lmscaling.train import ledger
-from lmscaling.train.ledger import Ledger, account, entries
+from lmscaling.train.ledger import Entry, Ledger, account, entries, reason_to_give_up
 
 
 @pytest.fixture
@@ -97,3 +97,17 @@ def test_an_attempt_that_begins_ahead_of_the_last_entry_has_lost_nothing(tmp_pat
     assert (spent.attempt_seconds, spent.lost_seconds) == (40, 0)
     assert account([]).attempt_seconds == 0
     assert book.branch_end() is None
+
+
+def test_two_failures_end_a_run_and_so_do_five_kills_but_a_checkpoint_begins_the_count_anew():
+    def attempts(*kinds):
+        return [
+            Entry(kind=kind, attempt=i, update=0, train_seconds=0.0, attempt_seconds=1.0)
+            for i, last in enumerate(kinds, start=1)
+            for kind in ("begin", last)
+        ]
+
+    assert reason_to_give_up(attempts("beat", "beat", "beat", "failed")) == ""
+    assert "2 attempts in a row failed" in reason_to_give_up(attempts("failed", "beat", "failed"))
+    assert "5 attempts in a row ended" in reason_to_give_up(attempts(*["beat"] * 5))
+    assert reason_to_give_up(attempts("failed", "beat", "checkpoint", "failed")) == ""

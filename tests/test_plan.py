@@ -130,7 +130,9 @@ def test_the_verb_writes_the_plan_and_prints_it(values, tmp_path):
 @pytest.mark.parametrize(
     ("device", "peak"),
     [("NVIDIA H200", 989e12), ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 NVL", 835e12),
-     ("NVIDIA A100-SXM4-80GB", 312e12)],
+     ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA A100 80GB PCIe", 312e12),
+     ("NVIDIA A100-PCIE-40GB", 312e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA L40S", 362e12),
+     ("NVIDIA B200", 2250e12)],
 )  # fmt: skip
 def test_the_peak_of_a_device_is_the_dense_one(device, peak):
     found = devices.find(device)

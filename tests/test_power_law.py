@@ -98,3 +98,14 @@ def test_a_law_without_floor_has_E_at_its_bound():
 def test_a_curve_that_is_no_power_is_a_misfit():
     found = power_law.fit({"a": Points(HOURS, law(HOURS) + 0.02 * np.sin(HOURS))}, count=50)
     assert found.laws["a"].status == "misfit"
+
+
+@pytest.mark.parametrize(("second_E", "status"), [(2.67, "fitted"), (2.68, "misfit")])
+def test_a_shared_E_takes_one_degree_of_freedom_and_each_curve_two(second_E, status):
+    """18 losses have 13 degrees left, with which chi-squared exceeds 27.7 in 1 % of studies."""
+    softmax, linear = Points(HOURS, law(HOURS)), Points(HOURS, law(HOURS, second_E))
+    found = power_law.fit({"softmax": softmax, "linear": linear}, count=20)
+    assert found.ratio is not None
+    assert 26 < found.ratio < 30
+    assert found.shared["softmax"].status == status
+    assert found.free["softmax"].status == "fitted"

@@ -6,6 +6,8 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +24,8 @@ from lmscaling.records.run import End, finite, line
 from lmscaling.runtime import lock
 from lmscaling.train import callback
 from lmscaling.train.clock import Clock
-from lmscaling.train.run import train
+from lmscaling.train.ledger import Account
+from lmscaling.train.run import _record, train
 
 
 @pytest.fixture
@@ -349,3 +352,17 @@ def test_a_row_is_one_line_of_strict_json():
     end = End(attempt=1, update=2, status="done", message="a\nb", ended="")
     assert line(end).count(b"\n") == 1
     assert finite(float("inf")) is None
+
+
+def test_gpu_hours_are_those_of_all_gpus_in_all_attempts(cell):
+    spent = Account(attempt_seconds=5400.0, lost_seconds=60.0)
+    module: Any = SimpleNamespace(cell=replace(cell, gpus=4), reached=lambda: (0, "id"))
+    clock: Any = SimpleNamespace(clock=SimpleNamespace(seconds=5000.0))
+    ledger: Any = SimpleNamespace(account=lambda: spent)
+    end = End(attempt=2, update=4, status="done", message="", ended="")
+    rest: dict[str, Any] = dict.fromkeys(
+        ["run", "cell", "params", "params_total", "flops_per_token", "calibration",
+         "environment", "started"]
+    )  # fmt: skip
+    made = _record(module, clock, ledger, end, rest)
+    assert (made.gpu_hours, made.attempts, made.tokens) == (6.0, 2, 4 * 64)
