@@ -194,36 +194,71 @@ class Ledger:
         self.known = {row["key"]: row for row in map(json.loads, lines)}
 
     def key(self, mutant: Mutant | None, tests: list[str]) -> str:
-        """A name for the changed source and for the text of its tests.
+        """A name for a changed source.
 
         The key of no mutant contains all sources: it says that the tests pass without a change.
         """
-        parts = [mutant.path, mutant.source] if mutant else []
-        files = sorted({test.partition("::")[0] for test in tests} | {"tests/conftest.py"})
-        paths = [ROOT / file for file in files]
-        if not mutant:
-            paths += sorted((ROOT / "src").rglob("*.py"))
-        texts = [*parts, *(path.read_text() for path in paths)]
-        return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+        if mutant:
+            return digest(mutant.path, mutant.source)
+        sources = sorted((ROOT / "src").rglob("*.py"))
+        return digest(*tests, *(path.read_text() for path in sources))
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Keep a result."""
+    def find(self, key: str, tests: list[str]) -> dict[str, Any] | None:
+        """The known result of a key, unless a test that it rests on has changed."""
+        row = self.known.get(key)
+        return row if row and row["evidence"] == evidence(row, tests) else None
+
+    def add(self, row: dict[str, Any], tests: list[str]) -> None:
+        """Keep a result of these tests."""
+        row["evidence"] = evidence(row, tests)
         self.known[row["key"]] = row
         with self.path.open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def evidence(row: dict[str, Any], tests: list[str]) -> str:
+    """A name for what a result rests on: the test that killed, else all tests that did not."""
+    file, _, test = row["test"].partition("::")
+    if test:
+        return digest(text_of("tests/conftest.py"), text_of(file, test.partition("[")[0]))
+    files = sorted({test.partition("::")[0] for test in tests} | {"tests/conftest.py"})
+    return digest(*map(text_of, files))
+
+
+def text_of(file: str, test: str | None = None) -> str:
+    """A test file without its imports and, if a test is named, without its other tests."""
+    body = ast.parse((ROOT / file).read_text()).body
+    kept = [
+        node
+        for node in body
+        if not isinstance(node, ast.Import | ast.ImportFrom)
+        and not (
+            test
+            and isinstance(node, ast.FunctionDef)
+            and node.name.startswith("test_")
+            and node.name != test
+        )
+    ]
+    return ast.unparse(ast.Module(kept, []))
 
 
 def work(jobs: list[tuple[Mutant | None, list[str], float]], workers: list[Worker],
          ledger: Ledger) -> list[dict[str, Any]]:  # fmt: skip
     """Results of all jobs, in their order; what the ledger knows is not tried again."""
     keys = [ledger.key(mutant, tests) for mutant, tests, _ in jobs]
-    waiting = {key: job for key, job in zip(keys, jobs, strict=True) if key not in ledger.known}
+    waiting = {
+        key: job for key, job in zip(keys, jobs, strict=True) if not ledger.find(key, job[1])
+    }
     print(f"{len(jobs)} to try, {len(jobs) - len(waiting)} of them known", flush=True)
     todo, busy = list(waiting.items()), {}
     for key, (mutant, tests, _) in waiting.items():
         if mutant and not tests:
-            ledger.add(asdict(mutant) | {"source": "", "key": key, "outcome": "survived",
-                       "seconds": 0.0, "test": "no test calls it"})  # fmt: skip
+            row = asdict(mutant) | {"source": "", "key": key, "outcome": "survived"}
+            ledger.add(row | {"seconds": 0.0, "test": ""}, tests)
             todo = [(k, job) for k, job in todo if k != key]
     while todo or busy:
         for worker in workers:
@@ -242,7 +277,7 @@ def work(jobs: list[tuple[Mutant | None, list[str], float]], workers: list[Worke
                 if mutant is None and outcome == "survived":
                     row |= json.loads(worker.calls.read_text())
                     row["outcome"] = "passed"
-                ledger.add(row)
+                ledger.add(row, tests)
                 del busy[worker]
                 where = f"{row['path']}:{row['line']}" if mutant else " ".join(tests)
                 print(f"{row['outcome']:8} {seconds:6} s  {where}  {test}", flush=True)

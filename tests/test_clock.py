@@ -78,3 +78,13 @@ def test_the_clock_goes_on_from_the_seconds_of_a_checkpoint(time):
     clock.start()
     time.passes(2)
     assert clock.tick() == 42
+
+
+def test_a_clock_runs_from_its_creation_and_anew_from_its_start(time):
+    clock = Clock(seconds=7, now=time)
+    time.passes(2)
+    assert clock.tick() == 9
+    time.passes(5)
+    clock.start()
+    time.passes(1)
+    assert clock.tick() == 10
