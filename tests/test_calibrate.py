@@ -104,6 +104,13 @@ def test_nothing_is_tried_twice_where_nothing_is_to_choose(cell, places, monkeyp
     assert [t.micro_batch for t in result.trials] == [1, 2, 4]
 
 
+def test_it_tries_nothing_larger_than_what_did_not_fit(cell, places, monkeypatch):
+    softmax(cell, places)
+    Slow(lambda size: 0.1, {False: 1, True: 99}, monkeypatch)
+    result = calibrate.calibrate(*places)
+    assert [(t.micro_batch, t.recompute) for t in result.trials] == [(1, False), (2, False)]
+
+
 def test_it_stops_where_memory_ends_and_recomputes_only_if_it_must(places, monkeypatch):
     Slow(lambda size, chunk: 0.1, {False: 2, True: 4}, monkeypatch)
     result = calibrate.calibrate(*places)
