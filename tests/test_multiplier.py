@@ -183,7 +183,7 @@ def test_crossings_cover_the_range_of_both_curves_to_the_end_of_the_shorter():
 
 def test_a_plateau_has_reached_its_loss_where_it_begins():
     plain = curve()
-    loss = plain.loss.copy()
+    loss = np.array(plain.loss)
     loss[100:200] = loss[100]  # updates 10,100 to 20,000
     loss[200:] = np.minimum(loss[200:], loss[100] - 0.001)
     held = Curve(plain.updates, plain.flops, plain.hours, loss)
