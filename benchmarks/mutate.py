@@ -39,6 +39,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / ".mutation" / "results.jsonl"
 LEAST_SHARE = 0.85
 """Share of the sample that must be killed."""
+MOST_SECONDS = 60
+"""Of tests of a mutant, noting calls, which more than doubles their time."""
 WARM = ("torch", "lightning.pytorch", "duckdb", "pandas", "scipy.optimize", "pyarrow.parquet",
         "pydantic.dataclasses", "safetensors.torch", "yaml", "psutil", "matplotlib.pyplot",
         "seaborn", "jinja2", "xxhash", "tiktoken", "transformers")  # fmt: skip
@@ -154,6 +156,9 @@ def tests_of(path: str) -> list[str]:
 def chosen_tests(mutant: Mutant, passing: dict[str, dict[str, Any]]) -> tuple[list[str], float]:
     """Tests that a mutant is tried against, and the seconds that they take without it.
 
+    The quick ones come first. Those that begin after ``MOST_SECONDS`` are left out, because each
+    survivor costs all of them and they kill few mutants more.
+
     Args:
         mutant: The mutant.
         passing: By test file, the seconds and the calls of its tests.
@@ -165,9 +170,13 @@ def chosen_tests(mutant: Mutant, passing: dict[str, dict[str, Any]]) -> tuple[li
         seconds, calls = passing[file]["seconds"], passing[file]["calls"]
         everyone = function is None or name in calls.get("", [])
         tests = [test for test in seconds if everyone or name in calls.get(test, [])]
-        files.append((sum(map(seconds.get, tests)), sorted(tests, key=seconds.get)))
-    files.sort()
-    return [test for _, tests in files for test in tests], sum(total for total, _ in files)
+        files.append((sum(map(seconds.get, tests)), sorted((seconds[t], t) for t in tests)))
+    chosen, total = [], 0.0
+    for taken, test in (one for _, tests in sorted(files) for one in tests):
+        if total < MOST_SECONDS:
+            chosen.append(test)
+            total += taken
+    return chosen, total
 
 
 def function_around(path: Path, line: int) -> int | None:
