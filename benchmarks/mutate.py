@@ -51,6 +51,7 @@ SUBJECTS = {
     "config/speed": "sweep config study",
     "config/datasets": "config study fetch data",
     "config/devices": "plan estimate",
+    "config/budget": "config train",
     "config/calibration": "estimate calibrate",
     "config/kinds": "kinds sweep",
     "config/schedule": "schedule estimate plan",

@@ -69,6 +69,7 @@ def test_transformers_reads_an_exported_run(run, tmp_path):
     folder, gpt = run
     huggingface.export(folder, tmp_path / "out")
     model = GPT2LMHeadModel.from_pretrained(tmp_path / "out")
+    assert model.config.eos_token_id == model.config.vocab_size - 1
     x = torch.randint(0, 256, (2, 48))
     with torch.no_grad():
         torch.testing.assert_close(model(x).logits, gpt(x), rtol=1e-5, atol=1e-6)

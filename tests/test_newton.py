@@ -122,3 +122,9 @@ def test_names_are_those_of_the_law():
     assert named["A"] == pytest.approx(np.exp([1.0, 1.5]))
     assert named["B"] == pytest.approx(np.exp([2.0, 1.0]))
     assert named["a"] == pytest.approx([0.3 / 0.7, 0.7 / 0.9])
+
+
+def test_the_starts_are_the_4500_of_the_paper():
+    assert len(set(log_sum_exp.STARTS)) == 4500
+    assert log_sum_exp.STARTS[0] == (0, 0, -1, 0, 0)
+    assert log_sum_exp.STARTS[-1] == (25, 25, 1, 2, 2)

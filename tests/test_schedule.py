@@ -11,7 +11,7 @@ from test_train import on_two_ranks, rows_of
 
 from lmscaling.config import grid
 from lmscaling.config.cell import Cell
-from lmscaling.config.schedule import CONSTANT, KINDS, WarmUp
+from lmscaling.config.schedule import CONSTANT, KINDS, Decay, WarmUp
 from lmscaling.config.study import schema
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
@@ -188,3 +188,9 @@ def test_a_run_that_decays_gives_laws_its_end_and_nothing_on_its_way(tmp_path, v
         assert found == [("decayed", 1, 4, 1.0)] * 2
         assert db.sql("SELECT DISTINCT schedule FROM cells").fetchall() == [("cosine",)]
         assert db.sql("SELECT * FROM law_means").fetchall() == []
+
+
+def test_a_branch_falls_in_a_line_from_the_rate_of_its_trunk_to_zero():
+    decay = Decay(peak=0.1, start=10, end=30)
+    rates = [decay.rate(update, spent=0.0) for update in (10, 15, 20, 30)]
+    assert rates == pytest.approx([0.1, 0.075, 0.05, 0.0])

@@ -10,6 +10,7 @@ from conftest import ROOT
 
 from lmscaling.config import grid, study_file
 from lmscaling.config.study import schema
+from lmscaling.errors import UserError
 
 REAL, DEMO, SWEEP, LONG = (
     ROOT / "config" / f"{name}.yaml" for name in ("study", "demo", "lr_sweep", "long")
@@ -129,3 +130,27 @@ def test_names_of_each_kind_of_dataset_never_change(values, kind, row, tokens, r
 def test_the_schema_for_editors_is_up_to_date():
     """If this fails: python -m lmscaling schema config/study.schema.json."""
     assert json.loads((ROOT / "config" / "study.schema.json").read_text()) == schema()
+
+
+def test_a_record_writes_each_cell_once_and_again_only_if_it_differs(tmp_path, values):
+    path, record = tmp_path / "study.json", {"command": "snakemake", "study": values}
+    made = study_file.write_record(path, record)
+    files = {run: tmp_path / "cells" / f"{run}.json" for run in made.cells}
+    assert files
+    for run, file in files.items():
+        assert file.read_text() == made.cells[run].to_json() + "\n"
+    other, spoiled = list(files.values())[:2]
+    spoiled.write_text("{}")
+    times = {file: file.stat().st_mtime_ns for file in (path, other)}
+    study_file.write_record(path, record)
+    assert {file: file.stat().st_mtime_ns for file in times} == times
+    assert spoiled.read_text() != "{}"
+    assert study_file.read_record(path).command == "snakemake"
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"study": {}}'])
+def test_an_incomplete_record_is_named_with_the_remedy(tmp_path, text):
+    path = tmp_path / "study.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="is incomplete; delete it and run snakemake again"):
+        study_file.read_record(path)

@@ -342,3 +342,12 @@ def test_reset_moves_a_whole_sweep(results):
 def test_reset_of_what_was_not_measured_names_the_nearest(results, name, nearest):
     with pytest.raises(UserError, match=f"nearest is '.*{nearest}'"):
         reset.select_measurements(results, None, name)
+
+
+def test_every_sweep_is_written_into_its_folder(values, tmp_path):
+    study = grid.expand(values | {"speed": SPEED}).study
+    sweeps.write(tmp_path, study)
+    expected = {f"{name}.json": dump(sweep) for name, sweep in sweeps.expand(study).items()}
+    written = (tmp_path / "sweeps").rglob("*.json")
+    found = {str(p.relative_to(tmp_path / "sweeps")): json.loads(p.read_text()) for p in written}
+    assert found == expected

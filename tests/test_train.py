@@ -179,6 +179,7 @@ def test_a_budget_in_time_ends_within_one_update_whatever_the_clock_says(
 def test_a_stream_that_ends_is_a_result(run, cell, capfd):
     made, rows = run(replace(cell, budget="1000 updates"))
     assert (made.status, made.updates) == ("out_of_tokens", 3699 // 64)
+    assert made.data["shard"] == 1
     assert made.message == "the stream has 3700 tokens"
     assert rows_of(rows, "validation")[-1]["update"] == made.updates
     assert {r["epoch"] for r in rows_of(rows, "update")} == {1}
