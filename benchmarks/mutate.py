@@ -77,7 +77,7 @@ SUBJECTS = {
     "fits/points": "laws",
     "fits/power_law": "power_law laws",
     "fits/uncertainty": "noise optima uncertainty",
-    "store": "store published",
+    "store": "schema store published",
     "store/spikes": "spikes",
 }
 """Test files of each package, or of one module of it, quick and particular ones first."""

@@ -38,6 +38,7 @@ def checked(found: LossSurface) -> Check:
 def test_a_known_surface_is_found_by_both_ways(truth):
     found = loss_surface.fit(N, D, surface(**truth), count=50)
     assert found.status == "fitted"
+    assert found.degrees == len(N) - 5
     check = checked(found)
     assert check.converged
     assert not check.disagrees
