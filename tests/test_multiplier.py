@@ -193,7 +193,7 @@ def test_a_plateau_has_reached_its_loss_where_it_begins():
 
 def test_a_single_low_loss_near_the_start_moves_a_multiplier_by_no_more_than_its_neighbours():
     loss = np.array(curve().loss)
-    loss[3] -= 1  # the loss of update 3,000
+    loss[3] -= 1  # the loss of update 8,700
     spoiled = Curve(UPDATES, curve().flops, curve().hours, loss)
     for level in multiplier.fit(curve(), spoiled).levels:
         assert 1 <= level.updates < 1.25
