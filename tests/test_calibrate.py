@@ -128,6 +128,7 @@ def test_a_guess_needs_no_measurement(cell, monkeypatch):
     monkeypatch.setattr(GPT, "loss", None)
     result = calibrate.guessed(cell)
     assert (result.measured, result.micro_batch, result.update_seconds) == (False, 4, None)
+    assert (result.compiled, result.recompute, result.choice) == (False, False, {})
 
 
 def test_a_cell_for_gpus_is_not_calibrated_on_a_cpu(cell, tmp_path):

@@ -83,6 +83,8 @@ def test_a_curve_with_too_few_points_has_no_law_and_spoils_no_other():
     assert found.laws["b"].status == "too_few"
     assert found.laws["a"].gamma == pytest.approx(0.3, abs=1e-5)
     assert (found.one_E, found.p_value) == (True, None)
+    three = power_law.fit({"a": Points([1, 2, 3], [3, 2, 1.5])}, count=50)
+    assert three.laws["a"].status == "too_few"
     with pytest.raises(ValueError, match="too_few"):
         found.laws["b"].loss(1.0)
     nothing = power_law.fit({"b": Points([1, 1, 1, 1], [3, 2, 3, 2])})

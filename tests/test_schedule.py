@@ -194,3 +194,10 @@ def test_a_branch_falls_in_a_line_from_the_rate_of_its_trunk_to_zero():
     decay = Decay(peak=0.1, start=10, end=30)
     rates = [decay.rate(update, spent=0.0) for update in (10, 15, 20, 30)]
     assert rates == pytest.approx([0.1, 0.075, 0.05, 0.0])
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5])
+def test_a_decay_takes_some_of_the_budget_and_at_most_all_of_it(values, share):
+    values["schedule"] = {"kind": "warmup_stable_decay", "decay_share": share}
+    with pytest.raises(UserError, match="decay_share"):
+        grid.expand(values)

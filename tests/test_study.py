@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from conftest import ROOT
 
-from lmscaling.config import grid, study_file
+from lmscaling.config import grid, study_file, sweeps
 from lmscaling.config.study import schema
 from lmscaling.errors import UserError
 
@@ -154,3 +154,12 @@ def test_an_incomplete_record_is_named_with_the_remedy(tmp_path, text):
     path.write_text(text)
     with pytest.raises(UserError, match="is incomplete; delete it and run snakemake again"):
         study_file.read_record(path)
+
+
+def test_sweeps_keep_their_folders_between_versions():
+    # In another folder a finished measurement would be made again.
+    made = sweeps.expand(grid.expand(study_file.read_study([REAL, DEMO])).study)
+    assert sorted(made) == [
+        "copy_task/copy-1050f016", "time_decode/100k-9f91407e", "time_layer/tiny-bed2ca3b",
+        "time_step/100k-9f91407e", "tune_chunk/100k-9f91407e",
+    ]  # fmt: skip

@@ -18,7 +18,7 @@ from speed_of_python import slowness
 
 from lmscaling.config.budget import parse_budget
 from lmscaling.data.stream import Stream
-from lmscaling.errors import UserError
+from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
 from lmscaling.records.run import End, finite, line
@@ -373,3 +373,14 @@ def test_gpu_hours_are_those_of_all_gpus_in_all_attempts(cell):
     )  # fmt: skip
     made = _record(module, clock, ledger, end, rest)
     assert (made.gpu_hours, made.attempts, made.tokens) == (6.0, 2, 4 * 64)
+
+
+def test_an_attempt_stops_so_many_seconds_after_its_process_began(cell, places, tokens, tmp_path):
+    places[0].write_text(cell.to_json())
+    way = calibration(tmp_path, cell)
+    with pytest.raises(SystemExit) as stopped:
+        train(places[0], tokens, places[1], places[2], way, stop_after=-1.0)
+    assert stopped.value.code == TRY_AGAIN
+    made = train(places[0], tokens, places[1], places[2], way, stop_after=1e6)
+    assert made
+    assert (made.status, made.attempts) == ("done", 2)
