@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -239,9 +240,15 @@ def evidence(row: dict[str, Any], tests: list[str]) -> str:
     return digest(*map(text_of, files))
 
 
+@cache
+def content(file: str) -> str:
+    """A test file as it is when it is first asked for: workers have copies from the beginning."""
+    return (ROOT / file).read_text()
+
+
 def text_of(file: str, test: str | None = None) -> str:
     """A test file without its imports and, if a test is named, without its other tests."""
-    body = ast.parse((ROOT / file).read_text()).body
+    body = ast.parse(content(file)).body
     kept = [
         node
         for node in body
@@ -329,9 +336,11 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     ledger = Ledger(RESULTS)
+    files = sorted({test for mutant in mutants for test in tests_of(mutant.path)})
+    for file in ("tests/conftest.py", *files):
+        content(file)
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         workers = [Worker(Path(folder) / str(i)) for i in range(args.jobs)]
-        files = sorted({test for mutant in mutants for test in tests_of(mutant.path)})
         passed = work([(None, [file], 1800.0) for file in files], workers, ledger)
         broken = [row["tests"][0] for row in passed if row["outcome"] != "passed"]
         if broken:

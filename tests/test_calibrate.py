@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import calibration
 
 from lmscaling.attention import load
 from lmscaling.config.calibration import Calibration
@@ -145,3 +146,7 @@ def test_a_torn_calibration_is_one_sentence(cell, tmp_path):
         calibrate.read(tmp_path / "c.json", cell)
     with pytest.raises(UserError, match="device is missing"):
         checked(Calibration, {"of": "x"}, "calibration")
+
+
+def test_a_calibration_of_an_older_version_is_one_without_compilation(cell, tmp_path):
+    assert not calibrate.read(calibration(tmp_path, cell), cell).compiled

@@ -99,7 +99,7 @@ def test_an_attempt_that_begins_ahead_of_the_last_entry_has_lost_nothing(tmp_pat
     assert book.branch_end() is None
 
 
-def test_two_failures_end_a_run_and_so_do_five_kills_but_a_checkpoint_begins_the_count_anew():
+def test_two_failures_end_a_run_and_so_do_five_attempts_unless_one_reached_a_checkpoint():
     def attempts(*kinds):
         return [
             Entry(kind=kind, attempt=i, update=0, train_seconds=0.0, attempt_seconds=1.0)
