@@ -60,7 +60,8 @@ def page(half_done):
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """The page of the published numbers alone, with its folder."""
-    folder = tmp_path_factory.mktemp("published")
+    folder = tmp_path_factory.mktemp("results") / "published"
+    folder.mkdir()
     for stem in COLUMNS:
         shutil.copy(HERE / f"{stem}.csv", folder)
     store.build(folder)
