@@ -104,16 +104,8 @@ class Worker:
         os.environ |= {"PYTHONPATH": str(self.copy / "src"), "TMPDIR": str(self.scratch)}
         tempfile.tempdir = None
         sys.path.insert(0, str(self.copy / "src"))
-        chosen = [
-            "-m",
-            "not slow and not ci and not slurm and not gpu",
-            "-k",
-            "not two_ranks and not kill",
-            "-o",
-            "addopts=",
-            "-o",
-            "timeout=0",
-        ]
+        marks, names = "not slow and not ci and not slurm and not gpu", "not two_ranks and not kill"
+        chosen = ["-m", marks, "-k", names, "-o", "addopts=", "-o", "timeout=0"]
         options = ["-x", "-q", "-rfE", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist"]
         code = 3
         try:

@@ -17,7 +17,7 @@ from lmscaling.kernels.linear import chunked
 
 DEVICE = "cuda"
 if os.environ.get("TRITON_INTERPRET") == "1":
-    import interpreter  # noqa: F401  # makes bfloat16 right
+    import interpreter  # noqa: F401  # mends bfloat16 and products
 
     DEVICE = "cpu"
 

@@ -74,6 +74,12 @@ def test_it_takes_the_fastest_micro_batch_and_the_smaller_of_equals(places, monk
     assert calibrate.calibrate(*places).micro_batch == 1
 
 
+def test_it_goes_on_after_a_size_that_is_no_faster(cell, places, monkeypatch):
+    softmax(cell, places)
+    Slow(lambda size: {1: 1.0, 2: 2.0, 4: 2.0}[size], {False: 99, True: 99}, monkeypatch)
+    assert calibrate.calibrate(*places).micro_batch == 4
+
+
 def test_it_takes_the_fastest_chunk(places, monkeypatch):
     Slow(lambda size, chunk: size * abs(chunk - 128) + size, {False: 99, True: 99}, monkeypatch)
     assert calibrate.calibrate(*places).choice == {"chunk": 128}

@@ -191,7 +191,7 @@ def test_a_plateau_has_reached_its_loss_where_it_begins():
     assert level.updates == pytest.approx(1)
 
 
-def test_a_single_low_loss_near_the_start_moves_a_multiplier_by_no_more_than_its_neighbours():
+def test_a_single_low_loss_near_the_start_moves_no_multiplier_by_a_quarter():
     loss = np.array(curve().loss)
     loss[3] -= 1  # the loss of update 8,700
     spoiled = Curve(UPDATES, curve().flops, curve().hours, loss)

@@ -59,13 +59,7 @@ def test_the_table_marks_estimates_and_unknown_numbers(plan):
     assert d[2:9] == [""] * 7
     assert "too large" in d[9]
     assert len({len(row) for row in plan.lines()}) == 1
-    assert [line[:3] for line in plan.table().splitlines()[:5]] == [
-        "cel",
-        "a  ",
-        "b  ",
-        "c  ",
-        "d  ",
-    ]
+    assert plan.table().splitlines()[1].startswith("a  ")
 
 
 def test_the_summary_names_how_many_cells_are_estimates(plan):

@@ -259,13 +259,12 @@ def test_two_processes_do_not_measure_one_sweep(run, tmp_path):
     assert set(summary["statuses"].values()) == {"done"}
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_sweep_for_a_gpu_is_refused_without_one(tmp_path, values):
     values["speed"], values["gpus"] = SPEED, 1
     sweep = next(iter(sweeps.expand(grid.expand(values).study).values()))
     write_json(tmp_path / "s.json", dump(sweep))
     done = lmscaling(sweep.kind, tmp_path / "s.json", tmp_path / "out", cwd=tmp_path)
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
     assert done.returncode == 1
     assert "needs a GPU and this machine has none" in done.stderr
     assert "Traceback" not in done.stderr
