@@ -15,7 +15,7 @@ from lmscaling.config import study_file
 from lmscaling.config.datasets import Tokenizer
 from lmscaling.data import document_positions
 from lmscaling.data.vocabulary import encoding
-from lmscaling.figures.shared import own_context
+from lmscaling.figures.shared import own_context, style
 from lmscaling.store import build as store
 
 LINE = (
@@ -54,6 +54,7 @@ def asked(study, query):
 
 def words(study, name="context_scaling"):
     store.build(study)
+    style.use()  # where lines break depends on the font
     with store.connect(study / "store") as db:
         return own_context.note(db, db.sql(figures.load(name).QUERY).df())
 

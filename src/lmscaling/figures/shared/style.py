@@ -63,10 +63,12 @@ UNFINISHED = ("running", "interrupted")
 
 
 def use() -> None:
-    """Set the theme. A fixed hash salt makes the SVG of equal data equal in every byte."""
+    """Set the theme. A fixed hash salt and a font that Matplotlib brings make the SVG of equal data
+    equal in every byte."""
     sns.set_theme(context="paper", style="ticks", font_scale=0.95)
     mpl.rcParams |= {
         "svg.hashsalt": "lmscaling",
+        "font.family": "DejaVu Sans",
         "figure.dpi": 100,
         "savefig.dpi": 200,
         "axes.grid": True,
