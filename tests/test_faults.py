@@ -7,7 +7,7 @@ import torch
 from torch import distributed
 
 from lmscaling.errors import UserError
-from lmscaling.runtime.faults import machine_fault
+from lmscaling.runtime.faults import first_line, is_result, machine_fault
 
 HINT = "\nCUDA kernel errors might be asynchronously reported at some other API call"
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
@@ -141,3 +141,30 @@ def test_the_first_cause_that_is_clear_decides(explicit):
     assert machine_fault(chained(lost, bug, explicit)) is None
     assert machine_fault(chained(lost, chained(KeyError("x"), bug, explicit), explicit)) is None
     assert machine_fault(chained(lost, KeyError("x"), explicit)) == "network"
+
+
+CPU = torch.device("cpu")
+
+
+def test_a_failure_is_a_result_only_where_machine_and_device_are_sound(monkeypatch):
+    refused, full = RuntimeError("cuDNN has no plan"), torch.OutOfMemoryError("full")
+    assert is_result(refused, CPU)
+    assert is_result(full, CPU)
+    assert not is_result(OSError(errno.ENOSPC, "No space left on device"), CPU)
+
+    def poisoned(*_, **__):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch, "ones", poisoned)
+    assert not is_result(refused, CPU)
+
+    def no_room(*_, **__):
+        raise full
+
+    monkeypatch.setattr(torch, "ones", no_room)
+    assert is_result(full, CPU)
+
+
+def test_a_reason_is_one_line():
+    assert first_line(RuntimeError("no plan\nand more")) == "no plan"
+    assert first_line(AssertionError()) == "AssertionError"

@@ -64,6 +64,29 @@ def machine_fault(error: BaseException) -> str | None:
     return None if verdict == "program" else verdict
 
 
+def is_result(error: Exception, device: torch.device) -> bool:
+    """Whether a failure may be recorded: the machine is sound and the device still computes.
+
+    After an illegal access every later call of the process fails on the device, whatever it does.
+    """
+    if machine_fault(error):
+        return False
+    try:
+        torch.ones(1, device=device).item()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except torch.OutOfMemoryError:
+        return True  # the tensors of the failed call are not freed yet
+    except RuntimeError:
+        return False
+    return True
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; its class if there is none."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
 def _fault(error: BaseException) -> str | None:
     """What one error blames; None if it is not clear."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
