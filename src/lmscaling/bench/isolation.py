@@ -15,13 +15,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import torch
-
 from lmscaling.errors import UserError
-from lmscaling.runtime.faults import first_line, machine_fault
-
-NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")
-"""Parts of the messages of PyTorch on a CPU and of CUDA's libraries, whose errors have no class."""
+from lmscaling.runtime.faults import first_line, machine_fault, out_of_memory
 
 STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals of whoever stops the job: they say nothing about the call."""
@@ -85,17 +80,11 @@ def _answer(call: Callable[[], Any], sender: Connection) -> None:
 def _failure(error: Exception) -> dict[str, Any]:
     """How a call ended that raised an error."""
     message = first_line(error)
-    if _is_out_of_memory(error):
+    if out_of_memory(error):
         return {"status": "oom", "message": message}
     if broken := machine_fault(error):
         return {"status": "refused", "message": FAULT.format(broken, message)}
     return {"status": "failed", "message": message}
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(s in str(error).lower() for s in NO_MEMORY)
 
 
 def _died(code: int | None) -> dict[str, str]:

@@ -19,13 +19,13 @@ DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
 NETWORK_ERRNOS = (errno.ETIMEDOUT, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH)
 
 PROGRAM = re.compile(
-    r"out of memory|illegal memory access|device-side assert|misaligned address"
+    r"illegal memory access|device-side assert|misaligned address"
     r"|illegal instruction|unspecified launch failure|invalid usage|invalid argument"
     r"|ncclInvalid(Usage|Argument)",
     re.IGNORECASE,
 )
-"""Errors of the program or its demand for memory, also where NCCL is the one that reports them.
-CUDA names bad pointers as the common cause of a launch failure."""
+"""Errors of the program, also where NCCL is the one that reports them. CUDA names bad pointers as
+the common cause of a launch failure."""
 
 DEVICE = re.compile(
     r"uncorrectable (ECC|NVLink) error|or a hardware error|\bXid\b"
@@ -47,6 +47,10 @@ NETWORK = re.compile(
 
 DISK = re.compile("|".join(re.escape(os.strerror(number)) for number in DISK_ERRNOS), re.IGNORECASE)
 """The texts of the same errors, in which Rust, C++ and compilers' processes report them."""
+
+
+NO_MEMORY = re.compile(r"can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
+"""Messages of PyTorch on a CPU and of CUDA's libraries, whose errors have no class."""
 
 
 def machine_fault(error: BaseException) -> str | None:
@@ -82,6 +86,13 @@ def is_result(error: Exception, device: torch.device) -> bool:
     return True
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory of the device or of the host did not suffice."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and bool(NO_MEMORY.search(str(error)))
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message; its class if there is none."""
     return str(error).partition("\n")[0] or type(error).__name__
@@ -89,7 +100,7 @@ def first_line(error: BaseException) -> str:
 
 def _fault(error: BaseException) -> str | None:
     """What one error blames; None if it is not clear."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    if out_of_memory(error):
         return "program"
     number = error.errno if isinstance(error, OSError) else None
     text = str(error)
