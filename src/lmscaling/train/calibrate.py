@@ -53,11 +53,19 @@ def calibrate(cell_path: Path, out: Path) -> Calibration:
     with gpus.reserved(min(1, cell.gpus)):
         if cell.gpus and not torch.cuda.is_available():
             raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
-        device = torch.device("cuda" if cell.gpus else "cpu")
-        with parallel.world_of_one(device) if cell.gpus > 1 else nullcontext():
-            fastest = _Bench(cell, device).best()
+        fastest = measured(cell, torch.device("cuda" if cell.gpus else "cpu"))
     write_json(out, dump(fastest))
     return fastest
+
+
+def measured(cell: Cell, device: torch.device) -> Calibration:
+    """The fastest way to train a cell on one device, as one of its ranks.
+
+    Raises:
+        UserError: Not even one sequence fits into memory, or every trial failed.
+    """
+    with parallel.world_of_one(device) if cell.gpus > 1 else nullcontext():
+        return _Bench(cell, device).best()
 
 
 def guessed(cell: Cell) -> Calibration:
@@ -124,7 +132,7 @@ class _Bench:
     def __init__(self, cell: Cell, device: torch.device) -> None:
         self.cell, self.device = cell, device
         self.gpt = GPT(cell).to(device)
-        if cell.gpus:
+        if device.type == "cuda":
             self.gpt.compile_blocks()
         self.shared = distributed.is_initialized()
         self.loss: nn.Module | None = None
@@ -302,7 +310,7 @@ class _Bench:
     def _conclude(self, best: Trial) -> Calibration:
         """The calibration with the fastest settings, and the time of one update with them."""
         self._prepare(best.recompute, best.choice)
-        self._forward_backward(1)
+        self._forward_backward(best.micro_batch)
         assert best.seconds
         accumulation = estimate.sequences(self.cell) // best.micro_batch
         update = _spread(self._time(self._update))
