@@ -307,17 +307,19 @@ def test_a_cell_of_several_ranks_is_measured_as_one_of_them(two_ranks, monkeypat
 def test_a_backward_pass_that_fails_among_ranks_does_not_spoil_the_next_trial(
     two_ranks, monkeypatch
 ):
-    calls = []
-    block = calibrate.GPT.hidden
+    """The pass fails after the gradients of all blocks, before that of the embedding."""
+    embed = calibrate.GPT._embed
 
-    def hidden(model, x_BT):
-        calls.append(len(x_BT))
-        h_BTD = block(model, x_BT)
+    def failing(_):
+        raise RuntimeError(NO_PLAN)
+
+    def fail(model, x_BT, start):
+        h_BTD = embed(model, x_BT, start)
         if len(x_BT) == 1:
-            h_BTD.register_hook(lambda _: (_ for _ in ()).throw(RuntimeError(NO_PLAN)))
+            h_BTD.register_hook(failing)
         return h_BTD
 
-    monkeypatch.setattr(calibrate.GPT, "hidden", hidden)
+    monkeypatch.setattr(calibrate.GPT, "_embed", fail)
     result = calibrate.measured(two_ranks, CPU)
     assert [(t.micro_batch, t.error) for t in result.trials] == [(1, NO_PLAN), (2, None)]
 

@@ -135,7 +135,7 @@ class _Bench:
         if device.type == "cuda":
             self.gpt.compile_blocks()
         self.shared = distributed.is_initialized()
-        self.loss: nn.Module | None = None
+        self.loss: nn.Module = parallel.Loss(self.gpt)
         self.adamw = optimizer.build(self.gpt, cell)
         self.tunable = self.gpt.tunable(device.type)
         self.trials: list[Trial] = []
@@ -232,15 +232,15 @@ class _Bench:
         # Each shape is compiled separately; the graphs of earlier shapes would count against the
         # limit of recompilations.
         torch.compiler.reset()
-        self.loss = None
+        self.loss = parallel.Loss(self.gpt)
         parallel.clear_gradients(self.gpt, shared=False)
         if self.shared or (self.trials and self.trials[-1].error):
             gc.collect()  # reducers and the errors of compilers hold tensors in cycles
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        # Buckets of a backward pass that failed accept no other.
-        self.loss = parallel.shared_loss(self.gpt) if self.shared else parallel.Loss(self.gpt)
+        if self.shared:  # buckets of a backward pass that failed accept no other
+            self.loss = parallel.shared_loss(self.gpt)
 
     def _peak_bytes(self) -> int | None:
         """Peak of this trial; None on the CPU.
@@ -277,8 +277,7 @@ class _Bench:
 
     def _accumulate(self, size: int) -> None:
         """A micro-batch that is not the last of its update."""
-        shared = isinstance(self.loss, nn.parallel.DistributedDataParallel)
-        with self.loss.no_sync() if shared else nullcontext():
+        with parallel.accumulating(self.loss):
             self._forward_backward(size)
 
     def _whole_update(self, size: int) -> None:
@@ -289,7 +288,6 @@ class _Bench:
 
     def _forward_backward(self, size: int) -> None:
         x_BT, y_BT = self._tokens(size)
-        assert self.loss
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bool(self.cell.gpus)):
             loss = self.loss(x_BT, y_BT)
         loss.backward()

@@ -6,7 +6,7 @@ allocated again beside the buckets, which takes 8.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, distributed, nn
@@ -32,6 +32,11 @@ def shared_loss(model: GPT) -> DistributedDataParallel:
     # PyTorch would split the graphs once more, at 25 MB of weights, and no longer fuse across.
     torch._dynamo.config.optimize_ddp = False
     return DistributedDataParallel(Loss(model), gradient_as_bucket_view=True)
+
+
+def accumulating(loss: nn.Module) -> AbstractContextManager:
+    """Around every micro-batch of an update but the last: gradients are not averaged yet."""
+    return loss.no_sync() if isinstance(loss, DistributedDataParallel) else nullcontext()
 
 
 def clear_gradients(model: nn.Module, shared: bool) -> None:
