@@ -170,7 +170,10 @@ def forecast(
         assert device
         least = memory_bytes(cell, shape.params_total, 1, recompute=True)
         has = device.memory_bytes / 1e9
-        cannot = f"one sequence takes {least / 1e9:.0f} GB, a device has {has:.0f} GB"
+        cannot = (
+            f"one sequence takes {least / 1e9:.0f} GB, a device has {has:.0f} GB, of which a run "
+            f"fills at most {FILL:.0%}"
+        )
         return Forecast(**common, cannot=cannot)
     updates = budget_updates(cell, seconds)
     wanted = None if updates is None else updates * cell.update_tokens
