@@ -54,6 +54,7 @@ def train(rank, cell, folder, keep):
     with Allocated() as allocated:
         model = GPT(cell)
         adamw, loss = optimizer.build(model, cell), parallel.shared_loss(model)
+        each = 0.0
         for _ in range(3):
             with torch.autocast("cpu", torch.bfloat16):
                 with parallel.accumulating(loss):
@@ -80,6 +81,24 @@ def test_a_rank_holds_eighteen_bytes_a_parameter_and_22_if_it_drops_its_gradient
     for rank in range(2):
         found = json.loads((tmp_path / f"{keep}-{rank}").read_text())
         assert found == pytest.approx(expected, abs=0.05)
+
+
+def test_a_block_among_ranks_stays_one_graph(cell):
+    """PyTorch would split it into buckets of gradients, the first of which has 1 MB."""
+    graphs = []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    one = Model(n_layer=1, n_head=4, d_model=256, vocab_size=64)
+    model = GPT(replace(cell, attention="softmax", model=one))
+    torch.compiler.reset()
+    next(model._each_block()).compile(backend=count, dynamic=False)
+    tokens = torch.zeros(1, cell.context, dtype=torch.int64)
+    with parallel.world_of_one(torch.device("cpu")):
+        parallel.shared_loss(model)(tokens, tokens).backward()
+    assert len(graphs) == 1
 
 
 @pytest.mark.parametrize(
