@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import ROOT
-from torch import Tensor, distributed, multiprocessing
+from torch import Tensor, distributed
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.multiprocessing.spawn import spawn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -48,8 +49,8 @@ def train(rank, cell, folder, keep):
     """Three updates of two micro-batches; writes the bytes a parameter that exist in the last
     update when the gradients of its first micro-batch do."""
     torch.set_num_threads(1)
-    store = distributed.FileStore(str(folder / f"store-{keep}"), 2)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    meeting = f"file://{folder}/meeting-{keep}"
+    distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     tokens = torch.zeros(1, cell.context, dtype=torch.int64)
     with Allocated() as allocated:
         model = GPT(cell)
@@ -77,7 +78,7 @@ def test_a_rank_holds_eighteen_bytes_a_parameter_and_22_if_it_drops_its_gradient
     """Two gloo ranks. Biases and norms have no bfloat16 copy: 0.03 bytes a parameter."""
     wide = Model(n_layer=2, n_head=2, d_model=128, vocab_size=64)
     small = replace(cell, attention="softmax", model=wide, context=2)
-    multiprocessing.spawn(train, (small, tmp_path, keep), nprocs=2)
+    spawn(train, (small, tmp_path, keep), nprocs=2)
     for rank in range(2):
         found = json.loads((tmp_path / f"{keep}-{rank}").read_text())
         assert found == pytest.approx(expected, abs=0.05)

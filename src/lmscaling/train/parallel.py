@@ -49,7 +49,7 @@ def world_of_one(device: torch.device) -> Iterator[None]:
     """A process group with this process alone, which opens no port of its own."""
     distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
-        store=distributed.HashStore(),
+        store=distributed.HashStore(),  # pyright: ignore[reportPrivateImportUsage]
         rank=0,
         world_size=1,
     )
