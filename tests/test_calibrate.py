@@ -274,6 +274,14 @@ def test_what_fills_more_than_nine_tenths_of_a_device_does_not_fit(
     assert fits or (tried[2].repeats, tried[2].seconds) == (0, None)
 
 
+def test_an_error_on_a_full_device_keeps_its_own_reason(failing, places, monkeypatch):
+    monkeypatch.setattr(calibrate, "memory_bytes", lambda device: 1000)
+    monkeypatch.setattr(calibrate._Bench, "_peak_bytes", lambda bench: 950)
+    failing(lambda name, size: RuntimeError(NO_PLAN))
+    with pytest.raises(UserError, match=f"every trial failed.*{NO_PLAN}"):
+        calibrate.calibrate(*places)
+
+
 @pytest.fixture
 def two_ranks(cell, monkeypatch):
     """A cell of two ranks, one of which this CPU stands for."""

@@ -156,7 +156,8 @@ class _Bench:
     def _refusal(self) -> str:
         """Why there is no calibration."""
         device = environment.device_name(self.cell.gpus)
-        reasons = {trial.error: trial for trial in self.trials if not trial.lacks_memory}
+        failed = [trial for trial in self.trials if trial.error and not trial.lacks_memory]
+        reasons = {trial.error: trial for trial in failed}
         if not reasons:
             return (
                 f"cell {self.cell.name}: not even one sequence with recomputed blocks fits into "
@@ -210,7 +211,7 @@ class _Bench:
                 raise
             error = faults.first_line(failure)
         peak = self._peak_bytes()
-        if excess := self._excess(peak):
+        if seconds and (excess := self._excess(peak)):
             seconds, error, lacks_memory = [], excess, True
         trial = Trial(
             micro_batch=size,
@@ -281,7 +282,6 @@ class _Bench:
             self._forward_backward(size)
 
     def _whole_update(self, size: int) -> None:
-        """An update of one micro-batch."""
         self._forward_backward(size)
         self._update()
         parallel.clear_gradients(self.gpt, self.shared)
