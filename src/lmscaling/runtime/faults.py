@@ -48,7 +48,6 @@ NETWORK = re.compile(
 DISK = re.compile("|".join(re.escape(os.strerror(number)) for number in DISK_ERRNOS), re.IGNORECASE)
 """The texts of the same errors, in which Rust, C++ and compilers' processes report them."""
 
-
 NO_MEMORY = re.compile(r"can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
 """Messages of PyTorch on a CPU and of CUDA's libraries, whose errors have no class."""
 

@@ -91,9 +91,8 @@ def guessed(cell: Cell) -> Calibration:
 
 def memory_bytes(device: torch.device) -> int | None:
     """All memory of a GPU, also that in use; None for the CPU."""
-    if device.type != "cuda":
-        return None
-    return torch.cuda.get_device_properties(device).total_memory
+    is_gpu = device.type == "cuda"
+    return torch.cuda.get_device_properties(device).total_memory if is_gpu else None
 
 
 def read(path: Path, cell: Cell) -> Calibration:
