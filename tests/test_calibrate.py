@@ -1,5 +1,6 @@
 """Calibration: it measures real work, stops where memory ends, and picks the fastest way."""
 
+import errno
 import json
 from dataclasses import replace
 
@@ -156,3 +157,192 @@ def test_a_torn_calibration_is_one_sentence(cell, tmp_path):
 
 def test_a_calibration_of_an_older_version_is_one_without_compilation(cell, tmp_path):
     assert not calibrate.read(calibration(tmp_path, cell), cell).compiled
+
+
+NO_PLAN = "no plan for this shape"
+
+
+@pytest.fixture
+def failing(cell, places, monkeypatch):
+    """Let the work of some settings raise an error: by back end and size of softmax attention."""
+    softmax(cell, places)
+    tunable = load("softmax").tunable
+    monkeypatch.setattr(load("softmax"), "tunable", lambda self, _: tunable(self, "cuda"))
+
+    def failing(error_of, fitting=99):
+        def seconds(size, name):
+            if error := error_of(name, size):
+                raise error
+            return float(size)
+
+        Slow(seconds, {False: fitting, True: fitting}, monkeypatch)
+
+    return failing
+
+
+def reasons(result):
+    return {(t.choice["implementation"], t.micro_batch): t.error for t in result.trials}
+
+
+def test_a_choice_that_raises_is_a_failed_trial_and_the_next_is_tried(failing, places):
+    failing(lambda name, size: RuntimeError(f"{NO_PLAN}\nmore") if name == "flash" else None)
+    result = calibrate.calibrate(*places)
+    assert result.choice == {"implementation": "cudnn"}
+    found = reasons(result)
+    assert found.pop(("flash", 4)) == NO_PLAN
+    assert set(found.values()) == {None}
+    failed = result.trials[0]
+    assert (failed.seconds, failed.repeats, failed.lacks_memory) == (None, 0, False)
+    assert Calibration(**json.loads(places[1].read_text())).trials[0].error == NO_PLAN
+
+
+def test_a_size_that_raises_does_not_end_the_search_and_one_without_memory_does(failing, places):
+    failing(lambda name, size: RuntimeError(NO_PLAN) if size == 2 else None)
+    result = calibrate.calibrate(*places)
+    assert {size: error for (_, size), error in reasons(result).items()} == {
+        4: None, 1: None, 2: NO_PLAN,
+    }  # fmt: skip
+    failing(lambda name, size: None, fitting=1)
+    result = calibrate.calibrate(*places)
+    assert [(t.micro_batch, t.error) for t in result.trials if t.lacks_memory][-1] == (2, "full")
+    assert [t.micro_batch for t in result.trials][2:] == [1, 2]
+
+
+def test_a_cell_for_which_every_trial_fails_gets_every_reason(failing, places):
+    errors = {"flash": RuntimeError(NO_PLAN), "cudnn": ValueError("out of registers")}
+    failing(lambda name, size: errors[name])
+    with pytest.raises(UserError) as raised:
+        calibrate.calibrate(*places)
+    assert "every trial failed" in str(raised.value)
+    assert f"implementation flash, recomputed blocks: {NO_PLAN}" in str(raised.value)
+    assert "implementation cudnn: out of registers" in str(raised.value)
+    assert not places[1].exists()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: uncorrectable ECC error encountered"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        torch.distributed.DistBackendError("NCCL error: unhandled system error"),
+    ],
+    ids=["device", "disk", "network"],
+)
+def test_a_fault_of_the_machine_ends_the_calibration_and_is_no_trial(failing, places, error):
+    failing(lambda name, size: error if name == "flash" else None)
+    with pytest.raises(type(error), match=str(error)[-10:]):
+        calibrate.calibrate(*places)
+    assert not places[1].exists()
+
+
+def test_an_error_after_which_the_device_computes_no_more_ends_the_calibration(
+    failing, places, monkeypatch
+):
+    monkeypatch.setattr(calibrate.faults, "is_result", lambda error, device: False)
+    failing(lambda name, size: RuntimeError("an illegal memory access") if size > 1 else None)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        calibrate.calibrate(*places)
+    failing(lambda name, size: None, fitting=1)  # lack of memory is never a broken device
+    assert calibrate.calibrate(*places).micro_batch == 1
+
+
+@pytest.mark.parametrize(("peak", "fits"), [(900, True), (901, False)])
+def test_what_fills_more_than_nine_tenths_of_a_device_does_not_fit(
+    failing, places, monkeypatch, peak, fits
+):
+    """Two sequences reach the peak, on a device of 1000 bytes."""
+    failing(lambda name, size: None)
+    monkeypatch.setattr(calibrate, "memory_bytes", lambda device: 1000)
+    monkeypatch.setattr(calibrate.estimate, "guess", lambda *_: estimate.Layout(1, False, 0.0))
+    size = calibrate._Bench._accumulate
+    sizes = []
+
+    def accumulate(bench, n):
+        sizes.append(n)
+        size(bench, n)
+
+    monkeypatch.setattr(calibrate._Bench, "_accumulate", accumulate)
+    monkeypatch.setattr(
+        calibrate._Bench, "_peak_bytes", lambda bench: {1: 800, 2: peak, 4: 899}[sizes[-1]]
+    )
+    result = calibrate.calibrate(*places)
+    tried = {t.micro_batch: t for t in result.trials}
+    assert set(tried) == ({1, 2, 4} if fits else {1, 2})
+    assert tried[2].peak_memory_bytes == peak
+    assert (tried[2].error is None, not tried[2].lacks_memory) == (fits, fits)
+    assert fits or tried[2].error == "a peak of 0.0 GB is above 90% of the device's 0.0 GB"
+    assert fits or (tried[2].repeats, tried[2].seconds) == (0, None)
+
+
+def test_an_error_on_a_full_device_keeps_its_own_reason(failing, places, monkeypatch):
+    monkeypatch.setattr(calibrate, "memory_bytes", lambda device: 1000)
+    monkeypatch.setattr(calibrate._Bench, "_peak_bytes", lambda bench: 950)
+    failing(lambda name, size: RuntimeError(NO_PLAN))
+    with pytest.raises(UserError, match=f"every trial failed.*{NO_PLAN}"):
+        calibrate.calibrate(*places)
+
+
+@pytest.fixture
+def two_ranks(cell, monkeypatch):
+    """A cell of two ranks, one of which this CPU stands for."""
+    monkeypatch.setattr(calibrate.environment, "device_name", lambda gpus: "a device")
+    return replace(cell, attention="softmax", gpus=2)
+
+
+CPU = torch.device("cpu")
+
+
+def test_a_cell_of_several_ranks_is_measured_as_one_of_them(two_ranks, monkeypatch):
+    seen = []
+    update = calibrate._Bench._update
+
+    def watched(bench):
+        bucket = {p.grad.untyped_storage().data_ptr() for p in bench.gpt.parameters()}
+        seen.append((type(bench.loss).__name__, len(bucket)))
+        update(bench)
+
+    monkeypatch.setattr(calibrate._Bench, "_update", watched)
+    result = calibrate.measured(two_ranks, CPU)
+    assert estimate.sequences(two_ranks) == 2
+    assert [t.micro_batch for t in result.trials] == [1, 2]
+    assert set(seen) == {("DistributedDataParallel", 1)}
+    assert not torch.distributed.is_initialized()
+    seen.clear()
+    calibrate.measured(replace(two_ranks, gpus=1), CPU)
+    assert {name for name, _ in seen} == {"Loss"}
+
+
+def test_a_backward_pass_that_fails_among_ranks_does_not_spoil_the_next_trial(
+    two_ranks, monkeypatch
+):
+    """The pass fails after the gradients of all blocks, before that of the embedding."""
+    embed = calibrate.GPT._embed
+
+    def failing(_):
+        raise RuntimeError(NO_PLAN)
+
+    def fail(model, x_BT, start):
+        h_BTD = embed(model, x_BT, start)
+        if len(x_BT) == 1:
+            h_BTD.register_hook(failing)
+        return h_BTD
+
+    monkeypatch.setattr(calibrate.GPT, "_embed", fail)
+    result = calibrate.measured(two_ranks, CPU)
+    assert [(t.micro_batch, t.error) for t in result.trials] == [(1, NO_PLAN), (2, None)]
+
+
+def test_the_process_group_ends_with_an_error_as_well(two_ranks, monkeypatch):
+    monkeypatch.setattr(calibrate._Bench, "best", None)
+    with pytest.raises(TypeError):
+        calibrate.measured(two_ranks, CPU)
+    assert not torch.distributed.is_initialized()
+
+
+def test_a_trial_of_an_older_version_without_memory_is_read(cell, tmp_path):
+    old = {
+        "micro_batch": 4, "recompute": False, "choice": {}, "repeats": 0, "seconds": None,
+        "peak_memory_bytes": 7,
+    }  # fmt: skip
+    read = calibrate.read(calibration(tmp_path, cell, trials=[old]), cell)
+    assert (read.trials[0].seconds, read.trials[0].error) == (None, None)

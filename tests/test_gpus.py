@@ -21,7 +21,8 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(gpus, "installed", lambda: THREE)
     monkeypatch.setattr(gpus, "RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.delenv(gpus.VISIBLE, raising=False)
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for name in ("LOCAL_RANK", gpus.COMPILERS, *gpus.ALLOCATORS):
+        monkeypatch.delenv(name, raising=False)
 
 
 HOLD = """
@@ -97,3 +98,50 @@ def test_a_rank_uses_what_its_parent_holds(monkeypatch):
     monkeypatch.setenv(gpus.VISIBLE, "GPU-aaaa")
     with gpus.reserved(1):
         assert os.environ[gpus.VISIBLE] == "GPU-aaaa"
+
+
+@pytest.mark.parametrize("installed", [THREE, []])
+def test_a_job_with_gpus_gets_segments_that_grow_and_its_share_of_the_cores(monkeypatch, installed):
+    monkeypatch.setattr(gpus, "installed", lambda: installed)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
+    with gpus.reserved(3):
+        assert os.environ[gpus.ALLOCATOR] == "expandable_segments:True"
+        assert os.environ[gpus.COMPILERS] == "21"
+    assert gpus.ALLOCATOR not in os.environ
+    assert gpus.COMPILERS not in os.environ
+    with gpus.reserved(1):
+        assert os.environ[gpus.COMPILERS] == "32"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
+    with gpus.reserved(3):
+        assert os.environ[gpus.COMPILERS] == "1"
+
+
+@pytest.mark.parametrize("name", gpus.ALLOCATORS)
+def test_settings_of_the_user_stay(monkeypatch, name):
+    monkeypatch.setenv(name, "max_split_size_mb:512")
+    monkeypatch.setenv(gpus.COMPILERS, "5")
+    with gpus.reserved(1):
+        found = {
+            key: os.environ[key] for key in (*gpus.ALLOCATORS, gpus.COMPILERS) if key in os.environ
+        }
+        assert found == {name: "max_split_size_mb:512", gpus.COMPILERS: "5"}
+    assert os.environ[name] == "max_split_size_mb:512"
+
+
+def test_a_job_on_the_cpu_gets_no_settings():
+    before = dict(os.environ)
+    with gpus.reserved(0):
+        assert dict(os.environ) == before
+
+
+def test_pytorch_reads_the_settings_only_after_they_are_made():
+    """The verbs load the packages before they reserve GPUs."""
+    code = """
+import sys
+import lmscaling.train.calibrate, lmscaling.bench.sweep
+import lmscaling.evaluate.loss_by_position, lmscaling.evaluate.gradient_error
+import torch
+print("torch._inductor.config" in sys.modules, torch.cuda.is_initialized())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -86,7 +86,9 @@ def test_blocks_are_recomputed_where_one_sequence_would_not_fit_and_refused_wher
     assert (wide.recompute, narrow.recompute, too_narrow) == (False, True, None)
     small = devices.Device(312e12, 24e9)
     refused = estimate.forecast(cell, shape, small, None, None)
-    assert refused.cannot == "one sequence takes 36 GB, a device has 24 GB"
+    assert refused.cannot == (
+        "one sequence takes 36 GB, a device has 24 GB, of which a run fills at most 90%"
+    )
 
 
 def test_a_guess_keeps_to_the_memory_and_divides_the_update(real):
@@ -132,13 +134,28 @@ def test_the_verb_writes_the_plan_and_prints_it(values, tmp_path):
     [("NVIDIA H200", 989e12), ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 NVL", 835e12),
      ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA A100 80GB PCIe", 312e12),
      ("NVIDIA A100-PCIE-40GB", 312e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA L40S", 362e12),
-     ("NVIDIA B200", 2250e12)],
+     ("NVIDIA B200", 2250e12), ("NVIDIA GH200 480GB", 989e12),
+     ("NVIDIA GH200 144G HBM3e", 989e12)],
 )  # fmt: skip
 def test_the_peak_of_a_device_is_the_dense_one(device, peak):
     found = devices.find(device)
     assert found
     assert found.peak_flops == peak
     assert devices.find("Some CPU") is None
+
+
+@pytest.mark.parametrize(("device", "gigabytes"), [("480GB", 96), ("144G HBM3e", 144)])
+def test_the_memory_of_a_grace_hopper_is_that_of_its_gpu(device, gigabytes):
+    """Its names give the CPU's memory, or the GPU's."""
+    found = devices.find(f"NVIDIA GH200 {device}")
+    assert found
+    assert found.memory_bytes == gigabytes * 1e9
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"])
+def test_a_share_of_a_card_has_neither_its_peak_nor_its_memory(device):
+    assert devices.find(device)
+    assert devices.find(f"{device} MIG 1g.10gb") is None
 
 
 def test_a_job_has_time_for_its_cell_or_its_branch(cell):

@@ -1,5 +1,6 @@
 """A sweep measures each point once, in a process of its own; how a point ends is a record."""
 
+import errno
 import json
 import os
 import signal
@@ -144,6 +145,37 @@ def test_a_process_that_dies_is_a_record_and_the_sweep_goes_on(run, call, status
     assert summary["statuses"]["softmax.flash-b1-ctx32"] == "not_tried"
     assert summary["statuses"]["linear.chunked-b1-ctx64"] == "done"
     assert status in MEASUREMENT_STATUSES
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "device"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk"),
+        (torch.distributed.DistBackendError("NCCL error: remote process exited"), "network"),
+    ],
+)
+def test_a_fault_of_the_machine_is_no_record_and_the_point_is_measured_again(
+    run, tmp_path, error, what
+):
+    def fail(point):
+        if point.context == 32:
+            raise error
+        return outcome(point)
+
+    with pytest.raises(UserError, match=f"the {what} of this machine failed during a measurement"):
+        run(fail)
+    assert not (tmp_path / "time_step" / "softmax.flash-b1-ctx32.json").exists()
+    assert not (tmp_path / "time_step" / "sweep.json").exists()
+    summary, _ = run(outcome)
+    assert set(summary["statuses"].values()) == {"done"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGBUS])
+def test_a_measurement_that_is_stopped_or_loses_its_disk_is_no_record(run, tmp_path, number):
+    with pytest.raises(UserError, match=number.name):
+        run(lambda point: os.kill(os.getpid(), number))
+    assert not list((tmp_path / "time_step").glob("*.json"))
 
 
 def test_what_hangs_is_killed_at_the_limit_with_all_that_it_started(tmp_path):

@@ -15,12 +15,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import torch
-
 from lmscaling.errors import UserError
+from lmscaling.runtime.faults import first_line, machine_fault, out_of_memory
 
-NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")
-"""Parts of the messages of PyTorch on a CPU and of CUDA's libraries, whose errors have no class."""
+STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals of whoever stops the job: they say nothing about the call."""
+FAULT = "the {} of this machine failed during a measurement, which was not recorded: {}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ def isolated(call: Callable[[], Any], limit_seconds: float) -> Ended:
     """Run ``call``, whose value must be JSON, for at most ``limit_seconds``.
 
     Raises:
-        UserError: The call does.
+        UserError: The call does, the machine failed, or somebody stopped the process.
     """
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
@@ -63,29 +63,28 @@ def isolated(call: Callable[[], Any], limit_seconds: float) -> Ended:
 
 def _answer(call: Callable[[], Any], sender: Connection) -> None:
     os.setsid()  # compilers that it starts die with it
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in STOPPED:
+        signal.signal(number, signal.SIG_DFL)
     try:
         answer = {"status": "done", "message": "", "value": call()}
     except UserError as error:
         answer = {"status": "refused", "message": str(error)}
     except Exception as error:
-        status = "oom" if _is_out_of_memory(error) else "failed"
-        if status == "failed":
+        answer = _failure(error)
+        if answer["status"] != "oom":
             traceback.print_exc()
-        answer = {"status": status, "message": _first_line(error)}
     sender.send_bytes(json.dumps(answer).encode())
     sender.close()
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(s in str(error).lower() for s in NO_MEMORY)
-
-
-def _first_line(error: Exception) -> str:
-    """The first line of an error's message."""
-    return str(error).partition("\n")[0] or type(error).__name__
+def _failure(error: Exception) -> dict[str, Any]:
+    """How a call ended that raised an error."""
+    message = first_line(error)
+    if out_of_memory(error):
+        return {"status": "oom", "message": message}
+    if broken := machine_fault(error):
+        return {"status": "refused", "message": FAULT.format(broken, message)}
+    return {"status": "failed", "message": message}
 
 
 def _died(code: int | None) -> dict[str, str]:
@@ -93,6 +92,10 @@ def _died(code: int | None) -> dict[str, str]:
     if code == -signal.SIGKILL:
         return {"status": "oom", "message": "killed, as Linux does when memory runs out"}
     name = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
+    if code and -code in STOPPED:
+        return {"status": "refused", "message": f"the measurement was stopped by {name}"}
+    if code == -signal.SIGBUS:  # a page of a file that cannot be read or has no room on disk
+        return {"status": "refused", "message": FAULT.format("disk", f"ended by {name}")}
     return {"status": "failed", "message": f"ended by {name}"}
 
 

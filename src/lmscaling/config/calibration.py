@@ -19,10 +19,16 @@ class Trial:
     recompute: bool
     choice: dict[str, int | str]
     repeats: int
-    """Number of timings; 0 if the device ran out of memory."""
+    """Number of timings; 0 if the trial failed."""
     seconds: tuple[float, float, float] | None
     """Minimum, median and maximum time of forward and backward of one micro-batch."""
     peak_memory_bytes: int | None = None
+    """Peak of allocated memory; null on the CPU."""
+    error: str | None = None
+    """Why the trial failed; null if it did not, and in files of versions that recorded only trials
+    without enough memory."""
+    lacks_memory: bool = False
+    """Whether it failed for lack of memory."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -2,7 +2,8 @@
 
 Source: NVIDIA's data sheets: bf16 tensor-core FLOP/s without sparsity (the number with sparsity is
 twice as large), and nominal memory. The longest entry that is a prefix of a device's name applies.
-A device that is not listed has no MFU.
+A device that is not listed has no MFU, and neither has a MIG instance: a share of a card, whose
+name is that of the card with ``MIG`` and a profile such as ``1g.10gb`` (NVIDIA MIG user guide).
 """
 
 from dataclasses import dataclass
@@ -27,12 +28,16 @@ DEVICES = {
     "NVIDIA H100 PCIe": Device(756e12, 80e9),
     "NVIDIA H100 NVL": Device(835e12, 94e9),
     "NVIDIA H200": Device(989e12, 141e9),
+    "NVIDIA GH200": Device(989e12, 96e9),
+    "NVIDIA GH200 144G HBM3e": Device(989e12, 144e9),
     "NVIDIA L40S": Device(362e12, 48e9),
     "NVIDIA B200": Device(2250e12, 180e9),
 }
 
 
 def find(name: str) -> Device | None:
-    """The kind of a device with this name, if it is listed."""
+    """The kind of a device with this name, if it is listed and the device is a whole card."""
+    if "MIG" in name.split():
+        return None
     prefixes = [prefix for prefix in DEVICES if name.startswith(prefix)]
     return DEVICES[max(prefixes, key=len)] if prefixes else None

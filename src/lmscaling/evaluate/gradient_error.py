@@ -32,7 +32,7 @@ from lmscaling.model import finished_run
 from lmscaling.model.gpt import GPT, Block
 from lmscaling.records.checks import Numerics
 from lmscaling.records.run import finite, line
-from lmscaling.runtime import environment, gpus
+from lmscaling.runtime import environment, faults, gpus
 
 PHI = "softplus"
 IMPLEMENTATIONS = ("chunked", "attention_parallel")
@@ -112,9 +112,10 @@ def compared(
         try:
             computed = compute(*given)
         except Exception as error:  # of any kind; the other implementations still run
+            if not faults.is_result(error, device):
+                raise
             status = "oom" if isinstance(error, torch.OutOfMemoryError) else "failed"
-            message = str(error).partition("\n")[0] or type(error).__name__
-            yield row | {"status": status, "message": message}
+            yield row | {"status": status, "message": faults.first_line(error)}
             continue
         errors = {
             quantity: None if x is None else finite(distance(x, y))

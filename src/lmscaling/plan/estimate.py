@@ -22,13 +22,17 @@ MFU = 0.4
 GUESSED_TOKENS = 2**14
 """Tokens in an estimated micro-batch; larger ones are hardly faster on an H100."""
 FILL = 0.9
-"""Share of a device's memory that an estimate fills."""
+"""Share of a device's memory that a plan or a calibration fills. The rest is for the CUDA context,
+the buffers of NCCL and fragments, which PyTorch's allocator does not count."""
 
 STATE_BYTES = 18
-"""Per parameter: float32 weight, gradient and two moments, and autocast's bf16 copy."""
-ACTIVATION_BYTES = 34
-"""Per token, layer and unit of width, in bf16, without dropout and T x T matrices
-(Korthikanti et al. 2022, arXiv:2205.05198, section 4.1)."""
+"""Per parameter: float32 weight (4), gradient (4) and two moments (8); autocast's bf16 copy (2).
+Among several ranks the gradient is a view of the buckets in which it is sent."""
+ACTIVATION_BYTES = 37
+"""Per token, layer and unit of width, without dropout and T x T matrices. Autograd saves 36.1: in
+float32 both inputs of norms (8); in bf16 the inputs of qkv, out and up (6), q, k, v (6), and the
+input and output of GELU (16). A compiled block saves 34.1. Without autocast's float32 residual
+stream it would be 34 (Korthikanti et al. 2022, arXiv:2205.05198, section 4.1, less dropout)."""
 RESIDUAL_BYTES = 4
 """The same if blocks are recomputed; the residual stream is float32 under autocast."""
 HEAD_BYTES = 10 * 2**27
@@ -166,7 +170,10 @@ def forecast(
         assert device
         least = memory_bytes(cell, shape.params_total, 1, recompute=True)
         has = device.memory_bytes / 1e9
-        cannot = f"one sequence takes {least / 1e9:.0f} GB, a device has {has:.0f} GB"
+        cannot = (
+            f"one sequence takes {least / 1e9:.0f} GB, a device has {has:.0f} GB, of which a run "
+            f"fills at most {FILL:.0%}"
+        )
         return Forecast(**common, cannot=cannot)
     updates = budget_updates(cell, seconds)
     wanted = None if updates is None else updates * cell.update_tokens

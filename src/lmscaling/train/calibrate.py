@@ -1,20 +1,23 @@
 """Find the fastest way to train a cell on a device: micro-batch, recomputation, attention options.
 
 Real updates (forward, backward, optimizer) are timed on random tokens, in the precision of
-training. The options of the attention are tried first, at the micro-batch that the plan guesses,
-then growing micro-batches until memory is exhausted or they are no faster. Blocks are recomputed
-only if a single sequence does not fit otherwise.
+training; a cell of several ranks is measured as one of them. The options of the attention are tried
+first, at the micro-batch that the plan guesses, then growing micro-batches until memory is
+exhausted or they are no faster. Blocks are recomputed only if a single sequence does not fit
+otherwise. A trial that raises an error, or that fills more of the device than a plan may, has
+failed, and the next one is made. A fault of the machine ends the calibration instead.
 """
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed, nn
 
-from lmscaling.config import devices
 from lmscaling.config.calibration import Calibration, Trial
 from lmscaling.config.cell import Cell
 from lmscaling.config.types import dump
@@ -24,7 +27,8 @@ from lmscaling.files import read_json, write_json
 from lmscaling.model import gpt, optimizer
 from lmscaling.model.gpt import GPT
 from lmscaling.plan import estimate
-from lmscaling.runtime import environment, gpus
+from lmscaling.runtime import environment, faults, gpus
+from lmscaling.train import parallel
 
 WARM_UP = 2
 """Repeats that are not timed: the first one compiles and loads libraries."""
@@ -42,16 +46,26 @@ def calibrate(cell_path: Path, out: Path) -> Calibration:
     """Measure a cell on this machine's device and write ``calibration.json``.
 
     Raises:
-        UserError: The cell file is not valid, the machine lacks a GPU, or not even one sequence
-            fits into memory.
+        UserError: The cell file is not valid, the machine lacks a GPU, not even one sequence fits
+            into memory, or every trial failed.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
     with gpus.reserved(min(1, cell.gpus)):
         if cell.gpus and not torch.cuda.is_available():
             raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
-        fastest = _Bench(cell).best()
+        fastest = measured(cell, torch.device("cuda" if cell.gpus else "cpu"))
     write_json(out, dump(fastest))
     return fastest
+
+
+def measured(cell: Cell, device: torch.device) -> Calibration:
+    """The fastest way to train a cell on one device, as one of its ranks.
+
+    Raises:
+        UserError: Not even one sequence fits into memory, or every trial failed.
+    """
+    with parallel.world_of_one(device) if cell.gpus > 1 else nullcontext():
+        return _Bench(cell, device).best()
 
 
 def guessed(cell: Cell) -> Calibration:
@@ -60,8 +74,8 @@ def guessed(cell: Cell) -> Calibration:
     Raises:
         UserError: Not even one sequence would fit into memory.
     """
-    memory = torch.cuda.get_device_properties(0).total_memory if cell.gpus else None
-    layout = estimate.guess(cell, gpt.shape(cell).params_total, memory)
+    device = torch.device("cuda" if cell.gpus else "cpu")
+    layout = estimate.guess(cell, gpt.shape(cell).params_total, memory_bytes(device))
     if layout is None:
         raise UserError(f"cell {cell.name}: one sequence does not fit into the device's memory")
     return Calibration(
@@ -73,6 +87,12 @@ def guessed(cell: Cell) -> Calibration:
         recompute=layout.recompute,
         compiled=bool(cell.gpus),
     )
+
+
+def memory_bytes(device: torch.device) -> int | None:
+    """All memory of a GPU, also that in use; None for the CPU."""
+    is_gpu = device.type == "cuda"
+    return torch.cuda.get_device_properties(device).total_memory if is_gpu else None
 
 
 def read(path: Path, cell: Cell) -> Calibration:
@@ -103,36 +123,47 @@ def read(path: Path, cell: Cell) -> Calibration:
 
 
 class _Bench:
-    """One model on one device, timed with different settings."""
+    """One model on one device, timed with different settings.
 
-    def __init__(self, cell: Cell) -> None:
-        self.cell = cell
-        self.device = torch.device("cuda" if cell.gpus else "cpu")
-        self.gpt = GPT(cell).to(self.device)
-        if cell.gpus:
+    With a process group, the gradients lie in the buckets of ``DistributedDataParallel``.
+    """
+
+    def __init__(self, cell: Cell, device: torch.device) -> None:
+        self.cell, self.device = cell, device
+        self.gpt = GPT(cell).to(device)
+        if device.type == "cuda":
             self.gpt.compile_blocks()
+        self.shared = distributed.is_initialized()
+        self.loss: nn.Module = parallel.Loss(self.gpt)
         self.adamw = optimizer.build(self.gpt, cell)
-        self.tunable = self.gpt.tunable(self.device.type)
+        self.tunable = self.gpt.tunable(device.type)
         self.trials: list[Trial] = []
 
     def best(self) -> Calibration:
         """Try the settings one after another and return the fastest."""
         sizes = [d for d in range(1, estimate.sequences(self.cell) + 1) if not self._too_long(d)]
-        memory = None
-        if known := devices.find(environment.device_name(self.cell.gpus)):
-            memory = known.memory_bytes
-        guess = estimate.guess(self.cell, self.gpt.params_total, memory)
+        guess = estimate.guess(self.cell, self.gpt.params_total, memory_bytes(self.device))
         start = guess or estimate.Layout(1, True, 0.0)
         choice = self._choose(start.micro_batch, start.recompute)
         fastest = self._grow(sizes, recompute=False, choice=choice)
         if fastest is None:
             fastest = self._grow(sizes, recompute=True, choice=choice)
         if fastest is None:
-            raise UserError(
-                f"cell {self.cell.name}: not even one sequence with recomputed blocks fits into "
-                f"the memory of {environment.device_name(self.cell.gpus)}"
-            )
+            raise UserError(self._refusal())
         return self._conclude(fastest)
+
+    def _refusal(self) -> str:
+        """Why there is no calibration."""
+        device = environment.device_name(self.cell.gpus)
+        failed = [trial for trial in self.trials if trial.error and not trial.lacks_memory]
+        reasons = {trial.error: trial for trial in failed}
+        if not reasons:
+            return (
+                f"cell {self.cell.name}: not even one sequence with recomputed blocks fits into "
+                f"the memory of {device}"
+            )
+        named = (f"{_settings(trial)}: {error}" for error, trial in reasons.items())
+        return f"cell {self.cell.name}: every trial failed on {device}: {'; '.join(named)}"
 
     def _too_long(self, size: int) -> bool:
         sequences = estimate.sequences(self.cell)
@@ -155,8 +186,10 @@ class _Bench:
         fastest, slower = None, 0
         for size in sizes:
             trial = self._try(size, recompute, choice)
-            if not trial.seconds or slower == 2:
+            if trial.lacks_memory or slower == 2:
                 break
+            if not trial.seconds:
+                continue
             seconds = _seconds_per_sequence(trial)
             if fastest is None or seconds < _seconds_per_sequence(fastest) * (1 - GAIN):
                 fastest, slower = trial, 0
@@ -165,42 +198,73 @@ class _Bench:
         return fastest
 
     def _try(self, size: int, recompute: bool, choice: dict[str, int | str]) -> Trial:
-        self.gpt.tune(choice)
-        self.gpt.recompute = recompute
-        # Each shape is compiled separately; the graphs of earlier shapes would count against the
-        # limit of recompilations.
-        torch.compiler.reset()
+        self._prepare(recompute, choice)
+        seconds, error, lacks_memory = [], None, False
         try:
-            seconds = self._time(lambda: self._forward_backward(size), self._update)
-        except torch.OutOfMemoryError:
-            seconds = []
-        self.gpt.zero_grad(set_to_none=True)
-        peak = None
-        if self.device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
+            seconds = self._time(
+                lambda: self._accumulate(size), warm_up=lambda: self._whole_update(size)
+            )
+        except Exception as failure:
+            lacks_memory = faults.out_of_memory(failure)
+            if not lacks_memory and not faults.is_result(failure, self.device):
+                raise
+            error = faults.first_line(failure)
+        peak = self._peak_bytes()
+        if seconds and (excess := self._excess(peak)):
+            seconds, error, lacks_memory = [], excess, True
         trial = Trial(
             micro_batch=size,
             recompute=recompute,
             choice=choice,
             repeats=len(seconds),
             seconds=_spread(seconds) if seconds else None,
+            error=error,
+            lacks_memory=lacks_memory,
             peak_memory_bytes=peak,
         )
         self.trials.append(trial)
         return trial
 
-    def _time(
-        self, work: Callable[[], None], after: Callable[[], None] = lambda: None
-    ) -> list[float]:
-        """Seconds of each repeat of ``work``, until the device has finished.
+    def _prepare(self, recompute: bool, choice: dict[str, int | str]) -> None:
+        """Apply settings, and forget what an earlier trial may have left half done."""
+        self.gpt.tune(choice)
+        self.gpt.recompute = recompute
+        # Each shape is compiled separately; the graphs of earlier shapes would count against the
+        # limit of recompilations.
+        torch.compiler.reset()
+        self.loss = parallel.Loss(self.gpt)
+        parallel.clear_gradients(self.gpt, shared=False)
+        if self.shared or (self.trials and self.trials[-1].error):
+            gc.collect()  # reducers and the errors of compilers hold tensors in cycles
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        if self.shared:  # buckets of a backward pass that failed accept no other
+            self.loss = parallel.shared_loss(self.gpt)
 
-        ``after`` runs after each repeat that is not timed.
+    def _peak_bytes(self) -> int | None:
+        """Peak of this trial; None on the CPU.
+
+        Allocated memory, not reserved: PyTorch returns what it only keeps before it fails.
         """
+        return torch.cuda.max_memory_allocated() if self.device.type == "cuda" else None
+
+    def _excess(self, peak: int | None) -> str:
+        """Why a peak is too high for a long run; empty if it is not."""
+        total = memory_bytes(self.device)
+        if peak is None or total is None or peak <= estimate.FILL * total:
+            return ""
+        return (
+            f"a peak of {peak / 1e9:.1f} GB is above {estimate.FILL:.0%} of the device's "
+            f"{total / 1e9:.1f} GB"
+        )
+
+    def _time(
+        self, work: Callable[[], None], warm_up: Callable[[], None] | None = None
+    ) -> list[float]:
+        """Seconds of each repeat of ``work``, until the device has finished."""
         for _ in range(WARM_UP):
-            work()
-            after()
+            (warm_up or work)()
         seconds: list[float] = []
         least, most = REPEATS
         while len(seconds) < least or (sum(seconds) < TRIAL_SECONDS and len(seconds) < most):
@@ -211,10 +275,20 @@ class _Bench:
             seconds.append(time.perf_counter() - before)
         return seconds
 
+    def _accumulate(self, size: int) -> None:
+        """A micro-batch that is not the last of its update."""
+        with parallel.accumulating(self.loss):
+            self._forward_backward(size)
+
+    def _whole_update(self, size: int) -> None:
+        self._forward_backward(size)
+        self._update()
+        parallel.clear_gradients(self.gpt, self.shared)
+
     def _forward_backward(self, size: int) -> None:
         x_BT, y_BT = self._tokens(size)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bool(self.cell.gpus)):
-            loss = self.gpt.loss(x_BT, y_BT)
+            loss = self.loss(x_BT, y_BT)
         loss.backward()
 
     def _update(self) -> None:
@@ -232,8 +306,8 @@ class _Bench:
 
     def _conclude(self, best: Trial) -> Calibration:
         """The calibration with the fastest settings, and the time of one update with them."""
-        self.gpt.recompute = best.recompute
-        self._forward_backward(1)
+        self._prepare(best.recompute, best.choice)
+        self._forward_backward(best.micro_batch)
         assert best.seconds
         accumulation = estimate.sequences(self.cell) // best.micro_batch
         update = _spread(self._time(self._update))
@@ -261,6 +335,13 @@ def _seconds_per_sequence(trial: Trial) -> float:
     """The median."""
     assert trial.seconds
     return trial.seconds[1] / trial.micro_batch
+
+
+def _settings(trial: Trial) -> str:
+    """The settings of a trial in words."""
+    values = {"micro_batch": trial.micro_batch, **trial.choice}
+    ways = [f"{name} {value}" for name, value in values.items()]
+    return ", ".join([*ways, *(["recomputed blocks"] if trial.recompute else [])])
 
 
 def _spread(seconds: list[float]) -> tuple[float, float, float]:

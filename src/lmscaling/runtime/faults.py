@@ -1,0 +1,121 @@
+"""Tell a fault of the machine from a fault of the program, by the error that it raises.
+
+A fault of the machine says nothing about what was measured or trained, so it must never become a
+result. If a text may mean either, it counts as the program's only where NVIDIA describes it so.
+
+Sources: the descriptions of ``cudaError`` in the CUDA Runtime API, whose texts PyTorch and Triton
+repeat; ``ncclResult_t`` in the NCCL user guide; the strings of gloo's TCP transport.
+"""
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+
+import torch
+from torch.distributed import DistError
+
+DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.ESTALE)
+NETWORK_ERRNOS = (errno.ETIMEDOUT, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH)
+
+PROGRAM = re.compile(
+    r"illegal memory access|device-side assert|misaligned address"
+    r"|illegal instruction|unspecified launch failure|invalid usage|invalid argument"
+    r"|ncclInvalid(Usage|Argument)",
+    re.IGNORECASE,
+)
+"""Errors of the program, also where NCCL is the one that reports them. CUDA names bad pointers as
+the common cause of a launch failure."""
+
+DEVICE = re.compile(
+    r"uncorrectable (ECC|NVLink) error|or a hardware error|\bXid\b"
+    r"|busy or unavailable|no CUDA-capable device is detected|\b(GPU|device) (is )?lost\b"
+    r"|fallen off the bus|CUDA (error: )?unknown error|Triton Error \[CUDA\]: unknown error"
+    r"|system not yet initialized|driver / cuda driver combination"
+    r"|Driver/library version mismatch",
+    re.IGNORECASE,
+)
+"""Broken memory or links, a device that has gone, a driver that is not running."""
+
+NETWORK = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|broken pipe|no route to host"
+    r"|timed out waiting|(socket|connect(ion)?) time(d )?out"
+    r"|NCCL (error|communicator)|nccl(System|Internal|Remote|UnhandledCuda)Error",
+    re.IGNORECASE,
+)
+"""Ranks that no longer reach each other."""
+
+DISK = re.compile("|".join(re.escape(os.strerror(number)) for number in DISK_ERRNOS), re.IGNORECASE)
+"""The texts of the same errors, in which Rust, C++ and compilers' processes report them."""
+
+NO_MEMORY = re.compile(r"can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
+"""Messages of PyTorch on a CPU and of CUDA's libraries, whose errors have no class."""
+
+
+def machine_fault(error: BaseException) -> str | None:
+    """What failed in the machine (``"device"``, ``"network"`` or ``"disk"``).
+
+    Of a chain of causes, the error nearest to the root that is clear decides: ranks also lose each
+    other because one of them has a bug, and a full disk raises errors of all kinds.
+
+    Returns:
+        None if the program may be at fault, or its demand for memory.
+    """
+    verdict = None
+    for link in _chain(error):
+        verdict = _fault(link) or verdict
+    return None if verdict == "program" else verdict
+
+
+def is_result(error: Exception, device: torch.device) -> bool:
+    """Whether a failure may be recorded: the machine is sound and the device still computes.
+
+    After an illegal access every later call of the process fails on the device, whatever it does.
+    """
+    if machine_fault(error):
+        return False
+    try:
+        torch.ones(1, device=device).item()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    except torch.OutOfMemoryError:
+        return True  # the tensors of the failed call are not freed yet
+    except RuntimeError:
+        return False
+    return True
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory of the device or of the host did not suffice."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and bool(NO_MEMORY.search(str(error)))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; its class if there is none."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _fault(error: BaseException) -> str | None:
+    """What one error blames; None if it is not clear."""
+    if out_of_memory(error):
+        return "program"
+    number = error.errno if isinstance(error, OSError) else None
+    text = str(error)
+    if number in DISK_ERRNOS or DISK.search(text):
+        return "disk"
+    if DEVICE.search(text):
+        return "device"
+    if PROGRAM.search(text):
+        return "program"
+    lost = isinstance(error, DistError | ConnectionError) or number in NETWORK_ERRNOS
+    return "network" if lost or NETWORK.search(text) else None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, its cause, the cause of that, as a traceback shows them."""
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
