@@ -34,14 +34,14 @@ def _cross_entropy_kernel(
     # Every thread reads this before the reductions below, so before another writes there.
     at_target = tl.load(logits_ptr + target).to(tl.float32)
 
-    peaks = tl.full([BLOCK_V], float("-inf"), tl.float32)
+    # Finite, because the difference of two infinities would be NaN.
+    peaks = tl.full([BLOCK_V], -1e38, tl.float32)
     sums = tl.zeros([BLOCK_V], tl.float32)
     for i_v in range(0, V, BLOCK_V):
         m_v = o_v < V - i_v
-        # A finite number: the difference of two infinities would be NaN. Its exponential is 0.
-        b_x = tl.load(logits_ptr + i_v + o_v, mask=m_v, other=-1e38).to(tl.float32)
+        b_x = tl.load(logits_ptr + i_v + o_v, mask=m_v, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(peaks, b_x)
-        sums = sums * tl.exp(peaks - higher) + tl.where(m_v, tl.exp(b_x - higher), 0.0)
+        sums = sums * tl.exp(peaks - higher) + tl.exp(b_x - higher)
         peaks = higher
     peak = tl.max(peaks, 0)
     total = tl.sum(sums * tl.exp(peaks - peak), 0)
@@ -49,7 +49,7 @@ def _cross_entropy_kernel(
     if GRADIENT:
         for i_v in range(0, V, BLOCK_V):
             m_v = o_v < V - i_v
-            b_x = tl.load(logits_ptr + i_v + o_v, mask=m_v, other=0.0).to(tl.float32)
+            b_x = tl.load(logits_ptr + i_v + o_v, mask=m_v, other=float("-inf")).to(tl.float32)
             b_p = tl.exp(b_x - peak) / total
             b_d = scale * tl.where(i_v + o_v == target, b_p - 1.0, b_p)
             tl.store(logits_ptr + i_v + o_v, b_d.to(logits_ptr.dtype.element_ty), mask=m_v)
