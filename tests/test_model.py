@@ -9,9 +9,10 @@ import torch._dynamo.testing
 from torch import nn
 
 from lmscaling import registry
-from lmscaling.config import grid
+from lmscaling.config import devices, grid
 from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
+from lmscaling.model import gpt as gpt_module
 from lmscaling.model.gpt import GPT
 
 
@@ -223,6 +224,26 @@ def test_variants_with_one_seed_begin_alike_and_seeds_differ(values):
     for name in ("wte.weight", "blocks.0.up.weight"):
         assert torch.equal(softmax.get_parameter(name), linear.get_parameter(name))
         assert not torch.equal(other.get_parameter(name), linear.get_parameter(name))
+
+
+@pytest.mark.parametrize(
+    ("dims", "pace", "causal", "full"),
+    [((12, 12, 768), 468e3, 37.8, 40.4), ((24, 16, 1024), 188e3, 43.2, 46.1),
+     ((48, 25, 1600), 46.8e3, 46.4, 48.6)],
+)  # fmt: skip
+def test_the_mfu_of_llm_c_is_what_the_definition_says(cell, dims, pace, causal, full, monkeypatch):
+    """The tokens per second of device/targets.py, with half and with all pairs of tokens."""
+    n_layer, n_head, d_model = dims
+    model = Model(n_layer=n_layer, n_head=n_head, d_model=d_model, vocab_size=50257)
+    monkeypatch.setattr(GPT, "_init", lambda *_: None)
+    one = replace(cell, model=model, context=1024, attention="softmax")
+    flops = gpt_module.shape(one).flops_per_token
+    peak = devices.DEVICES["NVIDIA H100"].peak_flops
+    assert 100 * pace * flops / peak == pytest.approx(causal, abs=0.05)
+    all_pairs = flops + 3 * n_layer * 2 * d_model * 1024
+    assert 100 * pace * all_pairs / peak == pytest.approx(full, abs=0.05)
+    for number in (causal, full):
+        assert str(number) in (devices.__doc__ or "")
 
 
 def test_its_flops_are_six_per_parameter_and_the_attention(gpt):

@@ -4,8 +4,9 @@ Model FLOPs utilization (MFU) is the training FLOPs of the tokens per second, as
 them, over the peak. The FLOPs are those of the forward pass times three; recomputed ones do not
 count. Matrix products count with the head and its padding, and of attention's pairs of tokens only
 the causal half does. nanoGPT and PaLM (arXiv:2204.02311, appendix B) count all pairs, so their MFU
-of the same run is larger. llm.c's 468,000, 188,000 and 46,800 tokens per second and H100 at 1,024
-tokens, for 124M, 355M and 1558M, are 37.8, 43.2 and 46.4 % here and 40.4, 46.0 and 48.6 % there.
+of the same run is larger. The tokens per second and H100 of llm.c's GPT-2 at 1,024 tokens, 468,000
+of 124M, 188,000 of 355M and 46,800 of 1558M, are 37.8, 43.2 and 46.4 % here and 40.4, 46.1 and
+48.6 % with all pairs.
 
 Source: NVIDIA's data sheets: bf16 tensor-core FLOP/s without sparsity (the number with sparsity is
 twice as large), and nominal memory. The longest entry that is a prefix of a device's name applies.
