@@ -246,6 +246,18 @@ def test_the_mfu_of_llm_c_is_what_the_definition_says(cell, dims, pace, causal, 
         assert str(number) in (devices.__doc__ or "")
 
 
+def test_heads_too_wide_for_the_kernels_of_a_gpu_are_refused_in_a_sentence(cell):
+    wide = Model(n_layer=1, n_head=2, d_model=384, vocab_size=257)
+    linear = replace(cell, model=wide, attention="linear", gpus=1)
+    message = (
+        "a head of 192 is too wide for attention linear on a GPU; allowed: up to 128; write n_"
+    )
+    with pytest.raises(UserError, match=f"{message}head: 3$"):
+        gpt_module.shape(linear)
+    for other in ({"gpus": 0}, {"attention": "softmax"}):
+        assert gpt_module.shape(replace(linear, **other)).params_total
+
+
 def test_its_flops_are_six_per_parameter_and_the_attention(gpt):
     d, L, context = 64, 3, 32
     matrices = 12 * L * d**2 + 320 * d

@@ -243,7 +243,24 @@ class GPT(nn.Module):
 
 
 def shape(cell: Cell) -> Shape:
-    """Parameters and FLOPs of a cell's model, without allocating its weights."""
+    """Parameters and FLOPs of a cell's model, without allocating its weights.
+
+    Raises:
+        UserError: A head of a cell for GPUs is wider than the kernels of its attention.
+    """
+    width = cell.model.d_model // cell.model.n_head
+    widest = getattr(attention.load(cell.attention), "WIDEST_ON_GPU", width)
+    if cell.gpus and width > widest:
+        raise UserError(
+            f"size {cell.size}: a head of {width} is too wide for attention {cell.attention} on a "
+            f"GPU; allowed: up to {widest}; write n_head: {_heads(cell.model.d_model, widest)}"
+        )
     with torch.device("meta"):
         gpt = GPT(cell)
     return Shape(gpt.params_total, gpt.flops_per_token())
+
+
+def _heads(d_model: int, widest: int) -> int:
+    """The fewest heads of an even width, as rotations need, up to ``widest``."""
+    fit = (n for n in range(1, d_model) if d_model // n <= widest and not d_model % (2 * n))
+    return next(fit, d_model)
