@@ -62,7 +62,7 @@ def test_loss_and_gradients_are_those_of_the_definition(rows: int) -> None:
     leaves, y = head()
     found, expected = outcome(cross_entropy.mean, leaves, y, rows), outcome(plain, leaves, y)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
-    parts = cross_entropy.token_losses(*leaves, y, rows)
+    parts = cross_entropy.token_losses(leaves[0], leaves[1], y, rows)
     torch.testing.assert_close(parts.mean(), expected[0], rtol=1e-12, atol=0)
 
 
@@ -78,6 +78,19 @@ def test_numbers_are_as_near_to_float64_as_those_of_autograd(rows: int, autocast
         assert x.dtype == torch.float32
         limit = 1.02 * distance(other, true) + 2e-7 * true.norm().item()
         assert distance(x, true) <= limit
+
+
+def test_many_parts_are_no_further_from_float64_than_one() -> None:
+    """In bfloat16 a sum over many parts would be."""
+    true = outcome(plain, *head())[2]
+    leaves, y = head(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        many, one = (outcome(cross_entropy.mean, leaves, y, rows)[2] for rows in (1, N))
+    assert distance(many, true) <= 1.1 * distance(one, true)
+
+
+def test_parts_have_nearly_the_same_size() -> None:
+    assert [len(x) for (x,) in cross_entropy._parts(39, torch.empty(N, 1))] == [20, 20]
 
 
 def distance(x: Tensor, y: Tensor) -> float:
@@ -109,11 +122,11 @@ def test_a_weight_that_is_also_the_embedding_gets_both_gradients(cell: Any) -> N
 
 def test_a_second_backward_pass_is_refused() -> None:
     leaves, y = head()
-    loss = cross_entropy.mean(*leaves, y, 7)
+    loss = cross_entropy.mean(leaves[0], leaves[1], y, 7)
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="were used; allowed: one backward pass"):
         loss.backward()
-    loss = cross_entropy.mean(*leaves, y, 7)
+    loss = cross_entropy.mean(leaves[0], leaves[1], y, 7)
     (gradient,) = torch.autograd.grad(loss.square(), leaves[:1], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
@@ -190,7 +203,7 @@ def test_no_more_logits_than_allowed_are_in_memory_and_none_after_the_forward_pa
 ) -> None:
     leaves, y = head()
     with Moved(rows) as moved:
-        loss = cross_entropy.mean(*leaves, y, rows)
+        loss = cross_entropy.mean(leaves[0], leaves[1], y, rows)
     assert moved.largest == max(rows, D) * V  # the gradient of the weight has D x V
     gc.collect()
     kept = [x for x in gc.get_objects() if type(x) is Tensor and x.numel() in (rows * V, N * V)]
@@ -201,10 +214,10 @@ def test_no_more_logits_than_allowed_are_in_memory_and_none_after_the_forward_pa
 def test_a_loss_without_gradient_does_one_product_for_each_part() -> None:
     leaves, y = head()
     with torch.no_grad(), Moved(20) as moved:
-        loss = cross_entropy.mean(*leaves, y, 20)
+        loss = cross_entropy.mean(leaves[0], leaves[1], y, 20)
     assert moved.products == 2
     assert not loss.requires_grad
-    torch.testing.assert_close(loss, plain(*leaves, y).detach(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(loss, plain(leaves[0], leaves[1], y).detach(), rtol=1e-12, atol=0)
 
 
 @pytest.mark.skipif(bool(interpreter_is_broken()), reason=interpreter_is_broken() or "it runs")

@@ -129,7 +129,8 @@ class Attention(nn.Module):
         state.k_sum_BHK += k
         q = q / (q * state.k_sum_BHK).sum(-1, keepdim=True)
         turned = (self.rotate(x.unsqueeze(2), state.length).squeeze(2) for x in (q, k))
-        return decode.step(*(x.to(v.dtype) for x in turned), v, *sums, "identity", False)
+        q, k = (x.to(v.dtype) for x in turned)
+        return decode.step(q, k, v, *sums, "identity", False)
 
     def flops_per_token(self, context: int) -> float:
         """Four D x D projections; per head, two products over half a chunk and two with the state.

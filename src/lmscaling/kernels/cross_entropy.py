@@ -4,11 +4,16 @@ The rows are computed in parts. The forward pass turns the logits of a part into
 place and multiplies it into the gradients of the head's input and weight at once, so the backward
 pass only scales these. Other ways keep the logits or compute them twice.
 
-Legend: N tokens, D model width, V vocabulary.
+The idea is that of Liger Kernel (Hsu et al. 2024, arXiv:2410.10989, section 3.2). Its own code is
+as exact (in bf16 the gradient of the weight is 0.29 % from float64; here 0.32 %, with autograd
+0.40 %), but it is not used: at D = 768 and 16,384 tokens its parts have 256 rows, and to add up the
+gradient of the weight it moves 24 bytes more per token and entry, where 4,096 rows move 2.
 
-Source: the idea is that of Liger Kernel (Hsu et al. 2024, arXiv:2410.10989, section 3.2).
+Legend: N tokens, D model width, V vocabulary.
 """
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -47,7 +52,7 @@ def token_losses(h_ND: Tensor, weight_VD: Tensor, y_N: Tensor, rows: int) -> Ten
         rows: Most rows whose logits are in memory at one time.
     """
     h_ND, weight_VD = _operands(h_ND, weight_VD)
-    parts = zip(h_ND.split(rows), y_N.split(rows), strict=True)
+    parts = _parts(rows, h_ND, y_N)
     return torch.cat([_losses(h @ weight_VD.t(), y, None) for h, y in parts])
 
 
@@ -58,7 +63,7 @@ class _Mean(torch.autograd.Function):
         h_ND, weight_VD = _operands(h_ND, weight_VD)
         dh_ND, dweight_VD = torch.empty_like(h_ND), None
         losses = []
-        for h, y, dh in zip(*(x.split(rows) for x in (h_ND, y_N, dh_ND)), strict=True):
+        for h, y, dh in _parts(rows, h_ND, y_N, dh_ND):
             logits = h @ weight_VD.t()
             losses.append(_losses(logits, y, 1 / len(y_N)))
             torch.mm(logits, weight_VD, out=dh)  # the logits are their gradient now
@@ -71,12 +76,21 @@ class _Mean(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, scale: Tensor
+    ) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
             raise RuntimeError("the gradients of this loss were used; allowed: one backward pass")
         (dh_ND, dweight_VD), ctx.gradients = ctx.gradients, None
         scaled = (x.to(t).mul_(scale) for x, t in zip((dh_ND, dweight_VD), ctx.dtypes, strict=True))
         return *scaled, None, None
+
+
+def _parts(rows: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """As few parts of at most ``rows`` rows as possible, of nearly the same size."""
+    count = math.ceil(len(tensors[0]) / rows)
+    size = math.ceil(len(tensors[0]) / count)
+    return zip(*(x.split(size) for x in tensors), strict=True)
 
 
 def _operands(h_ND: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:

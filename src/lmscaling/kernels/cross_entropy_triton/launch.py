@@ -7,7 +7,7 @@ Source: the online sum of Milakov and Gimelshein 2018 (arXiv:1805.02867), algori
 """
 
 # Triton compiles these functions; its type stubs accept neither tiles nor constants.
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false
 
 from collections.abc import Iterator
 from typing import Any
