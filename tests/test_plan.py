@@ -86,7 +86,7 @@ def test_blocks_are_recomputed_where_one_sequence_would_not_fit_and_refused_wher
     assert (wide.recompute, narrow.recompute, too_narrow) == (False, True, None)
     small = devices.Device(312e12, 24e9)
     refused = estimate.forecast(cell, shape, small, None, None)
-    assert refused.cannot == "one sequence takes 36 GB, a device has 24 GB"
+    assert refused.cannot == "one sequence takes 35 GB, a device has 24 GB"
 
 
 def test_a_guess_keeps_to_the_memory_and_divides_the_update(real):
