@@ -127,6 +127,22 @@ def test_its_flops_cover_the_projections_and_never_fall_with_the_context(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_rotated_queries_and_keys_reach_the_kernels_in_the_dtype_of_autocast(name):
+    """In float32 the products of a GPU would take many times as long."""
+    attend, dtypes = attention.load(name)(32, 2, Rotary(16)), []
+    inner = attend._attend
+
+    def recorded(q, k, v, *rest):
+        dtypes.extend([q.dtype, k.dtype, v.dtype])
+        return inner(q, k, v, *rest)
+
+    attend._attend = recorded
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attend(torch.randn(1, 5, 32)).dtype == torch.bfloat16
+    assert dtypes == [torch.bfloat16] * 3
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_rotated_positions_make_the_order_of_earlier_tokens_matter(name):
     torch.manual_seed(0)
     attend = attention.load(name)(32, 2, Rotary(16)).double()

@@ -24,17 +24,19 @@ def gpt2(cell):
 
 
 def test_memory_is_the_sum_of_state_activations_and_logits(gpt2):
-    """18 bytes a parameter; 37 bytes a token, layer and unit of width; at most 10 x 2^27 bytes of
-    logits, else 10 bytes for each."""
+    """18 bytes a parameter; 37 bytes a token, layer and unit of width; at most 2 x 2^28 bytes of
+    logits, else 2 bytes for each, and 6 bytes for a weight of the head."""
+    state = 18 * PARAMS + 6 * 50257 * 768
     small = estimate.memory_bytes(gpt2, PARAMS, 2, recompute=False)
-    assert small == 18 * PARAMS + 2 * 1024 * 768 * 12 * 37 + 10 * 2 * 1024 * 50257
+    assert small == state + 2 * 1024 * 768 * 12 * 37 + 2 * 2 * 1024 * 50257
     large = estimate.memory_bytes(gpt2, PARAMS, 16, recompute=False)
-    assert large == 18 * PARAMS + 16 * 1024 * 768 * 12 * 37 + 10 * 2**27
+    assert large == state + 16 * 1024 * 768 * 12 * 37 + 2 * 2**28
 
 
 def test_recomputation_keeps_four_bytes_a_layer_and_one_complete_layer(gpt2):
     needed = estimate.memory_bytes(gpt2, PARAMS, 2, recompute=True)
-    assert needed == 18 * PARAMS + 2 * 1024 * 768 * (12 * 4 + 37) + 10 * 2 * 1024 * 50257
+    head = 6 * 50257 * 768 + 2 * 2 * 1024 * 50257
+    assert needed == 18 * PARAMS + 2 * 1024 * 768 * (12 * 4 + 37) + head
 
 
 def test_a_micro_batch_has_at_most_16384_tokens_and_divides_the_update(gpt2):

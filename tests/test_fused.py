@@ -25,12 +25,12 @@ assert torch.equal(chunked.attend(x, x, x, "softplus", True), x)
 """
 
 
-def run_cases(part: str, interpret: bool) -> None:
+def run_cases(part: str, interpret: bool, cases: Path = CASES) -> None:
     given = {name: x for name, x in os.environ.items() if not name.startswith("PYTEST_")}
     chosen = {"TRITON_INTERPRET": str(int(interpret)), "TRITON_DEFAULT_FP_FUSION": "1"}
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", part]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(CASES)],
+        [sys.executable, "-m", "pytest", *options, str(cases)],
         env=given | chosen,
         capture_output=True,
         text=True,

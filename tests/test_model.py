@@ -9,9 +9,10 @@ import torch._dynamo.testing
 from torch import nn
 
 from lmscaling import registry
-from lmscaling.config import grid
+from lmscaling.config import devices, grid
 from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
+from lmscaling.model import gpt as gpt_module
 from lmscaling.model.gpt import GPT
 
 
@@ -93,9 +94,9 @@ def test_a_loss_made_in_parts_has_the_value_and_gradient_of_the_whole(gpt, rows,
     monkeypatch.setattr("lmscaling.model.gpt.LOGITS_AT_ONCE", rows * 320)
     parts = gpt.loss(x, y)
     parts.backward()
-    torch.testing.assert_close(parts, whole, rtol=1e-6, atol=0)  # cross-entropy is float32
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=0)
     for p, gradient in zip(gpt.parameters(), expected, strict=True):
-        torch.testing.assert_close(p.grad, gradient, rtol=1e-5, atol=1e-9)
+        torch.testing.assert_close(p.grad, gradient, rtol=1e-9, atol=1e-13)
 
 
 def test_a_loss_in_parts_is_that_of_pytorchs_own_fused_one(gpt, monkeypatch):
@@ -223,6 +224,38 @@ def test_variants_with_one_seed_begin_alike_and_seeds_differ(values):
     for name in ("wte.weight", "blocks.0.up.weight"):
         assert torch.equal(softmax.get_parameter(name), linear.get_parameter(name))
         assert not torch.equal(other.get_parameter(name), linear.get_parameter(name))
+
+
+@pytest.mark.parametrize(
+    ("dims", "pace", "causal", "full"),
+    [((12, 12, 768), 468e3, 37.8, 40.4), ((24, 16, 1024), 188e3, 43.2, 46.1),
+     ((48, 25, 1600), 46.8e3, 46.4, 48.6)],
+)  # fmt: skip
+def test_the_mfu_of_llm_c_is_what_the_definition_says(cell, dims, pace, causal, full, monkeypatch):
+    """The tokens per second of device/targets.py, with half and with all pairs of tokens."""
+    n_layer, n_head, d_model = dims
+    model = Model(n_layer=n_layer, n_head=n_head, d_model=d_model, vocab_size=50257)
+    monkeypatch.setattr(GPT, "_init", lambda *_: None)
+    one = replace(cell, model=model, context=1024, attention="softmax")
+    flops = gpt_module.shape(one).flops_per_token
+    peak = devices.DEVICES["NVIDIA H100"].peak_flops
+    assert 100 * pace * flops / peak == pytest.approx(causal, abs=0.05)
+    all_pairs = flops + 3 * n_layer * 2 * d_model * 1024
+    assert 100 * pace * all_pairs / peak == pytest.approx(full, abs=0.05)
+    for number in (causal, full):
+        assert str(number) in (devices.__doc__ or "")
+
+
+def test_heads_too_wide_for_the_kernels_of_a_gpu_are_refused_in_a_sentence(cell):
+    wide = Model(n_layer=1, n_head=2, d_model=384, vocab_size=257)
+    linear = replace(cell, model=wide, attention="linear", gpus=1)
+    message = (
+        "a head of 192 is too wide for attention linear on a GPU; allowed: up to 128; write n_"
+    )
+    with pytest.raises(UserError, match=f"{message}head: 3$"):
+        gpt_module.shape(linear)
+    for other in ({"gpus": 0}, {"attention": "softmax"}):
+        assert gpt_module.shape(replace(linear, **other)).params_total
 
 
 def test_its_flops_are_six_per_parameter_and_the_attention(gpt):

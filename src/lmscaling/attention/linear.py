@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lmscaling import kernels
 from lmscaling.kernels import at_least_float32, decode
+from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.feature_maps import find
 from lmscaling.kernels.linear import chunked
 from lmscaling.kernels.rotary import Rotate, unrotated
@@ -37,6 +38,8 @@ class State:
 
 class Attention(nn.Module):
     """Averages values with weights ``softplus(q) . softplus(k)`` over this and earlier tokens."""
+
+    WIDEST_ON_GPU = op.WIDEST
 
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
         super().__init__()
@@ -75,9 +78,10 @@ class Attention(nn.Module):
 
     def _mix_rotated(self, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:
         q, k = (find(FEATURE_MAP).of(at_least_float32(x)) for x in (q_BTHK, k_BTHK))
-        rotated = (self._rotated(q), self._rotated(k), v_BTHK.to(q.dtype))
-        sums = self._attend(*rotated, "identity", False, *self._options())
-        return (sums / (q * k.cumsum(1)).sum(-1, keepdim=True)).to(v_BTHK.dtype)
+        weights = (q * k.cumsum(1)).sum(-1, keepdim=True)
+        # Divided before the products, so that in bf16 the result is rounded once.
+        q, k = (x.to(v_BTHK.dtype) for x in (self._rotated(q) / weights, self._rotated(k)))
+        return self._attend(q, k, v_BTHK, "identity", False, *self._options())
 
     def _heads(self, qkv_BTW: Tensor) -> tuple[Tensor, ...]:
         return qkv_BTW.unflatten(-1, (3, self.n_head, -1)).unbind(2)
@@ -106,7 +110,7 @@ class Attention(nn.Module):
         if self.rotate is unrotated:
             return decode.prefill(k_BTHK, v_BTHK, FEATURE_MAP)
         k = find(FEATURE_MAP).of(at_least_float32(k_BTHK))
-        kv_BHKK, _ = decode.prefill(self._rotated(k), v_BTHK.to(k.dtype), "identity")
+        kv_BHKK, _ = decode.prefill(self._rotated(k).to(v_BTHK.dtype), v_BTHK, "identity")
         return kv_BHKK, k.sum(1)
 
     @torch.no_grad()
@@ -122,10 +126,11 @@ class Attention(nn.Module):
         if self.rotate is unrotated:
             return decode.step(q, k, v, *sums, FEATURE_MAP, True)
         q, k = (find(FEATURE_MAP).of(x.to(state.k_sum_BHK.dtype)) for x in (q, k))
-        turned_q, turned_k = (self.rotate(x.unsqueeze(2), state.length).squeeze(2) for x in (q, k))
-        o_BHK = decode.step(turned_q, turned_k, v.to(q.dtype), *sums, "identity", False)
         state.k_sum_BHK += k
-        return (o_BHK / (q * state.k_sum_BHK).sum(-1, keepdim=True)).to(v.dtype)
+        q = q / (q * state.k_sum_BHK).sum(-1, keepdim=True)
+        turned = (self.rotate(x.unsqueeze(2), state.length).squeeze(2) for x in (q, k))
+        q, k = (x.to(v.dtype) for x in turned)
+        return decode.step(q, k, v, *sums, "identity", False)
 
     def flops_per_token(self, context: int) -> float:
         """Four D x D projections; per head, two products over half a chunk and two with the state.

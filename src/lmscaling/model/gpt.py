@@ -24,13 +24,14 @@ from torch.utils.checkpoint import checkpoint
 from lmscaling import attention
 from lmscaling.config.cell import Cell
 from lmscaling.errors import UserError
+from lmscaling.kernels import cross_entropy
 from lmscaling.kernels.rotary import Rotary, Rotate, unrotated
 from lmscaling.plan.estimate import Shape
 
 PAD_VOCABULARY = 64
 INIT_STD = 0.02
-LOGITS_AT_ONCE = 2**27
-"""Most logits in memory at one time: half a GiB in float32, and as much for their gradient."""
+LOGITS_AT_ONCE = 2**28
+"""Most logits in memory at one time: half a GiB in bf16, with their gradient in their place."""
 
 PROMPT_AT_ONCE = 2**16
 """Most tokens of a prompt that go through an MLP, which is four times as wide, at one time."""
@@ -204,37 +205,20 @@ class GPT(nn.Module):
             block.compile(dynamic=False)
 
     def loss(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
-        """Mean cross-entropy in nats per token, float32.
-
-        The logits of a long batch would be the largest tensor, so they are computed in parts and
-        recomputed in the backward pass. ``linear_cross_entropy`` of PyTorch 2.13 is not used:
-        under autocast it multiplies in float32, and with bf16 inputs it returns a bf16 loss, which
-        has three digits.
-        """
-        h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
-        rows = max(1, LOGITS_AT_ONCE // self.wte.num_embeddings)
-        if len(y_N) <= rows:
-            return self._cross_entropy(h_ND, y_N, "sum") / len(y_N)
-        parts = (
-            checkpoint(self._cross_entropy, h, y, "sum", use_reentrant=False)
-            for h, y in zip(h_ND.split(rows), y_N.split(rows), strict=True)
-        )
-        return torch.stack(list(parts)).sum() / len(y_N)
+        """Mean cross-entropy in nats per token, at least float32; for one backward pass."""
+        h_ND = self.hidden(x_BT).flatten(0, 1)
+        return cross_entropy.mean(h_ND, self.wte.weight, y_BT.flatten(), self._rows)
 
     @torch.no_grad()
     def token_losses(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
-        """Cross-entropy of every token in nats, float32 ``[B, T]``, without a gradient.
-
-        The logits are computed in parts; see ``loss``.
-        """
+        """Cross-entropy of every token in nats, ``[B, T]``, at least float32, without gradient."""
         h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
-        rows = max(1, LOGITS_AT_ONCE // self.wte.num_embeddings)
-        parts = zip(h_ND.split(rows), y_N.split(rows), strict=True)
-        return torch.cat([self._cross_entropy(h, y, "none") for h, y in parts]).view_as(y_BT)
+        losses_N = cross_entropy.token_losses(h_ND, self.wte.weight, y_N, self._rows)
+        return losses_N.view_as(y_BT)
 
-    def _cross_entropy(self, h_ND: Tensor, y_N: Tensor, reduction: str) -> Tensor:
-        logits_NV = F.linear(h_ND, self.wte.weight)
-        return F.cross_entropy(logits_NV.float(), y_N, reduction=reduction)
+    @property
+    def _rows(self) -> int:
+        return max(1, LOGITS_AT_ONCE // self.wte.num_embeddings)
 
     @property
     def params(self) -> int:
@@ -259,7 +243,24 @@ class GPT(nn.Module):
 
 
 def shape(cell: Cell) -> Shape:
-    """Parameters and FLOPs of a cell's model, without allocating its weights."""
+    """Parameters and FLOPs of a cell's model, without allocating its weights.
+
+    Raises:
+        UserError: A head of a cell for GPUs is wider than the kernels of its attention.
+    """
+    width = cell.model.d_model // cell.model.n_head
+    widest = getattr(attention.load(cell.attention), "WIDEST_ON_GPU", width)
+    if cell.gpus and width > widest:
+        raise UserError(
+            f"size {cell.size}: a head of {width} is too wide for attention {cell.attention} on a "
+            f"GPU; allowed: up to {widest}; write n_head: {_heads(cell.model.d_model, widest)}"
+        )
     with torch.device("meta"):
         gpt = GPT(cell)
     return Shape(gpt.params_total, gpt.flops_per_token())
+
+
+def _heads(d_model: int, widest: int) -> int:
+    """The fewest heads of an even width, as rotations need, up to ``widest``."""
+    fit = (n for n in range(1, d_model) if d_model // n <= widest and not d_model % (2 * n))
+    return next(fit, d_model)

@@ -18,7 +18,7 @@ from lmscaling.config.schedule import BRANCH_AT
 from lmscaling.formatting import short
 
 MFU = 0.4
-"""Model FLOPs utilization of an estimate: llm.c's GPT-2 reaches 40 to 49 % on eight H100."""
+"""Model FLOPs utilization of an estimate, as ``config/devices.py`` defines it and with examples."""
 GUESSED_TOKENS = 2**14
 """Tokens in an estimated micro-batch; larger ones are hardly faster on an H100."""
 FILL = 0.9
@@ -35,8 +35,10 @@ input and output of GELU (16). A compiled block saves 34.1. Without autocast's f
 stream it would be 34 (Korthikanti et al. 2022, arXiv:2205.05198, section 4.1, less dropout)."""
 RESIDUAL_BYTES = 4
 """The same if blocks are recomputed; the residual stream is float32 under autocast."""
-HEAD_BYTES = 10 * 2**27
-"""Logits in memory at one time, in bf16 and float32, and their gradient."""
+HEAD_BYTES = 2 * 2**28
+"""Logits in memory at one time in bf16; their gradient takes their place."""
+HEAD_GRADIENT_BYTES = 6
+"""Per weight of the head: a gradient in float32 from the forward pass on, a part of it in bf16."""
 CHECKPOINT_BYTES = 12
 """Per parameter on disk: weight and two moments."""
 
@@ -97,7 +99,8 @@ def memory_bytes(cell: Cell, params_total: int, micro_batch: int, recompute: boo
     shape, tokens = cell.model, micro_batch * cell.context
     per_layer = RESIDUAL_BYTES if recompute else ACTIVATION_BYTES
     units = shape.n_layer * per_layer + (ACTIVATION_BYTES if recompute else 0)
-    head = min(HEAD_BYTES, 10 * tokens * shape.vocab_size)
+    head = min(HEAD_BYTES, 2 * tokens * shape.vocab_size)
+    head += HEAD_GRADIENT_BYTES * shape.vocab_size * shape.d_model
     return STATE_BYTES * params_total + tokens * shape.d_model * units + head
 
 

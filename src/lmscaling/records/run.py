@@ -83,7 +83,7 @@ class Update:
     tokens_per_second: float
     """Training tokens per second of productive time, over all devices."""
     mfu: float | None
-    """Model FLOP utilization, 0 to 1, of ``peak_flops`` in the environment; null without one."""
+    """Model FLOPs utilization, 0 to 1, see ``config/devices.py``; null without a known peak."""
     peak_memory_bytes: int | None
     """Bytes: the most allocated on rank 0's device so far; null on the CPU."""
 
