@@ -42,7 +42,7 @@ LEAST_SHARE = 0.85
 """Share of the sample that must be killed."""
 MOST_SECONDS = 60
 """Of tests of a mutant, noting calls, which more than doubles their time."""
-WARM = ("torch", "lightning.pytorch", "duckdb", "pandas", "scipy.optimize", "pyarrow.parquet",
+WARM = ("torch", "duckdb", "pandas", "scipy.optimize", "pyarrow.parquet",
         "pydantic.dataclasses", "safetensors.torch", "yaml", "psutil", "matplotlib.pyplot",
         "seaborn", "jinja2", "xxhash", "tiktoken", "transformers")  # fmt: skip
 """What most tests import, apart from the project itself."""

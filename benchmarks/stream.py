@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
 from lmscaling.config import grid, study_file
 from lmscaling.config.datasets import Corpus
@@ -67,7 +66,7 @@ def ways(stream: Stream) -> dict[str, Callable[[int], object]]:
     there = memoryview(bytearray(2 * UPDATE_TOKENS))
     study = study_file.read_study([ROOT / "config/study.yaml"])
     cell = replace(next(iter(grid.expand(study).cells.values())), epochs=10**6)
-    slabs = iter(DataLoader(Updates(stream, cell, done=0, rank=0, world=1), batch_size=None))
+    slabs = iter(Updates(stream, cell, done=0, rank=0, world=1))
 
     def limit(update: int) -> None:
         assert os.preadv(file, [there], shards.HEADER_BYTES) == len(there)

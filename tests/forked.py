@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from lmscaling.train import callback, run
+from lmscaling.train import loop, run
 
 DEADLINE_SECONDS = 60
 
@@ -34,7 +34,7 @@ def attempt(cell: Path, manifest: Path, out: Path) -> int:
 def main() -> None:
     cell, manifest, out = map(Path, sys.argv[1:4])
     signals, moments = json.loads(sys.argv[4]), random.Random(int(sys.argv[5]))
-    callback.CHECKPOINT_SECONDS = 0.02
+    loop.CHECKPOINT_SECONDS = 0.02
     codes = []
     for sent in signals:
         before = set((out / "scratch").glob("checkpoint-*"))

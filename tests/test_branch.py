@@ -1,6 +1,7 @@
 """Decayed branches: where they leave their trunk, how they end, and what they never disturb."""
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,10 +14,10 @@ from speed_of_python import slowness
 from lmscaling.config.schedule import Decay
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
-from lmscaling.train import callback, checkpoint
+from lmscaling.records.ledger import entries, line
+from lmscaling.train import checkpoint, loop
 from lmscaling.train.branch import decay
 from lmscaling.train.clock import Clock
-from lmscaling.train.ledger import entries
 from lmscaling.train.run import train
 
 
@@ -137,7 +138,7 @@ def test_a_branch_that_leaves_within_the_warm_up_starts_at_the_rate_of_its_trunk
 def test_a_budget_in_time_ends_its_branches_near_their_share(run, cell, monkeypatch):
     """With a clock that says 0.1 s an update, whatever the machine does."""
     trunk = replace(cell, budget="8 seconds", keep=(0.5,))
-    monkeypatch.setattr(callback, "Clock", steady_clock)
+    monkeypatch.setattr(loop, "Clock", steady_clock)
     made, _ = run(trunk)
     assert made.updates == 80
     made, rows = run(branch_of(trunk, 0.5))
@@ -162,7 +163,7 @@ def steady_clock(seconds=0.0):
 def test_the_length_is_fixed_once_and_kept_by_every_attempt(run, trunk, tmp_path, monkeypatch):
     run(trunk)
     branch = branch_of(trunk, 0.5)
-    plain = callback.TrainingCallback._must_stop
+    plain = loop.Loop._must_stop
     asked = []
 
     def near(self):
@@ -170,13 +171,14 @@ def test_the_length_is_fixed_once_and_kept_by_every_attempt(run, trunk, tmp_path
         self._stop_reason = "the test" if len(asked) == 3 else ""
         return plain(self)
 
-    monkeypatch.setattr(callback.TrainingCallback, "_must_stop", near)
+    monkeypatch.setattr(loop.Loop, "_must_stop", near)
     with pytest.raises(SystemExit):
         run(branch)
     scratch, _ = places(tmp_path, branch)
-    assert [e.end for e in entries(scratch / "ledger.jsonl") if e.kind == "branch"] == [40]
-    entry = (scratch / "ledger.jsonl").read_text().replace('"end": 40', '"end": 42')
-    (scratch / "ledger.jsonl").write_text(entry)
+    written = entries(scratch / "ledger.jsonl")
+    assert [e.end for e in written if e.kind == "branch"] == [40]
+    changed = [replace(e, end=42) if e.kind == "branch" else e for e in written]
+    (scratch / "ledger.jsonl").write_bytes(b"".join(map(line, changed)))
     made, rows = run(branch)
     assert (made.updates, made.attempts) == (42, 2)
     assert [r["update"] for r in rows] == list(range(33, 43))
@@ -207,9 +209,22 @@ def test_a_broken_checkpoint_of_the_trunk_is_an_error_with_its_cure(run, trunk, 
         run(branch_of(trunk, 0.5))
 
 
+def test_a_branch_that_has_ended_leaves_no_checkpoint_of_its_trunk(run, trunk, tmp_path):
+    run(trunk)
+    kept = {
+        share: checkpoint.branch_path(places(tmp_path, trunk)[0], share) for share in trunk.keep
+    }
+    assert all(path.is_file() for path in kept.values())
+    run(branch_of(trunk, 0.5))
+    assert [share for share, path in kept.items() if path.is_file()] == [0.25, 1.0]
+
+
 def test_two_ranks_agree_on_a_branch(run, trunk, manifest, tmp_path):
     run(trunk)
+    kept = checkpoint.branch_path(places(tmp_path, trunk)[0], 0.5)
+    shutil.copy(kept, tmp_path)
     _, alone = run(branch_of(trunk, 0.5))
+    shutil.move(tmp_path / kept.name, kept)  # it is deleted with the end of its branch
     branch = branch_of(trunk, 0.5)
     (tmp_path / "two.json").write_text(branch.to_json())
     results = tmp_path / "results"
@@ -218,7 +233,7 @@ def test_two_ranks_agree_on_a_branch(run, trunk, manifest, tmp_path):
     for kind in ("scratch", "runs"):
         (results / kind / trunk.run).symlink_to(tmp_path / kind / trunk.run)
     way = calibration(tmp_path, branch, micro_batch=1)
-    command = [sys.executable, ROOT / "tests" / "two_ranks.py", tmp_path / "two.json", way]
+    command = [sys.executable, ROOT / "tests" / "on_ranks.py", tmp_path / "two.json", way]
     subprocess.run([*command, manifest, results], check=True, timeout=120 * slowness())
     record = results / "runs" / branch.run / "run.json"
     assert read_json(record, "record")["updates"] == 40

@@ -36,9 +36,17 @@ def update(gpt, adam):
     adam.step()
 
 
+def save(folder, progress, model, adam):
+    """A checkpoint on the disk, beside the one before it."""
+    saver, path = checkpoint.Saver(), checkpoint.path_of(folder, progress.update)
+    saver.save(path, progress, model, adam, then=lambda: checkpoint.prune(folder))
+    saver.wait()
+    return path
+
+
 def test_the_two_newest_are_kept(trained, tmp_path):
     for n in (9, 10, 100):
-        path = checkpoint.save(tmp_path, replace(PROGRESS, update=n), *trained)
+        path = save(tmp_path, replace(PROGRESS, update=n), *trained)
         assert path.is_file()
     found = sorted(checkpoint.load(p)[0].update for p in tmp_path.glob("checkpoint-*"))
     assert found == [10, 100]
@@ -49,12 +57,12 @@ def test_the_two_newest_are_kept(trained, tmp_path):
 
 def test_a_restored_optimizer_makes_the_same_next_update(trained, cell, tmp_path):
     gpt, adam = trained
-    path = checkpoint.save(tmp_path, replace(PROGRESS, update=2), gpt, adam)
-    progress, tensors = checkpoint.load(path)
+    path = save(tmp_path, replace(PROGRESS, update=2), gpt, adam)
+    start = checkpoint.load(path)
     other = GPT(cell)
     fresh = optimizer.build(other, cell)
-    checkpoint.restore_weights(tensors, other)
-    checkpoint.restore_moments(progress, tensors, other, fresh)
+    checkpoint.restore_weights(start.tensors, other)
+    checkpoint.restore_moments(start, other, fresh)
     for model, adam_of_it in ((gpt, adam), (other, fresh)):
         update(model, adam_of_it)
     for (name, p), q in zip(gpt.named_parameters(), other.parameters(), strict=True):
@@ -63,9 +71,7 @@ def test_a_restored_optimizer_makes_the_same_next_update(trained, cell, tmp_path
 
 def test_a_checkpoint_before_the_first_update_has_no_moments(cell, tmp_path):
     gpt = GPT(cell)
-    path = tmp_path / "c.safetensors"
-    checkpoint.write(path, PROGRESS, gpt, optimizer.build(gpt, cell))
-    names = load_file(path)
+    names = load_file(save(tmp_path, PROGRESS, gpt, optimizer.build(gpt, cell)))
     assert all(name.startswith("model.") for name in names)
     assert len(names) == len(list(gpt.parameters()))
 
@@ -89,15 +95,15 @@ def test_the_weights_alone_have_the_names_of_the_model(trained, tmp_path):
     ],
 )
 def test_a_checkpoint_of_another_run_or_of_other_tokens_is_refused(trained, tmp_path, expected):
-    path = checkpoint.save(tmp_path, PROGRESS, *trained)
+    path = save(tmp_path, PROGRESS, *trained)
     assert checkpoint.read(path, EXPECTED)[0] == PROGRESS
     with pytest.raises(ValueError, match=r"run|tokens"):
         checkpoint.read(path, expected)
 
 
 def test_one_that_is_refused_is_named_and_the_one_before_it_used(trained, tmp_path, capsys):
-    checkpoint.save(tmp_path, PROGRESS, *trained)
-    newer = checkpoint.save(tmp_path, replace(PROGRESS, update=4), *trained)
+    save(tmp_path, PROGRESS, *trained)
+    newer = save(tmp_path, replace(PROGRESS, update=4), *trained)
     newer.write_bytes(newer.read_bytes()[:100])
     found = checkpoint.newest(tmp_path, EXPECTED)
     assert found

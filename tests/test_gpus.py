@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lmscaling.runtime import gpus
+from lmscaling.runtime import gpus, rank
 
 THREE = [("0", "GPU-aaaa"), ("1", "GPU-bbbb"), ("2", "GPU-cccc")]
 
@@ -21,13 +21,13 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(gpus, "installed", lambda: THREE)
     monkeypatch.setattr(gpus, "RETRY_SECONDS", (0.01, 0.02))
     monkeypatch.delenv(gpus.VISIBLE, raising=False)
-    for name in ("LOCAL_RANK", gpus.COMPILERS, *gpus.ALLOCATORS):
+    for name in (rank.RANK, gpus.COMPILERS, *gpus.ALLOCATORS):
         monkeypatch.delenv(name, raising=False)
 
 
 HOLD = """
 import os, time
-from lmscaling.runtime import gpus
+from lmscaling.runtime import gpus, rank
 gpus.installed = lambda: {gpus}
 with gpus.reserved({n}):
     print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
@@ -94,7 +94,7 @@ def test_nothing_is_reserved_for_the_cpu_or_beyond_what_there_is(n):
 
 
 def test_a_rank_uses_what_its_parent_holds(monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv(rank.RANK, "1")
     monkeypatch.setenv(gpus.VISIBLE, "GPU-aaaa")
     with gpus.reserved(1):
         assert os.environ[gpus.VISIBLE] == "GPU-aaaa"

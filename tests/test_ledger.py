@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from lmscaling.records.ledger import Entry, Kind, account, entries, hold, sick_nodes
 from lmscaling.train import ledger
-from lmscaling.train.ledger import Entry, Ledger, account, entries, reason_to_give_up
+from lmscaling.train.ledger import Ledger
 
 
 @pytest.fixture
@@ -99,15 +100,72 @@ def test_an_attempt_that_begins_ahead_of_the_last_entry_has_lost_nothing(tmp_pat
     assert book.branch_end() is None
 
 
-def test_two_failures_end_a_run_and_so_do_five_attempts_unless_one_reached_a_checkpoint():
-    def attempts(*kinds):
-        return [
-            Entry(kind=kind, attempt=i, update=0, train_seconds=0.0, attempt_seconds=1.0)
-            for i, last in enumerate(kinds, start=1)
-            for kind in ("begin", last)
-        ]
+def attempts(*kinds, **values):
+    """Attempts that begin and end with these kinds of entries."""
+    return [
+        Entry(
+            kind=kind, attempt=i, update=0, train_seconds=0.0, attempt_seconds=1.0,
+            **(values if kind == "failed" else {}),
+        )
+        for i, last in enumerate(kinds, start=1)
+        for kind in ("begin", last)
+    ]  # fmt: skip
 
-    assert reason_to_give_up(attempts("beat", "beat", "beat", "failed")) == ""
-    assert "2 attempts in a row failed" in reason_to_give_up(attempts("failed", "beat", "failed"))
-    assert "5 attempts in a row ended" in reason_to_give_up(attempts(*["beat"] * 5))
-    assert reason_to_give_up(attempts("failed", "beat", "checkpoint", "failed")) == ""
+
+def test_two_failures_hold_a_run_and_so_do_five_attempts_unless_one_reached_a_checkpoint():
+    assert hold(attempts("beat", "beat", "failed", "beat")) is None
+    held = hold(attempts("failed", "beat", "failed", reason="bug", host="a"))
+    assert held
+    assert held.reason == "2 attempts in a row failed without a checkpoint: bug, on a"
+    assert held.needs_release
+    held = hold(attempts(*["beat"] * 5))
+    assert held
+    assert held.reason == "5 attempts in a row ended without a checkpoint"
+    assert hold(attempts("failed", "beat", "checkpoint", "beat")) is None
+    assert hold(attempts("failed", "failed", "freed", "beat")) is None
+
+
+@pytest.mark.parametrize("fault", ["device", "network", "disk"])
+def test_faults_of_the_machine_never_need_a_person(fault):
+    held = hold(attempts(*["failed"] * 9, fault=fault, reason="broken", host="a"))
+    assert held
+    assert (held.reason, held.needs_release) == ("broken, on a", False)
+    assert hold(attempts(*["failed"] * 9, "begin", fault=fault)) is None
+
+
+def test_nodes_on_which_a_run_failed_are_known_until_its_next_checkpoint():
+    first = attempts("failed", fault="device", host="node7")
+    assert sick_nodes(first) == ["node7"]
+    assert sick_nodes(attempts("failed", fault="disk", host="node7")) == []
+    assert sick_nodes(attempts("failed", fault="device", host="a b;rm")) == []
+    saved = Entry(kind="checkpoint", attempt=2, update=9, train_seconds=1.0, attempt_seconds=1.0)
+    assert sick_nodes([*first, saved]) == []
+
+
+def test_a_flipped_bit_of_a_ledger_is_named_and_its_line_left_out(tmp_path, capsys):
+    with Ledger(tmp_path, 1) as book:
+        for update in (1, 2, 3):
+            book.write("beat", update, 1.0)
+    data = bytearray(book.path.read_bytes())
+    place = data.index(b'"update": 2') + len('"update": ')
+    data[place] ^= 4  # 6
+    book.path.write_bytes(data)
+    assert [entry.update for entry in entries(book.path)] == [1, 3]
+    assert "ledger.jsonl line 2 is not used: it is damaged" in capsys.readouterr().err
+
+
+def test_a_ledger_of_an_earlier_version_is_read(tmp_path):
+    entry = {"kind": "beat", "attempt": 1, "update": 2, "train_seconds": 3, "attempt_seconds": 4}
+    (tmp_path / "ledger.jsonl").write_text(json.dumps(entry | {"end": None}) + "\n")
+    assert [e.update for e in entries(tmp_path / "ledger.jsonl")] == [2]
+
+
+def test_a_checkpoint_that_was_written_after_later_updates_hides_no_lost_time():
+    rows: list[tuple[Kind, int, float]] = [
+        ("begin", 1, 0.0), ("beat", 1, 50.0), ("checkpoint", 1, 40.0), ("begin", 2, 40.0),
+    ]  # fmt: skip
+    written = [
+        Entry(kind=kind, attempt=n, update=0, train_seconds=seconds, attempt_seconds=1.0)
+        for kind, n, seconds in rows
+    ]
+    assert account(written).lost_seconds == 10.0

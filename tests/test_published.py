@@ -282,7 +282,7 @@ def test_they_are_drawn_alone_in_less_than_a_minute_without_torch(published):
         "import sys\n"
         "class Absent:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name in {'torch', 'triton', 'lightning'}:\n"
+        "        if name in {'torch', 'triton'}:\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
         "from lmscaling.__main__ import main\n"

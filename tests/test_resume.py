@@ -1,6 +1,7 @@
 """A run that is killed goes on as if it had not been: weights, data order and log are the same."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +11,12 @@ import pytest
 from conftest import ROOT, write_tokens
 from safetensors.torch import load_file, save_file
 
+from lmscaling.config import grid
+from lmscaling.config.cell import branch_checkpoint
 from lmscaling.files import read_json
-from lmscaling.train import callback, checkpoint
-from lmscaling.train.ledger import Entry, Ledger, account, entries, reason_to_give_up
+from lmscaling.records.ledger import Entry, account, entries, hold
+from lmscaling.train import checkpoint, loop
+from lmscaling.train.ledger import Ledger
 from lmscaling.train.run import train
 
 TIMED = {"attempt", "train_seconds", "tokens_per_second", "peak_memory_bytes", "record"}
@@ -31,7 +35,7 @@ def manifest(tmp_path_factory):
 
 
 def killed(cell, manifest, out, signals, seed=0):
-    out.mkdir()
+    out.mkdir(exist_ok=True)
     (out / "cell.json").write_text(cell.to_json())
     command = [sys.executable, ROOT / "tests" / "forked.py", out / "cell.json", manifest, out]
     done = subprocess.run(
@@ -89,6 +93,33 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(long, manifest, tmp_
     assert weights[0] == weights[1]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_trunk_and_branch_killed_at_random_moments_end_as_if_undisturbed(
+    values, manifest, tmp_path, attention
+):
+    """Twenty kills of each; with both attentions they are 80."""
+    values |= {"budget": "2400 updates", "branches": {"shares": [0.5], "size": "s"}}
+    values["validation"]["every_tokens"] = 6400
+    laid_out = grid.expand(values)
+    (trunk,) = (c for c in laid_out.cells.values() if c.attention == attention)
+    (branch,) = (c for c in laid_out.branches.values() if c.attention == attention)
+    kills = [signal.SIGKILL] * 20
+    for cell in (trunk, branch):
+        for name, signals in (("plain", []), ("killed", kills)):
+            out = tmp_path / f"{name}-{cell.name}"
+            if cell.branch:  # its trunk's checkpoint, beside its own scratch folder
+                begin = tmp_path / f"{name}-{trunk.name}" / "scratch" / branch_checkpoint(0.5)
+                (out / trunk.run).mkdir(parents=True)
+                shutil.copy(begin, out / trunk.run)
+            codes, _ = killed(cell, manifest, out, signals, seed=7)
+            assert codes == [-signal.SIGKILL] * len(signals) + [0]
+        plain, after = (tmp_path / f"{name}-{cell.name}" for name in ("plain", "killed"))
+        assert surviving(after) == surviving(plain)
+        weights = [(out / "run" / "model.safetensors").read_bytes() for out in (plain, after)]
+        assert weights[0] == weights[1]
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -132,16 +163,16 @@ def stopped(long, manifest, tmp_path, monkeypatch):
     """A run stopped on its way, with two checkpoints; returns a function that goes on with it."""
     (tmp_path / "cell.json").write_text(long.to_json())
     places = tmp_path / "cell.json", manifest, tmp_path / "scratch", tmp_path / "run" / "run.json"
-    monkeypatch.setattr(callback, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
     asked = []
-    plain = callback.TrainingCallback._must_stop
+    plain = loop.Loop._must_stop
 
     def near(self):
         asked.append(1)
         self._stop_reason = "the test" if len(asked) == 50 else ""
         return plain(self)
 
-    monkeypatch.setattr(callback.TrainingCallback, "_must_stop", near)
+    monkeypatch.setattr(loop.Loop, "_must_stop", near)
     with pytest.raises(SystemExit) as stop:
         train(*places)
     assert stop.value.code == 75
@@ -149,7 +180,7 @@ def stopped(long, manifest, tmp_path, monkeypatch):
         "000000050",
         "000000049",
     ]
-    monkeypatch.setattr(callback, "CHECKPOINT_SECONDS", 900.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 900.0)
     return lambda: train(*places)
 
 
@@ -170,7 +201,7 @@ def cut(path):
 
 def of_another(field, value):
     def change(path):
-        progress, tensors = checkpoint.load(path)
+        progress, tensors, _ = checkpoint.load(path)
         changed = {**vars(progress), field: value}
         save_file(tensors, path, {"progress": json.dumps(changed)})
 
@@ -212,26 +243,6 @@ def test_without_any_checkpoint_it_begins_again(stopped, tmp_path):
     assert start_of_last(tmp_path) == 0
 
 
-@pytest.mark.parametrize(("kind", "enough"), [("failed", 2), ("begin", 5)])
-def test_attempts_that_fail_end_the_run_sooner_than_attempts_that_are_killed(
-    stopped, tmp_path, kind, enough
-):
-    path = tmp_path / "scratch" / "ledger.jsonl"
-    for attempt in range(2, 1 + enough):
-        with Ledger(tmp_path / "scratch", attempt) as ledger:
-            ledger.write("begin", 50, 1.0)
-            ledger.write(kind, 50, 1.0)
-    assert reason_to_give_up(entries(path)) == ""
-    with Ledger(tmp_path / "scratch", 1 + enough) as ledger:
-        ledger.write(kind, 50, 1.0)
-    assert f"{enough} attempts" in reason_to_give_up(entries(path))
-    record = stopped()
-    assert record.status == "crashed"
-    assert record.updates == 50
-    weights = load_file(tmp_path / "run" / "model.safetensors")
-    assert "wte.weight" in weights
-
-
 def test_a_finished_run_leaves_its_weights(stopped, tmp_path):
     stopped()
     weights = load_file(tmp_path / "run" / "model.safetensors")
@@ -252,7 +263,7 @@ def test_the_account_adds_attempts_and_what_was_lost_between_them():
     spent = account(written)
     assert spent.lost_seconds == 30.0 + 5.0
     assert spent.attempt_seconds == 95.0 + 6.0 + 45.0
-    assert reason_to_give_up(written) == ""
+    assert hold(written) is None
     assert account([]).lost_seconds == 0
 
 

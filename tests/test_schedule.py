@@ -17,7 +17,7 @@ from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.store import build as store
-from lmscaling.train import callback
+from lmscaling.train import loop
 from lmscaling.train.run import train
 
 FACTORS = {
@@ -140,14 +140,14 @@ def test_training_follows_the_schedule_and_logs_its_rates(run, values, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_was_stopped_goes_on_with_the_same_rates(run, values, kind, monkeypatch):
     cell = with_schedule(values | {"budget": "12 updates"}, kind)
-    plain, asked = callback.TrainingCallback._must_stop, []
+    plain, asked = loop.Loop._must_stop, []
 
     def near(self):
         asked.append(1)
         self._stop_reason = "the test" if len(asked) == 10 else ""
         return plain(self)
 
-    monkeypatch.setattr(callback.TrainingCallback, "_must_stop", near)
+    monkeypatch.setattr(loop.Loop, "_must_stop", near)
     with pytest.raises(SystemExit):
         run(cell)
     rows = run(cell)

@@ -263,7 +263,7 @@ def test_a_job_is_tried_again_as_often_as_its_budget_and_the_profile_ask_for(clu
 def test_two_ranks_train_in_one_task_of_a_job(cluster, cell, tmp_path):
     manifest = write_tokens(tmp_path / "tokens", [3000], [1000])
     (tmp_path / "cell.json").write_text(cell.to_json())
-    command = [sys.executable, str(ROOT / "tests" / "two_ranks.py"), "cell.json"]
+    command = [sys.executable, str(ROOT / "tests" / "on_ranks.py"), "cell.json"]
     command += [str(calibration(tmp_path, cell, micro_batch=1)), str(manifest), "."]
     done = subprocess.run(
         cluster.command(

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 from conftest import write_shard, write_tokens
 from test_documents import plain, text
-from torch.utils.data import DataLoader
 
 from lmscaling.data import shards
 from lmscaling.data import stream as module
@@ -128,7 +128,7 @@ def test_two_million_tokens_per_cpu_second_reach_the_model_checks_and_positions_
     stream = Stream(write_documents(tmp_path, [[475] * 3000] * 3), "train")
     cell = replace(cell, context=context, update_tokens=2**19)
     start = time.process_time()
-    slabs = DataLoader(Updates(stream, cell, done=0, rank=0, world=1), batch_size=None)
+    slabs = Updates(stream, cell, done=0, rank=0, world=1)
     update = 0
     for update, slab in enumerate(slabs, start=1):
         for x_BT, y_BT in micro_batches(slab, context, 1):
@@ -241,3 +241,22 @@ def test_a_manifest_that_is_not_whole_is_refused(manifest):
     manifest.write_text('{"train": [{"file": "x"}]}')
     with pytest.raises(UserError, match="has no complete list of train shards"):
         Stream(manifest, "train")
+
+
+def test_the_next_update_is_read_while_the_current_one_is_used(tokens, cell, monkeypatch):
+    stream, began = Stream(tokens, "train"), threading.Event()
+    updates = Updates(stream, cell, done=3, rank=0, world=1)
+    plain = stream.slab
+
+    def slab(update, *shape):
+        if update == 5:
+            began.set()
+        return plain(update, *shape)
+
+    monkeypatch.setattr(stream, "slab", slab)
+    slabs = iter(updates)
+    assert next(slabs).equal(updates[0])
+    assert began.wait(10)
+    assert next(slabs).equal(updates[1])
+    assert sum(1 for _ in updates) == len(updates) == 3699 // 64 - 3
+    assert list(Updates(stream, cell, done=3699 // 64, rank=0, world=1)) == []

@@ -23,6 +23,9 @@ from lmscaling.errors import UserError
 HOST = platform.node().replace(".", "_")
 DAY_SECONDS = 86_400
 
+DIGEST = "record_sha256"
+"""Key of the digest in a JSON file that says what was measured."""
+
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
@@ -82,15 +85,33 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def write_record(path: Path, values: dict[str, Any]) -> None:
+    """Write a JSON object with the SHA-256 of its values, which ``read_json`` checks."""
+    write_json(path, {**values, DIGEST: _digest(values)})
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
 def read_json(path: Path, what: str) -> Any:
-    """The content of a JSON file.
+    """The content of a JSON file; a digest in it is checked and left out.
 
     Raises:
-        UserError: The file is missing or is not valid JSON; the message starts with ``what``.
+        UserError: The file is missing, is not valid JSON or differs from its digest; the message
+            starts with ``what``.
     """
     if not path.is_file():
         raise UserError(f"{what} {path} does not exist")
-    return parse_json(path.read_bytes(), f"{what} {path}")
+    values = parse_json(path.read_bytes(), f"{what} {path}")
+    if isinstance(values, dict) and DIGEST in values:
+        expected = values.pop(DIGEST)
+        if expected != _digest(values):
+            raise UserError(
+                f"{what} {path} is damaged: its values differ from its {DIGEST}; "
+                f"if you have changed it on purpose, remove the line with {DIGEST}"
+            )
+    return values
 
 
 def parse_json(text: str | bytes, what: str) -> Any:

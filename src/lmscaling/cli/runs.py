@@ -4,6 +4,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from lmscaling.cli.verb import Verb, argument, verb
+from lmscaling.runtime import rank
 
 VERBS: list[Verb] = []
 
@@ -40,6 +41,7 @@ def calibrate(args: Namespace) -> str:
 )
 def train(args: Namespace) -> str:
     """Train one cell."""
+    rank.die_with_parent()
     from lmscaling.train.run import train
 
     run = train(

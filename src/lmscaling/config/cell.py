@@ -156,3 +156,8 @@ class Cell:
     def to_json(self) -> str:
         """One line of JSON with all values, including defaults."""
         return json.dumps(dump(self), ensure_ascii=True)
+
+
+def branch_checkpoint(share: float) -> str:
+    """Name of the trunk's checkpoint for the branch that ends at a share of the budget."""
+    return f"branch-{share:g}.safetensors"

@@ -44,7 +44,7 @@ DEVICES = {
 
 
 def find(name: str) -> Device | None:
-    """The kind of a device with this name, if it is listed and the device is a whole card."""
+    """The kind of a device with this name; None if it is not listed, or a share of a card."""
     if "MIG" in name.split():
         return None
     prefixes = [prefix for prefix in DEVICES if name.startswith(prefix)]

@@ -22,7 +22,7 @@ from lmscaling.runtime import environment, lock
 MEASURED = Path("results/measured")
 """Each device has a folder there."""
 
-PACKAGES = ("numpy", "lightning", "safetensors", "tiktoken", "isal", "orjson")
+PACKAGES = ("numpy", "safetensors", "tiktoken", "isal", "orjson")
 """Packages that steps import; this module itself has loaded torch, pydantic and yaml."""
 
 SETUP_SECONDS = 120.0

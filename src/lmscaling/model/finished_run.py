@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from safetensors.torch import load_file
+from safetensors import SafetensorError
 
 from lmscaling.config.cell import Cell
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
+from lmscaling.model import tensor_file
 from lmscaling.model.gpt import GPT
 
 
@@ -29,10 +30,16 @@ def model(run: Path) -> GPT:
     """Its model with the final weights, on the CPU.
 
     Raises:
-        UserError: The run is not finished or left no weights.
+        UserError: The run is not finished, left no weights, or its weights are damaged.
     """
     gpt = GPT(cell(run))
     if not weights(run).is_file():
         raise UserError(f"{weights(run)} does not exist; the run ended before its first update")
-    gpt.load_state_dict(load_file(weights(run)))
+    try:
+        gpt.load_state_dict(tensor_file.read(weights(run)).tensors)
+    except (SafetensorError, ValueError) as error:
+        raise UserError(
+            f"{weights(run)} cannot be used: {error}; "
+            f"to train the run again, type python -m lmscaling reset {run.name}"
+        ) from None
     return gpt

@@ -19,13 +19,18 @@ FORMAT = 1
 STATUSES = {
     "done": "spent its budget",
     "diverged": "the loss became infinite or NaN",
-    "oom": "a device ran out of memory",
+    "oom": "the model does not fit into the memory of a device",
     "out_of_tokens": "the stream ended before the budget",
-    "crashed": "attempt after attempt ended without a checkpoint",
+    "crashed": "attempts failed; earlier versions recorded this, this one holds the run",
     "no_trunk": "the trunk kept no checkpoint for this branch",
 }
-"""How a run can end; each is a result. A run without a record is running or not begun, or
-its attempts failed."""
+"""How a run can end; each is a result. A run without a record is running, held or not begun."""
+
+CONCLUSIVE = ("done", "diverged", "out_of_tokens")
+"""Statuses of runs that nothing could continue."""
+
+HELD = "held"
+"""Status of an attempt that failed: no result, for another attempt may go on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +128,8 @@ class End:
     update: int
     """Updates done."""
     status: str
-    """How the attempt ended: a status of a run, or ``interrupted`` if it was asked to stop."""
+    """How the attempt ended: a status of a run, ``interrupted`` if it was asked to stop, or
+    ``held`` if it failed and the run is to go on."""
     message: str
     """The reason; empty unless something went wrong."""
     ended: str
@@ -176,7 +182,7 @@ class Run:
     """All values of the cell."""
     status: str
     """How the run ended: ``done``, ``diverged``, ``oom``, ``out_of_tokens``, ``crashed`` or
-    ``no_trunk``; in the store also ``running`` and ``interrupted``."""
+    ``no_trunk``; in the store also ``running``, ``interrupted`` and ``held``."""
     message: str
     """The reason; empty unless something went wrong."""
     attempts: int

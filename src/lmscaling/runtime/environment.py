@@ -16,7 +16,7 @@ from lmscaling import __version__
 from lmscaling.config import devices
 from lmscaling.errors import UserError
 
-PACKAGES = ("torch", "lightning", "numpy")
+PACKAGES = ("torch", "numpy")
 COMPILERS = ("triton",)
 SMI = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
 
@@ -26,7 +26,7 @@ def describe(gpus: int) -> dict[str, Any]:
     device = device_name(gpus)
     known = devices.find(device)
     return {
-        "host": socket.gethostname(),
+        "host": node(),
         "device": device,
         "devices": max(1, gpus),
         "peak_flops": known and known.peak_flops,
@@ -38,6 +38,11 @@ def describe(gpus: int) -> dict[str, Any]:
         "git_commit": git_commit(),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
+
+
+def node() -> str:
+    """The name of this machine, as Slurm calls it if it runs the job."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def complete(gpus: int) -> dict[str, Any]:

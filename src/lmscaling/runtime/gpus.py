@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from lmscaling.runtime import rank
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 ALLOCATOR = "PYTORCH_ALLOC_CONF"
@@ -27,7 +29,7 @@ ALLOCATORS = (ALLOCATOR, "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
 MOST_COMPILERS = 32
-"""What each process of PyTorch starts at most if it is not told."""
+"""What each process of PyTorch starts at most by default."""
 
 RETRY_SECONDS = (0.5, 1.5)
 """Range of the random wait between two tries, so that jobs that start together do not collide."""
@@ -44,7 +46,7 @@ def reserved(n: int) -> Iterator[None]:
     candidates = visible(os.environ.get(VISIBLE), installed()) if n else []
     values = settings(n) if n else {}
     with ExitStack() as locks:
-        if n and len(candidates) >= n and "LOCAL_RANK" not in os.environ:
+        if n and len(candidates) >= n and not rank.number():
             values[VISIBLE] = ",".join(_lock(n, candidates, locks))
         before = {name: os.environ.get(name) for name in values}
         os.environ.update(values)

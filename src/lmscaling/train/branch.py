@@ -11,7 +11,6 @@ import math
 from pathlib import Path
 
 from safetensors import SafetensorError
-from torch import Tensor
 
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
@@ -28,7 +27,7 @@ class NoTrunk(Exception):
 
 def trunk_checkpoint(
     cell: Cell, expected: checkpoint.Expected, scratch: Path, record: Path
-) -> tuple[checkpoint.Progress, dict[str, Tensor]]:
+) -> checkpoint.Checkpoint:
     """The trunk's checkpoint that a branch starts from.
 
     Args:
@@ -90,6 +89,6 @@ def fixed_end(ledger: Ledger, progress: checkpoint.Progress, end: int) -> int:
     """The branch's last update: the first attempt records ``end``, later ones read it."""
     recorded = ledger.branch_end()
     if recorded is None:
-        ledger.write("branch", progress.update, progress.train_seconds, end)
+        ledger.write("branch", progress.update, progress.train_seconds, end=end)
         return end
     return recorded

@@ -23,7 +23,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
-from lmscaling.files import read_json, write_json
+from lmscaling.files import read_json, write_record
 from lmscaling.model import gpt, optimizer
 from lmscaling.model.gpt import GPT
 from lmscaling.plan import estimate
@@ -54,7 +54,7 @@ def calibrate(cell_path: Path, out: Path) -> Calibration:
         if cell.gpus and not torch.cuda.is_available():
             raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
         fastest = measured(cell, torch.device("cuda" if cell.gpus else "cpu"))
-    write_json(out, dump(fastest))
+    write_record(out, dump(fastest))
     return fastest
 
 

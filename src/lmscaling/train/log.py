@@ -12,8 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
-from lmscaling.files import read_json, replacing, write_json
-from lmscaling.records.run import Row, Run, line
+from lmscaling.config.cell import Cell
+from lmscaling.files import read_json, replacing, write_record
+from lmscaling.records.run import CONCLUSIVE, End, Row, Run, line
+from lmscaling.train.checkpoint import branch_path
 
 
 class Log:
@@ -51,30 +53,45 @@ def attempts(scratch: Path) -> list[Path]:
     return sorted(scratch.glob("attempt-*.jsonl"))
 
 
-def publish(scratch: Path, record: Path, run: Run) -> None:
+def close_last(scratch: Path, end: End) -> None:
+    """Say how the last attempt ended, if it was killed before it could."""
+    path = attempts(scratch)[-1]
+    lines = path.read_bytes().split(b"\n")
+    if lines[-1]:  # a kill has cut it
+        lines.append(b"")
+    if len(lines) < 2 or b'"record": "end"' not in lines[-2]:
+        path.write_bytes(b"\n".join(lines) + line(end))
+
+
+def publish(cell: Cell, scratch: Path, record: Path, run: Run) -> None:
     """Join the logs of all attempts into ``log.jsonl`` beside ``record``, then write the record."""
     with replacing(record.with_name("log.jsonl")) as out:
         for path in attempts(scratch):
             data = path.read_bytes()
             out.write(data if data.endswith(b"\n") else data + b"\n")
-    write_json(scratch / record.name, asdict(run))
-    write_json(record, asdict(run))
-    _clear(scratch)
+    write_record(scratch / record.name, asdict(run))
+    write_record(record, asdict(run))
+    _clear(cell, scratch, run.status)
 
 
-def _clear(scratch: Path) -> None:
-    for path in (*attempts(scratch), *scratch.glob("checkpoint-*"), scratch / "ledger.jsonl"):
-        path.unlink(missing_ok=True)
+def _clear(cell: Cell, scratch: Path, status: str) -> None:
+    """Delete what only an unfinished run needs, and the checkpoint from which a branch began."""
+    patterns = ("attempt-*.jsonl", "checkpoint-*", "rank-*.json", "ranks.bin", "ledger.jsonl")
+    for pattern in patterns:
+        for path in scratch.glob(pattern):
+            path.unlink(missing_ok=True)
+    if cell.branch and status in CONCLUSIVE:
+        branch_path(scratch.with_name(cell.trunk), cell.branch).unlink(missing_ok=True)
 
 
-def restore_record(run: str, scratch: Path, record: Path) -> Run | None:
+def restore_record(cell: Cell, scratch: Path, record: Path) -> Run | None:
     """Write the record of a finished run again if it was deleted; None if it was not."""
     copy = scratch / record.name
     if record.exists() or not copy.is_file() or not record.with_name("log.jsonl").is_file():
         return None
     values = read_json(copy, "run record")
-    if values["run"] != run:
+    if values["run"] != cell.run:
         return None
-    write_json(record, values)
-    _clear(scratch)
+    write_record(record, values)
+    _clear(cell, scratch, values["status"])
     return Run(**values)

@@ -1,21 +1,19 @@
-"""One update and one validation of a GPT, as a Lightning module.
+"""One update and one validation of a GPT, on one rank of a run.
 
-Optimization is manual: a batch is one rank's share of an update, split here into micro-batches
-whose gradients are accumulated. None of Lightning's counters (steps, epochs, accumulated batches)
-is used, so an update can never end before all its gradients are summed.
+A batch is one rank's share of an update, split here into micro-batches whose gradients are
+accumulated and reduced over the ranks once.
 
 Legend: B sequences, T context.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 
-import lightning
 import torch
-from lightning.pytorch.strategies import DDPStrategy
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch import Tensor, nn
 
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
@@ -23,9 +21,14 @@ from lmscaling.config.schedule import Rates
 from lmscaling.data.stream import Stream
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
+from lmscaling.train import parallel
+from lmscaling.train.ranks import Rank
+
+STEPS = 2
+"""Marks of a rank in an update: when it begins, and before the gradients are reduced."""
 
 
-class Updates(Dataset):
+class Updates:
     """One rank's share of each update after the first ``done``: int64 tokens ``[share + 1]``."""
 
     def __init__(self, stream: Stream, cell: Cell, done: int, rank: int, world: int) -> None:
@@ -40,15 +43,24 @@ class Updates(Dataset):
         slab = self.stream.slab(update, self.cell.update_tokens, self.rank, self.world)
         return torch.from_numpy(slab.astype("int64"))
 
+    def __iter__(self) -> Iterator[Tensor]:
+        """All shares in order; a thread reads the next one while the current one is used."""
+        count = len(self)
+        with ThreadPoolExecutor(1) as reader:
+            ahead = deque(reader.submit(self.__getitem__, index) for index in range(min(1, count)))
+            for following in range(1, count + 1):
+                slab = ahead.popleft().result()
+                if following < count:
+                    ahead.append(reader.submit(self.__getitem__, following))
+                yield slab
 
-class Training(lightning.LightningModule):
+
+class Training:
     """Trains the model of a cell on a stream, with the settings of a calibration."""
 
     def __init__(
         self, cell: Cell, train: Stream, validation: Stream, calibration: Calibration
     ) -> None:
-        super().__init__()
-        self.automatic_optimization = False
         self.cell, self.train_stream, self.validation_stream = cell, train, validation
         self.micro_batch = calibration.micro_batch
         self.model = prepared(cell, calibration)
@@ -61,40 +73,52 @@ class Training(lightning.LightningModule):
         self.rate = 0.0
         """Learning rate of the last update."""
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return optimizer.build(self.model, self.cell)
+    def start(self, rank: Rank) -> None:
+        """Move the model to the device of this rank and make its optimizer."""
+        self.rank = rank
+        self.model.to(rank.device)
+        self.adamw = optimizer.build(self.model, self.cell)
+        is_shared = rank.world > 1
+        self._loss = parallel.shared_loss(self.model) if is_shared else parallel.Loss(self.model)
 
-    def train_dataloader(self) -> DataLoader:
-        updates = Updates(
-            self.train_stream,
-            self.cell,
-            self.updates,
-            self.trainer.global_rank,
-            self.trainer.world_size,
+    def slabs(self) -> Updates:
+        """This rank's share of each update that is left."""
+        return Updates(
+            self.train_stream, self.cell, self.updates, self.rank.number, self.rank.world
         )
-        return DataLoader(updates, batch_size=None)
 
-    def training_step(self, slab: Tensor, index: int) -> dict[str, Tensor]:
+    def update(self, slab: Tensor) -> tuple[float, float]:
         """Do one update; return the mean loss over all ranks and the norm of the gradient."""
+        self.rank.mark(STEPS * self.updates)
         self._seed()
-        (adamw,) = self.trainer.optimizers
         self.rate = self.rates.rate(self.updates + 1, self.spent)
-        for group in adamw.param_groups:
+        for group in self.adamw.param_groups:
             group["lr"] = self.rate
-        pairs = list(micro_batches(slab, self.cell.context, self.micro_batch))
-        total = torch.zeros((), device=self.device)
+        pairs = list(micro_batches(self._moved(slab), self.cell.context, self.micro_batch))
+        total = torch.zeros((), device=self.rank.device)
         for i, (x_BT, y_BT) in enumerate(pairs):
-            with nullcontext() if i == len(pairs) - 1 else self._without_reduction():
-                loss = self.model.loss(x_BT, y_BT) / len(pairs)
-                self.manual_backward(loss)
+            is_last = i == len(pairs) - 1
+            with nullcontext() if is_last else parallel.accumulating(self._loss):
+                with self._precision():
+                    loss = self._loss(x_BT, y_BT) / len(pairs)
+                self.rank.mark(STEPS * self.updates + is_last)
+                loss.backward()
             total += loss.detach()
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.model.parameters(), self.cell.optimizer.clip_norm
-        )
-        adamw.step()
-        adamw.zero_grad(set_to_none=True)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.cell.optimizer.clip_norm)
+        self.adamw.step()
+        parallel.clear_gradients(self.model, self.rank.world > 1)
         self.updates += 1
-        return {"loss": self.trainer.strategy.reduce(total, reduce_op="mean"), "norm": norm}
+        return float(self.rank.sum(total)) / self.rank.world, float(norm)
+
+    def _moved(self, tokens: Tensor) -> Tensor:
+        if self.rank.device.type == "cpu":
+            return tokens
+        return tokens.pin_memory().to(self.rank.device, non_blocking=True)
+
+    def _precision(self) -> AbstractContextManager:
+        """bf16 on a GPU, float32 on the CPU."""
+        is_gpu = self.rank.device.type == "cuda"
+        return torch.autocast("cuda", torch.bfloat16) if is_gpu else nullcontext()
 
     def _seed(self) -> None:
         """Seed the random numbers that a variant may draw, so that no checkpoint has to hold them.
@@ -102,24 +126,25 @@ class Training(lightning.LightningModule):
         The seed is the first eight bytes, big-endian, of the SHA-256 of ``seed:updates:rank`` in
         decimal digits, where ``updates`` are those done: the same in every version of Python.
         """
-        key = f"{self.cell.seed}:{self.updates}:{self.trainer.global_rank}"
+        key = f"{self.cell.seed}:{self.updates}:{self.rank.number}"
         seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
         # Not torch.manual_seed: without a GPU it keeps a stack trace of every call.
         torch.default_generator.manual_seed(seed)
-        if self.device.type == "cuda":
+        if self.rank.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def warm_up(self) -> None:
-        """Compute one micro-batch of zeros forward and backward, without changing weights.
+        """Compute micro-batches of zeros forward and backward, without changing weights.
 
         The time of the first update then includes neither compilation nor loading of libraries.
+        The second one is for DistributedDataParallel, which arranges its buckets after the first.
         """
-        share = self.cell.update_tokens // self.trainer.world_size
-        slab = torch.zeros(share + 1, dtype=torch.int64, device=self.device)
-        x_BT, y_BT = next(iter(micro_batches(slab, self.cell.context, self.micro_batch)))
-        with self.trainer.precision_plugin.train_step_context():
-            self.model.loss(x_BT, y_BT).backward()
-        self.model.zero_grad(set_to_none=True)
+        slab = torch.zeros(self.micro_batch * self.cell.context + 1, dtype=torch.int64)
+        x_BT, y_BT = pair(self._moved(slab), self.cell.context)
+        for _ in range(min(2, self.rank.world)):
+            with self._precision():
+                self._loss(x_BT, y_BT).backward()
+        parallel.clear_gradients(self.model, self.rank.world > 1)
 
     def last_update(self) -> int:
         """The last update for which there is data."""
@@ -131,31 +156,26 @@ class Training(lightning.LightningModule):
 
     def peak_memory_bytes(self) -> int | None:
         """Peak allocated memory of this rank's device; None on the CPU."""
-        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
-
-    def _without_reduction(self) -> AbstractContextManager:
-        """Only the last micro-batch of an update reduces its gradients over the ranks."""
-        strategy = self.trainer.strategy
-        return (
-            strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
-        )
+        device = self.rank.device
+        return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
     @torch.no_grad()
     def validation_loss(self) -> float:
         """Mean cross-entropy on the fixed validation tokens, nats per token, over all ranks."""
-        cell, world = self.cell, self.trainer.world_size
+        cell, rank = self.cell, self.rank
         tokens_per_pass = self.micro_batch * cell.context
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        total = torch.zeros((), dtype=torch.float64, device=rank.device)
         self.model.eval()
         starts = range(0, cell.validation.tokens, tokens_per_pass)
-        for start in starts[self.trainer.global_rank :: world]:
+        for start in starts[rank.number :: rank.world]:
             stop = min(start + tokens_per_pass, cell.validation.tokens)
             tokens = torch.from_numpy(self.validation_stream.read(start, stop + 1).astype("int64"))
-            x_BT, y_BT = pair(tokens.to(self.device), cell.context)
-            with self.trainer.precision_plugin.val_step_context():
+            x_BT, y_BT = pair(self._moved(tokens), cell.context)
+            with self._precision():
                 total += self.model.loss(x_BT, y_BT).double() * y_BT.numel()
+            rank.mark(STEPS * self.updates)
         self.model.train()
-        return float(self.trainer.strategy.reduce(total, reduce_op="sum")) / cell.validation.tokens
+        return float(rank.sum(total)) / cell.validation.tokens
 
 
 def pair(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:

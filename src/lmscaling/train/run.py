@@ -1,26 +1,25 @@
 """Train a cell: ``cell.json`` and tokens become a log and a record.
 
-A run whose budget is spent, whose loss diverges, whose device is out of memory or whose stream is
-too short leaves a record. A bug, a damaged file or a kill leaves none, and the run can be resumed.
+A run leaves a record if its budget is spent, its loss diverges, its stream is too short, or its
+model does not fit into the memory of an empty device. Whatever else ends an attempt (a fault of the
+machine, a bug, a damaged file, a kill) leaves none: the run is *held*, its checkpoints are kept,
+and it goes on from the newest one.
 """
 
-import logging
 import math
 import os
 import signal
 import sys
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import lightning
 import psutil
 import torch
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.pytorch.strategies import DDPStrategy
 
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.calibration import Calibration
@@ -32,14 +31,28 @@ from lmscaling.data.stream import Stream
 from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.files import read_json
 from lmscaling.plan import estimate
-from lmscaling.records import schema
-from lmscaling.records.run import STATUSES, End, Header, Run
-from lmscaling.runtime import environment, gpus, lock
+from lmscaling.records import ledger, schema
+from lmscaling.records.run import HELD, STATUSES, End, Header, Run
+from lmscaling.runtime import environment, faults, gpus, lock
+from lmscaling.runtime.rank import RANK, number
 from lmscaling.train import branch, calibrate, checkpoint
-from lmscaling.train.callback import TrainingCallback, Writer
-from lmscaling.train.ledger import Ledger, entries, reason_to_give_up
-from lmscaling.train.log import Log, publish, restore_record
+from lmscaling.train.checkpoint import Checkpoint
+from lmscaling.train.ledger import Ledger
+from lmscaling.train.log import Log, close_last, publish, restore_record
+from lmscaling.train.loop import Loop, Writer
 from lmscaling.train.module import Training
+from lmscaling.train.ranks import Others, Rank, report_failure
+from lmscaling.train.watch import Watch
+
+GIVE_UP_SECONDS = 8.0
+"""Longest time to record why an attempt is given up."""
+
+BLAME_SECONDS = 2.0
+"""How long rank 0 waits for a rank to end after a connection has broken."""
+
+
+class Failed(UserError):
+    """An attempt has ended with a fault that is no result; another one goes on."""
 
 
 def train(
@@ -66,10 +79,11 @@ def train(
         The record; None on ranks other than 0.
 
     Raises:
-        UserError: The cell, the tokens and the machine do not match, or the run is being trained.
+        UserError: The cell, the tokens and the machine do not match, the run is being trained, or
+            it is held, as one of its ranks or the machine has failed.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
-    if run := restore_record(cell.run, scratch, record):
+    if run := restore_record(cell, scratch, record):
         print(f"run {cell.run} had ended: {record} is written again", file=sys.stderr, flush=True)
         return run
     deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
@@ -89,11 +103,8 @@ def _train(
     _check(cell, *streams, record)
     settings = calibrate.read(calibration, cell) if calibration else calibrate.guessed(cell)
     _warn_of_too_little_text(cell, settings, streams[0])
-    _silence_lightning()
-    scratch.mkdir(parents=True, exist_ok=True)
-    module = Training(cell, *streams, settings)
-    if int(os.environ.get("LOCAL_RANK", "0")):
-        _fit(TrainingCallback(cell, None, _resume(module, scratch, record)), module)
+    if number():
+        _follow(Training(cell, *streams, settings), scratch, record)
         return None
     # A workflow that is started twice submits the same run twice.
     with lock.hold(scratch, f"run {scratch.name} is being trained"):
@@ -101,11 +112,50 @@ def _train(
             where, remedy = f"run record {record}", "move it away to train the cell again"
             values = schema.read(Run, read_json(record, "run record"), where, remedy)[0]
             return Run(**values)
-        return _attempt(module, scratch, record, settings, deadline)
+        _refuse_held(cell, scratch)
+        others = Others(ranks(cell), scratch)
+        try:
+            module = Training(cell, *streams, settings)
+            return _attempt(module, scratch, record, settings, deadline, others)
+        finally:
+            others.kill()
+
+
+def _refuse_held(cell: Cell, scratch: Path) -> None:
+    """Refuse a run whose attempts have failed too often, until the user lets it go on."""
+    entries = ledger.entries(scratch / ledger.NAME)
+    hold = ledger.hold(entries)
+    if hold and hold.needs_release and not ledger.is_too_large(entries):
+        last = entries[-1]
+        end = _end(last.attempt, last.update, HELD, hold.reason)
+        close_last(scratch, end)
+        raise Failed(
+            f"run {cell.run} is held at update {last.update}: {hold.reason}; to let it go on, "
+            f"type python -m lmscaling reset --go-on {cell.run}, then snakemake"
+        )
+
+
+def _follow(module: Training, scratch: Path, record: Path) -> None:
+    """Train on a rank other than 0; on an error report it and exit, because the others may hang."""
+    rank = None
+    try:
+        rank = Rank(ranks(module.cell), bool(module.cell.gpus), scratch)
+        Loop(module, None, _resume(module, scratch, record)).run(rank)
+        rank.leave()
+    except Exception as error:
+        traceback.print_exc()
+        report_failure(scratch, *_diagnosis(error, rank), module.updates)
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _attempt(
-    module: Training, scratch: Path, record: Path, calibration: Calibration, deadline: float
+    module: Training,
+    scratch: Path,
+    record: Path,
+    calibration: Calibration,
+    deadline: float,
+    others: Others,
 ) -> Run:
     """One attempt of rank 0: resume from the newest checkpoint, and record the run if it ends."""
     description = _description(module, calibration)
@@ -114,32 +164,32 @@ def _attempt(
         start = _resume(module, scratch, record)
     except branch.NoTrunk as reason:
         no_trunk = str(reason)
-    with Log(scratch) as log, Ledger(scratch, log.attempt) as ledger:
+    with Log(scratch) as log, Ledger(scratch, log.attempt) as book:
         log.write(Header(attempt=log.attempt, start_update=module.updates, **description))
-        callback = TrainingCallback(module.cell, Writer(log, ledger), start, deadline)
+        loop = Loop(module, Writer(log, book), start, deadline)
         if start and isinstance(module.rates, Decay):
-            end_update = branch.fixed_end(ledger, start[0], module.rates.end)
+            end_update = branch.fixed_end(book, start.progress, module.rates.end)
             module.rates = replace(module.rates, end=end_update)
+        start = None  # it is as large as the model and its moments
         if no_trunk:
-            callback.end("no_trunk", no_trunk)
+            loop.end("no_trunk", no_trunk)
         else:
-            _continue(module, callback, ledger)
-        end = End(
-            attempt=log.attempt,
-            update=module.updates,
-            status=callback.status,
-            message=callback.message,
-            ended=environment.now(),
-        )
+            _continue(loop, others)
+        end = _end(log.attempt, module.updates, loop.status, loop.message)
         log.write(end)
-        if callback.status not in STATUSES:
+        if loop.status not in STATUSES:
             sys.exit(TRY_AGAIN)
-        run = _record(module, callback, ledger, end, description)
+        run = _record(module, loop, book, end, description)
         with _ignoring_sigterm():
             if module.updates:
                 checkpoint.save_weights(record.with_name("model.safetensors"), module.model)
-            publish(scratch, record, run)
+            publish(module.cell, scratch, record, run)
     return run
+
+
+def _end(attempt: int, update: int, status: str, message: str) -> End:
+    now = environment.now()
+    return End(attempt=attempt, update=update, status=status, message=message, ended=now)
 
 
 def _description(module: Training, calibration: Calibration) -> dict[str, Any]:
@@ -157,26 +207,123 @@ def _description(module: Training, calibration: Calibration) -> dict[str, Any]:
     }
 
 
-def _continue(module: Training, callback: TrainingCallback, ledger: Ledger) -> None:
-    """Train, unless the run has crashed too often or is already complete."""
-    if reason := reason_to_give_up(entries(ledger.path)):
-        callback.end("crashed", reason)
-    elif module.updates and callback.spent(module):
-        callback.end("done", "")
+def _continue(loop: Loop, others: Others) -> None:
+    """Train, unless the model does not fit or the run is already complete."""
+    assert loop.writer
+    entries = ledger.entries(loop.writer.ledger.path)
+    if ledger.is_too_large(entries):
+        loop.end("oom", entries[-1].reason)
+    elif loop.module.updates and loop.spent(loop.module):
+        loop.end("done", "")
     else:
-        with _last_entry(ledger, module, callback):
-            _fit(callback, module)
+        _train_together(loop, others)
+
+
+def _train_together(loop: Loop, others: Others) -> None:
+    """Train on all ranks. Of a failure, the ledger and the log say what it was and where.
+
+    Raises:
+        Failed: A rank or the machine has failed; the run goes on in another attempt.
+    """
+    assert loop.writer
+    module, book = loop.module, loop.writer.ledger
+    rank = None
+    try:
+        with Watch(others, _giving_up(loop, others)) as watch:
+            rank = Rank(ranks(module.cell), bool(module.cell.gpus), book.path.parent, others.store)
+            loop.run(rank, watch)
+            rank.leave()
+            others.wait(BLAME_SECONDS)
+    except SystemExit:  # asked to stop before the first update
+        others.kill()
+    except Exception as error:
+        with suppress(Exception):  # the checkpoint that is being written counts
+            loop.saver.wait()
+        blamed = others.blame(BLAME_SECONDS)
+        fault, reason = blamed or _diagnosis(error, rank)
+        if ranks(module.cell) > 1 and not blamed:
+            reason = f"rank 0 failed at update {module.updates}: {reason}"
+        _fail(loop, others, fault, reason)
+        if ledger.is_too_large(ledger.entries(book.path)):
+            loop.end("oom", reason)
+            return
+        _close(loop, reason)
+        if not fault and not blamed:  # a bug: with its traceback
+            print(_advice(loop, reason), file=sys.stderr, flush=True)
+            raise
+        raise Failed(_advice(loop, reason)) from error
+    book.write("beat", module.updates, loop.clock.seconds)
+
+
+def _giving_up(loop: Loop, others: Others) -> Callable[[str, str], None]:
+    """What the watch does if the main thread cannot: record the failure and end the process."""
+
+    def give_up(fault: str, reason: str) -> None:
+        assert loop.writer
+        # If not even the file server answers.
+        threading.Timer(GIVE_UP_SECONDS, os._exit, (1,)).start()
+        try:
+            _fail(loop, others, fault, reason)
+            _close(loop, reason)
+            print(f"error: {_advice(loop, reason)}", file=sys.stderr, flush=True)
+            (loop.writer.scratch / lock.NAME).unlink(missing_ok=True)
+        finally:
+            os._exit(1)
+
+    return give_up
+
+
+def _fail(loop: Loop, others: Others, fault: str, reason: str) -> None:
+    """End the other ranks, then write down why the attempt failed."""
+    assert loop.writer
+    others.kill()
+    loop.writer.ledger.write(
+        "failed",
+        loop.module.updates,
+        loop.clock.seconds,
+        fault=fault,
+        reason=reason,
+        host=environment.node(),
+    )
+
+
+def _close(loop: Loop, reason: str) -> None:
+    """End the log of an attempt that failed."""
+    assert loop.writer
+    place = f"{reason}, on {environment.node()}"
+    loop.writer.log.write(_end(loop.writer.attempt, loop.module.updates, HELD, place))
+
+
+def _advice(loop: Loop, reason: str) -> str:
+    assert loop.writer
+    entries = ledger.entries(loop.writer.ledger.path)
+    saved = max((e.update for e in entries if e.kind == "checkpoint"), default=0)
+    return (
+        f"run {loop.cell.run} is held on {environment.node()}: {reason}; "
+        f"snakemake continues it after update {saved}"
+    )
+
+
+def _diagnosis(error: Exception, rank: Rank | None) -> tuple[str, str]:
+    """Fault and reason of an error of this rank; None if it was not a rank yet."""
+    if faults.out_of_memory(error):
+        reason = faults.first_line(error)
+        if rank and rank.shares_device:
+            return "device", f"{reason}; other processes used the device before"
+        return "memory", reason
+    reason = f"{type(error).__name__}: {faults.first_line(error)}"
+    return faults.machine_fault(error) or "", reason
 
 
 def _record(
     module: Training,
-    callback: TrainingCallback,
-    ledger: Ledger,
+    loop: Loop,
+    book: Ledger,
     end: End,
     description: dict[str, Any],
 ) -> Run:
     """The record of a run that has ended."""
-    cell, account = module.cell, ledger.account()
+    cell, account = module.cell, book.account()
     budget = parse_budget(cell.budget)
     shard, identity = module.reached()
     return Run(
@@ -186,7 +333,7 @@ def _record(
         attempts=end.attempt,
         updates=end.update,
         tokens=end.update * cell.update_tokens,
-        train_seconds=callback.clock.seconds,
+        train_seconds=loop.clock.seconds,
         attempt_seconds=account.attempt_seconds,
         lost_seconds=account.lost_seconds,
         gpu_hours=account.attempt_seconds * cell.gpus / 3600,
@@ -199,17 +346,6 @@ def _record(
 
 
 @contextmanager
-def _last_entry(ledger: Ledger, module: Training, callback: TrainingCallback) -> Iterator[None]:
-    """Write the last entry of an attempt into the ledger, which says whether it failed."""
-    try:
-        yield
-    except Exception:
-        ledger.write("failed", module.updates, callback.clock.seconds)
-        raise
-    ledger.write("beat", module.updates, callback.clock.seconds)
-
-
-@contextmanager
 def _ignoring_sigterm() -> Iterator[None]:
     """Ignore requests to stop: finishing takes less time than another attempt."""
     previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -219,9 +355,7 @@ def _ignoring_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _resume(
-    module: Training, scratch: Path, record: Path
-) -> tuple[checkpoint.Progress, dict[str, torch.Tensor]] | None:
+def _resume(module: Training, scratch: Path, record: Path) -> Checkpoint | None:
     """Restore weights and update number from the newest usable checkpoint, and return it.
 
     Raises:
@@ -233,38 +367,12 @@ def _resume(
     start = checkpoint.newest(scratch, expected)
     if cell.branch:
         trunk = branch.trunk_checkpoint(cell, expected, scratch, record)
-        module.rates = branch.decay(cell, trunk[0])
+        module.rates = branch.decay(cell, trunk.progress)
         start = start or trunk
     if start:
-        checkpoint.restore_weights(start[1], module.model)
-        module.updates = start[0].update
+        checkpoint.restore_weights(start.tensors, module.model)
+        module.updates = start.progress.update
     return start
-
-
-def _fit(callback: TrainingCallback, module: Training) -> None:
-    trainer = lightning.Trainer(callbacks=[callback], **trainer_options(module.cell))
-    try:
-        trainer.fit(module)
-    except torch.OutOfMemoryError as error:
-        callback.end("oom", str(error).split("\n")[0])
-
-
-def trainer_options(cell: Cell) -> dict[str, Any]:
-    """Options of Lightning's trainer, which handles devices, ranks and precision only."""
-    return {
-        "accelerator": "gpu" if cell.gpus else "cpu",
-        "devices": ranks(cell),
-        "strategy": DDPStrategy(gradient_as_bucket_view=True) if ranks(cell) > 1 else "auto",
-        "precision": "bf16-mixed" if cell.gpus else "32-true",
-        # Without it Lightning takes a Slurm job of one task for one of its own ranks and refuses.
-        "plugins": [LightningEnvironment()],
-        "max_epochs": 1,
-        "use_distributed_sampler": False,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
 
 
 def ranks(cell: Cell) -> int:
@@ -304,14 +412,9 @@ def _check(cell: Cell, train: Stream, validation: Stream, record: Path) -> None:
             f"set gpus to {devices or '0 (the CPU)'} or run it on another node"
         )
     world = os.environ.get("WORLD_SIZE", "")
-    if world.isdigit() and int(world) != ranks(cell):
+    differs = world.isdigit() and int(world) != ranks(cell)
+    if RANK not in os.environ and (differs or "LOCAL_RANK" in os.environ):
         raise UserError(
             f"WORLD_SIZE is {world}, and train starts the {ranks(cell)} ranks of cell {cell.name} "
             "itself; start train once and without torchrun"
         )
-
-
-def _silence_lightning() -> None:
-    """Hide Lightning's advice on loaders and loggers, which are used as intended here."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", module="lightning")

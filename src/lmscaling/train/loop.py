@@ -2,6 +2,7 @@
 
 Rank 0 writes, and its clock and signals decide for all ranks; the others take part in reductions.
 The order (log, validate, save) guarantees that everything in a checkpoint is also in the log.
+Checkpoints are written by a thread, see ``checkpoint.Saver``.
 """
 
 import math
@@ -9,24 +10,26 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import lightning
 import torch
-from torch import Tensor
 
 from lmscaling.config.budget import parse_budget
-from lmscaling.config.cell import Cell
 from lmscaling.config.devices import find
 from lmscaling.config.schedule import BRANCH_AT, Decay
+from lmscaling.errors import TRY_AGAIN
 from lmscaling.records.run import STATUSES, Row, Update, Validation, finite
 from lmscaling.train import checkpoint
+from lmscaling.train.checkpoint import Checkpoint
 from lmscaling.train.clock import Clock
 from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import Log
 from lmscaling.train.module import Training
-from lmscaling.train.ranks import Agreement
+from lmscaling.train.ranks import REQUESTS, Rank
+from lmscaling.train.watch import Watch
 
 CHECKPOINT_SECONDS = 900.0
 """Time between two checkpoints, and so the most that a kill can cost. Writing one is not
@@ -34,9 +37,6 @@ productive time."""
 
 PROGRESS_SECONDS = 30.0
 """Time between two lines in the log of the job."""
-
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-"""Requests to stop: the run saves after the current update, and another attempt continues it."""
 
 PACE_UPDATES = 1000
 """Most recent updates whose mean duration determines the length of a branch."""
@@ -50,11 +50,11 @@ class Writer:
         self.scratch, self.attempt = log.scratch, log.attempt
 
 
-class TrainingCallback(lightning.Callback):
-    """Controls the training of a cell until the run ends or has to stop.
+class Loop:
+    """Trains a cell until the run ends or has to stop.
 
     Args:
-        cell: The cell.
+        module: Model and data of the cell.
         writer: Where to write; None on ranks other than 0.
         start: Checkpoint to resume from, or None.
         deadline: When to save and stop, in seconds since 1970.
@@ -62,57 +62,116 @@ class TrainingCallback(lightning.Callback):
 
     def __init__(
         self,
-        cell: Cell,
+        module: Training,
         writer: Writer | None,
-        start: tuple[checkpoint.Progress, dict[str, Tensor]] | None,
+        start: Checkpoint | None,
         deadline: float = math.inf,
     ) -> None:
-        self.deadline = deadline
-        self.cell, self.writer, self.start = cell, writer, start
-        self.budget = parse_budget(cell.budget)
-        self.clock = Clock(start[0].train_seconds if start else 0.0)
+        self.module, self.cell = module, module.cell
+        self.writer, self.start, self.deadline = writer, start, deadline
+        self.budget = parse_budget(self.cell.budget)
+        self.clock = Clock(start.progress.train_seconds if start else 0.0)
         self.status, self.message = "", ""
+        self.saver = checkpoint.Saver()
+        self._watch: Watch | None = None
         self._stop_reason = ""
+        self._is_training = False
         self._update_ends = deque([self.clock.seconds], maxlen=PACE_UPDATES + 1)
         self._saved = time.monotonic()
 
-    def on_train_start(self, trainer: lightning.Trainer, pl_module: Any) -> None:
-        self._agreement = Agreement()
-        if isinstance(pl_module.rates, Decay):
-            (end,) = self._agreement.broadcast(pl_module.rates.end)
-            pl_module.rates = replace(pl_module.rates, end=int(end))
-        spent = self._fraction(pl_module.updates, self.clock.seconds)
-        (pl_module.spent,) = self._agreement.broadcast(spent)
-        # Lightning has installed its own handlers, which would end the run without saving.
-        self._previous_handlers = {n: signal.signal(n, self._on_signal) for n in SIGNALS}
-        if self.start:
-            checkpoint.restore_moments(*self.start, pl_module.model, trainer.optimizers[0])
-        device = find(torch.cuda.get_device_name()) if self.cell.gpus else None
-        self._peak_flops = self.cell.gpus * device.peak_flops if device else 0.0
-        self._flops_per_token = pl_module.model.flops_per_token()
-        pl_module.warm_up()
-        if self.writer:
-            self.writer.ledger.write("begin", pl_module.updates, self.clock.seconds)
-        self._saved = self._logged = time.monotonic()
-        self.clock.start()
+    def run(self, rank: Rank, watch: Watch | None = None) -> None:
+        """Train on one rank.
 
-    def teardown(self, trainer: lightning.Trainer, pl_module: Any, stage: str) -> None:
-        for number, handler in getattr(self, "_previous_handlers", {}).items():
-            signal.signal(number, handler)
+        Args:
+            rank: This process.
+            watch: Notified when a request to stop has been seen; None on ranks other than 0.
+        """
+        self.rank, self._watch = rank, watch
+        with self._signals():
+            self._prepare()
+            for slab in self.module.slabs():
+                self._update(slab)
+                if self.status:
+                    break
+            self.saver.wait()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """On rank 0, take requests to stop as such during the block."""
+        if not self.writer:
+            yield
+            return
+        previous = {number: signal.signal(number, self._on_signal) for number in REQUESTS}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: Any) -> None:
         self._stop_reason = f"asked to stop by {signal.Signals(number).name}"
+        if not self._is_training:
+            self.end("interrupted", self._stop_reason)
+            sys.exit(TRY_AGAIN)  # nothing to save yet, and compiling may take minutes
 
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        module: Training = pl_module
-        loss, norm = float(outputs["loss"]), float(outputs["norm"])
+    def _prepare(self) -> None:
+        module, rank, start = self.module, self.rank, self.start
+        rank.agree(
+            "the checkpoint to resume from",
+            f"update {module.updates}",
+            f"digest {start.digest[:12] if start else 'none'}",
+        )
+        if isinstance(module.rates, Decay):
+            (end,) = rank.broadcast(module.rates.end)
+            module.rates = replace(module.rates, end=int(end))
+        (module.spent,) = rank.broadcast(self._fraction(module.updates, self.clock.seconds))
+        module.start(rank)
+        device = find(torch.cuda.get_device_name()) if self.cell.gpus else None
+        self._peak_flops = self.cell.gpus * device.peak_flops if device else 0.0
+        self._flops_per_token = module.model.flops_per_token()
+        module.warm_up()
+        if start:  # after the buckets of the gradients have been made twice
+            checkpoint.restore_moments(start, module.model, module.adamw)
+            self.start = None  # as large as the model and its moments
+        if self.writer:
+            self.writer.ledger.write("begin", module.updates, self.clock.seconds)
+        self._is_training = True
+        self._saved = self._logged = time.monotonic()
+        self.clock.start()
+
+    def _update(self, slab: torch.Tensor) -> None:
+        """One update, and what is due after it."""
+        module = self.module
+        loss, norm = module.update(slab)
         before = self.clock.seconds
         seconds = self.clock.tick()
+        progress = self._log_update(loss, norm, seconds, seconds - before)
+        self.saver.check()
+        module.spent, over, asked, due = self.rank.broadcast(
+            progress["budget_fraction"],
+            self.spent(module),
+            self._must_stop(),
+            self._checkpoint_is_due(),
+        )
+        self._decide(module, loss, bool(over), bool(asked))
+        ended = self.status in STATUSES
+        if self.status and self._watch:
+            self._watch.answered()
+        with self.clock.excluded():
+            if self.writer:
+                self._keep_for_branches(module, before, seconds)
+            if ended or progress["tokens"] % self.cell.validation.every_tokens == 0:
+                self._validate(module, progress)
+            if self.writer and not ended:
+                self._save(module, bool(due or asked))
+
+    def _log_update(
+        self, loss: float, norm: float, seconds: float, duration: float
+    ) -> dict[str, Any]:
+        """Write the row of an update; returns its columns of progress."""
         self._update_ends.append(seconds)
-        progress = self._progress_columns(module, seconds)
-        tokens_per_second = self.cell.update_tokens / (seconds - before)
+        progress = self._progress_columns(self.module, seconds)
+        tokens_per_second = self.cell.update_tokens / duration
         flops = tokens_per_second * self._flops_per_token
         self._write(
             Update(
@@ -121,26 +180,11 @@ class TrainingCallback(lightning.Callback):
                 grad_norm=finite(norm),
                 tokens_per_second=tokens_per_second,
                 mfu=flops / self._peak_flops if self._peak_flops else None,
-                peak_memory_bytes=module.peak_memory_bytes(),
+                peak_memory_bytes=self.module.peak_memory_bytes(),
             )
         )
         self._log_progress(progress, loss, tokens_per_second)
-        module.spent, over, asked, due = self._agreement.broadcast(
-            progress["budget_fraction"],
-            self.spent(module),
-            self._must_stop(),
-            self._checkpoint_is_due(),
-        )
-        self._decide(module, loss, bool(over), bool(asked))
-        ended = self.status in STATUSES
-        with self.clock.excluded():
-            if self.writer:
-                self._keep_for_branches(trainer, module, before, seconds)
-            if ended or progress["tokens"] % self.cell.validation.every_tokens == 0:
-                self._validate(module, progress)
-            if self.writer and not ended:
-                self._save(trainer, module, bool(due or asked))
-        trainer.should_stop = bool(self.status)
+        return progress
 
     def spent(self, module: Training) -> bool:
         """Whether the budget is spent, or the learning rate of a branch has reached zero."""
@@ -206,9 +250,7 @@ class TrainingCallback(lightning.Callback):
         loss, tokens = module.validation_loss(), self.cell.validation.tokens
         self._write(Validation(**progress, val_loss=finite(loss), val_tokens=tokens))
 
-    def _keep_for_branches(
-        self, trainer: lightning.Trainer, module: Training, before: float, seconds: float
-    ) -> None:
+    def _keep_for_branches(self, module: Training, before: float, seconds: float) -> None:
         """Keep a checkpoint for each branch that leaves the trunk within the last update."""
         assert self.writer
         previous = self._fraction(module.updates - 1, before)
@@ -216,19 +258,22 @@ class TrainingCallback(lightning.Callback):
         for share in self.cell.keep:
             if previous < BRANCH_AT * share <= current:
                 path = checkpoint.branch_path(self.writer.scratch, share)
-                progress = self._progress(module)
-                checkpoint.write(path, progress, module.model, trainer.optimizers[0])
+                self.saver.save(path, self._progress(module), module.model, module.adamw)
 
-    def _save(self, trainer: lightning.Trainer, module: Training, now: bool) -> None:
+    def _save(self, module: Training, now: bool) -> None:
         assert self.writer
+        writer, update, seconds = self.writer, module.updates, self.clock.seconds
         if not now:
-            self.writer.ledger.beat(module.updates, self.clock.seconds)
+            writer.ledger.beat(update, seconds)
             return
-        self.writer.log.sync()
-        checkpoint.save(
-            self.writer.scratch, self._progress(module), module.model, trainer.optimizers[0]
-        )
-        self.writer.ledger.write("checkpoint", module.updates, self.clock.seconds)
+
+        def on_disk() -> None:
+            writer.ledger.write("checkpoint", update, seconds)
+            checkpoint.prune(writer.scratch)
+
+        writer.log.sync()
+        path = checkpoint.path_of(writer.scratch, update)
+        self.saver.save(path, self._progress(module), module.model, module.adamw, on_disk)
         self._saved = time.monotonic()
 
     def _progress(self, module: Training) -> checkpoint.Progress:

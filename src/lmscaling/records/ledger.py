@@ -1,0 +1,172 @@
+"""The lines of a ledger: what all attempts of a run have spent, and how those that failed ended.
+
+Training writes a ledger (``train/ledger.py``); the workflow and the table of progress read it, too.
+Each line has a CRC-32 of the rest of it, because a damaged number would change an account in
+silence.
+"""
+
+import json
+import re
+import sys
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+NAME = "ledger.jsonl"
+"""Name of the file in the scratch folder of a run."""
+
+FAILED = 2
+"""After so many attempts in a row that failed by themselves and without a checkpoint, a run is
+held: later attempts would fail, too."""
+
+KILLED = 5
+"""The same if some attempts were killed. A queue with preemption kills healthy runs, too, but
+seldom as often before the first checkpoint; a run that exhausts its node's memory must end."""
+
+MACHINE = ("device", "network", "disk")
+"""Faults of the machine; they never count as failures of the run."""
+
+Kind = Literal["begin", "beat", "checkpoint", "branch", "failed", "freed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of the ledger."""
+
+    kind: Kind
+    """``failed``: the attempt ended with an error. ``freed``: a user lets a held run go on."""
+    attempt: int
+    update: int
+    train_seconds: float
+    """Productive time from the run's first update to this one, lost updates not counted."""
+    attempt_seconds: float
+    """Wall clock since the attempt began its first update, including validation and checkpoints."""
+    end: int | None = None
+    """In a ``branch`` entry: the branch's last update."""
+    fault: str = ""
+    """In a ``failed`` entry: one of ``MACHINE``, ``memory`` (a device ran out of it), ``rank`` (a
+    process of the run was killed or hung), or empty if the program may be at fault."""
+    reason: str = ""
+    """In a ``failed`` entry: one sentence."""
+    host: str = ""
+    """In a ``failed`` entry: the node."""
+
+    @property
+    def place(self) -> str:
+        """Reason and node of a ``failed`` entry."""
+        return f"{self.reason or 'unknown reason'}, on {self.host or 'an unknown node'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """What all attempts of a run have spent."""
+
+    attempt_seconds: float
+    """Wall clock of all attempts."""
+    lost_seconds: float
+    """Productive time that was repeated, because an attempt ended after its last checkpoint."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Why a run is held."""
+
+    reason: str
+    needs_release: bool
+    """Whether the run goes on only after ``reset --go-on``; otherwise the next job continues it."""
+
+
+def line(entry: Entry) -> bytes:
+    """An entry as one line of JSON with its CRC-32, in hexadecimal."""
+    text = json.dumps(asdict(entry))
+    return f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}\n'.encode()
+
+
+def entries(path: Path) -> list[Entry]:
+    """The complete lines of a ledger, in order.
+
+    A line that was cut by a kill is left out; standard error names one that is damaged.
+    """
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    found = []
+    for number, text in enumerate(lines, start=1):
+        try:
+            found.append(_parsed(text))
+        except ValueError as error:
+            if text and number < len(lines) and text.endswith(b"}"):
+                print(f"{path} line {number} is not used: {error}", file=sys.stderr, flush=True)
+    return found
+
+
+def _parsed(text: bytes) -> Entry:
+    values = json.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError("it is no entry")
+    expected = values.pop("crc32", None)  # earlier versions wrote none
+    if expected is not None and f"{zlib.crc32(json.dumps(values).encode()):08x}" != expected:
+        raise ValueError("it is damaged: its CRC-32 differs")
+    try:
+        return Entry(**values)
+    except TypeError:
+        raise ValueError("it is damaged, or of another version") from None
+
+
+def account(ledger: list[Entry]) -> Account:
+    """Add up the entries of all attempts."""
+    spent: dict[int, float] = {}
+    lost, reached = 0.0, 0.0
+    for entry in ledger:
+        if entry.kind == "begin":
+            lost += max(0.0, reached - entry.train_seconds)
+            reached = entry.train_seconds
+        # The entry of a checkpoint is written when its file is on the disk, after later updates.
+        reached = max(reached, entry.train_seconds)
+        spent[entry.attempt] = max(spent.get(entry.attempt, 0.0), entry.attempt_seconds)
+    return Account(attempt_seconds=sum(spent.values()), lost_seconds=lost)
+
+
+def hold(ledger: list[Entry]) -> Hold | None:
+    """Why a run waits, judged by its attempts since the last checkpoint; None if it does not."""
+    recent = _since_progress(ledger)
+    failures = {entry.attempt: entry for entry in recent if entry.kind == "failed"}
+    own = [entry for entry in failures.values() if entry.fault in ("", "memory")]
+    attempts = {entry.attempt for entry in recent}
+    by_machine = {n for n, entry in failures.items() if entry.fault in MACHINE}
+    if len(own) >= FAILED:
+        last = f"{len(own)} attempts in a row failed without a checkpoint: {own[-1].place}"
+        return Hold(last, True)
+    if len(attempts - by_machine) >= KILLED:
+        n = len(attempts - by_machine)
+        return Hold(f"{n} attempts in a row ended without a checkpoint", True)
+    if ledger and ledger[-1].kind == "failed":
+        return Hold(ledger[-1].place, False)
+    return None
+
+
+def is_too_large(ledger: list[Entry]) -> bool:
+    """Whether a model does not fit: memory was exhausted in two attempts, before any update.
+
+    The devices were empty when these began, or the fault would be one of the device.
+    """
+    n = sum(entry.kind == "failed" and entry.fault == "memory" for entry in ledger)
+    return n >= FAILED and not any(entry.update for entry in ledger)
+
+
+def sick_nodes(ledger: list[Entry]) -> list[str]:
+    """Nodes on which the run failed since its last checkpoint, for Slurm to exclude.
+
+    A full disk or quota is no reason, for nodes share it.
+    """
+    hosts = {
+        entry.host
+        for entry in _since_progress(ledger)
+        if entry.kind == "failed" and entry.fault in ("device", "network", "memory", "rank")
+    }
+    return sorted(host for host in hosts if re.fullmatch(r"[A-Za-z0-9._-]+", host))
+
+
+def _since_progress(ledger: list[Entry]) -> list[Entry]:
+    """The entries of the attempts after the one that wrote the last checkpoint, or was freed."""
+    last = max((e.attempt for e in ledger if e.kind in ("checkpoint", "freed")), default=0)
+    return [entry for entry in ledger if entry.attempt > last]

@@ -1,0 +1,33 @@
+"""The place of this process among the ranks of a run, which rank 0 passes in the environment."""
+
+import ctypes
+import faulthandler
+import os
+import signal
+from contextlib import suppress
+
+RANK, PARENT, PORT = "LMSCALING_RANK", "LMSCALING_PARENT", "LMSCALING_PORT"
+"""Variables of ranks other than 0: number, process number of rank 0, port of its store."""
+
+PR_SET_PDEATHSIG = 1
+"""From prctl(2)."""
+
+
+def number() -> int:
+    """Number of this process among the ranks of its run."""
+    return int(os.environ.get(RANK, "0"))
+
+
+def die_with_parent() -> None:
+    """Let the system kill this process when rank 0 ends; does nothing in rank 0 itself.
+
+    Call it before anything slow. Only Linux can do this; elsewhere a rank ends when it next waits
+    for rank 0.
+    """
+    if PARENT not in os.environ:
+        return
+    faulthandler.register(signal.SIGUSR2, all_threads=False)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ[PARENT]):  # it ended before the line above
+        os._exit(1)
