@@ -11,19 +11,21 @@ import pytest
 from conftest import ROOT
 
 from lmscaling import cli, registry
+from lmscaling.records import ledger
 from lmscaling.runtime import lock
+from lmscaling.train.ledger import Ledger
 
 VERBS = [verb for group in cli.GROUPS for verb in import_module(f"lmscaling.cli.{group}").VERBS]
 FOREIGN = {
     "cli.devices": {"torch", "duckdb", "snakemake"},
-    "config.grid": {"torch", "lightning", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
-    "store.build": {"torch", "lightning", "tiktoken"},
-    "store.published": {"torch", "lightning", "tiktoken"},
-    "claims": {"torch", "lightning", "tiktoken", "matplotlib"},
-    "report": {"torch", "lightning", "tiktoken"},
-    "figures.learning_curves": {"torch", "lightning", "tiktoken"},
+    "config.grid": {"torch", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
+    "store.build": {"torch", "tiktoken"},
+    "store.published": {"torch", "tiktoken"},
+    "claims": {"torch", "tiktoken", "matplotlib"},
+    "report": {"torch", "tiktoken"},
+    "figures.learning_curves": {"torch", "tiktoken"},
     "train.run": {"duckdb", "seaborn"},
-    "evaluate.loss_by_position": {"duckdb", "seaborn", "lightning"},
+    "evaluate.loss_by_position": {"duckdb", "seaborn"},
 }
 
 
@@ -185,6 +187,22 @@ def test_reset_leaves_a_run_that_is_being_trained(results):
     assert done.returncode == 1
     assert "is in use by process" in done.stderr
     assert (results / "results/b/runs/linear-s-ctx16-s0-33333333/run.json").exists()
+
+
+def test_reset_lets_a_held_run_go_on_and_keeps_its_checkpoints(results):
+    held = results / "results/a/scratch/linear-s-ctx16-s0-11111111"
+    (results / "results/a/runs/linear-s-ctx16-s0-11111111/run.json").unlink()
+    for attempt in (1, 2):
+        with Ledger(held, attempt) as book:
+            book.write("failed", 5, 1.0, reason="KeyError: 'bug'", host="node7")
+    assert ledger.hold(ledger.entries(held / ledger.NAME))
+    done = lmscaling("rerun", "--go-on", "--status", "held", cwd=results)
+    assert done.stdout == ("free: linear-s-ctx16-s0-11111111; the next snakemake continues\n")
+    assert ledger.hold(ledger.entries(held / ledger.NAME)) is None
+    assert (held / "checkpoint").exists()
+    again = lmscaling("reset", "--go-on", "softmax-s-ctx16-s0", cwd=results)
+    assert (again.returncode, "is not held" in again.stderr) == (1, True)
+    assert not list(results.glob("results/*/attic"))
 
 
 RESET_MISTAKES = [

@@ -17,6 +17,7 @@ from test_store import end, header, live, log, record, update, validation
 from lmscaling import figures, registry, report
 from lmscaling.fits import final_loss
 from lmscaling.records.exports import PUBLISHED as COLUMNS
+from lmscaling.report import cells as cell_tables
 from lmscaling.report import losses, question
 from lmscaling.report.table import SECTIONS, Table
 from lmscaling.store import build as store
@@ -150,6 +151,16 @@ def test_the_published_page_cites_its_source_and_has_no_cells(published):
 def test_sections_with_nothing_are_left_out(study, cells):
     finish(study, cells[:1])
     assert headings(write(study)) == ["question", "grid", "learning", "laws", "audit"]
+
+
+def test_a_held_run_has_its_reason_and_the_command_to_go_on(study, cells):
+    (run,) = (cell.run for cell in cells[:1])
+    live(study, run, log(header(run), update(1), end(1, status="held")))
+    store.build(study)
+    with store.connect(study / "store") as db:
+        table = next(t for t in cell_tables.tables(db) if t.name == "cells")
+    assert table.rows[0][1] == "held"
+    assert "python -m lmscaling reset --go-on --status held" in table.note
 
 
 def test_a_study_that_has_not_begun_has_its_question_and_its_grid(study):

@@ -9,8 +9,10 @@ import pytest
 from test_store import end, header, live, log, record, update
 
 from lmscaling.config import study_file
+from lmscaling.errors import UserError
+from lmscaling.records import ledger
 from lmscaling.runtime import lock
-from lmscaling.status import table
+from lmscaling.status import reset, table
 
 
 @pytest.fixture
@@ -106,3 +108,67 @@ def test_what_failed_is_named_with_the_reason_and_what_to_do(study, monkeypatch)
     assert f"reset --study {study.name} --status oom" in lines[-2]
     assert lines[-1] == "3 failed; run snakemake again to continue from checkpoints"
     assert len(lines) == 6
+
+
+FAILS: list[ledger.Kind] = ["begin", "failed"]
+
+
+def failed(study, run, *faults):
+    """A run whose attempts have failed with these faults."""
+    rows = [
+        ledger.Entry(
+            kind=kind, attempt=i, update=1, train_seconds=1.0, attempt_seconds=1.0,
+            fault=fault, reason=f"{fault or 'bug'} at last", host="node7",
+        )
+        for i, fault in enumerate(faults, start=1)
+        for kind in FAILS
+    ]  # fmt: skip
+    live(study, run, log(header(run), update(1), end(1, status="held")))
+    (study / "scratch" / run / ledger.NAME).write_bytes(b"".join(map(ledger.line, rows)))
+
+
+def test_held_runs_are_shown_with_their_reason_and_the_command_to_go_on(study):
+    bug, sick, *_ = study_file.read_record(study / "study.json").grid.cells
+    failed(study, bug, "", "")
+    failed(study, sick, "device")
+    lines = table.failures(study).splitlines()
+    assert lines[0].split()[1:3] == ["held", "2"]
+    assert lines[0].endswith(
+        "2 attempts in a row failed without a checkpoint: bug at last, on node7"
+    )
+    assert lines[1].endswith("device at last, on node7")
+    assert lines[2] == "1 failed; run snakemake again to continue from checkpoints"
+    assert f"reset --go-on --study {study.name} --status held, then snakemake" in lines[3]
+    assert table.progress(study).splitlines()[-1].startswith("8 cells: 4 waiting, 2 held")
+
+
+def test_held_runs_are_selected_by_status_and_others_are_refused(study):
+    bug, sick, other, *_ = study_file.read_record(study / "study.json").grid.cells
+    failed(study, bug, "", "")
+    failed(study, sick, "device")
+    record(study, other, log(header(other), end(2)))
+    folder, runs = reset.select(study.parent, study.name, None, "held")
+    assert (folder, runs) == (study, sorted([bug, sick]))
+    assert reset.held(study, runs) == [study / "scratch" / run for run in runs]
+    with pytest.raises(UserError, match=f"{other} is not held.*leave --go-on out"):
+        reset.held(study, [other])
+
+
+def test_a_branch_alone_is_not_reset_once_the_checkpoint_of_its_trunk_is_deleted(study, values):
+    values["branches"] = {"shares": [0.5], "context": 16}
+    (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    laid_out = study_file.read_record(study / "study.json").grid
+    run, branch = next(iter(laid_out.branches.items()))
+    for name, cell in ((branch.trunk, laid_out.cells[branch.trunk]), (run, branch)):
+        (study / "cells").mkdir(exist_ok=True)
+        (study / "cells" / f"{name}.json").write_text(cell.to_json())
+        record(study, name, log(header(name), end(2)))
+    with pytest.raises(UserError, match=f"begins from branch-0.5.*reset {branch.trunk}"):
+        reset.move(study, [run])
+    assert (study / "runs" / run).exists()
+    kept = study / "scratch" / branch.trunk / "branch-0.5.safetensors"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    reset.move(study, [run])
+    reset.move(study, [branch.trunk])
+    assert not (study / "runs" / run).exists()

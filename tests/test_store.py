@@ -6,6 +6,7 @@ import duckdb
 import numpy as np
 import pytest
 
+from lmscaling import files
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.records import run as records
@@ -281,6 +282,30 @@ def test_a_record_that_is_not_whole_is_named_with_its_remedy(study, runs, text):
     with pytest.raises(UserError, match=f"run record {path}"):
         store.build(study)
     assert not list((study / "store").glob("*.parquet"))
+
+
+def test_a_record_with_a_flipped_bit_is_named_and_its_copy_used(study, runs, capsys):
+    record(study, runs[0], log(header(runs[0]), update(1), update(2), end(2)))
+    path = study / "runs" / runs[0] / "run.json"
+    values = json.loads(path.read_text())
+    copy = study / "scratch" / runs[0] / "run.json"
+    for place in (path, copy):
+        files.write_record(place, values)
+    path.write_text(path.read_text().replace('"updates": 2', '"updates": 3'))
+    store.build(study)
+    assert ask(study, f"SELECT updates FROM runs WHERE run = '{runs[0]}'") == [(2,)]
+    said = capsys.readouterr().err
+    assert "is damaged: its values differ from its record_sha256" in said
+    assert f"{copy} is used in its place" in said
+    copy.unlink()
+    with pytest.raises(UserError, match="is damaged"):
+        store.build(study)
+
+
+def test_a_failed_attempt_shows_as_held_with_its_reason(study, runs):
+    live(study, runs[0], log(header(runs[0]), update(1), end(1, status="held")))
+    query = f"SELECT status FROM status WHERE run = '{runs[0]}'"
+    assert ask(study, query) == [("held",)]
 
 
 def test_a_study_that_is_not_there_names_those_that_are(study):

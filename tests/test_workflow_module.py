@@ -10,6 +10,7 @@ import pytest
 from lmscaling import registry, workflow
 from lmscaling.config import grid
 from lmscaling.config.sweeps import KINDS
+from lmscaling.records import ledger
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +121,27 @@ def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run(study, monkeypatch
     assert calls == [["train", "branch"]]
     assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
     assert len(calls) == 1
+
+
+def test_the_next_job_of_a_run_avoids_the_nodes_on_which_it_failed(study, folder, monkeypatch):
+    nodes = ["node7\nnode8\n"]
+    monkeypatch.setattr(
+        workflow.slurm, "_listing", lambda command, _: nodes[0] * ("sinfo" in command)
+    )
+    jobs = runs(study, on_slurm=True)
+    run, other = jobs.trunks
+    entry = ledger.Entry(
+        kind="failed", attempt=1, update=5, train_seconds=1.0, attempt_seconds=1.0,
+        fault="device", reason="ECC", host="node7",
+    )  # fmt: skip
+    path = folder / "results" / "tiny" / "scratch" / run / ledger.NAME
+    path.parent.mkdir(parents=True)
+    path.write_bytes(ledger.line(entry))
+    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --exclude=node7"
+    assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
+    assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
+    nodes[0] = "node7\n"  # a cluster without other nodes
+    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180"
 
 
 def test_a_budget_longer_than_a_job_asks_for_further_jobs_by_rule(study):

@@ -24,6 +24,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.config.types import Split
 from lmscaling.plan import jobs, text_needs
+from lmscaling.records import ledger
 from lmscaling.records.exports import EXPORTS, PUBLISHED
 from lmscaling.runtime import slurm
 
@@ -109,12 +110,16 @@ class Runs:
         return options.strip()
 
     def sbatch_options(self, wildcards: Wildcards) -> str:
-        """Options of ``sbatch``: warn the job before its limit, queue it behind an earlier one.
+        """Options of ``sbatch``: warn the job before its limit, queue it after an earlier one, and
+        avoid the nodes on which it failed. Snakemake asks again before each try.
 
         The signal is SIGTERM: USR1 would kill the Snakemake inside the job and the training.
         """
         seconds = round(jobs.spare_seconds(self.job_hours))
-        return f"--signal=TERM@{seconds}{self._dependencies.get(wildcards.run, '')}"
+        path = Path(self.results, "scratch", wildcards.run, ledger.NAME)
+        sick = ledger.sick_nodes(ledger.entries(path)) if path.is_file() else []
+        exclude = slurm.excluding(sick) if sick and self.on_slurm() else ""
+        return f"--signal=TERM@{seconds}{self._dependencies.get(wildcards.run, '')}{exclude}"
 
     @cached_property
     def _dependencies(self) -> dict[str, str]:

@@ -69,9 +69,10 @@ def status(args: Namespace) -> str:
 @verb(
     VERBS,
     argument("cell", nargs="?", help="cell, run, or kind/size[/point] of a measurement"),
-    argument("--status", help="every run whose record has this status"),
+    argument("--status", help="every run with this status of its record, or held"),
     argument("--context", type=int, help="every run of this context (and --status, if given)"),
     argument("--study", help="name of the study, if several have such a run"),
+    argument("--go-on", action="store_true", help="keep the checkpoints and let held runs go on"),
     RESULTS,
     former="rerun",
 )
@@ -79,13 +80,20 @@ def reset(args: Namespace) -> str:
     """Move the records of runs or measurements to the attic, so that snakemake repeats them."""
     from lmscaling.status import reset
 
-    if args.cell and "/" in args.cell:
+    if args.cell and "/" in args.cell and not args.go_on:
         study, paths = reset.select_measurements(args.results, args.study, args.cell)
         attic = reset.move_measurements(study, paths)
         return f"moved to {attic}: {', '.join(paths)}; the next snakemake measures again"
     if not (args.cell or args.status or args.context):
         raise UserError("nothing is selected; name a cell, or give --status or --context")
     study, runs = reset.select(args.results, args.study, args.cell, args.status, args.context)
+    if args.go_on:
+        from lmscaling.train import ledger
+
+        folders = reset.held(study, runs)
+        for folder in folders:
+            ledger.free(folder)
+        return f"free: {', '.join(f.name for f in folders)}; the next snakemake continues"
     attic = reset.move(study, runs)
     return f"moved to {attic}: {', '.join(runs)}; the next snakemake trains from update 0"
 

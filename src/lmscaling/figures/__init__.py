@@ -117,7 +117,7 @@ def _count_statuses(db: duckdb.DuckDBPyConnection, what: str, condition: str) ->
 
 ORDER = (
     "done", "diverged", "oom", "out_of_tokens", "crashed", "no_trunk",
-    "running", "interrupted", "pending",
+    "held", "running", "interrupted", "pending",
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ LOOKS = {
     "interrupted": ("I", "#C9DDF0"),
     "pending": ("P", "#EDEDED"),
     "skipped": ("S", "#C8C8C8"),
+    "held": ("H", "#7A9E7E"),
     "out_of_tokens": ("T", "#F2C14E"),
     "no_trunk": ("N", "#B08968"),
     "oom": ("M", "#E07A3F"),

@@ -27,6 +27,12 @@ HEAD = ("cell", "status", "N", "updates", "tokens", "hours", "validation loss (n
 SPIKED = {"spikes_per_10000_updates": ".3g", "highest_spike": ".2f", "median_recovery": ",.0f"}
 SPIKED_HEAD = ("spikes per 10,000 updates", "highest spike (nats)", "median recovery (updates)")
 
+HELD = (
+    "The last attempt of a held run failed and is no result. The next snakemake continues it from "
+    "its checkpoint, after repeated failures once python -m lmscaling reset --go-on --status held "
+    "has been typed."
+)
+
 SPIKE = (
     "A spike is an update whose training loss exceeds the median of the preceding 128 updates by "
     "more than 7 robust standard deviations and more than 0.05 nats; its height is measured from "
@@ -74,6 +80,7 @@ def _cells(db: duckdb.DuckDBPyConnection) -> Table:
     rows = query_rows(db, CELLS)
     spiked = any(row["spikes"] for row in rows)
     forms = FORMS | (SPIKED if spiked else {}) | {"note": ""}
+    held = any(row["status"] == "held" for row in rows)
     val_tokens = rows[0]["val_tokens"] if rows else 0
     return Table(
         name="cells",
@@ -81,6 +88,7 @@ def _cells(db: duckdb.DuckDBPyConnection) -> Table:
         title="Cells",
         note="N counts parameters without embeddings; updates and tokens are those of training; "
         f"hours are productive time; the loss is measured on {val_tokens:,} validation tokens."
+        + (f" {HELD}" if held else "")
         + (f" {SPIKE}" if spiked else ""),
         query=CELLS,
         head=(*HEAD, *(SPIKED_HEAD if spiked else ()), "note"),

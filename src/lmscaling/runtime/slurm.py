@@ -37,13 +37,27 @@ def dependencies(rules: Collection[str]) -> dict[str, str]:
     return {run: f" --dependency=afterany:{':'.join(earlier)}" for run, earlier in jobs.items()}
 
 
+def excluding(sick: Collection[str]) -> str:
+    """The option of ``sbatch`` that excludes these nodes; empty if there are no others.
+
+    A cluster of one node would refuse the job for ever.
+    """
+    nodes = set(_listing("sinfo --noheader --Node --format=%N", "no node is excluded").split())
+    return f" --exclude={','.join(sorted(sick))}" if nodes - set(sick) else ""
+
+
 def _queue() -> str:
     """Jobs of this user that have not ended: number, comment, folder."""
-    command = shlex.split("squeue --me --noheader --format=%i|%k|%Z")
+    return _listing("squeue --me --noheader --format=%i|%k|%Z", "earlier jobs are not seen")
+
+
+def _listing(command: str, otherwise: str) -> str:
+    """What a command of Slurm prints; empty, with a message, if it does not answer."""
+    words = shlex.split(command)
     try:
-        listing = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        listing = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        print(f"squeue does not answer ({error}); earlier jobs are not seen", file=sys.stderr)
+        print(f"{words[0]} does not answer ({error}); {otherwise}", file=sys.stderr)
         return ""
     return listing.stdout
 

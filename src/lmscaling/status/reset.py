@@ -1,4 +1,4 @@
-"""Move records of runs or measurements to the attic, so that they are made again.
+"""Move records of runs or measurements to the attic, so that they are made again; free held runs.
 
 The workflow never plans a run that has a record, nor a point. The next ``snakemake`` therefore
 trains exactly the runs moved here, from update 0, and measures exactly the points. Nothing is
@@ -8,11 +8,12 @@ deleted.
 from datetime import UTC, datetime
 from pathlib import Path
 
-from lmscaling.config.cell import Cell
+from lmscaling.config.cell import Cell, branch_checkpoint
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
-from lmscaling.records.run import STATUSES
+from lmscaling.records import ledger
+from lmscaling.records.run import HELD, STATUSES
 from lmscaling.runtime import lock
 
 FOLDERS = ("runs", "scratch", "evaluations")
@@ -57,7 +58,7 @@ def select(
         criteria += [f"has status {status!r}"] if status else []
         criteria += [f"has context {context}"] if context else []
         names = {_without_hash(run) for names in runs.values() for run in names}
-        allowed = choose(status, STATUSES) if status else choose(cell, sorted(names))
+        allowed = choose(status, [*STATUSES, HELD]) if status else choose(cell, sorted(names))
         studies = ", ".join(folder.name for folder in runs)
         raise UserError(f"no run of {studies} {' and '.join(criteria)}; {allowed}")
     folder, chosen = _only(matches, "such a run", cell)
@@ -99,9 +100,36 @@ def _matching(
         run
         for run in runs
         if cell in (None, run, _without_hash(run))
-        and (not status or status == _value(study / "runs" / run / "run.json", "status"))
+        and (not status or status == _status(study, run))
         and (not context or context == _value(study / "cells" / f"{run}.json", "context"))
     )
+
+
+def _status(study: Path, run: str) -> object:
+    """The status of a run's record, or that it is held; None if it is neither."""
+    record = study / "runs" / run / "run.json"
+    return _value(record, "status") if record.is_file() else HELD if _hold(study, run) else None
+
+
+def _hold(study: Path, run: str) -> ledger.Hold | None:
+    return ledger.hold(ledger.entries(study / "scratch" / run / ledger.NAME))
+
+
+def held(study: Path, runs: list[str]) -> list[Path]:
+    """Scratch folders of those of these runs that are held.
+
+    Raises:
+        UserError: None is held, or one of them is being trained.
+    """
+    folders = [study / "scratch" / run for run in runs if _status(study, run) == HELD]
+    if not folders:
+        raise UserError(
+            f"{', '.join(runs)} is not held, so there is nothing to let go on; "
+            "to train it again from update 0, leave --go-on out"
+        )
+    for folder in folders:
+        _check_idle(folder)
+    return folders
 
 
 def _value(path: Path, key: str) -> object:
@@ -143,10 +171,12 @@ def move(study: Path, runs: list[str]) -> Path:
     """Move the files of these runs into ``attic/<time>/``; returns that folder.
 
     Raises:
-        UserError: One of them is being trained; nothing is moved.
+        UserError: One of them is being trained, or is a branch that has ended, whose trunk has no
+            checkpoint for it any more; nothing is moved.
     """
     for run in runs:
         _check_idle(study / "scratch" / run)
+        _check_trunk(study, run, runs)
     return _move(study, [f"{folder}/{run}" for run in runs for folder in FOLDERS])
 
 
@@ -168,6 +198,21 @@ def _move(study: Path, paths: list[str]) -> Path:
             (attic / path).parent.mkdir(parents=True, exist_ok=True)
             (study / path).rename(attic / path)
     return attic
+
+
+def _check_trunk(study: Path, run: str, runs: list[str]) -> None:
+    """Refuse to reset a branch alone once the checkpoint that it began from is deleted."""
+    path = study / "cells" / f"{run}.json"
+    if not path.is_file() or not _value(path, "branch"):
+        return
+    branch = checked(Cell, read_json(path, "cell file"), str(path))
+    assert branch.branch
+    kept = study / "scratch" / branch.trunk / branch_checkpoint(branch.branch)
+    if branch.trunk not in runs and not kept.is_file():
+        raise UserError(
+            f"branch {run} begins from {kept.name} of its trunk, which is deleted when the branch "
+            f"ends; to train both again, type python -m lmscaling reset {branch.trunk}"
+        )
 
 
 def _check_idle(folder: Path) -> None:

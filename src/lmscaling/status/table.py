@@ -3,8 +3,9 @@
 It takes a moment and needs no database, so it also runs on a login node beside the jobs. A cell
 *runs* if a process holds its lock. It is *stopped* if its last attempt was killed and none has
 followed, and *interrupted* if that attempt saved and ended in order. A run that ended as ``oom`` or
-``diverged`` has a record and is not repeated; one that failed has none, and the next ``snakemake``
-continues it from its last checkpoint.
+``diverged`` has a record and is not repeated. One whose last attempt failed has none and is *held*:
+the next ``snakemake`` continues it from its last checkpoint, after repeated failures only once
+``reset --go-on`` allows it.
 """
 
 import json
@@ -18,6 +19,8 @@ from lmscaling.config import study_file, sweeps
 from lmscaling.config.grid import Grid
 from lmscaling.files import read_json
 from lmscaling.formatting import aligned
+from lmscaling.records import ledger
+from lmscaling.records.run import HELD
 from lmscaling.runtime import lock
 
 TAIL_BYTES = 65536
@@ -71,27 +74,42 @@ def failures(study: Path) -> str:
     grid = study_file.read_record(study / "study.json").grid
     ended: list[list[str]] = []
     failed: list[list[str]] = []
+    held: dict[bool, list[list[str]]] = {True: [], False: []}
     for run, cell in (grid.cells | grid.branches).items():
         if record := _record(study, run):
             if record["status"] != "done":
                 ended.append([cell.name, record["status"], record["message"]])
+        elif hold := _hold(study, run):
+            held[hold.needs_release].append([cell.name, HELD, hold.reason])
         elif reason := _failure(study, run):
             failed.append([cell.name, "failed", reason])
-    if not ended and not failed:
+    if not ended and not failed and not any(held.values()):
         return ""
     advice = [
         f"{n} ended as {status}, which is a result; to train again from update 0: "
         f"python -m lmscaling reset --study {study.name} --status {status}"
         for status, n in Counter(status for _, status, _ in ended).items()
     ]
-    if failed:
-        advice.append(f"{len(failed)} failed; run snakemake again to continue from checkpoints")
-    return "\n".join([*aligned(ended + failed, left={0, 1, 2}), *advice])
+    if waiting := held[False] + failed:
+        advice.append(f"{len(waiting)} failed; run snakemake again to continue from checkpoints")
+    if held[True]:
+        advice.append(
+            f"{len(held[True])} held after repeated failures; to continue from checkpoints: "
+            f"python -m lmscaling reset --go-on --study {study.name} --status held, then snakemake"
+        )
+    rows = ended + held[True] + waiting
+    return "\n".join([*aligned(rows, left={0, 1, 2}), *advice])
 
 
 def _record(study: Path, run: str) -> dict[str, Any] | None:
     path = study / "runs" / run / "run.json"
     return read_json(path, "run record") if path.is_file() else None
+
+
+def _hold(study: Path, run: str) -> ledger.Hold | None:
+    """Why a run without a record waits; None if it does not, or if it is being trained."""
+    scratch = study / "scratch" / run
+    return None if lock.holder(scratch) else ledger.hold(ledger.entries(scratch / ledger.NAME))
 
 
 def _joined(*notes: str) -> str:
@@ -138,7 +156,8 @@ def _row(study: Path, run: str, name: str) -> Row:
     end = rows[-1] if rows and rows[-1].get("record") == "end" else None
     status = "running" if holder else end["status"] if end else "stopped"
     age = f"last row {_duration(time.time() - attempts[-1].stat().st_mtime)} ago"
-    note = _joined(holder.description if holder else "", age)
+    reason = end["message"] if end and status == HELD else ""
+    note = _joined(holder.description if holder else "", reason, age)
     updates = [row for row in rows if row.get("record") == "update"]
     if not updates:
         return Row(name, status, note=note)

@@ -59,7 +59,7 @@ PUBLISHED = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
 
 LOSSES = {"validation": "Validation loss", "train": "Training loss"}
 
-UNFINISHED = ("running", "interrupted")
+UNFINISHED = ("running", "interrupted", "held")
 
 
 def use() -> None:
