@@ -21,8 +21,8 @@ from lmscaling.runtime import rank
 from lmscaling.train import checkpoint, ranks
 from lmscaling.train.ranks import Others, Rank
 
-SECONDS = 10
-"""Until all ranks have ended after one has failed."""
+SECONDS = 10 * slowness()
+"""Until all ranks have ended after one has failed; 10 on the reference machine."""
 
 STRIKES = 6
 """The update at which a fault strikes; a checkpoint was made after each one before it."""
@@ -65,7 +65,7 @@ class Ranks:
 
     def until_ended(self, process):
         """Exit code, and the time at which the last process has ended."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 120 * slowness()
         while process.poll() is None or self.processes():
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.02)
