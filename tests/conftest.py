@@ -23,6 +23,8 @@ from lmscaling.runtime.environment import processor
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
+LONGEST = ("test_slurm.py", "test_ranks.py")
+
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 PUBLISHED = ROOT.parent / "shared" / "published"
@@ -57,8 +59,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the longest file first; otherwise it would run alone at the end, on one core."""
-    items.sort(key=lambda item: "slurm" not in item.keywords)
+    """Start the longest files first; otherwise they would run alone at the end, on one core."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.fixture
