@@ -12,6 +12,7 @@ from lmscaling.attention import load
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
+from lmscaling.files import read_json
 from lmscaling.model.gpt import GPT
 from lmscaling.plan import estimate
 from lmscaling.runtime.environment import processor
@@ -193,7 +194,8 @@ def test_a_choice_that_raises_is_a_failed_trial_and_the_next_is_tried(failing, p
     assert set(found.values()) == {None}
     failed = result.trials[0]
     assert (failed.seconds, failed.repeats, failed.lacks_memory) == (None, 0, False)
-    assert Calibration(**json.loads(places[1].read_text())).trials[0].error == NO_PLAN
+    written = read_json(places[1], "calibration")
+    assert Calibration(**written).trials[0].error == NO_PLAN
 
 
 def test_a_size_that_raises_does_not_end_the_search_and_one_without_memory_does(failing, places):

@@ -154,7 +154,7 @@ def test_two_datasets_are_two_lines(study, cells):
 
 C4 = (
     "In c4, 21 % of tokens are preceded by at least 1,024 tokens of their own document, 10 % by "
-    "2,048, 0.6 % by 8,192, none by 16,384\n(3,000 documents)."
+    "2,048, 0.6 % by 8,192, none by\n16,384 (3,000 documents)."
 )
 
 
