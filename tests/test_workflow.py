@@ -509,7 +509,7 @@ def test_a_mistake_in_the_study_is_one_sentence_before_anything_is_done(place, c
 
 @pytest.mark.parametrize("profile", ["", "slurm"])
 def test_the_real_study_is_planned_in_seconds_and_without_torch(place, profile):
-    """In 5 s of processor time on the reference machine. One of three tries must be as fast, for
+    """In 5 s of processor time on the reference machine. One of eight tries must be as fast, for
     other tests and other users of a machine only add to the time."""
     words = ["-n", "--quiet", "all", *(["--profile", profile] if profile else [])]
     code = (
@@ -523,7 +523,7 @@ def test_the_real_study_is_planned_in_seconds_and_without_torch(place, profile):
         "print(2 * seconds / (before + slowness()), 'torch' in sys.modules)"
     )
     command, times = [sys.executable, "-c", code], []
-    while len(times) < 3 and (not times or min(times) >= 5):
+    while len(times) < 8 and (not times or min(times) >= 5):
         done = subprocess.run(command, cwd=place.root, capture_output=True, text=True, check=True)
         seconds, loaded = done.stdout.split()[-2:]
         assert loaded == "False"
