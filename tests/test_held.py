@@ -14,8 +14,9 @@ from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_record
 from lmscaling.records.ledger import entries, hold
 from lmscaling.train import checkpoint, ledger, loop
+from lmscaling.train.failure import Failed
 from lmscaling.train.module import Training
-from lmscaling.train.run import Failed, train
+from lmscaling.train.run import train
 
 ECC = RuntimeError("CUDA error: uncorrectable ECC error encountered")
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB\nmore")

@@ -123,8 +123,7 @@ def test_all_ranks_end_within_seconds_of_one_that_fails(made, world, fault, wher
     assert reason in last.reason
     assert reason in run.said()
     assert not (run.results / "runs").exists()
-    if world == 2 or fault == "oom":  # four ranks resume after all faults alike
-        assert sorted(run.finish()) == list(range(1, 13))
+    assert sorted(run.finish()) == list(range(1, 13))
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.ci)])

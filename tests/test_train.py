@@ -26,7 +26,8 @@ from lmscaling.records.run import End, finite, line
 from lmscaling.runtime import lock
 from lmscaling.train import loop
 from lmscaling.train.clock import Clock
-from lmscaling.train.run import _record, train
+from lmscaling.train.outcome import run_record
+from lmscaling.train.run import train
 
 
 @pytest.fixture
@@ -364,7 +365,7 @@ def test_gpu_hours_are_those_of_all_gpus_in_all_attempts(cell):
         ["run", "cell", "params", "params_total", "flops_per_token", "calibration",
          "environment", "started"]
     )  # fmt: skip
-    made = _record(module, clock, ledger, end, rest)
+    made = run_record(module, clock, ledger, end, rest)
     assert (made.gpu_hours, made.attempts, made.tokens) == (6.0, 2, 4 * 64)
 
 

@@ -16,26 +16,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
 
-from lmscaling.config.budget import parse_budget
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import Decay
-from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.data.stream import Stream
 from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.files import read_json
 from lmscaling.plan import estimate
 from lmscaling.records import ledger, schema
-from lmscaling.records.run import HELD, STATUSES, End, Header, Run
-from lmscaling.runtime import environment, faults, gpus, lock
+from lmscaling.records.run import HELD, STATUSES, Header, Run
+from lmscaling.runtime import gpus, lock
 from lmscaling.runtime.rank import RANK, number
-from lmscaling.train import branch, calibrate, checkpoint
+from lmscaling.train import branch, calibrate, checkpoint, failure, outcome
 from lmscaling.train.checkpoint import Checkpoint
 from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import Log, close_last, publish, restore_record
@@ -49,10 +46,6 @@ GIVE_UP_SECONDS = 8.0
 
 BLAME_SECONDS = 2.0
 """How long rank 0 waits for a rank to end after a connection has broken."""
-
-
-class Failed(UserError):
-    """An attempt has ended with a fault that is no result; another one goes on."""
 
 
 def train(
@@ -127,9 +120,9 @@ def _refuse_held(cell: Cell, scratch: Path) -> None:
     hold = ledger.hold(entries)
     if hold and hold.needs_release and not ledger.is_too_large(entries):
         last = entries[-1]
-        end = _end(last.attempt, last.update, HELD, hold.reason)
+        end = outcome.end_row(last.attempt, last.update, HELD, hold.reason)
         close_last(scratch, end)
-        raise Failed(
+        raise failure.Failed(
             f"run {cell.run} is held at update {last.update}: {hold.reason}; to let it go on, "
             f"type python -m lmscaling reset --go-on {cell.run}, then snakemake"
         )
@@ -144,7 +137,7 @@ def _follow(module: Training, scratch: Path, record: Path) -> None:
         rank.leave()
     except Exception as error:
         traceback.print_exc()
-        report_failure(scratch, *_diagnosis(error, rank), module.updates)
+        report_failure(scratch, *failure.diagnosis(error, rank), module.updates)
         sys.stderr.flush()
         os._exit(1)
 
@@ -158,7 +151,7 @@ def _attempt(
     others: Others,
 ) -> Run:
     """One attempt of rank 0: resume from the newest checkpoint, and record the run if it ends."""
-    description = _description(module, calibration)
+    description = outcome.description(module, calibration)
     start, no_trunk = None, ""
     try:
         start = _resume(module, scratch, record)
@@ -175,36 +168,16 @@ def _attempt(
             loop.end("no_trunk", no_trunk)
         else:
             _continue(loop, others)
-        end = _end(log.attempt, module.updates, loop.status, loop.message)
+        end = outcome.end_row(log.attempt, module.updates, loop.status, loop.message)
         log.write(end)
         if loop.status not in STATUSES:
             sys.exit(TRY_AGAIN)
-        run = _record(module, loop, book, end, description)
+        run = outcome.run_record(module, loop, book, end, description)
         with _ignoring_sigterm():
             if module.updates:
                 checkpoint.save_weights(record.with_name("model.safetensors"), module.model)
             publish(module.cell, scratch, record, run)
     return run
-
-
-def _end(attempt: int, update: int, status: str, message: str) -> End:
-    now = environment.now()
-    return End(attempt=attempt, update=update, status=status, message=message, ended=now)
-
-
-def _description(module: Training, calibration: Calibration) -> dict[str, Any]:
-    """The fields that the header of an attempt and the record of its run share."""
-    cell = module.cell
-    return {
-        "run": cell.run,
-        "cell": dump(cell),
-        "started": environment.now(),
-        "environment": environment.describe(cell.gpus),
-        "calibration": dump(calibration),
-        "params": module.model.params,
-        "params_total": module.model.params_total,
-        "flops_per_token": module.model.flops_per_token(),
-    }
 
 
 def _continue(loop: Loop, others: Others) -> None:
@@ -223,7 +196,7 @@ def _train_together(loop: Loop, others: Others) -> None:
     """Train on all ranks. Of a failure, the ledger and the log say what it was and where.
 
     Raises:
-        Failed: A rank or the machine has failed; the run goes on in another attempt.
+        failure.Failed: A rank or the machine has failed; the run goes on in another attempt.
     """
     assert loop.writer
     module, book = loop.module, loop.writer.ledger
@@ -240,18 +213,18 @@ def _train_together(loop: Loop, others: Others) -> None:
         with suppress(Exception):  # the checkpoint that is being written counts
             loop.saver.wait()
         blamed = others.blame(BLAME_SECONDS)
-        fault, reason = blamed or _diagnosis(error, rank)
+        fault, reason = blamed or failure.diagnosis(error, rank)
         if ranks(module.cell) > 1 and not blamed:
             reason = f"rank 0 failed at update {module.updates}: {reason}"
-        _fail(loop, others, fault, reason)
+        failure.record_failure(loop, others, fault, reason)
         if ledger.is_too_large(ledger.entries(book.path)):
             loop.end("oom", reason)
             return
-        _close(loop, reason)
+        failure.close_log(loop, reason)
         if not fault and not blamed:  # a bug: with its traceback
-            print(_advice(loop, reason), file=sys.stderr, flush=True)
+            print(failure.advice(loop, reason), file=sys.stderr, flush=True)
             raise
-        raise Failed(_advice(loop, reason)) from error
+        raise failure.Failed(failure.advice(loop, reason)) from error
     book.write("beat", module.updates, loop.clock.seconds)
 
 
@@ -263,86 +236,14 @@ def _giving_up(loop: Loop, others: Others) -> Callable[[str, str], None]:
         # If not even the file server answers.
         threading.Timer(GIVE_UP_SECONDS, os._exit, (1,)).start()
         try:
-            _fail(loop, others, fault, reason)
-            _close(loop, reason)
-            print(f"error: {_advice(loop, reason)}", file=sys.stderr, flush=True)
+            failure.record_failure(loop, others, fault, reason)
+            failure.close_log(loop, reason)
+            print(f"error: {failure.advice(loop, reason)}", file=sys.stderr, flush=True)
             (loop.writer.scratch / lock.NAME).unlink(missing_ok=True)
         finally:
             os._exit(1)
 
     return give_up
-
-
-def _fail(loop: Loop, others: Others, fault: str, reason: str) -> None:
-    """End the other ranks, then write down why the attempt failed."""
-    assert loop.writer
-    others.kill()
-    loop.writer.ledger.write(
-        "failed",
-        loop.module.updates,
-        loop.clock.seconds,
-        fault=fault,
-        reason=reason,
-        host=environment.node(),
-    )
-
-
-def _close(loop: Loop, reason: str) -> None:
-    """End the log of an attempt that failed."""
-    assert loop.writer
-    place = f"{reason}, on {environment.node()}"
-    loop.writer.log.write(_end(loop.writer.attempt, loop.module.updates, HELD, place))
-
-
-def _advice(loop: Loop, reason: str) -> str:
-    assert loop.writer
-    entries = ledger.entries(loop.writer.ledger.path)
-    saved = max((e.update for e in entries if e.kind == "checkpoint"), default=0)
-    return (
-        f"run {loop.cell.run} is held on {environment.node()}: {reason}; "
-        f"snakemake continues it after update {saved}"
-    )
-
-
-def _diagnosis(error: Exception, rank: Rank | None) -> tuple[str, str]:
-    """Fault and reason of an error of this rank; None if it was not a rank yet."""
-    if faults.out_of_memory(error):
-        reason = faults.first_line(error)
-        if rank and rank.shares_device:
-            return "device", f"{reason}; other processes used the device before"
-        return "memory", reason
-    reason = f"{type(error).__name__}: {faults.first_line(error)}"
-    return faults.machine_fault(error) or "", reason
-
-
-def _record(
-    module: Training,
-    loop: Loop,
-    book: Ledger,
-    end: End,
-    description: dict[str, Any],
-) -> Run:
-    """The record of a run that has ended."""
-    cell, account = module.cell, book.account()
-    budget = parse_budget(cell.budget)
-    shard, identity = module.reached()
-    return Run(
-        name=cell.name,
-        status=end.status,
-        message=end.message,
-        attempts=end.attempt,
-        updates=end.update,
-        tokens=end.update * cell.update_tokens,
-        train_seconds=loop.clock.seconds,
-        attempt_seconds=account.attempt_seconds,
-        lost_seconds=account.lost_seconds,
-        gpu_hours=account.attempt_seconds * cell.gpus / 3600,
-        data={"folder": cell.data.folder, "shard": shard, "id": identity},
-        ended=end.ended,
-        budget_amount=budget.amount,
-        budget_unit=budget.unit,
-        **description,
-    )
 
 
 @contextmanager

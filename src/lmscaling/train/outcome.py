@@ -1,0 +1,62 @@
+"""What the header, the end and the record of a run say."""
+
+from typing import Any
+
+from lmscaling.config.budget import parse_budget
+from lmscaling.config.calibration import Calibration
+from lmscaling.config.types import dump
+from lmscaling.records.run import End, Run
+from lmscaling.runtime import environment
+from lmscaling.train.ledger import Ledger
+from lmscaling.train.loop import Loop
+from lmscaling.train.module import Training
+
+
+def end_row(attempt: int, update: int, status: str, message: str) -> End:
+    now = environment.now()
+    return End(attempt=attempt, update=update, status=status, message=message, ended=now)
+
+
+def description(module: Training, calibration: Calibration) -> dict[str, Any]:
+    """The fields that the header of an attempt and the record of its run share."""
+    cell = module.cell
+    return {
+        "run": cell.run,
+        "cell": dump(cell),
+        "started": environment.now(),
+        "environment": environment.describe(cell.gpus),
+        "calibration": dump(calibration),
+        "params": module.model.params,
+        "params_total": module.model.params_total,
+        "flops_per_token": module.model.flops_per_token(),
+    }
+
+
+def run_record(
+    module: Training,
+    loop: Loop,
+    book: Ledger,
+    end: End,
+    description: dict[str, Any],
+) -> Run:
+    """The record of a run that has ended."""
+    cell, account = module.cell, book.account()
+    budget = parse_budget(cell.budget)
+    shard, identity = module.reached()
+    return Run(
+        name=cell.name,
+        status=end.status,
+        message=end.message,
+        attempts=end.attempt,
+        updates=end.update,
+        tokens=end.update * cell.update_tokens,
+        train_seconds=loop.clock.seconds,
+        attempt_seconds=account.attempt_seconds,
+        lost_seconds=account.lost_seconds,
+        gpu_hours=account.attempt_seconds * cell.gpus / 3600,
+        data={"folder": cell.data.folder, "shard": shard, "id": identity},
+        ended=end.ended,
+        budget_amount=budget.amount,
+        budget_unit=budget.unit,
+        **description,
+    )
