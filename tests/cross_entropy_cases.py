@@ -8,6 +8,8 @@ import os
 
 # The interpreter's classes are imported only where it runs.
 # pyright: reportPossiblyUnboundVariable=false
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -108,9 +110,9 @@ def test_kernel_reads_a_logit_twice_and_writes_it_once(
     def counting(name: str) -> None:
         method = getattr(InterpreterBuilder, f"create_masked_{name}")
 
-        def counted(self: object, pointer: object, *rest: object) -> object:
+        def counted(self: Any, pointer: Any, *rest: Any) -> Any:
             mask = rest[0] if name == "load" else rest[1]
-            moved[name] += int(mask.data.sum())  # type: ignore[attr-defined]
+            moved[name] += int(mask.data.sum())
             return method(self, pointer, *rest)
 
         monkeypatch.setattr(InterpreterBuilder, f"create_masked_{name}", counted)

@@ -13,22 +13,13 @@ from pathlib import Path
 
 from lmscaling.runtime import rank
 
-rank.die_with_parent()
-
-import torch  # noqa: E402
-
-from lmscaling.config.cell import Cell  # noqa: E402
-from lmscaling.config.validation import checked  # noqa: E402
-from lmscaling.errors import UserError  # noqa: E402
-from lmscaling.files import read_json  # noqa: E402
-from lmscaling.train import checkpoint, loop, run, watch  # noqa: E402
-from lmscaling.train.module import Training  # noqa: E402
-
 FULL = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has 79.11 GiB, 1.02 GiB is free."
 
 
 def strike(fault: str) -> None:
     """What happens to this process."""
+    import torch
+
     if fault == "oom":
         raise torch.OutOfMemoryError(FULL)
     if fault == "bug":
@@ -45,6 +36,14 @@ def strike(fault: str) -> None:
 
 
 def main() -> None:
+    rank.die_with_parent()  # before torch is loaded, which takes seconds
+    from lmscaling.config.cell import Cell
+    from lmscaling.config.validation import checked
+    from lmscaling.errors import UserError
+    from lmscaling.files import read_json
+    from lmscaling.train import checkpoint, loop, run, watch
+    from lmscaling.train.module import Training
+
     cell, calibration, manifest, results = map(Path, sys.argv[1:5])
     world = int(sys.argv[5]) if len(sys.argv) > 5 else 2
     injection = json.loads(sys.argv[6]) if len(sys.argv) > 6 else {}
