@@ -62,7 +62,7 @@ class Runs:
             in_job: Whether this Snakemake runs inside a job of another one.
             on_slurm: Says whether this Snakemake submits jobs to Slurm; asked when it does.
         """
-        self.results = f"results/{grid.study.study}"
+        self.results = grid.results
         self.job_hours = grid.study.job_hours
         self.trunks = grid.cells
         self.branches = grid.branches
@@ -148,7 +148,7 @@ class Calibrations:
     """Measurements of how a cell is trained fastest on this device."""
 
     def __init__(self, grid: Grid) -> None:
-        self.results = f"results/{grid.study.study}"
+        self.results = grid.results
         self.cells = grid.calibrated
 
     @property
@@ -167,7 +167,7 @@ class Shards:
     """Text of the study as shards of tokens, in a folder for each dataset and tokenizer."""
 
     def __init__(self, grid: Grid) -> None:
-        self.results = f"results/{grid.study.study}"
+        self.results = grid.results
         self.corpora = grid.corpora
         self.trained = grid.tokens
         """Folder of the text that the cells train on."""
@@ -297,7 +297,7 @@ class Sweeps:
     """A rule for each."""
 
     def __init__(self, grid: Grid) -> None:
-        self.results = f"results/{grid.study.study}"
+        self.results = grid.results
         self.names = sweeps.expand(grid.study)
 
     def pattern(self, kind: str) -> str:
@@ -326,12 +326,12 @@ class Figures:
     """Figures of the package by name, and the tables that they are drawn from."""
 
     def __init__(self, grid: Grid) -> None:
-        results = f"results/{grid.study.study}"
+        results = grid.results
         self.names = list(registry.figures())
         self.tables = [f"{results}/store/{table}.parquet" for table in EXPORTS]
         """The store as Parquet files."""
         self.published = [
-            f"results/published/{stem}.csv" for stem in PUBLISHED if grid.study.published
+            f"{grid.folder}/published/{stem}.csv" for stem in PUBLISHED if grid.study.published
         ]
         """Numbers of others that the store holds beside those of the study."""
         self.store_sources = [os.path.relpath(path) for path in registry.store_sources()]
