@@ -12,6 +12,11 @@ from snakemake.utils import available_cpu_count
 from lmscaling import registry
 from lmscaling.runtime import slurm
 
+# Inside a Slurm job Snakemake runs once more, to make one file. It must not ask Slurm for anything.
+IN_JOB = workflow.remote_exec
+if not IN_JOB:
+    slurm.patch_status_query()
+
 # Another workflow may use this one as a module: its target, its cores, and the shell of its own
 # rules stay as they are.
 IS_MODULE = not workflow.modifier.is_main_snakefile()
@@ -41,7 +46,7 @@ if not workflow.deployment_settings.deployment_method:
     shell.prefix(f"PATH={braced(Path(sys.executable).parent)}:$PATH; ")
 else:
     LINKED = Path(".snakemake", "lmscaling", "lmscaling").absolute()
-    if not IN_JOB:
+    if LINKED.resolve() != registry.PACKAGE.resolve():
         LINKED.parent.mkdir(parents=True, exist_ok=True)
         LINKED.unlink(missing_ok=True)
         LINKED.symlink_to(registry.PACKAGE)
@@ -50,11 +55,6 @@ else:
 # The graph of a large study is thousands of objects that all stay. Collecting garbage among them
 # took an eighth of the planning time.
 gc.set_threshold(200_000, 50, 100)
-
-# Inside a Slurm job Snakemake runs once more, to make one file. It must not ask Slurm for anything.
-IN_JOB = workflow.remote_exec
-if not IN_JOB:
-    slurm.patch_status_query()
 
 # The command that makes this study again names the study files that were given.
 CONFIGFILES = workflow.overwrite_configfiles
