@@ -4,7 +4,7 @@
 rule collect:
     input:
         FIGURES.published,
-        FIGURES.store_sources,
+        local(FIGURES.store_sources),
         "<results>/study.json",
         collect("<results>/runs/{run}/run.json", run=RUNS.cells),
         collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS.names),
@@ -25,7 +25,7 @@ rule collect:
 rule figure:
     input:
         FIGURES.tables,
-        code=FIGURES.sources,
+        code=local(FIGURES.sources),
     output:
         report(
             "<results>/figures/{figure}.svg",

@@ -2,55 +2,63 @@
 # directive and no option offers it.
 
 import gc
+import os
 import shlex
 import sys
 from pathlib import Path
 
 from snakemake.path_modifier import PathModifier
 from snakemake.utils import available_cpu_count
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
 from lmscaling import registry
+from lmscaling.config.types import digest
 from lmscaling.runtime import slurm
 
 # Inside a Slurm job Snakemake runs once more, to make one file. It must not ask Slurm for anything.
 IN_JOB = workflow.remote_exec
-if not IN_JOB:
-    slurm.patch_status_query()
 
-# Another workflow may use this one as a module: its target, its cores, and the shell of its own
-# rules stay as they are.
+# Another workflow may use this one as a module: its cores and its target stay as they are. Each of
+# its `use rule` reads these files again, but changes to Snakemake are made once.
 IS_MODULE = not workflow.modifier.is_main_snakefile()
 IS_DEFAULT = workflow.default_target is None
+IS_FIRST = not hasattr(workflow, "has_lmscaling")
+workflow.has_lmscaling = True
 rule_name = workflow.modifier.modify_rulename
 
+if IS_FIRST and not IN_JOB:
+    slurm.patch_status_query()
+
+# Executors write the path of Python into the command of a job as it is; a space would divide it.
+if IS_FIRST and shlex.quote(sys.executable) != sys.executable:
+    for executor in (RemoteExecutor, *RemoteExecutor.__subclasses__()):
+        if method := vars(executor).get("get_python_executable"):
+            executor.get_python_executable = lambda self, path=method: shlex.quote(path(self))
+
 # The rules look into the folder of results while they plan, and pass it to commands. So the
-# module's `prefix:` is put before it here, once, and not before each path by Snakemake.
-FOLDER = workflow.modifier.path_modifier.replace_prefix("results/").removesuffix("/")
+# `prefix:` of a module is put before it here, once, and not before each path by Snakemake.
+STUDIES = workflow.modifier.path_modifier.replace_prefix("results/").removesuffix("/")
 workflow.modifier.path_modifier = PathModifier(None, None, workflow)
 
+# Jobs find the Python that runs this workflow, whether or not its environment is activated. An
+# environment of conda and a container have a Python of their own with what this package needs, and
+# read the package through a link: PYTHONPATH must not name a folder that holds other packages too.
+if not workflow.deployment_settings.deployment_method:
+    PREFIX = f"PATH={shlex.quote(os.path.dirname(sys.executable))}:$PATH; "
+else:
+    LINK = Path(".snakemake", "lmscaling", digest({"to": str(registry.PACKAGE)}), "lmscaling")
+    if not LINK.is_symlink():
+        LINK.parent.mkdir(parents=True, exist_ok=True)
+        LINK.symlink_to(registry.PACKAGE)
+    PREFIX = f"export PYTHONPATH={shlex.quote(str(LINK.parent.absolute()))}; "
 
-# Of these rules alone, where `shell.prefix` would hold for all rules of all workflows.
+
+# A class of its own: `shell.prefix` would hold for the rules of every workflow.
 class shell(shell):
     pass
 
 
-def braced(path):
-    return shlex.quote(str(path)).replace("{", "{{").replace("}", "}}")
-
-
-# Jobs find the Python that runs this workflow, whether or not its environment is activated. An
-# environment of conda and a container have their own Python with what this package needs, and read
-# the package itself through a link: where the folder of the package is also that of all others,
-# PYTHONPATH cannot name it.
-if not workflow.deployment_settings.deployment_method:
-    shell.prefix(f"PATH={braced(Path(sys.executable).parent)}:$PATH; ")
-else:
-    LINKED = Path(".snakemake", "lmscaling", "lmscaling").absolute()
-    if LINKED.resolve() != registry.PACKAGE.resolve():
-        LINKED.parent.mkdir(parents=True, exist_ok=True)
-        LINKED.unlink(missing_ok=True)
-        LINKED.symlink_to(registry.PACKAGE)
-    shell.prefix(f"export PYTHONPATH={braced(LINKED.parent)}; ")
+shell.prefix(PREFIX.replace("{", "{{").replace("}", "}}"))
 
 # The graph of a large study is thousands of objects that all stay. Collecting garbage among them
 # took an eighth of the planning time.
