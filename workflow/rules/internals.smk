@@ -9,6 +9,7 @@ from pathlib import Path
 
 from snakemake.path_modifier import PathModifier
 from snakemake.utils import available_cpu_count
+from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 
 from lmscaling import registry
@@ -31,7 +32,7 @@ if IS_FIRST and not IN_JOB:
 
 # Executors write the path of Python into the command of a job as it is; a space would divide it.
 if IS_FIRST and shlex.quote(sys.executable) != sys.executable:
-    for executor in (RemoteExecutor, *RemoteExecutor.__subclasses__()):
+    for executor in (*RealExecutor.__subclasses__(), *RemoteExecutor.__subclasses__()):
         if method := vars(executor).get("get_python_executable"):
             executor.get_python_executable = lambda self, path=method: shlex.quote(path(self))
 
