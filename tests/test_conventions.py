@@ -1,0 +1,233 @@
+"""What Snakemake users expect of any workflow: modules, lints, environments, text with braces."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import yaml
+from conftest import ROOT, STUDY
+
+ENVS = ROOT / "workflow" / "envs"
+TINY = STUDY | {
+    "axes": {
+        "attention": ["softmax"],
+        "size": ["s"],
+        "context": [16],
+        "seed": [0],
+        "lr_scale": [1],
+    },
+    "published": False,
+    "speed": None,
+    "branches": None,
+    "calibrate": None,
+    "evaluate": None,
+}
+MODULE = """\
+configfile: "mine.yaml"
+
+rule all:
+    input: "mine.txt"
+
+module lms:
+    snakefile: {snakefile!r}
+    config: config["scaling"]
+    {prefix}
+
+use rule * from lms {names}
+
+rule mine:
+    output: "mine.txt"
+    shell: "echo $PATH > {{output}}"
+"""
+
+
+def snakemake(folder, *arguments, python=sys.executable, check=True, **environment):
+    """Snakemake with nothing of this environment on the path."""
+    done = subprocess.run(
+        [python, "-m", "snakemake", *arguments],
+        cwd=folder,
+        env=os.environ | {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def jobs(text):
+    """Number of jobs of a dry run by rule."""
+    table = text.rpartition("Job stats:")[2]
+    return {rule: int(n) for rule, n in re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)}
+
+
+def project(folder, prefix="", names="as lms_*", **changes):
+    """A workflow of somebody else that uses this one as a module."""
+    snakefile = str(ROOT / "workflow" / "Snakefile")
+    text = MODULE.format(snakefile=snakefile, prefix=prefix, names=names)
+    (folder / "Snakefile").write_text(text)
+    (folder / "mine.yaml").write_text(yaml.safe_dump({"scaling": TINY | changes}))
+    for name, n in (("a", 100), ("v", 60)):
+        rows = (json.dumps({"text": f"{name} document {i}"}) + "\n" for i in range(n))
+        (folder / f"{name}.jsonl").write_text("".join(rows))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory):
+    """Somebody else's workflow that has trained a cell with this one, below ``my studies``."""
+    folder = project(tmp_path_factory.mktemp("other"), prefix='prefix: "my studies"')
+    results = "my studies/results/tiny"
+    targets = [f"{results}/figures/learning_curves.svg", f"{results}/plan.json", "all"]
+    snakemake(folder, "--cores", "2", "--", *targets)
+    return folder
+
+
+def test_another_workflow_trains_below_its_prefix_and_does_it_once(used):
+    results = used / "my studies" / "results" / "tiny"
+    (record,) = results.glob("runs/*/run.json")
+    assert json.loads(record.read_text())["status"] == "done"
+    assert {path.name for path in results.parent.iterdir()} == {"tiny"}
+    assert not (used / "results").exists()
+    shutil.rmtree(results / "tokens")
+    planned = jobs(snakemake(used, "-n", "--", "lms_all"))
+    assert "lms_train" not in planned
+    assert "lms_figure" in planned
+
+
+def test_another_workflow_keeps_its_target_its_cores_and_its_shell(used, tmp_path):
+    assert (used / "mine.txt").read_text() == "/usr/bin:/bin\n"
+    assert jobs(snakemake(project(tmp_path), "-n")) == {"mine": 1, "all": 1, "total": 2}
+    assert "cores" in snakemake(tmp_path, check=False)
+    assert not (tmp_path / "mine.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "folder"),
+    [("", "results"), ('replace_prefix: {"results/": "made/"}', "made")],
+)
+def test_a_module_is_used_with_and_without_new_names_and_places(tmp_path, prefix, folder):
+    project(tmp_path, prefix=prefix, names="exclude all as *")
+    text = snakemake(tmp_path, "-n", "--", "report")
+    assert {"train": 1, "figure": 28, "report": 1}.items() <= jobs(text).items()
+    assert f"output: {folder}/tiny/report.html" in text
+
+
+def test_snakemake_reports_a_figure_without_a_network(used):
+    figure = "my studies/results/tiny/figures/learning_curves.svg"
+    snakemake(used, "--report", "report.html", "--", figure, http_proxy="http://127.0.0.1:9")
+    assert "learning_curves" in (used / "report.html").read_text()
+
+
+def test_snakemake_has_no_remark_about_the_workflow():
+    assert "in a good condition" in snakemake(ROOT, "--lint")
+
+
+def test_braces_in_a_study_are_text(tmp_path):
+    """Names of files on the Hub have them, and the reason of an entry may."""
+    hub = {
+        "kind": "hub", "repository": "o/t", "revision": "1" * 40, "shards": 2, "documents": [9],
+        "train": "en/{shard:05d}.gz", "validation": "en/{shard}.gz",
+    }  # fmt: skip
+    skip = [{"context": 32, "reason": "wider than {d_model} {} {{x}}"}]
+    axes = TINY["axes"] | {"context": [16, 32]}
+    project(tmp_path, datasets={"lines": hub}, skip=skip, axes=axes)
+    assert jobs(snakemake(tmp_path, "-n", "--", "lms_all"))["lms_train"] == 1
+    snakemake(tmp_path, "--cores", "1", "--", "results/tiny/study.json")
+    study = json.loads((tmp_path / "results/tiny/study.json").read_text())["study"]
+    assert (study["skip"], study["datasets"]["lines"]["train"]) == (skip, hub["train"])
+
+
+def test_a_python_in_a_folder_with_a_space_and_braces_runs_the_rules(tmp_path):
+    python = python_at(tmp_path / "a b{c}" / "bin" / "python")
+    target = "results/tiny/study.json"
+    snakemake(project(tmp_path), "--cores", "1", "--", target, python=python)
+    assert "-m lmscaling study" in (python.parent / "calls").read_text()
+
+
+def python_at(path):
+    """A Python that writes down how it was called, and says that it is at this place."""
+    path.parent.mkdir(parents=True)
+    startup = path.parent / "sitecustomize.py"
+    startup.write_text(f"import sys\nsys.executable = {str(path)!r}\n")
+    path.write_text(
+        f'#!/bin/sh\necho "$*" >> "{path.parent}/calls"\n'
+        f'export PYTHONPATH="{path.parent}:$PYTHONPATH"\nexec {sys.executable} "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+CONDA = """\
+#!/bin/bash
+case "$*" in
+*"info --json"*) echo '{{"conda_prefix": "{folder}", "platform": "linux-64"}}' ;;
+*--version*) echo "conda 24.9.2" ;;
+*channel_priority*) echo '{{"get": {{"channel_priority": "strict"}}}}' ;;
+*"env create"*)
+    while [ "$1" != --prefix ]; do shift; done
+    mkdir -p "$2/bin"
+    printf '#!/bin/sh\\necho "$*" >> {folder}/calls\\nexec {python} "$@"\\n' > "$2/bin/python"
+    chmod +x "$2/bin/python" ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def conda(tmp_path_factory):
+    """A stand-in for conda: its environments have a Python that writes down its calls."""
+    folder = tmp_path_factory.mktemp("conda")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "conda").write_text(CONDA.format(folder=folder, python=sys.executable))
+    (folder / "bin" / "conda").chmod(0o755)
+    (folder / "bin" / "activate").write_text('export PATH="$1/bin:$PATH"\n')
+    return folder
+
+
+def test_with_conda_a_rule_runs_in_its_environment_and_the_same_package(conda, tmp_path):
+    path = f"{conda}/bin:/usr/bin:/bin"
+    arguments = ("--cores", "1", "--sdm", "conda", "--", "results/tiny/study.json")
+    snakemake(project(tmp_path), *arguments, PATH=path)
+    assert (conda / "calls").read_text() == "-m lmscaling study results/tiny/study.json\n"
+    (link,) = tmp_path.glob(".snakemake/lmscaling/*/lmscaling")
+    assert link.resolve() == ROOT / "src" / "lmscaling"
+
+
+def test_a_container_of_all_environments_can_be_made(conda, tmp_path):
+    path = f"{conda}/bin:/usr/bin:/bin"
+    text = snakemake(project(tmp_path), "--containerize", "--", "lms_study", PATH=path)
+    for name in ("train", "analysis"):
+        assert re.search(rf"^COPY \S+/workflow/envs/{name}.yml ", text, re.MULTILINE)
+
+
+def declared():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.mark.parametrize("wing", ["train", "analysis"])
+def test_the_environment_of_a_wing_is_what_its_extra_says(wing):
+    """Snakemake itself is not needed there: the package is read through a link."""
+    needed = [name for name in declared()["dependencies"] if not name.startswith("snakemake")]
+    needed += declared()["optional-dependencies"][wing]
+    python, _, pip = yaml.safe_load((ENVS / f"{wing}.yml").read_text())["dependencies"]
+    assert pip["pip"] == needed
+    assert python == "python >=3.11,<3.13"
+
+
+def test_the_container_has_both_extras_and_the_versions_of_the_tests():
+    text = (ENVS / "lmscaling.def").read_text()
+    sections = dict(re.findall(r"^%(\w+)\n((?:    .*\n)*)", text, re.MULTILINE))
+    copied = dict(line.split() for line in sections["files"].splitlines())
+    assert all((ROOT / source).exists() for source in copied)
+    assert "pip install --no-cache-dir -c constraints.txt '.[train,analysis]'" in sections["post"]
+    assert {copied[name] for name in ("constraints.txt", "pyproject.toml", "src")} == {
+        f"/opt/lmscaling/{name}" for name in ("constraints.txt", "pyproject.toml", "src")
+    }
+    assert (ROOT / declared()["readme"]).name in copied
+    (version,) = re.findall(r"^From: python:(3\.\d+)-slim$", text, re.MULTILINE)
+    assert version in ("3.11", "3.12")
