@@ -17,9 +17,8 @@ from typing import Any
 
 from lmscaling.config import study_file, sweeps
 from lmscaling.config.grid import Grid
-from lmscaling.files import read_json
 from lmscaling.formatting import aligned
-from lmscaling.records import ledger
+from lmscaling.records import finished, ledger
 from lmscaling.records.run import HELD
 from lmscaling.runtime import lock
 
@@ -85,11 +84,13 @@ def failures(study: Path) -> str:
             failed.append([cell.name, "failed", reason])
     if not ended and not failed and not any(held.values()):
         return ""
-    advice = [
-        f"{n} ended as {status}, which is a result; to train again from update 0: "
-        f"python -m lmscaling reset --study {study.name} --status {status}"
-        for status, n in Counter(status for _, status, _ in ended).items()
-    ]
+    advice = []
+    for status, n in Counter(status for _, status, _ in ended).items():
+        what = f"{n} ended as {status}, which is a result"
+        if status == finished.DAMAGED:
+            what = f"{n} with a damaged record"
+        again = f"python -m lmscaling reset --study {study.name} --status {status}"
+        advice.append(f"{what}; to train again from update 0: {again}")
     if waiting := held[False] + failed:
         advice.append(f"{len(waiting)} failed; run snakemake again to continue from checkpoints")
     if held[True]:
@@ -103,7 +104,7 @@ def failures(study: Path) -> str:
 
 def _record(study: Path, run: str) -> dict[str, Any] | None:
     path = study / "runs" / run / "run.json"
-    return read_json(path, "run record") if path.is_file() else None
+    return finished.look(path) if path.is_file() else None
 
 
 def _hold(study: Path, run: str) -> ledger.Hold | None:
