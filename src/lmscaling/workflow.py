@@ -39,6 +39,11 @@ def any_of(names: Iterable[str]) -> str:
     return "|".join(map(re.escape, names)) or "(?!)"
 
 
+def fixed(value: Any) -> Callable[[Wildcards], Any]:
+    """A function of a rule that returns this value: in a string Snakemake replaces ``{names}``."""
+    return lambda wildcards: value
+
+
 def study_record(config: dict[str, Any], configfiles: Iterable[Path]) -> str:
     """JSON of ``study.json``: the study and the command that makes it again."""
     files = [os.path.relpath(path) for path in configfiles]
@@ -103,7 +108,8 @@ class Runs:
 
     def options(self, wildcards: Wildcards, input: Any) -> str:
         """Options of ``train`` that not every job has."""
-        options = f"--calibration {input.calibration}" if input.calibration else ""
+        path = shlex.quote(str(input.calibration))
+        options = f"--calibration {path}" if input.calibration else ""
         if self.in_job:
             seconds = jobs.stop_seconds(self.cells[wildcards.run], self.job_hours)
             options += f" --stop-after {seconds:g}"
@@ -313,7 +319,7 @@ class Sweeps:
         return [f"{self.results}/speed/{tuned}/sweep.json"] if is_other else []
 
     def options(self, wildcards: Wildcards, input: Any) -> str:
-        return f"--chunks {input.chunks}" if input.chunks else ""
+        return f"--chunks {shlex.quote(str(input.chunks))}" if input.chunks else ""
 
 
 class Figures:

@@ -14,8 +14,10 @@ rule collect:
     log:
         "<results>/logs/collect.log",
     localrule: True
+    params:
+        results=subpath(output[0], ancestor=2),
     shell:
-        "python -m lmscaling build-store {RESULTS} 2> {log}"
+        "python -m lmscaling build-store {params.results:q} 2> {log:q}"
 
 
 rule figure:
@@ -36,8 +38,11 @@ rule figure:
     wildcard_constraints:
         figure=lms.any_of(FIGURES.names),
     localrule: True
+    params:
+        results=subpath(output[0], ancestor=2),
     shell:
-        "python -m lmscaling figure {wildcards.figure} {RESULTS}/store {RESULTS}/figures 2> {log}"
+        "python -m lmscaling figure {wildcards.figure} {params.results:q}/store"
+        " {params.results:q}/figures 2> {log:q}"
 
 
 rule report:
@@ -51,8 +56,10 @@ rule report:
     log:
         "<results>/logs/report.log",
     localrule: True
+    params:
+        results=subpath(output[0], parent=True),
     shell:
-        "python -m lmscaling report {RESULTS} 2> {log}"
+        "python -m lmscaling report {params.results:q} 2> {log:q}"
 
 
 # Draws what the records and logs that exist allow. It declares no file, so that nothing is trained
@@ -61,6 +68,7 @@ rule figures:
     localrule: True
     params:
         json=RECORD,
+        results=RESULTS,
     shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling study {RESULTS}/study.json"
-        " && python -m lmscaling figures {RESULTS}"
+        "printf '%s\n' {params.json:q} | python -m lmscaling study {params.results:q}/study.json"
+        " && python -m lmscaling figures {params.results:q}"

@@ -10,7 +10,7 @@ rule vocabulary:
         "<results>/logs/vocabulary.log",
     localrule: True
     shell:
-        "python -m lmscaling vocabulary {output} 2> {log}"
+        "python -m lmscaling vocabulary {output:q} 2> {log:q}"
 
 
 # A download that was interrupted keeps its first part in a hidden file beside the output.
@@ -49,7 +49,7 @@ rule tokenize:
         json=SHARDS.json,
         arguments=SHARDS.arguments,
     shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling tokenize {params.arguments} 2> {log}"
+        "printf '%s\n' {params.json:q} | python -m lmscaling tokenize {params.arguments} 2> {log:q}"
 
 
 rule manifest:
@@ -66,4 +66,4 @@ rule manifest:
         train=SHARDS.n_train,
         validation=SHARDS.n_validation,
     shell:
-        "python -m lmscaling manifest {output} {params.train} {params.validation} 2> {log}"
+        "python -m lmscaling manifest {output:q} {params.train} {params.validation} 2> {log:q}"

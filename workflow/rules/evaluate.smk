@@ -19,5 +19,5 @@ rule evaluate:
     params:
         run=subpath(input.record, parent=True),
     shell:
-        "python -m lmscaling evaluate {params.run} --manifest {input.manifest}"
-        " --out {output} 2> {log}"
+        "python -m lmscaling evaluate {params.run:q} --manifest {input.manifest:q}"
+        " --out {output:q} 2> {log:q}"

@@ -22,19 +22,23 @@ for kind in SWEEPS.kinds:
             mem="64GB" if STUDY.gpus else "4GB",
             runtime="12h",
         params:
+            kind=kind,  # not the rule's name, which another workflow may change
+            results=subpath(input.study, parent=True),
             out=subpath(output[0], parent=True),  # the points outlive a failed job
             options=SWEEPS.options,
         shell:
-            "python -m lmscaling {rule} {RESULTS}/sweeps/{wildcards.sweep}.json {params.out}"
-            " {params.options} > {log} 2>&1"
+            "python -m lmscaling {params.kind} {params.results:q}/sweeps/{wildcards.sweep}.json"
+            " {params.out:q} {params.options} > {log:q} 2>&1"
 
 
 # The complete speed study and the figures of it, with nothing trained. Like `figures` it declares
 # no file.
 rule speed:
     input:
-        "<results>/study.json",
-        collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS.names),
+        study="<results>/study.json",
+        sweeps=collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS.names),
     localrule: True
+    params:
+        results=subpath(input.study, parent=True),
     shell:
-        "python -m lmscaling figures {RESULTS}"
+        "python -m lmscaling figures {params.results:q}"

@@ -3,11 +3,11 @@
 
 # To Snakemake a run that ended as oom or diverged is a success. A user wants to hear of it, too.
 onsuccess:
-    shell("python -m lmscaling status {RESULTS} --failed || true")
+    shell("python -m lmscaling status {RESULTS:q} --failed || true")
 
 
 onerror:
-    shell("python -m lmscaling status {RESULTS} --failed || true")
+    shell("python -m lmscaling status {RESULTS:q} --failed || true")
 
 
 # It also writes cells/<run>.json: a job for each of them would take longer than writing it.
@@ -20,7 +20,7 @@ rule study:
     params:
         json=RECORD,
     shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling study {output} 2> {log}"
+        "printf '%s\n' {params.json:q} | python -m lmscaling study {output:q} 2> {log:q}"
 
 
 # It reads the calibrations that exist when it runs.
@@ -33,7 +33,9 @@ rule plan:
         "<results>/logs/plan.log",
     localrule: True
     params:
-        json=json.dumps(config),
+        json=lms.fixed(json.dumps(config)),
+        results=subpath(output[0], ancestor=2),
     shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling plan - --out {output} > {log} 2>&1"
-        " && echo 'plan: {output}'"
+        "printf '%s\n' {params.json:q}"
+        " | python -m lmscaling plan - --results {params.results:q} --out {output:q} > {log:q} 2>&1"
+        " && echo plan: {output:q}"

@@ -19,7 +19,7 @@ rule calibrate:
     params:
         cell=CALIBRATIONS.cell,
     shell:
-        "python -m lmscaling calibrate {params.cell} {output} 2> {log}"
+        "python -m lmscaling calibrate {params.cell:q} {output:q} 2> {log:q}"
 
 
 rule train:
@@ -41,13 +41,14 @@ rule train:
         runtime=RUNS.minutes,
         slurm_extra=RUNS.sbatch_options,
     params:
+        results=subpath(input.study, parent=True),
         options=RUNS.options,
     # exec: a signal must reach Python; a shell in between would die of it alone. The scratch folder
     # outlives an attempt that failed.
     shell:
-        "exec python -m lmscaling train {RESULTS}/cells/{wildcards.run}.json"
-        " --manifest {input.manifest} --scratch {RESULTS}/scratch/{wildcards.run}"
-        " --record {output.record} {params.options} 2> {log}"
+        "exec python -m lmscaling train {params.results:q}/cells/{wildcards.run}.json"
+        " --manifest {input.manifest:q} --scratch {params.results:q}/scratch/{wildcards.run}"
+        " --record {output.record:q} {params.options} 2> {log:q}"
 
 
 # A trunk that has ended is a source file like any other: a branch cannot train it again.
