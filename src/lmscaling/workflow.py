@@ -8,7 +8,6 @@ A file that is expensive and exists is a source file: ``pattern`` of each class 
 is still to be made, so that no rule can make the rest again.
 """
 
-import inspect
 import json
 import os
 import re
@@ -51,8 +50,38 @@ def study_record(config: dict[str, Any], configfiles: Iterable[Path]) -> str:
     return json.dumps({"command": command, "study": config})
 
 
+TRUNK, BRANCH = r"(?![^/]*-b[\d.e-]+-[^/-]*/)[^/]+", r"[^/]*-b[\d.e-]+-[^/-]+"
+"""Patterns of the folders of trunks and of branches, see ``Cell.run``."""
+
+
+def some_of(pattern: str, pending: Iterable[str], known: Iterable[str]) -> str:
+    """A pattern of those runs of a kind that are pending; it lists the smaller part by its hashes.
+
+    Snakemake edits the text of a pattern for every job: names made it 200 kB long.
+
+    Args:
+        pattern: What all runs of the kind match, and no others.
+        pending: The runs to match.
+        known: All runs of the kind in the study.
+    """
+    pending = set(pending)
+    wanted, others = (
+        sorted(run.rpartition("-")[2] for run in runs) for runs in (pending, set(known) - pending)
+    )
+    if not others:
+        return pattern if wanted else "(?!)"
+    if len(wanted) <= len(others):
+        return f"[^/]+-(?:{any_of(wanted)})"
+    return f"(?![^/]+-(?:{any_of(others)})/){pattern}"
+
+
 class Runs:
-    """Trunks and branches, and the jobs that train them."""
+    """Trunks and branches, and the jobs that train them.
+
+    One job trains the branches of a trunk one after another: they are short, and a job for each
+    would be most jobs of a study. The output of the job is the record of its last branch, and the
+    records of the others appear beside it.
+    """
 
     def __init__(self, grid: Grid, in_job: bool, on_slurm: Callable[[], bool]) -> None:
         """Plan the runs of a study.
@@ -72,18 +101,72 @@ class Runs:
         self.on_slurm = on_slurm
 
     @cached_property
+    def finished(self) -> set[str]:
+        """Folders with a record."""
+        folders = Path(self.results, "runs")
+        names = os.listdir(folders) if folders.is_dir() else []
+        return {name for name in names if (folders / name / "run.json").is_file()}
+
+    @cached_property
     def pending(self) -> set[str]:
         """Runs without a record."""
-        folder = Path(self.results, "runs")
-        return {run for run in self.cells if not (folder / run / "run.json").is_file()}
+        return self.cells.keys() - self.finished
 
-    def pattern(self, runs: Iterable[str]) -> str:
-        """A pattern of those of these runs that a rule may train.
+    @cached_property
+    def siblings(self) -> dict[str, list[str]]:
+        """Branches of each trunk, the shortest first."""
+        groups: dict[str, list[str]] = {}
+        for run, cell in sorted(self.branches.items(), key=lambda item: item[1].branch or 0):
+            groups.setdefault(cell.trunk, []).append(run)
+        return groups
 
-        A Slurm job that waited for another one may find the record that it is to write: it writes
-        the same record again.
+    @cached_property
+    def representatives(self) -> list[str]:
+        """The branches whose record is the output of a job: of each trunk the last without one."""
+        pending = ([run for run in runs if run in self.pending] for runs in self.siblings.values())
+        return [runs[-1] for runs in pending if runs]
+
+    def representative(self, run: str) -> str:
+        """The run whose record is the output of the job that trains a pending run."""
+        if run in self.trunks:
+            return run
+        siblings = self.siblings[self.branches[run].trunk]
+        return [other for other in siblings if other in self.pending][-1]
+
+    @property
+    def recorded(self) -> list[str]:
+        """Runs whose records cover those of all: trunks, their last branches, and what is pending.
+
+        The list stays the same when pending branches have been trained, so that nothing runs again.
         """
-        return any_of(run for run in runs if self.in_job or run in self.pending)
+        last = [runs[-1] for runs in self.siblings.values()]
+        return list(dict.fromkeys([*self.trunks, *last, *self.representatives]))
+
+    @property
+    def trunk_pattern(self) -> str:
+        """Trunks that a rule may train; in a job any, for a late one must find its rule."""
+        pending = self.trunks if self.in_job else self.trunks.keys() & self.pending
+        return some_of(TRUNK, pending, self.trunks)
+
+    @property
+    def branch_pattern(self) -> str:
+        """Branches whose record is the output of a job; in a job any."""
+        if self.in_job or set(self.representatives) == {r[-1] for r in self.siblings.values()}:
+            return BRANCH if self.branches else "(?!)"
+        return some_of(BRANCH, self.representatives, self.branches)
+
+    def group(self, run: str) -> list[Cell]:
+        """The cells that the job of a run trains, in order; the last is its own."""
+        if run in self.trunks:
+            return [self.trunks[run]]
+        own = self.branches[run]
+        siblings = [self.branches[other] for other in self.siblings[own.trunk]]
+        shorter = [cell for cell in siblings if (cell.branch or 0) < (own.branch or 0)]
+        return [cell for cell in shorter if self.in_job or cell.run in self.pending] + [own]
+
+    def cell_files(self, wildcards: Wildcards) -> list[str]:
+        """``cell.json`` of each cell that a job trains."""
+        return [f"{self.results}/cells/{cell.run}.json" for cell in self.group(wildcards.run)]
 
     def gpus(self, wildcards: Wildcards) -> int:
         return self.cells[wildcards.run].gpus
@@ -91,8 +174,8 @@ class Runs:
     def threads(self, wildcards: Wildcards) -> int:
         return 4 * self.gpus(wildcards) or 1
 
-    def mem(self, wildcards: Wildcards) -> str:
-        return f"{32 * self.gpus(wildcards) or 4}GB"
+    def mem_mb(self, wildcards: Wildcards) -> int:
+        return 1000 * (32 * self.gpus(wildcards) or 4)
 
     def minutes(self, wildcards: Wildcards) -> int:
         return jobs.job_minutes(self.cells[wildcards.run], self.job_hours)
@@ -147,14 +230,16 @@ class Runs:
 class Calibrations:
     """Measurements of how a cell is trained fastest on this device."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, in_job: bool) -> None:
         self.results = f"results/{grid.study.study}"
         self.cells = grid.calibrated
+        self.in_job = in_job
 
     @property
     def pattern(self) -> str:
         folder = Path(self.results, "calibrations")
-        return any_of(name for name in self.cells if not (folder / f"{name}.json").is_file())
+        pending = (n for n in self.cells if self.in_job or not (folder / f"{n}.json").is_file())
+        return some_of("[^/]+", pending, self.cells)
 
     def cell(self, wildcards: Wildcards) -> str:
         return f"{self.results}/cells/{self.cells[wildcards.calibration].run}.json"
@@ -256,15 +341,13 @@ class Evaluations:
 
     def __init__(self, grid: Grid, runs: Runs) -> None:
         self.results = runs.results
-        self.cells = runs.cells
+        self.cells = runs.trunks
         self.pending_runs = runs.pending
+        self.in_job = runs.in_job
         texts = grid.study.evaluate.datasets if grid.study.evaluate else []
-        self.names = [
-            f"{run}/{tokens}"
-            for run in grid.evaluated
-            for tokens, corpus in grid.corpora.items()
-            if corpus.dataset in texts
-        ]
+        self.runs = grid.evaluated
+        self.texts = [t for t, corpus in grid.corpora.items() if corpus.dataset in texts]
+        self.names = [f"{run}/{tokens}" for run in self.runs for tokens in self.texts]
 
     @property
     def pattern(self) -> str:
@@ -272,12 +355,18 @@ class Evaluations:
 
         Both names hold a hash of everything that an evaluation depends on.
         """
+        patterns = []
+        for tokens in self.texts:
+            pending = self.runs if self.in_job else list(filter(self._lacks(tokens), self.runs))
+            if pending:
+                runs = some_of(TRUNK, pending, self.cells)
+                patterns.append(f"{runs}/{re.escape(tokens)}")
+        return "|".join(patterns) or "(?!)"
+
+    def _lacks(self, tokens: str) -> Callable[[str], bool]:
         folder = Path(self.results, "evaluations")
-        return any_of(
-            name
-            for name in self.names
-            if os.path.dirname(name) in self.pending_runs
-            or not (folder / f"{name}.jsonl").is_file()
+        return lambda run: (
+            run in self.pending_runs or not (folder / run / f"{tokens}.jsonl").is_file()
         )
 
     def record(self, wildcards: Wildcards) -> str:
@@ -296,9 +385,10 @@ class Sweeps:
     kinds = tuple(sweeps.KINDS)
     """A rule for each."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, in_job: bool) -> None:
         self.results = f"results/{grid.study.study}"
         self.names = sweeps.expand(grid.study)
+        self.in_job = in_job
 
     def pattern(self, kind: str) -> str:
         """Sweeps of a kind with a point that is not settled."""
@@ -306,7 +396,7 @@ class Sweeps:
         return any_of(
             name
             for name, sweep in self.names.items()
-            if sweep.kind == kind and sweeps.is_pending(folder / name, sweep)
+            if sweep.kind == kind and (self.in_job or sweeps.is_pending(folder / name, sweep))
         )
 
     def gpus(self, wildcards: Wildcards) -> int:
@@ -340,10 +430,3 @@ class Figures:
     def sources(self, wildcards: Wildcards) -> list[str]:
         """Source files that decide what a figure shows."""
         return [os.path.relpath(path) for path in registry.figure_sources(wildcards.figure)]
-
-
-# Snakemake asks for the signature of a rule's function once for each job, which took a seventh of
-# the planning time of a large study.
-for _subject in (Runs, Calibrations, Shards, Evaluations, Sweeps, Figures):
-    for _method in filter(inspect.isfunction, vars(_subject).values()):
-        _method.__signature__ = inspect.signature(_method)

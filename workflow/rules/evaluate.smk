@@ -6,7 +6,7 @@ rule evaluate:
         record=EVALUATIONS.record,
         manifest=EVALUATIONS.manifest,
     output:
-        "<results>/evaluations/{evaluation}.jsonl",
+        update("<results>/evaluations/{evaluation}.jsonl"),
     log:
         "<results>/logs/evaluate/{evaluation}.log",
     wildcard_constraints:

@@ -10,7 +10,7 @@ for kind in SWEEPS.kinds:
             study="<results>/study.json",  # it is written together with the sweeps
             chunks=SWEEPS.chunks,
         output:
-            "<results>/speed/{sweep}/sweep.json",  # written last; the points are beside it
+            update("<results>/speed/{sweep}/sweep.json"),  # written last, beside the points
         log:
             "<results>/logs/speed/{sweep}.log",
         wildcard_constraints:
