@@ -146,6 +146,7 @@ class Study:
             study_file.read_study([root / "config/study.yaml", root / "tiny.yaml"])
         )
         self.runs = list(laid_out.cells)
+        self.branches = list(laid_out.branches)
         tokens = self.results / "tokens" / laid_out.tokens
         tokens.mkdir(parents=True)
         row = laid_out.study.datasets[laid_out.study.dataset]

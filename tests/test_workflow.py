@@ -228,7 +228,7 @@ def test_a_comment_in_the_study_plans_nothing(place):
 def test_a_comment_or_a_blank_in_a_rule_plans_nothing(place):
     place.edit("workflow/rules/train.smk", "rule train:", "# a comment\nrule train:")
     place.edit(
-        "workflow/rules/train.smk", '" --record {output.record}', '"  --record {output.record}'
+        "workflow/rules/train.smk", '" --record {output.record:q}', '"  --record {output.record:q}'
     )
     assert place.plan() == []
 

@@ -12,13 +12,14 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lmscaling import registry
-from lmscaling.config import sweeps
+from lmscaling.config import study_file, sweeps
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.config.types import Split
@@ -26,6 +27,9 @@ from lmscaling.plan import jobs, text_needs
 from lmscaling.records import ledger
 from lmscaling.records.exports import EXPORTS, PUBLISHED
 from lmscaling.runtime import slurm
+
+MOST_CHANGES = 5
+"""Changes of a study that are printed."""
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
@@ -73,6 +77,20 @@ def some_of(pattern: str, pending: Iterable[str], known: Iterable[str]) -> str:
     if len(wanted) <= len(others):
         return f"[^/]+-(?:{any_of(wanted)})"
     return f"(?![^/]+-(?:{any_of(others)})/){pattern}"
+
+
+def say_changes(grid: Grid, config: dict[str, Any]) -> None:
+    """Print what has changed in the study since Snakemake last ran it."""
+    path = Path("results", grid.study.study, "study.json")
+    if found := study_file.changes(path, config):
+        shown = found[:MOST_CHANGES]
+        if len(found) > MOST_CHANGES:
+            shown.append(f"and {len(found) - MOST_CHANGES} more")
+        print(
+            f"study {grid.study.study} has changed since it last ran: {'; '.join(shown)}; jobs "
+            "that are queued keep the study with which they were submitted",
+            file=sys.stderr,
+        )
 
 
 class Runs:

@@ -1,8 +1,12 @@
 # All that this workflow asks of the objects inside Snakemake and Python, with the reason: no
 # directive and no option offers it.
 
+import functools
 import gc
 import inspect
+import os
+import shlex
+import sys
 from pathlib import Path
 
 from snakemake.common import overwrite_function_params
@@ -11,6 +15,8 @@ from snakemake.jobs import Job
 from snakemake.persistence import FileBackupMixin
 from snakemake.resources import Resource
 from snakemake.utils import available_cpu_count
+from snakemake_interface_executor_plugins.executors.real import RealExecutor
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from lmscaling.runtime import slurm
 
@@ -27,10 +33,34 @@ for subject in (Resource, *vars(lms).values()):
             parameters.pop("self", None)
             overwrite_function_params(method, parameters)
 
+FOLDER = Path(str(workflow.current_basedir)).parent  # workflow/
+
 # Inside a Slurm job Snakemake runs once more, to make one file. It must not ask Slurm for anything.
 IN_JOB = workflow.remote_exec
 if not IN_JOB:
     slurm.patch_status_query()
+
+# The Snakemake that Slurm starts starts another one, which runs the command of the rule. Starting the
+# command itself saves 2 CPU seconds and 170 MB in every job. Groups of jobs, and environments that
+# Snakemake activates, need the second one.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def started_directly(executor, job, by_snakemake=None):
+    if job.is_group() or not job.is_shell or workflow.deployment_settings.deployment_method:
+        return by_snakemake(executor, job)
+    folders = {os.path.dirname(path) for path in (*job.log, *job.output)}
+    script = f"set -euo pipefail; {PREFIX} mkdir -p {shlex.join(folders)}; {job.shellcmd}"
+    threads = [f"{name}={job.threads}" for name in THREADS]
+    return shlex.join(["env", *threads, "bash", "-c", script])
+
+
+if IN_JOB and "snakemake_executor_plugin_slurm_jobstep" in sys.modules:
+    from snakemake_executor_plugin_slurm_jobstep import Executor as JobStep
+
+    JobStep.format_job_exec = functools.partialmethod(
+        started_directly, by_snakemake=JobStep.format_job_exec
+    )
 
 # The command that makes this study again names the study files that were given.
 CONFIGFILES = workflow.overwrite_configfiles
@@ -71,10 +101,25 @@ def is_on_slurm():
     return workflow.executor_plugin is not None and workflow.executor_plugin.name == "slurm"
 
 
+# Jobs read a copy of the study and the program, made when the first is submitted. Of Snakemake they
+# get the paths of the files that were given on the command line.
+def freeze_study():
+    snakefile = FOLDER / "Snakefile"
+    is_ours = Path(workflow.basedir) in (FOLDER, FOLDER.parent)
+    is_shared = SharedFSUsage.SOURCES in workflow.storage_settings.shared_fs_usage
+    if not is_ours or not is_shared:
+        return  # a module of another workflow, or nodes that get the sources from Snakemake
+    copy = frozen.freeze(Path(RESULTS, "submitted"), snakefile, config).absolute()
+    frozen.use(copy)
+    workflow.config_settings.configfiles = [copy / frozen.STUDY]
+    RealExecutor.get_snakefile = lambda executor: str(copy / "workflow" / "Snakefile")
+
+
 # A run whose budget is longer than a job takes several jobs. Each is a restart, on top of the
 # profile's retries. The directive `retries:` would not do: the Snakemake inside a job would read
 # it too, and make all attempts within the time of one job.
 onstart:
     if workflow.non_local_exec:
+        freeze_study()
         for rule, n in RUNS.further_jobs().items():
             workflow.get_rule(rule).restart_times = workflow.execution_settings.retries + n
