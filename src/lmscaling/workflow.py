@@ -81,7 +81,7 @@ def some_of(pattern: str, pending: Iterable[str], known: Iterable[str]) -> str:
 
 def say_changes(grid: Grid, config: dict[str, Any]) -> None:
     """Print what has changed in the study since Snakemake last ran it."""
-    path = Path("results", grid.study.study, "study.json")
+    path = Path(grid.results, "study.json")
     if found := study_file.changes(path, config):
         shown = found[:MOST_CHANGES]
         if len(found) > MOST_CHANGES:
@@ -109,7 +109,7 @@ class Runs:
             in_job: Whether this Snakemake runs inside a job of another one.
             on_slurm: Says whether this Snakemake submits jobs to Slurm; asked when it does.
         """
-        self.results = f"results/{grid.study.study}"
+        self.results = grid.results
         self.job_hours = grid.study.job_hours
         self.trunks = grid.cells
         self.branches = grid.branches
@@ -249,7 +249,7 @@ class Calibrations:
     """Measurements of how a cell is trained fastest on this device."""
 
     def __init__(self, grid: Grid, in_job: bool) -> None:
-        self.results = f"results/{grid.study.study}"
+        self.results = grid.results
         self.cells = grid.calibrated
         self.in_job = in_job
 
@@ -270,7 +270,7 @@ class Shards:
     """Text of the study as shards of tokens, in a folder for each dataset and tokenizer."""
 
     def __init__(self, grid: Grid) -> None:
-        self.results = f"results/{grid.study.study}"
+        self.results = grid.results
         self.corpora = grid.corpora
         self.trained = grid.tokens
         """Folder of the text that the cells train on."""
@@ -404,7 +404,7 @@ class Sweeps:
     """A rule for each."""
 
     def __init__(self, grid: Grid, in_job: bool) -> None:
-        self.results = f"results/{grid.study.study}"
+        self.results = grid.results
         self.names = sweeps.expand(grid.study)
         self.in_job = in_job
 
@@ -434,12 +434,12 @@ class Figures:
     """Figures of the package by name, and the tables that they are drawn from."""
 
     def __init__(self, grid: Grid) -> None:
-        results = f"results/{grid.study.study}"
+        results = grid.results
         self.names = list(registry.figures())
         self.tables = [f"{results}/store/{table}.parquet" for table in EXPORTS]
         """The store as Parquet files."""
         self.published = [
-            f"results/published/{stem}.csv" for stem in PUBLISHED if grid.study.published
+            f"{grid.folder}/published/{stem}.csv" for stem in PUBLISHED if grid.study.published
         ]
         """Numbers of others that the store holds beside those of the study."""
         self.store_sources = [os.path.relpath(path) for path in registry.store_sources()]

@@ -14,6 +14,8 @@ rule collect:
     log:
         "<results>/logs/collect.log",
     localrule: True
+    conda:
+        "../envs/analysis.yml"
     params:
         results=subpath(output[0], ancestor=2),
     shell:
@@ -38,6 +40,8 @@ rule figure:
     wildcard_constraints:
         figure=lms.any_of(FIGURES.names),
     localrule: True
+    conda:
+        "../envs/analysis.yml"
     params:
         results=subpath(output[0], ancestor=2),
     shell:
@@ -56,6 +60,8 @@ rule report:
     log:
         "<results>/logs/report.log",
     localrule: True
+    conda:
+        "../envs/analysis.yml"
     params:
         results=subpath(output[0], parent=True),
     shell:
@@ -65,10 +71,14 @@ rule report:
 # Draws what the records and logs that exist allow. It declares no file, so that nothing is trained
 # for it and it can run beside a workflow that is at work.
 rule figures:
+    log:
+        "<results>/logs/figures.log",
     localrule: True
+    conda:
+        "../envs/analysis.yml"
     params:
         json=RECORD,
         results=RESULTS,
     shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling study {params.results:q}/study.json"
-        " && python -m lmscaling figures {params.results:q}"
+        "(printf '%s\n' {params.json:q} | python -m lmscaling study {params.results:q}/study.json"
+        " && python -m lmscaling figures {params.results:q}) 2> {log:q}"

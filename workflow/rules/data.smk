@@ -9,6 +9,8 @@ rule vocabulary:
     log:
         "<results>/logs/vocabulary.log",
     localrule: True
+    conda:
+        "../envs/train.yml"
     shell:
         "python -m lmscaling vocabulary {output:q} 2> {log:q}"
 
@@ -23,6 +25,8 @@ rule fetch:
     wildcard_constraints:
         tokens=lms.any_of(SHARDS.corpora),
     localrule: True
+    conda:
+        "../envs/train.yml"
     resources:
         downloads=1,  # profiles/default says how many at one time
     params:
@@ -42,6 +46,8 @@ rule tokenize:
         "<results>/logs/tokenize/{shard}.log",
     wildcard_constraints:
         shard=SHARDS.pattern,
+    conda:
+        "../envs/train.yml"
     resources:
         mem="4GB",
         runtime="2h",
@@ -62,6 +68,8 @@ rule manifest:
     wildcard_constraints:
         tokens=lms.any_of(SHARDS.corpora),
     localrule: True
+    conda:
+        "../envs/train.yml"
     params:
         train=SHARDS.n_train,
         validation=SHARDS.n_validation,

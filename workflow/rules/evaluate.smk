@@ -11,6 +11,8 @@ rule evaluate:
         "<results>/logs/evaluate/{evaluation}.log",
     wildcard_constraints:
         evaluation=EVALUATIONS.pattern,
+    conda:
+        "../envs/train.yml"
     threads: 4 if STUDY.gpus else 1
     resources:
         gpu=EVALUATIONS.gpus,

@@ -12,13 +12,56 @@ from pathlib import Path
 from snakemake.common import overwrite_function_params
 from snakemake.io import is_flagged
 from snakemake.jobs import Job
+from snakemake.path_modifier import PathModifier
 from snakemake.persistence import FileBackupMixin
 from snakemake.resources import Resource
 from snakemake.utils import available_cpu_count
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
-from lmscaling.runtime import slurm
+from lmscaling import registry
+from lmscaling.runtime import frozen, slurm
+
+# Inside a Slurm job Snakemake runs once more, to make one file. It must not ask Slurm for anything.
+IN_JOB = workflow.remote_exec
+RULES = Path(str(workflow.current_basedir)).parent
+if not IN_JOB:
+    slurm.patch_status_query()
+
+# Another workflow may use this one as a module: its target, its cores, and the shell of its own
+# rules stay as they are.
+IS_MODULE = not workflow.modifier.is_main_snakefile()
+IS_DEFAULT = workflow.default_target is None
+rule_name = workflow.modifier.modify_rulename
+
+# The rules look into the folder of results while they plan, and pass it to commands. So the
+# module's `prefix:` is put before it here, once, and not before each path by Snakemake.
+FOLDER = workflow.modifier.path_modifier.replace_prefix("results/").removesuffix("/")
+workflow.modifier.path_modifier = PathModifier(None, None, workflow)
+
+
+# Of these rules alone, where `shell.prefix` would hold for all rules of all workflows.
+class shell(shell):
+    pass
+
+
+def braced(path):
+    return shlex.quote(str(path)).replace("{", "{{").replace("}", "}}")
+
+
+# Jobs find the Python that runs this workflow, whether or not its environment is activated. An
+# environment of conda and a container have their own Python with what this package needs, and read
+# the package itself through a link: where the folder of the package is also that of all others,
+# PYTHONPATH cannot name it. Jobs of a cluster have a copy, which PYTHONPATH names already.
+if not workflow.deployment_settings.deployment_method:
+    shell.prefix(f"PATH={braced(Path(sys.executable).parent)}:$PATH; ")
+elif not frozen.here():
+    LINKED = Path(".snakemake", "lmscaling", "lmscaling").absolute()
+    if LINKED.resolve() != registry.PACKAGE.resolve():
+        LINKED.parent.mkdir(parents=True, exist_ok=True)
+        LINKED.unlink(missing_ok=True)
+        LINKED.symlink_to(registry.PACKAGE)
+    shell.prefix(f"export PYTHONPATH={braced(LINKED.parent)}; ")
 
 # The graph of a large study is thousands of objects that all stay. Collecting garbage among them
 # took an eighth of the planning time.
@@ -33,42 +76,13 @@ for subject in (Resource, *vars(lms).values()):
             parameters.pop("self", None)
             overwrite_function_params(method, parameters)
 
-FOLDER = Path(str(workflow.current_basedir)).parent  # workflow/
-
-# Inside a Slurm job Snakemake runs once more, to make one file. It must not ask Slurm for anything.
-IN_JOB = workflow.remote_exec
-if not IN_JOB:
-    slurm.patch_status_query()
-
-# The Snakemake that Slurm starts starts another one, which runs the command of the rule. Starting the
-# command itself saves 2 CPU seconds and 170 MB in every job. Groups of jobs, and environments that
-# Snakemake activates, need the second one.
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
-def started_directly(executor, job, by_snakemake=None):
-    if job.is_group() or not job.is_shell or workflow.deployment_settings.deployment_method:
-        return by_snakemake(executor, job)
-    folders = {os.path.dirname(path) for path in (*job.log, *job.output)}
-    script = f"set -euo pipefail; {PREFIX} mkdir -p {shlex.join(folders)}; {job.shellcmd}"
-    threads = [f"{name}={job.threads}" for name in THREADS]
-    return shlex.join(["env", *threads, "bash", "-c", script])
-
-
-if IN_JOB and "snakemake_executor_plugin_slurm_jobstep" in sys.modules:
-    from snakemake_executor_plugin_slurm_jobstep import Executor as JobStep
-
-    JobStep.format_job_exec = functools.partialmethod(
-        started_directly, by_snakemake=JobStep.format_job_exec
-    )
-
 # The command that makes this study again names the study files that were given.
 CONFIGFILES = workflow.overwrite_configfiles
 
 # `snakemake figures` without --cores takes all cores. The default profile cannot say so: its
 # `cores:` would also cut the threads of Slurm jobs down to the cores of the login node.
 SETTINGS = workflow.resource_settings
-if SETTINGS.cores is None and SETTINGS.nodes is None:
+if not IS_MODULE and SETTINGS.cores is None and SETTINGS.nodes is None:
     SETTINGS.cores = workflow.global_resources["_cores"] = available_cpu_count()
 CORES = SETTINGS.cores or 4
 
@@ -79,7 +93,7 @@ CORES = SETTINGS.cores or 4
 # made when the job began, or deletes them if there was none. Our jobs write each file under another
 # name and rename it, so there is nothing to restore. Outputs elsewhere are left to Snakemake.
 def is_kept(path):
-    return Path(path).absolute().is_relative_to(Path("results").absolute())
+    return Path(path).absolute().is_relative_to(Path(FOLDER).absolute())
 
 
 def keeping(method):
@@ -95,6 +109,30 @@ Job.cleanup = clean_up_others
 FileBackupMixin.backup_output = keeping(FileBackupMixin.backup_output)
 FileBackupMixin.restore_output = keeping(FileBackupMixin.restore_output)
 
+# The Snakemake that Slurm starts starts another one, which runs the command of the rule. Starting the
+# command itself saves 2 CPU seconds and 170 MB in every job. Groups of jobs, and environments that
+# Snakemake activates, need the second one.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def started_directly(executor, job, by_snakemake=None):
+    if job.is_group() or not job.is_shell or workflow.deployment_settings.deployment_method:
+        return by_snakemake(executor, job)
+    folders = {os.path.dirname(path) for path in (*job.log, *job.output)}
+    prepare = f"set -euo pipefail; mkdir -p {shlex.join(folders)}"
+    threads = [f"{name}={job.threads}" for name in THREADS]
+    return shlex.join(
+        ["env", *threads, "bash", "-c", f"{prepare}; {shell._process_prefix} {job.shellcmd}"]
+    )
+
+
+if IN_JOB and "snakemake_executor_plugin_slurm_jobstep" in sys.modules:
+    from snakemake_executor_plugin_slurm_jobstep import Executor as JobStep
+
+    JobStep.format_job_exec = functools.partialmethod(
+        started_directly, by_snakemake=JobStep.format_job_exec
+    )
+
 
 # A function, for Snakemake chooses the executor after it has read the rules.
 def is_on_slurm():
@@ -104,15 +142,13 @@ def is_on_slurm():
 # Jobs read a copy of the study and the program, made when the first is submitted. Of Snakemake they
 # get the paths of the files that were given on the command line.
 def freeze_study():
-    snakefile = FOLDER / "Snakefile"
-    is_ours = Path(workflow.basedir) in (FOLDER, FOLDER.parent)
-    is_shared = SharedFSUsage.SOURCES in workflow.storage_settings.shared_fs_usage
-    if not is_ours or not is_shared:
-        return  # a module of another workflow, or nodes that get the sources from Snakemake
-    copy = frozen.freeze(Path(RESULTS, "submitted"), snakefile, config).absolute()
-    frozen.use(copy)
-    workflow.config_settings.configfiles = [copy / frozen.STUDY]
-    RealExecutor.get_snakefile = lambda executor: str(copy / "workflow" / "Snakefile")
+    snakefile = Path(str(workflow.main_snakefile)).absolute()
+    is_ours = snakefile in (RULES / "Snakefile", RULES.parent / "Snakefile")
+    if is_ours and SharedFSUsage.SOURCES in workflow.storage_settings.shared_fs_usage:
+        copy = frozen.freeze(Path(RESULTS, "submitted"), RULES, config).absolute()
+        frozen.use(copy)
+        workflow.config_settings.configfiles = [copy / frozen.STUDY]
+        RealExecutor.get_snakefile = lambda executor: str(copy / "workflow" / "Snakefile")
 
 
 # A run whose budget is longer than a job takes several jobs. Each is a restart, on top of the
@@ -122,4 +158,6 @@ onstart:
     if workflow.non_local_exec:
         freeze_study()
         for rule, n in RUNS.further_jobs().items():
-            workflow.get_rule(rule).restart_times = workflow.execution_settings.retries + n
+            workflow.get_rule(rule_name(rule)).restart_times = (
+                workflow.execution_settings.retries + n
+            )

@@ -15,6 +15,8 @@ for kind in SWEEPS.kinds:
             "<results>/logs/speed/{sweep}.log",
         wildcard_constraints:
             sweep=SWEEPS.pattern(kind),
+        conda:
+            "../envs/train.yml"
         # On a CPU it takes all cores, for other jobs would disturb the times.
         threads: 4 if STUDY.gpus else CORES
         resources:
@@ -37,8 +39,12 @@ rule speed:
     input:
         study="<results>/study.json",
         sweeps=collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS.names),
+    log:
+        "<results>/logs/speed.log",
     localrule: True
+    conda:
+        "../envs/analysis.yml"
     params:
         results=subpath(input.study, parent=True),
     shell:
-        "python -m lmscaling figures {params.results:q}"
+        "python -m lmscaling figures {params.results:q} 2> {log:q}"

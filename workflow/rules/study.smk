@@ -17,6 +17,8 @@ rule study:
     log:
         "<results>/logs/study.log",
     localrule: True
+    conda:
+        "../envs/train.yml"
     params:
         json=RECORD,
     shell:
@@ -32,6 +34,8 @@ rule plan:
     log:
         "<results>/logs/plan.log",
     localrule: True
+    conda:
+        "../envs/train.yml"
     params:
         json=lms.fixed(json.dumps(config)),
         results=subpath(output[0], ancestor=2),

@@ -11,6 +11,8 @@ rule calibrate:
         "<results>/logs/calibrate/{calibration}.log",
     wildcard_constraints:
         calibration=CALIBRATIONS.pattern,
+    conda:
+        "../envs/train.yml"
     threads: CORES  # other jobs on the machine would disturb the times
     resources:
         gpu=CALIBRATIONS.gpus,
@@ -33,6 +35,8 @@ rule train:
         "<results>/logs/train/{run}.log",
     wildcard_constraints:
         run=RUNS.trunk_pattern,
+    conda:
+        "../envs/train.yml"
     threads: RUNS.threads
     resources:
         nodes=1,

@@ -39,6 +39,13 @@ class Grid:
     branches: dict[str, Cell]
     """Decayed branches of the trunks."""
     skipped: list[tuple[Cell, str]]
+    folder: str = "results"
+    """Folder of all studies."""
+
+    @property
+    def results(self) -> str:
+        """Folder of this study."""
+        return f"{self.folder}/{self.study.study}"
 
     @property
     def corpora(self) -> dict[str, Corpus]:

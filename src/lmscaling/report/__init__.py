@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 from duckdb import DuckDBPyConnection
 
-from lmscaling import figures, registry
+from lmscaling import __version__, figures, registry
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.files import write_text
@@ -78,7 +78,7 @@ def write(study: Path) -> Path:
             title=f"{record.grid.study.study}: scaling study" if record else "Published numbers",
             paragraphs=question.paragraphs(db, record.grid.study if record else None),
             sections=_sections(shown, [_table(db, t) for t in tables if t.rows]),
-            versions=f"lmscaling {version('lmscaling')}, duckdb {version('duckdb')}, "
+            versions=f"lmscaling {__version__}, duckdb {version('duckdb')}, "
             f"seaborn {version('seaborn')}, Python {platform.python_version()}",
             commands=record.command if record else f"python -m lmscaling figures {study}",
         )

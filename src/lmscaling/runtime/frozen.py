@@ -16,25 +16,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lmscaling
+from lmscaling import registry
 
 STUDY, COMMIT = "study.json", "git_commit"
 """Files of a copy: the study, and the commit of the source tree, or nothing."""
 
 
-def freeze(folder: Path, snakefile: Path, study: dict[str, Any]) -> Path:
+def freeze(folder: Path, rules: Path, study: dict[str, Any]) -> Path:
     """Copy what jobs need, if there is no such copy.
 
     Args:
         folder: ``results/<study>/submitted``.
-        snakefile: ``workflow/Snakefile``; its folder is copied.
+        rules: The folder ``workflow``.
         study: The study, merged from its files.
 
     Returns:
         The copy: ``study.json``, ``git_commit``, ``workflow/`` and ``src/lmscaling/``.
     """
-    sources = dict(_files(Path(lmscaling.__path__[0]), "src/lmscaling"))
-    sources |= dict(_files(snakefile.parent, "workflow"))
+    sources = dict(_files(registry.PACKAGE, "src/lmscaling"))
+    sources |= dict(_files(rules, "workflow"))
     texts = {STUDY: json.dumps(study, indent=2) + "\n", COMMIT: commit() or ""}
     digest = hashlib.sha256("".join(texts.values()).encode())
     for name, path in sources.items():
@@ -69,18 +69,18 @@ def use(copy: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
-def is_copy(root: Path) -> bool:
-    """Whether ``freeze`` has made a folder."""
-    return (root / STUDY).is_file() and (root / COMMIT).is_file()
+def here() -> Path | None:
+    """The copy that this process reads the package from; None if it reads the installed one."""
+    root = registry.PACKAGE.parents[1]
+    return root if (root / STUDY).is_file() and (root / COMMIT).is_file() else None
 
 
 def commit() -> str | None:
     """Commit of the source tree, with ``+`` if files differ from it; None outside a repository."""
-    package = Path(lmscaling.__path__[0])
-    if is_copy(package.parents[1]):
-        return (package.parents[1] / COMMIT).read_text() or None
+    if copy := here():
+        return (copy / COMMIT).read_text() or None
     describe = ["describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
-    command = ["git", "-C", str(package), *describe]
+    command = ["git", "-C", str(registry.PACKAGE), *describe]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
