@@ -2,10 +2,14 @@
 # directive and no option offers it.
 
 import gc
+import os
+import sys
+from pathlib import Path
 
+from snakemake.cli import get_profile_dir
 from snakemake.utils import available_cpu_count
 
-from lmscaling.runtime import slurm
+from lmscaling.runtime import slurm, slurm_submission
 
 # The graph of a large study is thousands of objects that all stay. Collecting garbage among them
 # took an eighth of the planning time.
@@ -32,6 +36,26 @@ def is_on_slurm():
     return workflow.executor_plugin is not None and workflow.executor_plugin.name == "slurm"
 
 
+# What the profile gives to every job as `slurm_extra`. A rule with its own would lose it.
+def site_options():
+    given = SETTINGS._parsed_default_resources.get("slurm_extra")
+    known = {"input": [], "attempt": 1, "threads": 1, "rulename": "train"}
+    asked = given and given.evaluate(None, async_run=workflow.async_run, **known)
+    return str(asked.value or "") if asked else ""
+
+
+SITE_OPTIONS = site_options()
+
+
+# The file of `--profile`, whose lines a message names. Snakemake keeps only what it says.
+def profile():
+    words = [word for given in sys.argv for word in given.split("=", 1)]
+    after = dict(zip(words, words[1:]))
+    name = after.get("--profile", os.environ.get("SNAKEMAKE_PROFILE", ""))
+    found = get_profile_dir(name) if name else None
+    return Path(os.path.relpath(os.path.realpath(found[1]))) if found else None
+
+
 # A run whose budget is longer than a job takes several jobs. Each is a restart, on top of the
 # profile's retries. The directive `retries:` would not do: the Snakemake inside a job would read
 # it too, and make all attempts within the time of one job.
@@ -39,3 +63,6 @@ onstart:
     if workflow.non_local_exec:
         for rule, n in RUNS.further_jobs().items():
             workflow.get_rule(rule).restart_times = workflow.execution_settings.retries + n
+    if is_on_slurm():
+        executor = workflow.scheduler._executor
+        slurm_submission.Submission(executor, RUNS.queue, profile(), sys.argv)
