@@ -38,3 +38,19 @@ def test_short_jobs_keep_half_of_their_limit_for_updates(cell):
     seconds = replace(cell, budget="400 seconds")
     assert jobs.job_count(seconds, 1000 / 3600) == 1
     assert jobs.job_count(replace(cell, budget="401 seconds"), 1000 / 3600) == 2
+
+
+def test_a_job_asks_for_the_time_that_is_left(cell):
+    """A quarter more than one hour that is left of 24, and an hour; and one job is enough."""
+    day = replace(cell, budget="24 hours")
+    assert jobs.job_minutes(day, 24.0) == 24 * 60
+    assert jobs.job_minutes(day, 24.0, 23 * 3600) == 75 + 60
+    assert jobs.stop_seconds(day, 24.0, 23 * 3600) == pytest.approx(135 * 60 - 600)
+    assert [jobs.job_count(day, 24.0, reached) for reached in (0, 23 * 3600, 86400)] == [2, 1, 1]
+    assert jobs.job_minutes(day, 24.0, 90_000) == 60
+
+
+def test_a_branch_has_spent_the_time_of_its_trunk(cell):
+    half = replace(cell, budget="10 hours", branch=0.5)  # from 4 to 5 hours
+    assert jobs.productive_seconds(half, 4.5 * 3600) == pytest.approx(1800)
+    assert jobs.productive_seconds(half, 0.0) == pytest.approx(3600)
