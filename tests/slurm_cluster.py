@@ -167,7 +167,7 @@ class Study:
         words = [
             *("snakemake", "--profile", "slurm", "--configfile", "tiny.yaml"),
             *("--latency-wait", "5", "--slurm-init-seconds-before-status-checks", "2"),
-            *("--default-resources", "nodes=1", f"slurm_partition={partition}"),
+            *("--default-resources", f"slurm_partition={partition}"),
             *(arguments or ["--", *targets]),
         ]
         path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from lmscaling.plan import jobs
+from lmscaling.plan.jobs import productive_seconds as left
 
 
 def test_a_budget_that_is_no_time_has_48_hours(cell):
-    assert jobs.job_minutes(cell, 100.0) == 48 * 60
-    assert jobs.job_minutes(cell, 10.0) == 600
-    assert jobs.job_count(cell, 100.0) == 1
-    assert jobs.job_count(cell, 24.0) == 3  # 60 hours with the margin, of 23 h 40 min each
+    assert jobs.job_minutes(left(cell), 100.0) == 48 * 60
+    assert jobs.job_minutes(left(cell), 10.0) == 600
+    assert jobs.job_count(left(cell), 100.0) == 1
+    assert jobs.job_count(left(cell), 24.0) == 3  # 60 hours with the margin, of 23 h 40 min each
     assert jobs.productive_seconds(cell) is None
 
 
@@ -19,7 +20,7 @@ def test_a_budget_that_is_no_time_has_48_hours(cell):
     ("budget", "minutes"), [("1 hours", 135), ("30 minutes", 98), ("10 seconds", 61)]
 )
 def test_a_job_has_a_quarter_more_than_its_budget_and_an_hour(cell, budget, minutes):
-    assert jobs.job_minutes(replace(cell, budget=budget), 48.0) == minutes
+    assert jobs.job_minutes(left(replace(cell, budget=budget)), 48.0) == minutes
 
 
 def test_a_branch_has_a_fifth_of_its_share(cell):
@@ -30,11 +31,31 @@ def test_a_branch_has_a_fifth_of_its_share(cell):
 @pytest.mark.parametrize(("hours", "spare"), [(48, 600), (2, 600), (1, 360), (0.1, 36)])
 def test_an_attempt_stops_ten_minutes_or_a_tenth_before_its_limit(cell, hours, spare):
     assert jobs.spare_seconds(hours) == pytest.approx(spare)
-    assert jobs.stop_seconds(cell, hours) == pytest.approx(3600 * hours - spare)
+    assert jobs.stop_seconds(left(cell), hours) == pytest.approx(3600 * hours - spare)
 
 
 def test_short_jobs_keep_half_of_their_limit_for_updates(cell):
     """A tenth is spare and two fifths are for the start: 500 of 1000 seconds remain."""
     seconds = replace(cell, budget="400 seconds")
-    assert jobs.job_count(seconds, 1000 / 3600) == 1
-    assert jobs.job_count(replace(cell, budget="401 seconds"), 1000 / 3600) == 2
+    assert jobs.job_count(left(seconds), 1000 / 3600) == 1
+    assert jobs.job_count(left(replace(cell, budget="401 seconds")), 1000 / 3600) == 2
+
+
+def test_a_job_asks_for_the_time_that_is_left(cell):
+    """A quarter more than one hour that is left of 24, and an hour; and one job is enough."""
+    day = replace(cell, budget="24 hours")
+    assert jobs.job_minutes(left(day), 24.0) == 24 * 60
+    assert jobs.job_minutes(left(day, 23 * 3600), 24.0) == 75 + 60
+    assert jobs.stop_seconds(left(day, 23 * 3600), 24.0) == pytest.approx(135 * 60 - 600)
+    assert [jobs.job_count(left(day, reached), 24.0) for reached in (0, 23 * 3600, 86400)] == [
+        2,
+        1,
+        1,
+    ]
+    assert jobs.job_minutes(left(day, 90_000), 24.0) == 60
+
+
+def test_a_branch_has_spent_the_time_of_its_trunk(cell):
+    half = replace(cell, budget="10 hours", branch=0.5)  # from 4 to 5 hours
+    assert jobs.productive_seconds(half, 4.5 * 3600) == pytest.approx(1800)
+    assert jobs.productive_seconds(half, 0.0) == pytest.approx(3600)

@@ -11,6 +11,7 @@ from lmscaling import registry, workflow
 from lmscaling.config import grid
 from lmscaling.config.sweeps import KINDS
 from lmscaling.records import ledger
+from lmscaling.runtime import slurm_queue
 
 
 @pytest.fixture(autouse=True)
@@ -106,42 +107,67 @@ def test_options_of_train_are_those_that_the_job_has(study):
     assert runs(study, in_job=True).options(run, of(calibration=[])) == "--stop-after 1620"
 
 
-def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run(study, monkeypatch):
-    calls = []
-
-    def dependencies(rules):
-        calls.append(rules)
-        return {run: " --dependency=afterany:7"}
-
-    monkeypatch.setattr(workflow.slurm, "dependencies", dependencies)
-    jobs = runs(study, on_slurm=True)
-    run, other = jobs.trunks
-    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --dependency=afterany:7"
-    assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
-    assert calls == [["train", "branch"]]
-    assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
-    assert len(calls) == 1
+@pytest.fixture
+def asked(monkeypatch):
+    """What Slurm answers, by the command: empty here."""
+    answers = {}
+    monkeypatch.setattr(slurm_queue, "asked", lambda words: (answers.get(words.split()[0], ""), ""))
+    monkeypatch.setattr(workflow.slurm, "asked", slurm_queue.asked)
+    return answers
 
 
-def test_the_next_job_of_a_run_avoids_the_nodes_on_which_it_failed(study, folder, monkeypatch):
-    nodes = ["node7\nnode8\n"]
-    monkeypatch.setattr(
-        workflow.slurm, "_listing", lambda command, _: nodes[0] * ("sinfo" in command)
-    )
-    jobs = runs(study, on_slurm=True)
-    run, other = jobs.trunks
-    entry = ledger.Entry(
-        kind="failed", attempt=1, update=5, train_seconds=1.0, attempt_seconds=1.0,
-        fault="device", reason="ECC", host="node7",
-    )  # fmt: skip
+def begun(folder, run, **entry):
+    """A ledger with one entry."""
+    values = {"kind": "checkpoint", "attempt": 1, "update": 5, "train_seconds": 1.0}
+    made = ledger.Entry(**values | {"attempt_seconds": 1.0} | entry)
     path = folder / "results" / "tiny" / "scratch" / run / ledger.NAME
     path.parent.mkdir(parents=True)
-    path.write_bytes(ledger.line(entry))
+    path.write_bytes(ledger.line(made))
+
+
+def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run(study, folder, asked):
+    (folder / "results" / "tiny").mkdir(parents=True)
+    run, other = runs(study).trunks
+    asked["squeue"] = f"7|anna|{folder}|rule_train_wildcards_{run}\n"
+    jobs = runs(study, on_slurm=True)
+    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --dependency=afterany:7"
+    assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
+    assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
+
+
+def test_the_next_job_of_a_run_avoids_the_nodes_on_which_it_failed(study, folder, asked):
+    asked["sinfo"] = "node7\nnode8\n"
+    jobs = runs(study, on_slurm=True)
+    run, other = jobs.trunks
+    begun(folder, run, kind="failed", fault="device", reason="ECC", host="node7")
     assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --exclude=node7"
     assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
     assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
-    nodes[0] = "node7\n"  # a cluster without other nodes
+    asked["sinfo"] = "node7\n"  # a cluster without other nodes
     assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180"
+
+
+def test_options_that_the_profile_gives_to_every_job_reach_training(study, folder, asked):
+    asked["sinfo"] = "node7\nnode8\n"
+    site = "--mail-type=END --exclude=node9"
+    jobs = workflow.Runs(grid.expand(study), False, lambda: True, site)
+    run, other = jobs.trunks
+    begun(folder, run, kind="failed", fault="device", reason="ECC", host="node7")
+    assert jobs.sbatch_options(of(run=other)) == f"{site} --signal=TERM@180"
+    assert jobs.sbatch_options(of(run=run)) == f"{site},node7 --signal=TERM@180"
+
+
+def test_the_next_job_of_a_run_asks_for_what_is_left_of_its_budget(study, folder):
+    values = study | {"budget": "24 hours", "job_hours": 24}
+    run, other = runs(values).trunks
+    assert runs(values).further_jobs() == {"train": 1, "branch": 0}
+    begun(folder, run, train_seconds=23 * 3600.0)
+    jobs = runs(values, in_job=True)
+    assert jobs.minutes(of(run=run)) == 75 + 60
+    assert jobs.minutes(of(run=other)) == 24 * 60
+    assert jobs.options(of(run=run), of(calibration=[])) == "--stop-after 7500"
+    leave(folder, f"results/tiny/runs/{other}/run.json")
+    assert runs(values).further_jobs() == {"train": 0, "branch": 0}
 
 
 def test_a_budget_longer_than_a_job_asks_for_further_jobs_by_rule(study):

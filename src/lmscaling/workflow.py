@@ -27,6 +27,7 @@ from lmscaling.plan import jobs, text_needs
 from lmscaling.records import ledger
 from lmscaling.records.exports import EXPORTS, PUBLISHED
 from lmscaling.runtime import slurm
+from lmscaling.runtime.slurm_queue import Queue
 
 MOST_CHANGES = 5
 """Changes of a study that are printed."""
@@ -101,13 +102,16 @@ class Runs:
     records of the others appear beside it.
     """
 
-    def __init__(self, grid: Grid, in_job: bool, on_slurm: Callable[[], bool]) -> None:
+    def __init__(
+        self, grid: Grid, in_job: bool, on_slurm: Callable[[], bool], site_options: str = ""
+    ) -> None:
         """Plan the runs of a study.
 
         Args:
             grid: The study.
             in_job: Whether this Snakemake runs inside a job of another one.
             on_slurm: Says whether this Snakemake submits jobs to Slurm; asked when it does.
+            site_options: Options of ``sbatch`` that the profile gives to every job.
         """
         self.results = grid.results
         self.job_hours = grid.study.job_hours
@@ -117,6 +121,9 @@ class Runs:
         self.calibrated = grid.calibrated
         self.in_job = in_job
         self.on_slurm = on_slurm
+        self.site_options = site_options
+        self.queue = Queue(Path(self.results), ["train", "branch"])
+        self._ledgers: dict[str, tuple[float, list[ledger.Entry]]] = {}
 
     @cached_property
     def finished(self) -> set[str]:
@@ -196,7 +203,8 @@ class Runs:
         return 1000 * (32 * self.gpus(wildcards) or 4)
 
     def minutes(self, wildcards: Wildcards) -> int:
-        return jobs.job_minutes(self.cells[wildcards.run], self.job_hours)
+        """Time limit of the next job, for what is left of the budget."""
+        return jobs.job_minutes(self._left(wildcards.run), self.job_hours)
 
     def calibration(self, wildcards: Wildcards) -> list[str]:
         """The calibration of a run, if the study measures it."""
@@ -212,37 +220,62 @@ class Runs:
         path = shlex.quote(str(input.calibration))
         options = f"--calibration {path}" if input.calibration else ""
         if self.in_job:
-            seconds = jobs.stop_seconds(self.cells[wildcards.run], self.job_hours)
+            seconds = jobs.stop_seconds(self._left(wildcards.run), self.job_hours)
             options += f" --stop-after {seconds:g}"
         return options.strip()
 
     def sbatch_options(self, wildcards: Wildcards) -> str:
-        """Options of ``sbatch``: warn the job before its limit, queue it after an earlier one, and
-        avoid the nodes on which it failed. Snakemake asks again before each try.
+        """Options of ``sbatch``: those of the site; warn the job before its limit, queue it after
+        an earlier one, and avoid the nodes on which it failed. Asked again before each try.
 
         The signal is SIGTERM: USR1 would kill the Snakemake inside the job and the training.
         """
-        seconds = round(jobs.spare_seconds(self.job_hours))
-        path = Path(self.results, "scratch", wildcards.run, ledger.NAME)
-        sick = ledger.sick_nodes(ledger.entries(path)) if path.is_file() else []
-        exclude = slurm.excluding(sick) if sick and self.on_slurm() else ""
-        return f"--signal=TERM@{seconds}{self._dependencies.get(wildcards.run, '')}{exclude}"
-
-    @cached_property
-    def _dependencies(self) -> dict[str, str]:
-        return slurm.dependencies(["train", "branch"]) if self.on_slurm() else {}
+        signal = f"--signal=TERM@{round(jobs.spare_seconds(self.job_hours))}"
+        if not self.on_slurm():
+            return slurm.joined(self.site_options, signal)
+        runs = [cell.run for cell in self.group(wildcards.run)]
+        sick = {node for run in runs for node in ledger.sick_nodes(self._entries(run))}
+        exclude = slurm.excluding(sick) if sick else ""
+        dependency = self.queue.dependency(runs)
+        return slurm.joined(self.site_options, signal, dependency, exclude)
 
     def further_jobs(self) -> dict[str, int]:
-        """How many jobs the longest run of a rule needs after its first, by rule.
+        """How many jobs the longest open run of a rule needs after its next one, by rule.
 
         They are restarts beyond the retries of the profile, which are for failures.
         """
-        rules: dict[str, dict[str, Cell]] = {"train": self.trunks, "branch": self.branches}
-        return {
-            rule: max(jobs.job_count(cell, self.job_hours) for cell in cells.values()) - 1
-            for rule, cells in rules.items()
-            if cells
+        trunks = [run for run in self.trunks if run in self.pending]
+        counts = {
+            rule: [jobs.job_count(self._left(run), self.job_hours) for run in runs]
+            for rule, runs in (("train", trunks), ("branch", self.representatives))
         }
+        return {rule: max(n) - 1 for rule, n in counts.items() if n}
+
+    def _left(self, run: str) -> float | None:
+        """Productive seconds that the cells of a job still need; None without a budget in time."""
+        seconds = 0.0
+        for cell in self.group(run):
+            own = jobs.productive_seconds(cell, self._reached(cell.run))
+            if own is None:
+                return None
+            seconds += own if cell.run in self.pending else 0.0
+        return seconds
+
+    def _reached(self, run: str) -> float:
+        """Productive seconds of a run at its last checkpoint, where its next job begins."""
+        entries = self._entries(run)
+        return max((e.train_seconds for e in entries if e.kind == "checkpoint"), default=0.0)
+
+    def _entries(self, run: str) -> list[ledger.Entry]:
+        """The ledger of a run, read again when it has changed; empty if the run has not begun."""
+        path = Path(self.results, "scratch", run, ledger.NAME)
+        try:
+            changed = path.stat().st_mtime
+        except OSError:
+            return []
+        if self._ledgers.get(run, (0.0, []))[0] != changed:
+            self._ledgers[run] = changed, ledger.entries(path)
+        return self._ledgers[run][1]
 
 
 class Calibrations:

@@ -9,6 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from snakemake.cli import get_profile_dir
 from snakemake.common import overwrite_function_params
 from snakemake.io import is_flagged
 from snakemake.jobs import Job
@@ -20,7 +21,7 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from lmscaling import registry
-from lmscaling.runtime import frozen, slurm
+from lmscaling.runtime import frozen, slurm, slurm_submission
 
 # Inside a Slurm job Snakemake runs once more, to make one file. It must not ask Slurm for anything.
 IN_JOB = workflow.remote_exec
@@ -151,6 +152,26 @@ def freeze_study():
         RealExecutor.get_snakefile = lambda executor: str(copy / "workflow" / "Snakefile")
 
 
+# What the profile gives to every job as `slurm_extra`. A rule with its own would lose it.
+def site_options():
+    given = SETTINGS._parsed_default_resources.get("slurm_extra")
+    known = {"input": [], "attempt": 1, "threads": 1, "rulename": "train"}
+    asked = given and given.evaluate(None, async_run=workflow.async_run, **known)
+    return str(asked.value or "") if asked else ""
+
+
+SITE_OPTIONS = site_options()
+
+
+# The file of `--profile`, whose lines a message names. Snakemake keeps only what it says.
+def profile():
+    words = [word for given in sys.argv for word in given.split("=", 1)]
+    after = dict(zip(words, words[1:]))
+    name = after.get("--profile", os.environ.get("SNAKEMAKE_PROFILE", ""))
+    found = get_profile_dir(name) if name else None
+    return Path(os.path.relpath(os.path.realpath(found[1]))) if found else None
+
+
 # A run whose budget is longer than a job takes several jobs. Each is a restart, on top of the
 # profile's retries. The directive `retries:` would not do: the Snakemake inside a job would read
 # it too, and make all attempts within the time of one job.
@@ -161,3 +182,6 @@ onstart:
             workflow.get_rule(rule_name(rule)).restart_times = (
                 workflow.execution_settings.retries + n
             )
+    if is_on_slurm():
+        executor = workflow.scheduler._executor
+        slurm_submission.Submission(executor, RUNS.queue, profile(), sys.argv)

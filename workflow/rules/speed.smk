@@ -20,6 +20,7 @@ for kind in SWEEPS.kinds:
         # On a CPU it takes all cores, for other jobs would disturb the times.
         threads: 4 if STUDY.gpus else CORES
         resources:
+            nodes=1,
             gpu=SWEEPS.gpus,
             mem="64GB" if STUDY.gpus else "4GB",
             runtime="12h",

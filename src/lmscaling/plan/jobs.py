@@ -23,10 +23,14 @@ START_SECONDS, START_SHARE = 600.0, 0.4
 """Longest time until the first update of an attempt, or its share of a shorter limit."""
 
 
-def job_minutes(cell: Cell, job_hours: float) -> int:
-    """Time limit of one training job, minutes."""
-    seconds = productive_seconds(cell)
-    needed = UNTIMED if seconds is None else MARGIN * seconds / 60 + MINUTES
+def job_minutes(left: float | None, job_hours: float) -> int:
+    """Time limit of one training job, minutes.
+
+    Args:
+        left: Productive seconds that it still needs, see ``productive_seconds``.
+        job_hours: Longest job of the study.
+    """
+    needed = UNTIMED if left is None else MARGIN * left / 60 + MINUTES
     return math.ceil(min(needed, 60 * job_hours))
 
 
@@ -35,21 +39,29 @@ def spare_seconds(job_hours: float) -> float:
     return min(SPARE_SECONDS, SPARE_SHARE * 3600 * job_hours)
 
 
-def stop_seconds(cell: Cell, job_hours: float) -> float:
-    """Seconds after its start at which a training job stops itself."""
-    limit = min(3600 * job_hours, 60 * job_minutes(cell, job_hours))
+def stop_seconds(left: float | None, job_hours: float) -> float:
+    """Seconds after its start at which a training job stops itself; arguments as above."""
+    limit = min(3600 * job_hours, 60 * job_minutes(left, job_hours))
     return limit - spare_seconds(job_hours)
 
 
-def job_count(cell: Cell, job_hours: float) -> int:
-    """Number of jobs that a run needs one after another if none fails."""
+def job_count(left: float | None, job_hours: float) -> int:
+    """Number of jobs needed one after another if none fails; arguments as above."""
     limit = 3600 * job_hours
     usable = limit - spare_seconds(job_hours) - min(START_SECONDS, START_SHARE * limit)
-    return math.ceil(MARGIN * (productive_seconds(cell) or 60 * UNTIMED) / usable)
+    return max(1, math.ceil(MARGIN * (60 * UNTIMED if left is None else left) / usable))
 
 
-def productive_seconds(cell: Cell) -> float | None:
-    """Productive time of a cell in seconds; None if its budget is not a time."""
+def productive_seconds(cell: Cell, reached: float = 0.0) -> float | None:
+    """Productive seconds that a run still needs; None if its budget is not a time.
+
+    Args:
+        cell: The run. A branch begins with the productive time of its trunk.
+        reached: Productive seconds at its last checkpoint; 0 without one.
+    """
     seconds = parse_budget(cell.budget).seconds
-    share = (1 - BRANCH_AT) * cell.branch if cell.branch else 1.0
-    return None if seconds is None else share * seconds
+    if seconds is None:
+        return None
+    end = seconds * (cell.branch or 1.0)
+    own = (1 - BRANCH_AT) * end if cell.branch else end
+    return min(own, max(0.0, end - reached))
