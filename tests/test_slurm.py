@@ -113,7 +113,7 @@ def test_a_killed_submitter_is_started_again_and_no_cell_is_trained_twice(cluste
         ],
         "job that waits for the first",
     )
-    assert study.lock(run)["job"] == job
+    assert (study.lock(run)["job"], study.lock(run)["cluster"]) == (job, "box")
     assert waiting == [f"afterany:{job}(unfulfilled)"]
     study.go_on(run)
     study.finish(second)
