@@ -20,7 +20,6 @@ from typing import Any
 
 from lmscaling import registry
 from lmscaling.config import sweeps
-from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.config.types import Split
 from lmscaling.plan import jobs, text_needs
@@ -71,7 +70,6 @@ class Runs:
         self.on_slurm = on_slurm
         self.site_options = site_options
         self.queue = Queue(Path(self.results), ["train", "branch"])
-        self._ledgers: dict[str, tuple[float, list[ledger.Entry]]] = {}
 
     @cached_property
     def pending(self) -> set[str]:
@@ -98,8 +96,7 @@ class Runs:
 
     def minutes(self, wildcards: Wildcards) -> int:
         """Time limit of the next job, for what is left of the budget."""
-        run = wildcards.run
-        return jobs.job_minutes(self.cells[run], self.job_hours, self._reached(run))
+        return jobs.job_minutes(self._left(wildcards.run), self.job_hours)
 
     def calibration(self, wildcards: Wildcards) -> list[str]:
         """The calibration of a run, if the study measures it."""
@@ -114,8 +111,7 @@ class Runs:
         """Options of ``train`` that not every job has."""
         options = f"--calibration {input.calibration}" if input.calibration else ""
         if self.in_job:
-            run = wildcards.run
-            seconds = jobs.stop_seconds(self.cells[run], self.job_hours, self._reached(run))
+            seconds = jobs.stop_seconds(self._left(wildcards.run), self.job_hours)
             options += f" --stop-after {seconds:g}"
         return options.strip()
 
@@ -128,7 +124,7 @@ class Runs:
         signal = f"--signal=TERM@{round(jobs.spare_seconds(self.job_hours))}"
         if not self.on_slurm():
             return slurm.joined(self.site_options, signal)
-        sick = ledger.sick_nodes(self._entries(wildcards.run))
+        sick = ledger.sick_nodes(self._ledger(wildcards.run))
         exclude = slurm.excluding(sick) if sick else ""
         dependency = self.queue.dependency(wildcards.run)
         return slurm.joined(self.site_options, signal, dependency, exclude)
@@ -138,32 +134,23 @@ class Runs:
 
         They are restarts beyond the retries of the profile, which are for failures.
         """
-        rules: dict[str, dict[str, Cell]] = {"train": self.trunks, "branch": self.branches}
+        rules = {"train": self.trunks, "branch": self.branches}
         counts = {
             rule: [
-                jobs.job_count(cell, self.job_hours, self._reached(run))
-                for run, cell in cells.items()
+                jobs.job_count(self._left(run), self.job_hours)
+                for run in runs
                 if run in self.pending
             ]
-            for rule, cells in rules.items()
+            for rule, runs in rules.items()
         }
         return {rule: max(n) - 1 for rule, n in counts.items() if n}
 
-    def _reached(self, run: str) -> float:
-        """Productive seconds of a run at its last checkpoint, where its next job begins."""
-        entries = self._entries(run)
-        return max((e.train_seconds for e in entries if e.kind == "checkpoint"), default=0.0)
+    def _ledger(self, run: str) -> list[ledger.Entry]:
+        return ledger.latest(Path(self.results, "scratch", run, ledger.NAME))
 
-    def _entries(self, run: str) -> list[ledger.Entry]:
-        """The ledger of a run, read again when it has changed; empty if the run has not begun."""
-        path = Path(self.results, "scratch", run, ledger.NAME)
-        try:
-            changed = path.stat().st_mtime
-        except OSError:
-            return []
-        if self._ledgers.get(run, (0.0, []))[0] != changed:
-            self._ledgers[run] = changed, ledger.entries(path)
-        return self._ledgers[run][1]
+    def _left(self, run: str) -> float | None:
+        """Productive seconds from the last checkpoint of a run; None if its budget is no time."""
+        return jobs.productive_seconds(self.cells[run], ledger.reached(self._ledger(run)))
 
 
 class Calibrations:
