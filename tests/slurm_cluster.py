@@ -162,12 +162,15 @@ class Study:
         return (self.root / "pid").read_text().strip()
 
     def start(self, *arguments: str, partition: str = "main") -> "subprocess.Popen[str]":
-        """Snakemake as a user types it, with short waits; all records unless told otherwise."""
+        """Snakemake as a user types it, with short waits; all records unless told otherwise.
+
+        With no partition, what the profile says holds.
+        """
         targets = [f"results/tiny/runs/{run}/run.json" for run in self.runs]
         words = [
             *("snakemake", "--profile", "slurm", "--configfile", "tiny.yaml"),
             *("--latency-wait", "5", "--slurm-init-seconds-before-status-checks", "2"),
-            *("--default-resources", f"slurm_partition={partition}"),
+            *(["--default-resources", f"slurm_partition={partition}"] if partition else []),
             *(arguments or ["--", *targets]),
         ]
         path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"

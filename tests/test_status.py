@@ -94,12 +94,14 @@ def test_what_failed_is_named_with_the_reason_and_what_to_do(study, monkeypatch)
         live(study, run, log(header(run), update(2)))
     leave(study, running, lock.Holder(host="node7"))
     (study / "logs" / "train").mkdir(parents=True)
-    (study / "logs" / "train" / f"{ours}.log").write_text("update 7\nerror: no tokens\nbye\n")
+    colours = "\x1b[31merror: no\ttokens\x1b[0m\x07\x1b]0;title\x07"
+    (study / "logs" / "train" / f"{ours}.log").write_text(f"update 7\n{colours}\nbye\n")
     (study / "logs" / "train" / f"{slurms}.log").write_text("update 7\n")
     told = study / ".snakemake" / "slurm_logs" / "rule_train" / slurms / "5.log"
     told.parent.mkdir(parents=True)
     told.write_text("slurmstepd: error: *** JOB 5 CANCELLED DUE TO TIME LIMIT ***\n")
-    lines = table.failures(study).splitlines()
+    lines = table.failures(study).split("\n")
+    assert "".join(lines).isprintable()
     said = {line.split()[0]: line for line in lines}
     assert oom.rpartition("-")[0] in said
     assert "error: no tokens (" in said[ours.rpartition("-")[0]]

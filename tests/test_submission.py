@@ -302,21 +302,21 @@ def test_a_run_waits_for_jobs_of_anybody_that_write_the_same_results(
     ))  # fmt: skip
     monkeypatch.chdir(tmp_path / "here")
     queue = Queue(Path("results/tiny"), ["train", "branch"])
-    assert queue.dependency(["a"]) == "--dependency=afterany:7"
-    assert queue.dependency(["b"]) == "--dependency=afterany:10"
-    assert queue.dependency(["c"]) == ""
+    assert queue.dependency("a") == "--dependency=afterany:7"
+    assert queue.dependency("b") == "--dependency=afterany:10"
+    assert queue.dependency("c") == ""
     assert "a is with Slurm already, as job 7 of anna: a new job waits" in capfd.readouterr().err
 
 
 def test_slurm_is_asked_again_after_seconds_and_not_for_each_job(cluster, tmp_path, monkeypatch):
     queue = Queue(tmp_path, ["train"])
     for run in "abc":
-        assert queue.dependency([run]) == ""
+        assert queue.dependency(run) == ""
     assert cluster.asked("squeue") == 1
     cluster.answer("squeue", listing(("7", "anna", "/", "rule_train_wildcards_a")))
     later = time.monotonic() + slurm_queue.FRESH_SECONDS + 5
     monkeypatch.setattr(slurm_queue.time, "monotonic", lambda: later)
-    assert queue.dependency(["a"]) == "--dependency=afterany:7"
+    assert queue.dependency("a") == "--dependency=afterany:7"
 
 
 @pytest.mark.parametrize(("there", "waits"), [("here", "--dependency=afterany:5"), ("away", "")])
@@ -327,8 +327,8 @@ def test_a_run_waits_for_the_job_that_holds_its_lock_if_it_is_of_this_cluster(
     monkeypatch.setenv("SLURM_CLUSTER_NAME", there)
     queue = Queue(tmp_path, ["train"])
     with lock.hold(tmp_path / "scratch" / "a", "training"):
-        assert queue.dependency(["a"]) == waits
-        assert queue.dependency(["b"]) == ""
+        assert queue.dependency("a") == waits
+        assert queue.dependency("b") == ""
 
 
 @pytest.mark.parametrize(

@@ -392,6 +392,8 @@ def test_an_attempt_stops_so_many_seconds_after_its_process_began(cell, places, 
     with pytest.raises(SystemExit) as stopped:
         train(places[0], tokens, places[1], places[2], way, stop_after=-1.0)
     assert stopped.value.code == TRY_AGAIN
+    rows = (places[1] / "attempt-001.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["message"] == "the time limit of the job is near"
     made = train(places[0], tokens, places[1], places[2], way, stop_after=1e6)
     assert made
     assert (made.status, made.attempts) == ("done", 2)

@@ -123,7 +123,6 @@ class Runs:
         self.on_slurm = on_slurm
         self.site_options = site_options
         self.queue = Queue(Path(self.results), ["train", "branch"])
-        self._ledgers: dict[str, tuple[float, list[ledger.Entry]]] = {}
 
     @cached_property
     def finished(self) -> set[str]:
@@ -234,9 +233,9 @@ class Runs:
         if not self.on_slurm():
             return slurm.joined(self.site_options, signal)
         runs = [cell.run for cell in self.group(wildcards.run)]
-        sick = {node for run in runs for node in ledger.sick_nodes(self._entries(run))}
+        sick = {node for run in runs for node in ledger.sick_nodes(self._ledger(run))}
         exclude = slurm.excluding(sick) if sick else ""
-        dependency = self.queue.dependency(runs)
+        dependency = self.queue.dependency(*runs)
         return slurm.joined(self.site_options, signal, dependency, exclude)
 
     def further_jobs(self) -> dict[str, int]:
@@ -255,27 +254,14 @@ class Runs:
         """Productive seconds that the cells of a job still need; None without a budget in time."""
         seconds = 0.0
         for cell in self.group(run):
-            own = jobs.productive_seconds(cell, self._reached(cell.run))
+            own = jobs.productive_seconds(cell, ledger.reached(self._ledger(cell.run)))
             if own is None:
                 return None
             seconds += own if cell.run in self.pending else 0.0
         return seconds
 
-    def _reached(self, run: str) -> float:
-        """Productive seconds of a run at its last checkpoint, where its next job begins."""
-        entries = self._entries(run)
-        return max((e.train_seconds for e in entries if e.kind == "checkpoint"), default=0.0)
-
-    def _entries(self, run: str) -> list[ledger.Entry]:
-        """The ledger of a run, read again when it has changed; empty if the run has not begun."""
-        path = Path(self.results, "scratch", run, ledger.NAME)
-        try:
-            changed = path.stat().st_mtime
-        except OSError:
-            return []
-        if self._ledgers.get(run, (0.0, []))[0] != changed:
-            self._ledgers[run] = changed, ledger.entries(path)
-        return self._ledgers[run][1]
+    def _ledger(self, run: str) -> list[ledger.Entry]:
+        return ledger.latest(Path(self.results, "scratch", run, ledger.NAME))
 
 
 class Calibrations:

@@ -23,14 +23,14 @@ START_SECONDS, START_SHARE = 600.0, 0.4
 """Longest time until the first update of an attempt, or its share of a shorter limit."""
 
 
-def job_minutes(left: float | None, job_hours: float) -> int:
+def job_minutes(seconds: float | None, job_hours: float) -> int:
     """Time limit of one training job, minutes.
 
     Args:
-        left: Productive seconds that it still needs, see ``productive_seconds``.
+        seconds: Productive time that is left to do; None if it is unknown.
         job_hours: Longest job of the study.
     """
-    needed = UNTIMED if left is None else MARGIN * left / 60 + MINUTES
+    needed = UNTIMED if seconds is None else MARGIN * seconds / 60 + MINUTES
     return math.ceil(min(needed, 60 * job_hours))
 
 
@@ -39,21 +39,21 @@ def spare_seconds(job_hours: float) -> float:
     return min(SPARE_SECONDS, SPARE_SHARE * 3600 * job_hours)
 
 
-def stop_seconds(left: float | None, job_hours: float) -> float:
-    """Seconds after its start at which a training job stops itself; arguments as above."""
-    limit = min(3600 * job_hours, 60 * job_minutes(left, job_hours))
+def stop_seconds(seconds: float | None, job_hours: float) -> float:
+    """Seconds after its start at which a training job stops itself."""
+    limit = min(3600 * job_hours, 60 * job_minutes(seconds, job_hours))
     return limit - spare_seconds(job_hours)
 
 
-def job_count(left: float | None, job_hours: float) -> int:
-    """Number of jobs needed one after another if none fails; arguments as above."""
+def job_count(seconds: float | None, job_hours: float) -> int:
+    """Number of jobs, one after another, that the rest of a run needs if none fails."""
     limit = 3600 * job_hours
     usable = limit - spare_seconds(job_hours) - min(START_SECONDS, START_SHARE * limit)
-    return max(1, math.ceil(MARGIN * (60 * UNTIMED if left is None else left) / usable))
+    return max(1, math.ceil(MARGIN * (60 * UNTIMED if seconds is None else seconds) / usable))
 
 
 def productive_seconds(cell: Cell, reached: float = 0.0) -> float | None:
-    """Productive seconds that a run still needs; None if its budget is not a time.
+    """Productive time that a run still needs, seconds; None if its budget is not a time.
 
     Args:
         cell: The run. A branch begins with the productive time of its trunk.

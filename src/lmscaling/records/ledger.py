@@ -10,6 +10,7 @@ import re
 import sys
 import zlib
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -97,6 +98,24 @@ def entries(path: Path) -> list[Entry]:
             if text and number < len(lines) and text.endswith(b"}"):
                 print(f"{path} line {number} is not used: {error}", file=sys.stderr, flush=True)
     return found
+
+
+def latest(path: Path) -> list[Entry]:
+    """The same, read again only when the file has changed; empty if there is none."""
+    try:
+        return _unchanged(path, path.stat().st_mtime_ns)
+    except OSError:
+        return []
+
+
+@lru_cache(maxsize=1024)
+def _unchanged(path: Path, changed: int) -> list[Entry]:
+    return entries(path)
+
+
+def reached(ledger: list[Entry]) -> float:
+    """Productive seconds at the last checkpoint, where the next attempt begins."""
+    return max((e.train_seconds for e in ledger if e.kind == "checkpoint"), default=0.0)
 
 
 def _parsed(text: bytes) -> Entry:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
 
@@ -23,9 +23,6 @@ FRESH_SECONDS = 5.0
 
 FRESH_SHARE = 10.0
 """A tenth of the time at most is spent on asking a controller that is slow."""
-
-Job = tuple[str, str]
-"""Number of a job, and its user."""
 
 
 def run_of(comment: str, rules: Collection[str]) -> str:
@@ -48,7 +45,7 @@ class Queue:
         self.rules = rules
         self.complaint = ""
         """Why Slurm did not answer when it was asked last; empty if it did."""
-        self._jobs: dict[str, list[Job]] = {}
+        self._jobs: dict[str, list[tuple[str, str]]] = {}
         self._until = 0.0
         self._told: set[tuple[str, ...]] = set()
         self._turn = threading.Lock()
@@ -65,25 +62,21 @@ class Queue:
                 self._until = max(self._until, now + FRESH_SHARE * took)
                 self._jobs = self._ours(listing)
 
-    def dependency(self, runs: Sequence[str]) -> str:
-        """The option of ``sbatch`` that queues a job behind earlier jobs of its runs; or empty.
-
-        Args:
-            runs: The runs that the job trains; the last is the one that it is named after.
-        """
+    def dependency(self, *runs: str) -> str:
+        """The option of ``sbatch`` that queues a job behind earlier ones of its runs; or empty."""
         self.refresh()
-        jobs = [job for run in runs for job in self._jobs.get(run, [])]
+        users: dict[str, str] = {}
         for run in runs:
-            if (trainer := self._trainer(run)) and trainer not in (job for job, _ in jobs):
-                jobs.append((trainer, ""))
-        if not jobs:
-            return ""
-        self._tell(runs[-1], jobs)
-        return f"--dependency=afterany:{':'.join(job for job, _ in jobs)}"
+            jobs = self._jobs.get(run, []) + [(job, "") for job in self._trainer(run)]
+            new = {job: user for job, user in jobs if job not in users}
+            if new:
+                self._tell(run, new)
+            users |= new
+        return f"--dependency=afterany:{':'.join(users)}" if users else ""
 
-    def _ours(self, listing: str) -> dict[str, list[Job]]:
-        """The jobs of each run. A line has number, user, folder and comment of a job."""
-        jobs: dict[str, list[Job]] = {}
+    def _ours(self, listing: str) -> dict[str, list[tuple[str, str]]]:
+        """Jobs of each run with their users. A line has number, user, folder and comment."""
+        jobs: dict[str, list[tuple[str, str]]] = {}
         same: dict[str, bool] = {}
         for line in listing.splitlines():
             job, user, folder, comment = (line.split("|", 3) + 4 * [""])[:4]
@@ -100,10 +93,10 @@ class Queue:
         except OSError:
             return False  # a folder that we may not read, or that is on another machine
 
-    def _trainer(self, run: str) -> str:
-        """The job that holds the lock of a run, if it is a job of this cluster; or empty."""
+    def _trainer(self, run: str) -> list[str]:
+        """The job that holds the lock of a run, if it is a job of this cluster."""
         who = lock.holder(self.results / "scratch" / run)
-        return who.job if who and who.job and who.cluster == self._cluster else ""
+        return [who.job] if who and who.job and who.cluster == self._cluster else []
 
     @cached_property
     def _cluster(self) -> str:
@@ -111,16 +104,15 @@ class Queue:
         words = [line.split("=", 1) for line in listing.splitlines() if "=" in line]
         return next((value.strip() for key, value in words if key.strip() == "ClusterName"), "")
 
-    def _tell(self, run: str, jobs: list[Job]) -> None:
-        """Say once that a job will wait for these."""
-        said = (run, *(job for job, _ in jobs))
-        if said in self._told:
+    def _tell(self, run: str, jobs: dict[str, str]) -> None:
+        """Say once that a job will wait for these; of others, with their user."""
+        if (run, *jobs) in self._told:
             return
-        self._told.add(said)
-        others = [f"{job} of {user}" if user != getpass.getuser() and user else job
-                  for job, user in jobs]  # fmt: skip
+        self._told.add((run, *jobs))
+        mine = ("", getpass.getuser())
+        names = [job if user in mine else f"{job} of {user}" for job, user in jobs.items()]
         say(
-            f"{run} is with Slurm already, as job {', '.join(others)}: "
+            f"{run} is with Slurm already, as job {', '.join(names)}: "
             "a new job waits for it and trains what it leaves unfinished"
         )
 
