@@ -1,5 +1,15 @@
 """Formats numbers and tables for the terminal, for messages and for the report."""
 
+import re
+
+CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Escape sequences of terminals (ECMA-48, section 5.4) and control characters but tab and newline."""
+
+
+def printable(text: str) -> str:
+    """The text without what would move the cursor or change the colours of a terminal."""
+    return CONTROLS.sub("", text)
+
 
 def aligned(lines: list[list[str]], left: set[int]) -> list[str]:
     """The lines of a table with aligned columns; those in ``left`` are aligned to the left."""

@@ -15,7 +15,7 @@ rule collect:
         "<results>/logs/collect.log",
     localrule: True
     shell:
-        "python -m lmscaling build-store {RESULTS} 2> {log}"
+        "python -m lmscaling build-store {RESULTS} > {log} 2>&1"
 
 
 rule figure:
@@ -37,7 +37,7 @@ rule figure:
         figure=lms.any_of(FIGURES.names),
     localrule: True
     shell:
-        "python -m lmscaling figure {wildcards.figure} {RESULTS}/store {RESULTS}/figures 2> {log}"
+        "python -m lmscaling figure {wildcards.figure} {RESULTS}/store {RESULTS}/figures > {log} 2>&1"
 
 
 rule report:
@@ -52,7 +52,7 @@ rule report:
         "<results>/logs/report.log",
     localrule: True
     shell:
-        "python -m lmscaling report {RESULTS} 2> {log}"
+        "python -m lmscaling report {RESULTS} > {log} 2>&1"
 
 
 # Draws what the records and logs that exist allow. It declares no file, so that nothing is trained

@@ -10,7 +10,7 @@ rule vocabulary:
         "<results>/logs/vocabulary.log",
     localrule: True
     shell:
-        "python -m lmscaling vocabulary {output} 2> {log}"
+        "python -m lmscaling vocabulary {output} > {log} 2>&1"
 
 
 # A download that was interrupted keeps its first part in a hidden file beside the output.
@@ -29,7 +29,7 @@ rule fetch:
         json=SHARDS.corpus_json,
     shell:
         "printf '%s\n' {params.json:q}"
-        " | python -m lmscaling fetch {wildcards.file:q} {output.file:q} 2> {log:q}"
+        " | python -m lmscaling fetch {wildcards.file:q} {output.file:q} > {log:q} 2>&1"
 
 
 rule tokenize:
@@ -49,7 +49,7 @@ rule tokenize:
         json=SHARDS.json,
         arguments=SHARDS.arguments,
     shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling tokenize {params.arguments} 2> {log}"
+        "printf '%s\n' {params.json:q} | python -m lmscaling tokenize {params.arguments} > {log} 2>&1"
 
 
 rule manifest:
@@ -66,4 +66,4 @@ rule manifest:
         train=SHARDS.n_train,
         validation=SHARDS.n_validation,
     shell:
-        "python -m lmscaling manifest {output} {params.train} {params.validation} 2> {log}"
+        "python -m lmscaling manifest {output} {params.train} {params.validation} > {log} 2>&1"

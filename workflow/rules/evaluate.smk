@@ -20,4 +20,4 @@ rule evaluate:
         run=subpath(input.record, parent=True),
     shell:
         "python -m lmscaling evaluate {params.run} --manifest {input.manifest}"
-        " --out {output} 2> {log}"
+        " --out {output} > {log} 2>&1"

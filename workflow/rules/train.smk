@@ -19,7 +19,7 @@ rule calibrate:
     params:
         cell=CALIBRATIONS.cell,
     shell:
-        "python -m lmscaling calibrate {params.cell} {output} 2> {log}"
+        "python -m lmscaling calibrate {params.cell} {output} > {log} 2>&1"
 
 
 rule train:
@@ -47,7 +47,7 @@ rule train:
     shell:
         "exec python -m lmscaling train {RESULTS}/cells/{wildcards.run}.json"
         " --manifest {input.manifest} --scratch {RESULTS}/scratch/{wildcards.run}"
-        " --record {output.record} {params.options} 2> {log}"
+        " --record {output.record} {params.options} > {log} 2>&1"
 
 
 # A trunk that has ended is a source file like any other: a branch cannot train it again.
