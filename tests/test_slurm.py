@@ -189,8 +189,8 @@ def test_a_failing_cell_stops_no_other_and_is_named_at_the_end_with_what_to_do(s
     broken, said = storm.runs[4], storm.said()
     assert not (storm.results / "runs" / broken / "run.json").exists()
     # One retry is the profile's; a budget in updates may take any time, so it has two more jobs.
-    assert len(re.findall(r"submitted with SLURM jobid .*softmax-s-ctx16-s4", said)) == 4
-    (told,) = re.findall(r"^softmax-s-ctx16-s4 .*", said, re.MULTILINE)
+    assert len(re.findall(r"submitted with SLURM jobid .*softmax-s-ctx16-s4", storm.logged())) == 4
+    (told,) = re.findall(r"^softmax-s-ctx16-s4  failed .*", said, re.MULTILINE)
     assert "Not a directory" in told or "File exists" in told
 
 
@@ -224,7 +224,7 @@ def test_one_command_goes_from_a_text_to_a_figure(cluster, tmp_path):
         path.unlink()
     study.finish(study.start("--", "results/tiny/figures/learning_curves.svg"))
     assert (study.results / "figures" / "learning_curves.svg").stat().st_size > 10_000
-    jobs = re.findall(r"^(localrule|rule) (\w+):$", study.said(), re.MULTILINE)
+    jobs = re.findall(r"^(localrule|rule) (\w+):$", study.logged(), re.MULTILINE)
     assert {name for kind, name in jobs if kind == "rule"} == {"tokenize", "train"}
 
 
@@ -257,7 +257,7 @@ def test_seventy_two_cells_are_submitted_in_seconds_each_with_what_it_needs(clus
 def test_a_job_is_tried_again_as_often_as_its_budget_and_the_profile_ask_for(cluster, tmp_path):
     study = Study(cluster, tmp_path / "x", budget="60 seconds", job_hours=1 / 60)
     study.finish(study.start("--retries", "1", "--", *targets(study), partition="nowhere"), code=1)
-    assert study.said().count("SLURM sbatch failed") == 1 + 1 + 2  # three jobs make one budget
+    assert study.logged().count("SLURM sbatch failed") == 1 + 1 + 2  # three jobs make one budget
 
 
 def test_two_ranks_train_in_one_task_of_a_job(cluster, cell, tmp_path):

@@ -3,7 +3,7 @@
 import re
 
 CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Escape sequences of terminals (ECMA-48, section 5.4) and control characters but tab and newline."""
+"""Escape sequences (ECMA-48, section 5.4), and control characters but tab and newline."""
 
 
 def printable(text: str) -> str:

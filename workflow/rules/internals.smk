@@ -26,7 +26,11 @@ def planned_jobs():
     needed = set(workflow.dag.needrun_jobs())
     ordered = [job for level in workflow.dag.toposorted(needed) for job in level]
     return [
-        (job.rule.name, " ".join(job.wildcards_dict.values()), list(workflow.dag.reason(job).get_names()))
+        (
+            job.rule.name,
+            " ".join(job.wildcards_dict.values()),
+            list(workflow.dag.reason(job).get_names()),
+        )
         for job in ordered
     ]
 

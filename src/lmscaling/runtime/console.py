@@ -35,6 +35,7 @@ CHATTER = (
     "Select jobs to execute", "Job rate limit reached", "Using shell:", "Trying to restart job",
     "Exiting because a job execution failed", "Removing output files of failed job",
     "Removing temporary output", "Elapsed time:", "SLURM run ID:", "Cleaning up SLURM log files",
+    "No SLURM account given", "No account was given", "Group jobs: inactive",
 )  # fmt: skip
 """Beginnings of messages that say nothing which the lines of this module do not say."""
 
@@ -175,8 +176,8 @@ class Console(logging.Filter):
         if text.startswith(CHATTER):
             return False
         kind = re.sub(r"\d+", "#", text[:60])
-        self._alike[kind] += 1
-        return self._alike[kind] <= ALIKE
+        self._alike.update({text, kind})
+        return self._alike[text] == 1 and self._alike[kind] <= ALIKE
 
     def _exception(self, record: Any) -> bool:
         text = str(record.msg)

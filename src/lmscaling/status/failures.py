@@ -65,9 +65,7 @@ def last_words(study: Path, grid: Grid, jobs: Iterable[Failure]) -> None:
         print("\n".join(["", *lines, *advice]), file=sys.stderr, flush=True)
 
 
-def _of_runs(
-    study: Path, grid: Grid, told: list[Failure]
-) -> tuple[list[Failure], list[str]]:
+def _of_runs(study: Path, grid: Grid, told: list[Failure]) -> tuple[list[Failure], list[str]]:
     """Failures of runs, and of the jobs that were told; and what to type.
 
     Of a run that is not held, the job that has just failed says the reason, not an older log.
@@ -114,7 +112,7 @@ def _hold(study: Path, run: str) -> ledger.Hold | None:
 
 
 def _reason(study: Path, run: str) -> tuple[str, str] | None:
-    """Why a run without a record has stopped, and its log; None if it is trained or has not begun."""
+    """Why a run without a record has stopped, and its log; None if it trains or has not begun."""
     scratch = study / "scratch" / run
     logs = [study / "logs" / rule / f"{run}.log" for rule in ("train", "branch")]
     logs = [path for path in logs if path.is_file()]
