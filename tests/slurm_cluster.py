@@ -190,6 +190,11 @@ class Study:
     def said(self) -> str:
         return (self.root / "said").read_text()
 
+    def logged(self) -> str:
+        """What Snakemake itself says, of which the terminal shows a few lines."""
+        logs = sorted((self.root / ".snakemake" / "log").glob("*.log"))
+        return "".join(path.read_text() for path in logs)
+
     def finish(self, snakemake: "subprocess.Popen[str]", code: int = 0) -> None:
         assert snakemake.wait(PATIENCE_SECONDS) == code, self.said()
 

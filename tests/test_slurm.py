@@ -192,8 +192,8 @@ def test_a_failing_cell_stops_no_other_and_is_named_at_the_end_with_what_to_do(s
     broken, said = storm.runs[4], storm.said()
     assert not (storm.results / "runs" / broken / "run.json").exists()
     # One retry is the profile's; a budget in updates may take any time, so it has two more jobs.
-    assert len(re.findall(r"submitted with SLURM jobid .*softmax-s-ctx16-s4", said)) == 4
-    (told,) = re.findall(r"^softmax-s-ctx16-s4 .*", said, re.MULTILINE)
+    assert len(re.findall(r"submitted with SLURM jobid .*softmax-s-ctx16-s4", storm.logged())) == 4
+    (told,) = re.findall(r"^softmax-s-ctx16-s4  failed .*", said, re.MULTILINE)
     assert "Not a directory" in told or "File exists" in told
 
 
@@ -227,7 +227,7 @@ def test_one_command_goes_from_a_text_to_a_figure(cluster, tmp_path):
         path.unlink()
     study.finish(study.start("--", "results/tiny/figures/learning_curves.svg"))
     assert (study.results / "figures" / "learning_curves.svg").stat().st_size > 10_000
-    jobs = re.findall(r"^(localrule|rule) (\w+):$", study.said(), re.MULTILINE)
+    jobs = re.findall(r"^(localrule|rule) (\w+):$", study.logged(), re.MULTILINE)
     assert {name for kind, name in jobs if kind == "rule"} == {"tokenize", "train"}
 
 
@@ -263,7 +263,7 @@ def test_a_job_is_tried_again_as_often_as_its_budget_and_the_profile_ask_for(clu
     study.scratch(run).parent.mkdir()
     study.scratch(run).write_text("a file where a folder must be")
     study.finish(study.start("--retries", "1", "--", *targets(study)), code=1)
-    submitted = study.said().count("submitted with SLURM jobid")
+    submitted = study.logged().count("submitted with SLURM jobid")
     assert submitted == 1 + 1 + 2  # three jobs make one budget
 
 
@@ -302,7 +302,7 @@ def test_a_submission_waits_for_a_controller_that_is_away_until_ctrl_c(cluster, 
     study.finish(second)
     assert study.said().count("Slurm takes no job now") == 2
     assert study.said().count("Slurm takes jobs again, after") == 1
-    assert study.said().count("submitted with SLURM jobid") == 2
+    assert study.logged().count("submitted with SLURM jobid") == 2
     for run in study.runs:
         assert_whole(study, run, 1)
 
@@ -321,7 +321,7 @@ def test_jobs_that_are_short_can_share_one(cluster, tmp_path):
     grouped = ("--groups", "tokenize=shards", "--group-components", "shards=4")
     manifest = str((tokens / "manifest.json").relative_to(study.root))
     study.finish(study.start(*grouped, "--", manifest))
-    assert study.said().count("submitted with SLURM jobid") == 1
+    assert study.logged().count("submitted with SLURM jobid") == 1
     assert len(list(tokens.glob("*.bin"))) == 4
 
 

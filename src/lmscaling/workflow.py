@@ -150,12 +150,14 @@ class Runs:
         pending = ([run for run in runs if run in self.pending] for runs in self.siblings.values())
         return [runs[-1] for runs in pending if runs]
 
-    def representative(self, run: str) -> str:
-        """The run whose record is the output of the job that trains a pending run."""
-        if run in self.trunks:
-            return run
+    def represented(self, target: str) -> str:
+        """The output of the job that makes a target: for a pending branch, that of its job."""
+        run = Path(target).parent.name
+        if target != f"{self.results}/runs/{run}/run.json" or run not in self.branches:
+            return target
         siblings = self.siblings[self.branches[run].trunk]
-        return [other for other in siblings if other in self.pending][-1]
+        last = [other for other in siblings if other in self.pending and run in self.pending]
+        return f"{self.results}/runs/{last[-1]}/run.json" if last else target
 
     @property
     def recorded(self) -> list[str]:
@@ -175,7 +177,7 @@ class Runs:
     @property
     def branch_pattern(self) -> str:
         """Branches whose record is the output of a job; in a job any."""
-        if self.in_job or set(self.representatives) == {r[-1] for r in self.siblings.values()}:
+        if self.in_job or self.branches.keys() <= self.pending:
             return BRANCH if self.branches else "(?!)"
         return some_of(BRANCH, self.representatives, self.branches)
 

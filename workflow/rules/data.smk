@@ -12,7 +12,7 @@ rule vocabulary:
     conda:
         "../envs/train.yml"
     shell:
-        "python -m lmscaling vocabulary {output:q} 2> {log:q}"
+        "python -m lmscaling vocabulary {output:q} > {log:q} 2>&1"
 
 
 # A download that was interrupted keeps its first part in a hidden file beside the output.
@@ -33,7 +33,7 @@ rule fetch:
         json=SHARDS.corpus_json,
     shell:
         "printf '%s\n' {params.json:q}"
-        " | python -m lmscaling fetch {wildcards.file:q} {output.file:q} 2> {log:q}"
+        " | python -m lmscaling fetch {wildcards.file:q} {output.file:q} > {log:q} 2>&1"
 
 
 rule tokenize:
@@ -55,7 +55,7 @@ rule tokenize:
         json=SHARDS.json,
         arguments=SHARDS.arguments,
     shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling tokenize {params.arguments} 2> {log:q}"
+        "printf '%s\n' {params.json:q} | python -m lmscaling tokenize {params.arguments} > {log:q} 2>&1"
 
 
 rule manifest:
@@ -74,4 +74,4 @@ rule manifest:
         train=SHARDS.n_train,
         validation=SHARDS.n_validation,
     shell:
-        "python -m lmscaling manifest {output:q} {params.train} {params.validation} 2> {log:q}"
+        "python -m lmscaling manifest {output:q} {params.train} {params.validation} > {log:q} 2>&1"

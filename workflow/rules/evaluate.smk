@@ -22,4 +22,4 @@ rule evaluate:
         run=subpath(input.record, parent=True),
     shell:
         "python -m lmscaling evaluate {params.run:q} --manifest {input.manifest:q}"
-        " --out {output:q} 2> {log:q}"
+        " --out {output:q} > {log:q} 2>&1"

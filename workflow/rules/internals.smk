@@ -16,12 +16,13 @@ from snakemake.jobs import Job
 from snakemake.path_modifier import PathModifier
 from snakemake.persistence import FileBackupMixin
 from snakemake.resources import Resource
+from snakemake.settings.enums import Quietness
 from snakemake.utils import available_cpu_count
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
-from lmscaling import registry
-from lmscaling.runtime import frozen, slurm, slurm_submission
+from lmscaling import registry, requested
+from lmscaling.runtime import console, frozen, slurm, slurm_submission
 
 # Inside a Slurm job Snakemake runs once more, to make one file. It must not ask Slurm for anything.
 IN_JOB = workflow.remote_exec
@@ -77,8 +78,64 @@ for subject in (Resource, *vars(lms).values()):
             parameters.pop("self", None)
             overwrite_function_params(method, parameters)
 
+
+# The jobs of a dry run: rule, wildcards and reasons. The numbers are all that the terminal shows,
+# so Snakemake may stop where --quiet would: before it works out what each job would print.
+def planned_jobs():
+    workflow.output_settings.quiet = {Quietness.RULES, Quietness.PROGRESS}
+    needed = set(workflow.dag.needrun_jobs())
+    ordered = [job for level in workflow.dag.toposorted(needed) for job in level]
+    return [
+        (
+            job.rule.name,
+            " ".join(job.wildcards_dict.values()),
+            list(workflow.dag.reason(job).get_names()),
+        )
+        for job in ordered
+    ]
+
+
+# The terminal shows a few lines instead of Snakemake's ten for each job, unless an option asks for
+# more or for less. The filter comes before Snakemake's own at the handler of the terminal.
+CONSOLE = console.install(
+    workflow.output_settings,
+    workflow.exec_mode.name == "DEFAULT",
+    lambda: requested.dry_run(GRID, RUNS.pending, planned_jobs()),
+)
+
+
+# Whether a name is a rule, or a file that a rule makes now. Rules match only what is missing.
+def is_made(name):
+    return workflow.is_rule(name) or any(rule.is_producer(name) for rule in workflow.rules)
+
+
+# Snakemake knows the targets once it has read the rules, so they are looked at when it begins.
+TARGETS = requested.Targets(
+    is_made,
+    lambda: [*(rule.name for rule in workflow.rules), *map(str, rules.all.input)],
+    lambda target: RUNS.represented(target),
+)
+EXECUTE = workflow.execute
+
+
+def execute_targets(*arguments, **options):
+    asked = workflow.dag_settings.targets
+    try:
+        targets = TARGETS.resolve_all(asked)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    if targets or not asked:
+        workflow.dag_settings.targets = targets
+        EXECUTE(*arguments, **options)
+
+
+if not IN_JOB and not IS_MODULE:
+    workflow.execute = execute_targets
+
 # The command that makes this study again names the study files that were given.
 CONFIGFILES = workflow.overwrite_configfiles
+if mistake := requested.configfile_mistake(CONFIGFILES):
+    sys.exit(f"error: {mistake}")
 
 # `snakemake figures` without --cores takes all cores. The default profile cannot say so: its
 # `cores:` would also cut the threads of Slurm jobs down to the cores of the login node.

@@ -21,7 +21,7 @@ rule calibrate:
     params:
         cell=CALIBRATIONS.cell,
     shell:
-        "python -m lmscaling calibrate {params.cell:q} {output:q} 2> {log:q}"
+        "python -m lmscaling calibrate {params.cell:q} {output:q} > {log:q} 2>&1"
 
 
 rule train:
@@ -53,7 +53,7 @@ rule train:
     shell:
         "exec python -m lmscaling train {params.cells:q}"
         " --manifest {input.manifest:q} --scratch {params.results:q}/scratch/{wildcards.run}"
-        " --record {output.record:q} {params.options} 2> {log:q}"
+        " --record {output.record:q} {params.options} > {log:q} 2>&1"
 
 
 # A job for all branches of a trunk. A trunk that has ended is a source file like any other: a branch
