@@ -39,3 +39,24 @@ onstart:
     if workflow.non_local_exec:
         for rule, n in RUNS.further_jobs().items():
             workflow.get_rule(rule).restart_times = workflow.execution_settings.retries + n
+
+
+# A rule that needs no GPU is a local rule, unless the profile gives it a place of its own under
+# `set-resources:`, as on a cluster whose nodes for data transfer are a partition. Snakemake knows
+# these resources only after the rule has said where it runs.
+def runs_here(rule):
+    places = SETTINGS.overwrite_resources.get(rule, {})
+    return not any(name.startswith("slurm_") for name in places)
+
+
+# Where a shard is missing or the manifest is outdated, all that leads to the manifest has to run. By
+# itself Snakemake would not run a job whose output a stopped workflow left, nor make a manifest anew
+# because a shard was deleted.
+def forcing(ask):
+    def marks(wildcards):
+        if wildcards.tokens in SHARDS.outdated and not IN_JOB:
+            needed = (rules.fetch, rules.tokenize, rules.manifest)
+            workflow.dag.forcerules.update(proxy.rule for proxy in needed)
+        return ask(wildcards)
+
+    return marks
