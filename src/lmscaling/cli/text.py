@@ -41,8 +41,7 @@ CHUNK = argument("chunk", help="<split>-<first>-<last> with five digits: train-0
     argument("--at-once", type=int, default=1, help="largest number of simultaneous downloads"),
 )
 def fetch(args: Namespace) -> str:
-    """Download the files of missing shards from the Hugging Face Hub; standard input has the
-    corpus."""
+    """Download the files of the missing shards of a chunk; standard input has the corpus."""
     from lmscaling.data import chunk
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # do not wait for the other downloads
