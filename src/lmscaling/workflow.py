@@ -46,13 +46,16 @@ def study_record(config: dict[str, Any], configfiles: Iterable[Path]) -> str:
 class Runs:
     """Trunks and branches, and the jobs that train them."""
 
-    def __init__(self, grid: Grid, in_job: bool, on_slurm: Callable[[], bool]) -> None:
+    def __init__(
+        self, grid: Grid, in_job: bool, on_slurm: Callable[[], bool], gpu_cores: int = 4
+    ) -> None:
         """Plan the runs of a study.
 
         Args:
             grid: The study.
             in_job: Whether this Snakemake runs inside a job of another one.
             on_slurm: Says whether this Snakemake submits jobs to Slurm; asked when it does.
+            gpu_cores: Cores of a job for each of its GPUs.
         """
         self.results = f"results/{grid.study.study}"
         self.job_hours = grid.study.job_hours
@@ -62,6 +65,7 @@ class Runs:
         self.calibrated = grid.calibrated
         self.in_job = in_job
         self.on_slurm = on_slurm
+        self.gpu_cores = gpu_cores
 
     @cached_property
     def pending(self) -> set[str]:
@@ -81,7 +85,7 @@ class Runs:
         return self.cells[wildcards.run].gpus
 
     def threads(self, wildcards: Wildcards) -> int:
-        return 4 * self.gpus(wildcards) or 1
+        return self.gpu_cores * self.gpus(wildcards) or 1
 
     def mem(self, wildcards: Wildcards) -> str:
         return f"{32 * self.gpus(wildcards) or 4}GB"

@@ -11,7 +11,7 @@ rule evaluate:
         "<results>/logs/evaluate/{evaluation}.log",
     wildcard_constraints:
         evaluation=EVALUATIONS.pattern,
-    threads: 4 if STUDY.gpus else 1
+    threads: GPU_CORES if STUDY.gpus else 1
     resources:
         gpu=EVALUATIONS.gpus,
         mem="32GB" if STUDY.gpus else "4GB",

@@ -5,7 +5,7 @@ import gc
 
 from snakemake.utils import available_cpu_count
 
-from lmscaling.runtime import slurm
+from lmscaling.runtime import gpus, slurm
 
 # The graph of a large study is thousands of objects that all stay. Collecting garbage among them
 # took an eighth of the planning time.
@@ -25,6 +25,13 @@ SETTINGS = workflow.resource_settings
 if SETTINGS.cores is None and SETTINGS.nodes is None:
     SETTINGS.cores = workflow.global_resources["_cores"] = available_cpu_count()
 CORES = SETTINGS.cores or 4
+
+# On a workstation, which submits no jobs, as many jobs run as there are GPUs, and they share its
+# cores. The profile cannot say so, for machines differ.
+GPUS = [] if IN_JOB or SETTINGS.nodes is not None else gpus.available()
+if GPUS and "gpu" not in workflow.global_resources:
+    workflow.global_resources["gpu"] = len(GPUS)
+GPU_CORES = max(1, min(4, CORES // len(GPUS))) if GPUS else 4
 
 
 # A function, for Snakemake chooses the executor after it has read the rules.

@@ -16,7 +16,7 @@ for kind in SWEEPS.kinds:
         wildcard_constraints:
             sweep=SWEEPS.pattern(kind),
         # On a CPU it takes all cores, for other jobs would disturb the times.
-        threads: 4 if STUDY.gpus else CORES
+        threads: GPU_CORES if STUDY.gpus else CORES
         resources:
             gpu=SWEEPS.gpus,
             mem="64GB" if STUDY.gpus else "4GB",
