@@ -185,39 +185,92 @@ def test_calibrations_take_one_gpu_and_are_made_once(study, folder):
     assert calibrations.pattern == "(?!)"
 
 
-def test_shards_of_training_read_validation_and_what_is_fetched(study):
-    hub = {
-        "kind": "hub", "repository": "o/t", "revision": "1" * 40, "shards": 2, "documents": [9],
-        "train": "t.{shard:05d}.gz", "validation": "v.{shard:05d}.gz",
-    }  # fmt: skip
-    shards = workflow.Shards(grid.expand(study | {"datasets": {"lines": hub}}))
+HUB = {
+    "kind": "hub", "repository": "o/t", "revision": "1" * 40, "shards": 20, "documents": [9],
+    "train": "t.{shard:05d}.gz", "validation": "v.{shard:05d}.gz",
+}  # fmt: skip
+
+
+def of_text(study, **row):
+    shards = workflow.Shards(grid.expand(study | {"datasets": {"lines": HUB | row}}))
     (tokens,) = shards.corpora
+    return shards, tokens
+
+
+def make(folder, tokens, split, numbers):
+    """Complete shards, as far as planning looks."""
+    for i in numbers:
+        for end in ("bin", "json", "fingerprints"):
+            leave(folder, f"results/tiny/tokens/{tokens}/{split}-{i:05d}.{end}")
+
+
+def test_a_chunk_of_training_reads_validation_and_what_is_fetched(study):
+    shards, tokens = of_text(study)
     assert tokens == shards.trained
-    job = of(shard=f"{tokens}/train-00001", tokens=tokens)
+    text, job = of(tokens=tokens), of(chunk=f"{tokens}/train-00016-00019")
     inputs = shards.inputs(job)
+    folder = f"results/tiny/tokens/{tokens}"
     assert inputs == {
-        "validation": [f"results/tiny/tokens/{tokens}/validation-00000.json"],
-        "source": f"results/tiny/sources/{tokens}/t.00001.gz",
+        "validation": [f"{folder}/validation-00000-00000.tokenized"],
+        "source": f"results/tiny/sources/{tokens}/train-00016-00019.fetched",
     }
-    arguments = shards.arguments(job, inputs, of(bin="x.bin"))
-    assert arguments == f"train 1 x.bin --source {inputs['source']}"
-    assert (shards.n_train(job), shards.n_validation(job)) == (2, 1)
-    assert [path[-15:] for path in shards.sidecars(job)] == [
-        "tion-00000.json", "rain-00000.json", "rain-00001.json",
-    ]  # fmt: skip
-    assert "validation" not in shards.inputs(of(shard=f"{tokens}/validation-00000"))
+    sources = f"results/tiny/sources/{tokens}"
+    assert shards.tokenize_words(job, inputs) == f"train-00016-00019 {folder} --sources {sources}"
+    assert shards.fetch_words(job) == f"train-00016-00019 {sources} --missing-in {folder}"
+    assert (shards.downloads(job), shards.minutes(job)) == (4, 165)
+    assert json.loads(shards.json(job))["source"]["shards"] == 20
+    assert (shards.n_train(text), shards.n_validation(text)) == (20, 1)
+    marks = ["train-00000-00015", "train-00016-00019", "validation-00000-00000"]
+    assert shards.marks(text) == [f"{folder}/{name}.tokenized" for name in marks]
+    assert "validation" not in shards.inputs(of(chunk=f"{tokens}/validation-00000-00000"))
 
 
-def test_shards_that_exist_match_no_rule(study, folder):
-    shards = workflow.Shards(grid.expand(study))
-    (tokens,) = shards.corpora
-    assert re.fullmatch(shards.pattern, f"{tokens}/train-00000")
-    files = shards.corpora[tokens].source.files("train")[0]
-    leave(folder, f"results/tiny/tokens/{tokens}/train-00000.bin")
-    sidecar = json.dumps({"source": {"files": files}})
-    leave(folder, f"results/tiny/tokens/{tokens}/train-00000.json", sidecar)
-    assert not re.fullmatch(shards.pattern, f"{tokens}/train-00000")
-    assert re.fullmatch(shards.pattern, f"{tokens}/validation-00000")
+@pytest.mark.parametrize(("size", "n_chunks"), [(1, 20), (7, 3), (16, 2), (99, 1)])
+def test_shards_per_job_changes_the_chunks_and_no_hash(study, size, n_chunks):
+    shards, tokens = of_text(study, shards_per_job=size)
+    assert len(shards.marks(of(tokens=tokens))) == n_chunks + 1
+    assert tokens == of_text(study)[1]
+    plain = grid.expand(study | {"datasets": {"lines": HUB}})
+    other = grid.expand(study | {"datasets": {"lines": HUB | {"shards_per_job": size}}})
+    assert plain.cells == other.cells
+
+
+def test_a_chunk_matches_as_long_as_one_of_its_shards_is_missing(study, folder):
+    shards, tokens = of_text(study)
+    make(folder, tokens, "validation", [0])
+    make(folder, tokens, "train", [*range(17), 18, 19])
+    leave(folder, f"results/tiny/tokens/{tokens}/train-00000-00015.tokenized")
+    shards, _ = of_text(study)
+    assert shards.pattern(in_job=False) == rf"{re.escape(tokens)}/(?:train-00016-00019)"
+    assert shards.outdated == [tokens]
+    # The list of marks stays, for Snakemake would make the manifest anew after a change.
+    assert len(shards.marks(of(tokens=tokens))) == 2
+
+
+def test_a_job_that_comes_late_finds_its_rule_and_needs_nothing(study, folder):
+    _, tokens = of_text(study)
+    make(folder, tokens, "validation", [0])
+    make(folder, tokens, "train", range(20))
+    shards, _ = of_text(study)
+    late = f"{tokens}/train-00000-00015"
+    assert not re.fullmatch(shards.pattern(in_job=False), late)
+    assert re.fullmatch(shards.pattern(in_job=True), late)
+    assert shards.inputs(of(chunk=late)) == {}
+
+
+def test_the_pattern_of_a_thousand_shards_is_short(study):
+    shards, _ = of_text(study, shards=1024)
+    assert len(shards.pattern(in_job=False)) < 2_000
+
+
+def test_a_manifest_of_other_shards_than_the_study_needs_is_outdated(study, folder):
+    _, tokens = of_text(study)
+    make(folder, tokens, "validation", [0])
+    make(folder, tokens, "train", range(20))
+    for n, outdated in ((20, []), (19, [tokens]), (21, [tokens])):
+        manifest = json.dumps({"train": [{}] * n, "validation": [{}]})
+        leave(folder, f"results/tiny/tokens/{tokens}/manifest.json", manifest)
+        assert of_text(study)[0].outdated == outdated
 
 
 def test_an_evaluation_that_exists_is_made_again_only_with_its_run(study, folder):

@@ -22,8 +22,7 @@ from lmscaling import registry
 from lmscaling.config import study_file, sweeps
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
-from lmscaling.config.types import Split
-from lmscaling.plan import jobs, text_needs
+from lmscaling.plan import jobs
 from lmscaling.records import ledger
 from lmscaling.records.exports import EXPORTS, PUBLISHED
 from lmscaling.runtime import slurm
@@ -31,8 +30,6 @@ from lmscaling.runtime.slurm_queue import Queue
 
 MOST_CHANGES = 5
 """Changes of a study that are printed."""
-
-SPLITS: tuple[Split, ...] = ("train", "validation")
 
 Wildcards = Any
 """``snakemake.io.Wildcards``: an attribute for each wildcard of a rule."""
@@ -103,7 +100,12 @@ class Runs:
     """
 
     def __init__(
-        self, grid: Grid, in_job: bool, on_slurm: Callable[[], bool], site_options: str = ""
+        self,
+        grid: Grid,
+        in_job: bool,
+        on_slurm: Callable[[], bool],
+        site_options: str = "",
+        gpu_cores: int = 4,
     ) -> None:
         """Plan the runs of a study.
 
@@ -112,6 +114,7 @@ class Runs:
             in_job: Whether this Snakemake runs inside a job of another one.
             on_slurm: Says whether this Snakemake submits jobs to Slurm; asked when it does.
             site_options: Options of ``sbatch`` that the profile gives to every job.
+            gpu_cores: Cores of a job for each of its GPUs.
         """
         self.results = grid.results
         self.job_hours = grid.study.job_hours
@@ -122,6 +125,7 @@ class Runs:
         self.in_job = in_job
         self.on_slurm = on_slurm
         self.site_options = site_options
+        self.gpu_cores = gpu_cores
         self.queue = Queue(Path(self.results), ["train", "branch"])
 
     @cached_property
@@ -198,7 +202,7 @@ class Runs:
         return self.cells[wildcards.run].gpus
 
     def threads(self, wildcards: Wildcards) -> int:
-        return 4 * self.gpus(wildcards) or 1
+        return self.gpu_cores * self.gpus(wildcards) or 1
 
     def mem_mb(self, wildcards: Wildcards) -> int:
         return 1000 * (32 * self.gpus(wildcards) or 4)
@@ -285,94 +289,6 @@ class Calibrations:
 
     def gpus(self, wildcards: Wildcards) -> int:
         return min(1, self.cells[wildcards.calibration].gpus)
-
-
-class Shards:
-    """Text of the study as shards of tokens, in a folder for each dataset and tokenizer."""
-
-    def __init__(self, grid: Grid) -> None:
-        self.results = grid.results
-        self.corpora = grid.corpora
-        self.trained = grid.tokens
-        """Folder of the text that the cells train on."""
-        self.counts: dict[tuple[str, Split], int] = {
-            (t, split): grid.n_shards(t, split) for t in self.corpora for split in SPLITS
-        }
-        self.hub_files = {
-            (tokens, split): corpus.source.files(split)
-            for tokens, corpus in self.corpora.items()
-            for split in SPLITS
-            if corpus.source.is_fetched
-        }
-
-    @property
-    def pattern(self) -> str:
-        """A pattern of the missing shards.
-
-        Their names share the beginning of a split, for the pattern is compiled: a text may have a
-        thousand shards.
-        """
-        groups = []
-        for (tokens, split), n in self.counts.items():
-            folder = Path(self.results, "tokens", tokens)
-            missing = text_needs.missing(self.corpora[tokens].source, folder, split, n)
-            if missing:
-                numbers = any_of(f"{number:05d}" for number in missing)
-                groups.append(f"{re.escape(tokens)}/{split}-({numbers})")
-        return "|".join(groups) or "(?!)"
-
-    def inputs(self, wildcards: Wildcards) -> dict[str, Any]:
-        """What is fetched for a shard; and validation, whose documents training leaves out."""
-        tokens, split, number = _shard(wildcards)
-        inputs: dict[str, Any] = {}
-        if split == "train":
-            inputs["validation"] = self._sidecars(tokens, "validation")
-        if files := self.hub_files.get((tokens, split)):
-            inputs["source"] = f"{self.results}/sources/{tokens}/{files[number]}"
-        if (encoding := self.corpora[tokens].encoding.encoding) != "bytes":
-            inputs["vocabulary"] = f"{self.results}/vocabulary/{encoding}.tiktoken"
-        return inputs
-
-    def json(self, wildcards: Wildcards) -> str:
-        """The corpus as far as a shard depends on it."""
-        tokens, split, number = _shard(wildcards)
-        return self.corpora[tokens].to_json(number + 1 if split == "train" else 1)
-
-    def arguments(self, wildcards: Wildcards, input: Any, output: Any) -> str:
-        """Arguments of ``tokenize``: the shard, where it goes, and the files fetched for it."""
-        _, split, number = _shard(wildcards)
-        words = [split, str(number), output.bin]
-        for option in ("source", "vocabulary"):
-            if path := input.get(option):
-                words += [f"--{option}", str(path)]
-        return shlex.join(words)
-
-    def sidecars(self, wildcards: Wildcards) -> list[str]:
-        """Sidecars of all shards of a text, which its manifest lists."""
-        return [
-            *self._sidecars(wildcards.tokens, "validation"),
-            *self._sidecars(wildcards.tokens, "train"),
-        ]
-
-    def corpus_json(self, wildcards: Wildcards) -> str:
-        return self.corpora[wildcards.tokens].to_json(1)
-
-    def n_train(self, wildcards: Wildcards) -> int:
-        return self.counts[wildcards.tokens, "train"]
-
-    def n_validation(self, wildcards: Wildcards) -> int:
-        return self.counts[wildcards.tokens, "validation"]
-
-    def _sidecars(self, tokens: str, split: Split) -> list[str]:
-        folder = f"{self.results}/tokens/{tokens}"
-        return [f"{folder}/{split}-{i:05d}.json" for i in range(self.counts[tokens, split])]
-
-
-def _shard(wildcards: Wildcards) -> tuple[str, str, int]:
-    """Folder, split and number of a shard named ``<tokens>/<split>-<number>``."""
-    tokens, shard = os.path.split(wildcards.shard)
-    split, number = shard.split("-")
-    return tokens, split, int(number)
 
 
 class Evaluations:

@@ -13,7 +13,7 @@ rule evaluate:
         evaluation=EVALUATIONS.pattern,
     conda:
         "../envs/train.yml"
-    threads: 4 if STUDY.gpus else 1
+    threads: GPU_CORES if STUDY.gpus else 1
     resources:
         gpu=EVALUATIONS.gpus,
         mem="32GB" if STUDY.gpus else "4GB",

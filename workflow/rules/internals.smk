@@ -22,7 +22,7 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from lmscaling import registry, requested
-from lmscaling.runtime import console, frozen, slurm, slurm_submission
+from lmscaling.runtime import console, frozen, gpus, slurm, slurm_submission
 
 # Inside a Slurm job Snakemake runs once more, to make one file. It must not ask Slurm for anything.
 IN_JOB = workflow.remote_exec
@@ -144,6 +144,13 @@ if not IS_MODULE and SETTINGS.cores is None and SETTINGS.nodes is None:
     SETTINGS.cores = workflow.global_resources["_cores"] = available_cpu_count()
 CORES = SETTINGS.cores or 4
 
+# On a workstation, which submits no jobs, as many jobs run as there are GPUs, and they share its
+# cores. The profile cannot say so, for machines differ.
+GPUS = [] if IN_JOB or SETTINGS.nodes is not None else gpus.available()
+if GPUS and "gpu" not in workflow.global_resources:
+    workflow.global_resources["gpu"] = len(GPUS)
+GPU_CORES = max(1, min(4, CORES // len(GPUS))) if GPUS else 4
+
 
 # A finished file stays. Snakemake deletes the outputs of a job before it starts and after it has
 # failed, and another job may have finished them since this one was planned. It spares outputs with
@@ -242,3 +249,24 @@ onstart:
     if is_on_slurm():
         executor = workflow.scheduler._executor
         slurm_submission.Submission(executor, RUNS.queue, profile(), sys.argv)
+
+
+# A rule that needs no GPU is a local rule, unless the profile gives it a place of its own under
+# `set-resources:`, as on a cluster whose nodes for data transfer are a partition. Snakemake knows
+# these resources only after the rule has said where it runs.
+def runs_here(rule):
+    places = SETTINGS.overwrite_resources.get(rule, {})
+    return not any(name.startswith("slurm_") for name in places)
+
+
+# Where a shard is missing or the manifest is outdated, all that leads to the manifest has to run. By
+# itself Snakemake would not run a job whose output a stopped workflow left, nor make a manifest anew
+# because a shard was deleted.
+def forcing(ask):
+    def marks(wildcards):
+        if wildcards.tokens in SHARDS.outdated and not IN_JOB:
+            needed = (rules.fetch, rules.tokenize, rules.manifest)
+            workflow.dag.forcerules.update(proxy.rule for proxy in needed)
+        return ask(wildcards)
+
+    return marks

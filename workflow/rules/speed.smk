@@ -18,7 +18,7 @@ for kind in SWEEPS.kinds:
         conda:
             "../envs/train.yml"
         # On a CPU it takes all cores, for other jobs would disturb the times.
-        threads: 4 if STUDY.gpus else CORES
+        threads: GPU_CORES if STUDY.gpus else CORES
         resources:
             nodes=1,
             gpu=SWEEPS.gpus,
