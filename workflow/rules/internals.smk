@@ -71,8 +71,12 @@ gc.set_threshold(200_000, 50, 100)
 
 # Snakemake works out the signature of a rule's function anew for every job, and of the method that
 # evaluates a resource ten times for every job: a sixth of the planning time.
-for subject in (Resource, *vars(lms).values()):
-    if inspect.isclass(subject) and subject.__module__ in (lms.__name__, Resource.__module__):
+SUBJECTS = (
+    Resource,
+    *(part for module in (lms, run_jobs, text_jobs) for part in vars(module).values()),
+)
+for subject in filter(inspect.isclass, SUBJECTS):
+    if subject.__module__.startswith(("lmscaling.", Resource.__module__)):
         for method in filter(inspect.isfunction, vars(subject).values()):
             parameters = dict(inspect.signature(method).parameters)
             parameters.pop("self", None)
