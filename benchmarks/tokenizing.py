@@ -237,8 +237,8 @@ def _memory(source: Path, backend: str, ranks: Path, folder: Path) -> int:
     row = {"encoding": "gpt2", "vocab_size": 50257, "backend": backend}
     given = {"kind": "jsonl", "train": [str(source)], "validation": [str(source)]}
     values = {"dataset": "bench", "source": given, "tokenizer": "gpt2", "encoding": row}
-    out = folder / backend / "train-00000.bin"
-    command = [sys.executable, "-m", "lmscaling", "tokenize", "train", "0", str(out)]
+    out = folder / backend
+    command = [sys.executable, "-m", "lmscaling", "tokenize", "train-00000-00000", str(out)]
     child = subprocess.Popen(
         [*command, "--vocabulary", str(ranks)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )

@@ -146,6 +146,7 @@ class Study:
             study_file.read_study([root / "config/study.yaml", root / "tiny.yaml"])
         )
         self.runs = list(laid_out.cells)
+        self.branches = list(laid_out.branches)
         tokens = self.results / "tokens" / laid_out.tokens
         tokens.mkdir(parents=True)
         row = laid_out.study.datasets[laid_out.study.dataset]
@@ -161,12 +162,15 @@ class Study:
         return (self.root / "pid").read_text().strip()
 
     def start(self, *arguments: str, partition: str = "main") -> "subprocess.Popen[str]":
-        """Snakemake as a user types it, with short waits; all records unless told otherwise."""
+        """Snakemake as a user types it, with short waits; all records unless told otherwise.
+
+        With no partition, what the profile says holds.
+        """
         targets = [f"results/tiny/runs/{run}/run.json" for run in self.runs]
         words = [
             *("snakemake", "--profile", "slurm", "--configfile", "tiny.yaml"),
             *("--latency-wait", "5", "--slurm-init-seconds-before-status-checks", "2"),
-            *("--default-resources", "nodes=1", f"slurm_partition={partition}"),
+            *(["--default-resources", f"slurm_partition={partition}"] if partition else []),
             *(arguments or ["--", *targets]),
         ]
         path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -185,6 +189,11 @@ class Study:
 
     def said(self) -> str:
         return (self.root / "said").read_text()
+
+    def logged(self) -> str:
+        """What Snakemake itself says, of which the terminal shows a few lines."""
+        logs = sorted((self.root / ".snakemake" / "log").glob("*.log"))
+        return "".join(path.read_text() for path in logs)
 
     def finish(self, snakemake: "subprocess.Popen[str]", code: int = 0) -> None:
         assert snakemake.wait(PATIENCE_SECONDS) == code, self.said()

@@ -53,7 +53,7 @@ MISTAKES = [
     (["figure", "parameter_scalin", "s", "f"], "nearest is 'parameter_scaling'"),
     (["reset", "softmax-124M-ctx256-s0"], "results has no run; studies: none is defined"),
     (["manifest", "m.json", "1", "1"], "sidecar train-00000.json does not exist"),
-    (["tokenize", "train", "0", "o.bin"], "corpus is not valid JSON"),
+    (["tokenize", "train-00000-00000", "o"], "corpus is not valid JSON"),
     (["study", "study.json"], "study is not valid JSON"),
 ]
 

@@ -12,7 +12,7 @@ from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
-from lmscaling.status import reset, table
+from lmscaling.status import failures, reset, table
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_loss_that_is_no_number_leaves_its_place_empty(study):
 
 def test_what_failed_is_named_with_the_reason_and_what_to_do(study, monkeypatch):
     monkeypatch.chdir(study)
-    assert table.failures(study) == ""
+    assert failures.listed(study) == ""
     done, oom, ours, slurms, running, unknown = study_file.read_record(
         study / "study.json"
     ).grid.cells
@@ -94,15 +94,17 @@ def test_what_failed_is_named_with_the_reason_and_what_to_do(study, monkeypatch)
         live(study, run, log(header(run), update(2)))
     leave(study, running, lock.Holder(host="node7"))
     (study / "logs" / "train").mkdir(parents=True)
-    (study / "logs" / "train" / f"{ours}.log").write_text("update 7\nerror: no tokens\nbye\n")
+    colours = "\x1b[31merror: no\ttokens\x1b[0m\x07\x1b]0;title\x07"
+    (study / "logs" / "train" / f"{ours}.log").write_text(f"update 7\n{colours}\nbye\n")
     (study / "logs" / "train" / f"{slurms}.log").write_text("update 7\n")
     told = study / ".snakemake" / "slurm_logs" / "rule_train" / slurms / "5.log"
     told.parent.mkdir(parents=True)
     told.write_text("slurmstepd: error: *** JOB 5 CANCELLED DUE TO TIME LIMIT ***\n")
-    lines = table.failures(study).splitlines()
+    lines = failures.listed(study).split("\n")
+    assert "".join(lines).isprintable()
     said = {line.split()[0]: line for line in lines}
     assert oom.rpartition("-")[0] in said
-    assert "error: no tokens (" in said[ours.rpartition("-")[0]]
+    assert f"error: no tokens ({study}/logs/train/{ours}.log)" in said[ours.rpartition("-")[0]]
     assert "DUE TO TIME LIMIT ***" in said[slurms.rpartition("-")[0]]
     assert "unknown reason" in said[unknown.rpartition("-")[0]]
     assert f"reset --study {study.name} --status oom" in lines[-2]
@@ -131,7 +133,7 @@ def test_held_runs_are_shown_with_their_reason_and_the_command_to_go_on(study):
     bug, sick, *_ = study_file.read_record(study / "study.json").grid.cells
     failed(study, bug, "", "")
     failed(study, sick, "device")
-    lines = table.failures(study).splitlines()
+    lines = failures.listed(study).splitlines()
     assert lines[0].split()[1:3] == ["held", "2"]
     assert lines[0].endswith(
         "2 attempts in a row failed without a checkpoint: bug at last, on node7"

@@ -274,14 +274,21 @@ def test_no_run_at_all_is_an_empty_store(study):
     assert ask(study, "SELECT count(*) FILTER (status = 'pending') FROM status") == [(3,)]
 
 
-@pytest.mark.parametrize("text", ['{"run": "x"', '{"run": "x"}', "[]"])
-def test_a_record_that_is_not_whole_is_named_with_its_remedy(study, runs, text):
-    record(study, runs[0], b"")
+@pytest.mark.parametrize("text", ["", '{"run": "x"', '{"run": "x"}', "[]"])
+def test_a_damaged_record_is_shown_and_keeps_nobody_from_reading_the_others(
+    study, runs, text, capsys
+):
+    for run in runs[:2]:
+        record(study, run, log(header(run), update(1), update(2), end(2)))
     path = study / "runs" / runs[0] / "run.json"
     path.write_text(text)
-    with pytest.raises(UserError, match=f"run record {path}"):
-        store.build(study)
-    assert not list((study / "store").glob("*.parquet"))
+    store.build(study)
+    statuses = f"SELECT status, message FROM status WHERE run IN {tuple(runs[:2])} ORDER BY status"
+    (damaged, done) = ask(study, statuses)
+    assert (damaged[0], done[0]) == ("damaged", "done")
+    assert str(path) in damaged[1]
+    assert f"python -m lmscaling reset {runs[0]}" in damaged[1]
+    assert str(path) in capsys.readouterr().err
 
 
 def test_a_record_with_a_flipped_bit_is_named_and_its_copy_used(study, runs, capsys):
@@ -298,8 +305,8 @@ def test_a_record_with_a_flipped_bit_is_named_and_its_copy_used(study, runs, cap
     assert "is damaged: its values differ from its record_sha256" in said
     assert f"{copy} is used in its place" in said
     copy.unlink()
-    with pytest.raises(UserError, match="is damaged"):
-        store.build(study)
+    store.build(study)
+    assert ask(study, f"SELECT status FROM runs WHERE run = '{runs[0]}'") == [("damaged",)]
 
 
 def test_a_failed_attempt_shows_as_held_with_its_reason(study, runs):

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import yaml
@@ -50,7 +52,7 @@ def jobs(plan, rule):
 def test_a_text_is_fetched_tokenized_and_its_downloads_removed(place, hub):
     target = manifest(place)
     plan = place.plan(target)
-    assert len(jobs(plan, "fetch")) == len(jobs(plan, "tokenize")) == 3
+    assert len(jobs(plan, "fetch")) == len(jobs(plan, "tokenize")) == 2
     place.snakemake("--cores", "2", target)
     folder = (place.root / target).parent
     sidecar = json.loads((folder / "train-00001.json").read_text())
@@ -103,7 +105,45 @@ def test_a_list_of_files_that_changes_makes_its_shard_anew(place):
     place.study(datasets={"texts": row})
     assert manifest(place) == target
     plan = place.plan(target)
-    assert [out[-15:] for out in jobs(plan, "tokenize")] == ["train-00001.bin"]
+    assert [Path(out).stem for out in jobs(plan, "tokenize")] == ["train-00000-00001"]
+
+
+def test_a_deleted_shard_is_made_again_alone_also_where_marks_were_left(place):
+    """A workflow that was killed leaves the marks of complete chunks."""
+    row = {"kind": "jsonl", "train": ["a.jsonl", "b.jsonl"], "validation": ["v.jsonl"]}
+    place.study(datasets={"texts": row})
+    target = manifest(place)
+    place.snakemake("--cores", "2", target)
+    folder = (place.root / target).parent
+    before = {p: (p.stat().st_ino, p.read_bytes()) for p in folder.glob("train-*.*")}
+    gone = [folder / f"train-00001.{end}" for end in ("bin", "json")]
+    assert (folder / "train-00000-00001.tokenized").exists()
+    for path in gone:
+        path.unlink()
+    shutil.rmtree(place.root / ".snakemake")
+    assert [rule for rule, _ in place.plan(target)] == ["manifest", "tokenize"]
+    place.snakemake("--cores", "2", target)
+    for path, (inode, content) in before.items():
+        assert path.read_bytes() == content
+        assert path in gone or path.suffix == ".tokenized" or path.stat().st_ino == inode
+    assert place.plan(target) == []
+
+
+def test_a_bad_file_leaves_the_other_shards_of_its_chunk(place):
+    row = {"kind": "jsonl", "train": ["a.jsonl", "b.jsonl"], "validation": ["v.jsonl"]}
+    place.study(datasets={"texts": row})
+    good = (place.root / "a.jsonl").read_text()
+    (place.root / "a.jsonl").write_text("no json\n")
+    target = manifest(place)
+    done = place.snakemake("--cores", "2", target, check=False)
+    assert done.returncode == 1
+    assert "texts train shard 0: a.jsonl, line 1: not valid JSON" in done.stdout + done.stderr
+    folder = (place.root / target).parent
+    assert {p.name for p in folder.glob("train-*")} == {"train-00001.bin", "train-00001.json"}
+    (place.root / "a.jsonl").write_text(good)
+    inode = (folder / "train-00001.bin").stat().st_ino
+    place.snakemake("--cores", "2", target)
+    assert (folder / "train-00001.bin").stat().st_ino == inode
 
 
 def test_supply_counts_what_is_missing(tmp_path, values):

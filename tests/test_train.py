@@ -277,12 +277,29 @@ def test_too_little_validation_text_says_how_much_there_is(run, cell):
         run(replace(cell, validation=much))
 
 
-def test_a_finished_run_is_never_trained_over(run, cell, places):
+def test_a_late_job_of_a_finished_run_ends_with_success_and_touches_nothing(
+    run, cell, places, capfd
+):
+    first = run(cell)
+    before = places[2].read_bytes(), places[2].stat().st_mtime_ns
+    shutil.rmtree(places[1])
+    assert run(cell) == first
+    assert (places[2].read_bytes(), places[2].stat().st_mtime_ns) == before
+    assert f"run {cell.run} had ended: {places[2]} stays as it is" in capfd.readouterr().err
+    assert not places[1].exists()
+
+
+def test_a_damaged_record_is_written_again_from_its_copy_or_named(run, cell, places, capfd):
     run(cell)
     before = places[2].read_bytes()
-    with pytest.raises(UserError, match=f"python -m lmscaling reset {cell.run}"):
-        run(cell)
+    places[2].write_bytes(b"")
+    run(cell)
     assert places[2].read_bytes() == before
+    assert "is written again" in capfd.readouterr().err
+    places[2].write_bytes(b"")
+    (places[1] / "run.json").unlink()
+    with pytest.raises(UserError, match=f"run record {places[2]} .*reset {places[2].parent.name}"):
+        run(cell)
 
 
 def test_a_finished_run_whose_record_was_taken_away_writes_it_again(run, cell, places, capfd):
@@ -375,6 +392,8 @@ def test_an_attempt_stops_so_many_seconds_after_its_process_began(cell, places, 
     with pytest.raises(SystemExit) as stopped:
         train(places[0], tokens, places[1], places[2], way, stop_after=-1.0)
     assert stopped.value.code == TRY_AGAIN
+    rows = (places[1] / "attempt-001.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["message"] == "the time limit of the job is near"
     made = train(places[0], tokens, places[1], places[2], way, stop_after=1e6)
     assert made
     assert (made.status, made.attempts) == ("done", 2)

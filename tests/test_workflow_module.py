@@ -11,6 +11,7 @@ from lmscaling import registry, workflow
 from lmscaling.config import grid
 from lmscaling.config.sweeps import KINDS
 from lmscaling.records import ledger
+from lmscaling.runtime import slurm_queue
 
 
 @pytest.fixture(autouse=True)
@@ -106,42 +107,67 @@ def test_options_of_train_are_those_that_the_job_has(study):
     assert runs(study, in_job=True).options(run, of(calibration=[])) == "--stop-after 1620"
 
 
-def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run(study, monkeypatch):
-    calls = []
-
-    def dependencies(rules):
-        calls.append(rules)
-        return {run: " --dependency=afterany:7"}
-
-    monkeypatch.setattr(workflow.slurm, "dependencies", dependencies)
-    jobs = runs(study, on_slurm=True)
-    run, other = jobs.trunks
-    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --dependency=afterany:7"
-    assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
-    assert calls == [["train", "branch"]]
-    assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
-    assert len(calls) == 1
+@pytest.fixture
+def asked(monkeypatch):
+    """What Slurm answers, by the command: empty here."""
+    answers = {}
+    monkeypatch.setattr(slurm_queue, "asked", lambda words: (answers.get(words.split()[0], ""), ""))
+    monkeypatch.setattr(workflow.slurm, "asked", slurm_queue.asked)
+    return answers
 
 
-def test_the_next_job_of_a_run_avoids_the_nodes_on_which_it_failed(study, folder, monkeypatch):
-    nodes = ["node7\nnode8\n"]
-    monkeypatch.setattr(
-        workflow.slurm, "_listing", lambda command, _: nodes[0] * ("sinfo" in command)
-    )
-    jobs = runs(study, on_slurm=True)
-    run, other = jobs.trunks
-    entry = ledger.Entry(
-        kind="failed", attempt=1, update=5, train_seconds=1.0, attempt_seconds=1.0,
-        fault="device", reason="ECC", host="node7",
-    )  # fmt: skip
+def begun(folder, run, **entry):
+    """A ledger with one entry."""
+    values = {"kind": "checkpoint", "attempt": 1, "update": 5, "train_seconds": 1.0}
+    made = ledger.Entry(**values | {"attempt_seconds": 1.0} | entry)
     path = folder / "results" / "tiny" / "scratch" / run / ledger.NAME
     path.parent.mkdir(parents=True)
-    path.write_bytes(ledger.line(entry))
+    path.write_bytes(ledger.line(made))
+
+
+def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run(study, folder, asked):
+    (folder / "results" / "tiny").mkdir(parents=True)
+    run, other = runs(study).trunks
+    asked["squeue"] = f"7|anna|{folder}|rule_train_wildcards_{run}\n"
+    jobs = runs(study, on_slurm=True)
+    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --dependency=afterany:7"
+    assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
+    assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
+
+
+def test_the_next_job_of_a_run_avoids_the_nodes_on_which_it_failed(study, folder, asked):
+    asked["sinfo"] = "node7\nnode8\n"
+    jobs = runs(study, on_slurm=True)
+    run, other = jobs.trunks
+    begun(folder, run, kind="failed", fault="device", reason="ECC", host="node7")
     assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --exclude=node7"
     assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
     assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
-    nodes[0] = "node7\n"  # a cluster without other nodes
+    asked["sinfo"] = "node7\n"  # a cluster without other nodes
     assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180"
+
+
+def test_options_that_the_profile_gives_to_every_job_reach_training(study, folder, asked):
+    asked["sinfo"] = "node7\nnode8\n"
+    site = "--mail-type=END --exclude=node9"
+    jobs = workflow.Runs(grid.expand(study), False, lambda: True, site)
+    run, other = jobs.trunks
+    begun(folder, run, kind="failed", fault="device", reason="ECC", host="node7")
+    assert jobs.sbatch_options(of(run=other)) == f"{site} --signal=TERM@180"
+    assert jobs.sbatch_options(of(run=run)) == f"{site},node7 --signal=TERM@180"
+
+
+def test_the_next_job_of_a_run_asks_for_what_is_left_of_its_budget(study, folder):
+    values = study | {"budget": "24 hours", "job_hours": 24}
+    run, other = runs(values).trunks
+    assert runs(values).further_jobs() == {"train": 1, "branch": 0}
+    begun(folder, run, train_seconds=23 * 3600.0)
+    jobs = runs(values, in_job=True)
+    assert jobs.minutes(of(run=run)) == 75 + 60
+    assert jobs.minutes(of(run=other)) == 24 * 60
+    assert jobs.options(of(run=run), of(calibration=[])) == "--stop-after 7500"
+    leave(folder, f"results/tiny/runs/{other}/run.json")
+    assert runs(values).further_jobs() == {"train": 0, "branch": 0}
 
 
 def test_a_budget_longer_than_a_job_asks_for_further_jobs_by_rule(study):
@@ -159,39 +185,92 @@ def test_calibrations_take_one_gpu_and_are_made_once(study, folder):
     assert calibrations.pattern == "(?!)"
 
 
-def test_shards_of_training_read_validation_and_what_is_fetched(study):
-    hub = {
-        "kind": "hub", "repository": "o/t", "revision": "1" * 40, "shards": 2, "documents": [9],
-        "train": "t.{shard:05d}.gz", "validation": "v.{shard:05d}.gz",
-    }  # fmt: skip
-    shards = workflow.Shards(grid.expand(study | {"datasets": {"lines": hub}}))
+HUB = {
+    "kind": "hub", "repository": "o/t", "revision": "1" * 40, "shards": 20, "documents": [9],
+    "train": "t.{shard:05d}.gz", "validation": "v.{shard:05d}.gz",
+}  # fmt: skip
+
+
+def of_text(study, **row):
+    shards = workflow.Shards(grid.expand(study | {"datasets": {"lines": HUB | row}}))
     (tokens,) = shards.corpora
+    return shards, tokens
+
+
+def make(folder, tokens, split, numbers):
+    """Complete shards, as far as planning looks."""
+    for i in numbers:
+        for end in ("bin", "json", "fingerprints"):
+            leave(folder, f"results/tiny/tokens/{tokens}/{split}-{i:05d}.{end}")
+
+
+def test_a_chunk_of_training_reads_validation_and_what_is_fetched(study):
+    shards, tokens = of_text(study)
     assert tokens == shards.trained
-    job = of(shard=f"{tokens}/train-00001", tokens=tokens)
+    text, job = of(tokens=tokens), of(chunk=f"{tokens}/train-00016-00019")
     inputs = shards.inputs(job)
+    folder = f"results/tiny/tokens/{tokens}"
     assert inputs == {
-        "validation": [f"results/tiny/tokens/{tokens}/validation-00000.json"],
-        "source": f"results/tiny/sources/{tokens}/t.00001.gz",
+        "validation": [f"{folder}/validation-00000-00000.tokenized"],
+        "source": f"results/tiny/sources/{tokens}/train-00016-00019.fetched",
     }
-    arguments = shards.arguments(job, inputs, of(bin="x.bin"))
-    assert arguments == f"train 1 x.bin --source {inputs['source']}"
-    assert (shards.n_train(job), shards.n_validation(job)) == (2, 1)
-    assert [path[-15:] for path in shards.sidecars(job)] == [
-        "tion-00000.json", "rain-00000.json", "rain-00001.json",
-    ]  # fmt: skip
-    assert "validation" not in shards.inputs(of(shard=f"{tokens}/validation-00000"))
+    sources = f"results/tiny/sources/{tokens}"
+    assert shards.tokenize_words(job, inputs) == f"train-00016-00019 {folder} --sources {sources}"
+    assert shards.fetch_words(job) == f"train-00016-00019 {sources} --missing-in {folder}"
+    assert (shards.downloads(job), shards.minutes(job)) == (4, 165)
+    assert json.loads(shards.json(job))["source"]["shards"] == 20
+    assert (shards.n_train(text), shards.n_validation(text)) == (20, 1)
+    marks = ["train-00000-00015", "train-00016-00019", "validation-00000-00000"]
+    assert shards.marks(text) == [f"{folder}/{name}.tokenized" for name in marks]
+    assert "validation" not in shards.inputs(of(chunk=f"{tokens}/validation-00000-00000"))
 
 
-def test_shards_that_exist_match_no_rule(study, folder):
-    shards = workflow.Shards(grid.expand(study))
-    (tokens,) = shards.corpora
-    assert re.fullmatch(shards.pattern, f"{tokens}/train-00000")
-    files = shards.corpora[tokens].source.files("train")[0]
-    leave(folder, f"results/tiny/tokens/{tokens}/train-00000.bin")
-    sidecar = json.dumps({"source": {"files": files}})
-    leave(folder, f"results/tiny/tokens/{tokens}/train-00000.json", sidecar)
-    assert not re.fullmatch(shards.pattern, f"{tokens}/train-00000")
-    assert re.fullmatch(shards.pattern, f"{tokens}/validation-00000")
+@pytest.mark.parametrize(("size", "n_chunks"), [(1, 20), (7, 3), (16, 2), (99, 1)])
+def test_shards_per_job_changes_the_chunks_and_no_hash(study, size, n_chunks):
+    shards, tokens = of_text(study, shards_per_job=size)
+    assert len(shards.marks(of(tokens=tokens))) == n_chunks + 1
+    assert tokens == of_text(study)[1]
+    plain = grid.expand(study | {"datasets": {"lines": HUB}})
+    other = grid.expand(study | {"datasets": {"lines": HUB | {"shards_per_job": size}}})
+    assert plain.cells == other.cells
+
+
+def test_a_chunk_matches_as_long_as_one_of_its_shards_is_missing(study, folder):
+    shards, tokens = of_text(study)
+    make(folder, tokens, "validation", [0])
+    make(folder, tokens, "train", [*range(17), 18, 19])
+    leave(folder, f"results/tiny/tokens/{tokens}/train-00000-00015.tokenized")
+    shards, _ = of_text(study)
+    assert shards.pattern(in_job=False) == rf"{re.escape(tokens)}/(?:train-00016-00019)"
+    assert shards.outdated == [tokens]
+    # The list of marks stays, for Snakemake would make the manifest anew after a change.
+    assert len(shards.marks(of(tokens=tokens))) == 2
+
+
+def test_a_job_that_comes_late_finds_its_rule_and_needs_nothing(study, folder):
+    _, tokens = of_text(study)
+    make(folder, tokens, "validation", [0])
+    make(folder, tokens, "train", range(20))
+    shards, _ = of_text(study)
+    late = f"{tokens}/train-00000-00015"
+    assert not re.fullmatch(shards.pattern(in_job=False), late)
+    assert re.fullmatch(shards.pattern(in_job=True), late)
+    assert shards.inputs(of(chunk=late)) == {}
+
+
+def test_the_pattern_of_a_thousand_shards_is_short(study):
+    shards, _ = of_text(study, shards=1024)
+    assert len(shards.pattern(in_job=False)) < 2_000
+
+
+def test_a_manifest_of_other_shards_than_the_study_needs_is_outdated(study, folder):
+    _, tokens = of_text(study)
+    make(folder, tokens, "validation", [0])
+    make(folder, tokens, "train", range(20))
+    for n, outdated in ((20, []), (19, [tokens]), (21, [tokens])):
+        manifest = json.dumps({"train": [{}] * n, "validation": [{}]})
+        leave(folder, f"results/tiny/tokens/{tokens}/manifest.json", manifest)
+        assert of_text(study)[0].outdated == outdated
 
 
 def test_an_evaluation_that_exists_is_made_again_only_with_its_run(study, folder):

@@ -1,8 +1,22 @@
 """Formats numbers and tables for the terminal, for messages and for the report."""
 
+import re
+
+CONTROLS = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
+"""What a terminal obeys instead of showing it: control sequences (ECMA-48, sections 5.4 and 5.6),
+such as colours, and control characters but tab and newline."""
+
+
+def printable(text: str) -> str:
+    """The text without what would move the cursor or change the colours of a terminal."""
+    return CONTROLS.sub("", text)
+
 
 def aligned(lines: list[list[str]], left: set[int]) -> list[str]:
     """The lines of a table with aligned columns; those in ``left`` are aligned to the left."""
+    lines = [[printable(text) for text in line] for line in lines]
     widths = [max(len(text) for text in column) for column in zip(*lines, strict=True)]
     padded = (
         "  ".join(

@@ -6,7 +6,7 @@ rule collect:
         FIGURES.published,
         local(FIGURES.store_sources),
         "<results>/study.json",
-        collect("<results>/runs/{run}/run.json", run=RUNS.cells),
+        collect("<results>/runs/{run}/run.json", run=RUNS.recorded),
         collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS.names),
         collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS.names),
     output:
@@ -19,7 +19,7 @@ rule collect:
     params:
         results=subpath(output[0], ancestor=2),
     shell:
-        "python -m lmscaling build-store {params.results:q} 2> {log:q}"
+        "python -m lmscaling build-store {params.results:q} > {log:q} 2>&1"
 
 
 rule figure:
@@ -46,7 +46,7 @@ rule figure:
         results=subpath(output[0], ancestor=2),
     shell:
         "python -m lmscaling figure {wildcards.figure} {params.results:q}/store"
-        " {params.results:q}/figures 2> {log:q}"
+        " {params.results:q}/figures > {log:q} 2>&1"
 
 
 rule report:
@@ -65,7 +65,7 @@ rule report:
     params:
         results=subpath(output[0], parent=True),
     shell:
-        "python -m lmscaling report {params.results:q} 2> {log:q}"
+        "python -m lmscaling report {params.results:q} > {log:q} 2>&1"
 
 
 # Draws what the records and logs that exist allow. It declares no file, so that nothing is trained

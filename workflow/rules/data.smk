@@ -1,6 +1,7 @@
 # From dataset rows to shards of tokens and their manifests: a folder for each text.
 #
-# Only fetch and vocabulary need a network. They run where snakemake runs.
+# Only fetch and vocabulary need a network. They run where snakemake runs, unless the profile names a
+# partition for them.
 
 
 rule vocabulary:
@@ -8,59 +9,62 @@ rule vocabulary:
         "<results>/vocabulary/gpt2.tiktoken",
     log:
         "<results>/logs/vocabulary.log",
-    localrule: True
+    localrule: runs_here("vocabulary")
     conda:
         "../envs/train.yml"
     shell:
-        "python -m lmscaling vocabulary {output:q} 2> {log:q}"
+        "python -m lmscaling vocabulary {output:q} > {log:q} 2>&1"
 
 
-# A download that was interrupted keeps its first part in a hidden file beside the output.
+# Shards are fetched and tokenized in chunks of `shards_per_job:`, named <text>/<split>-<first>-<last>.
+# No text and no shard is an output here, for Snakemake would delete it before a job that comes late
+# and after one that fails. The outputs are marks that a chunk is complete. The verbs see which
+# shards are missing, and keep what exists, the first part of a download too.
 rule fetch:
     output:
-        file=temp("<results>/sources/{tokens}/{file}"),
-        described="<results>/sources/{tokens}/{file}.fetched.json",
+        temp(touch("<results>/sources/{chunk}.fetched")),
     log:
-        "<results>/logs/fetch/{tokens}/{file}.log",
+        "<results>/logs/fetch/{chunk}.log",
     wildcard_constraints:
-        tokens=lms.any_of(SHARDS.corpora),
-    localrule: True
+        chunk=SHARDS.pattern(IN_JOB),
+    localrule: runs_here("fetch")
     conda:
         "../envs/train.yml"
     resources:
-        downloads=1,  # profiles/default says how many at one time
+        downloads=SHARDS.downloads,  # profiles/default says how many at one time
+        runtime=SHARDS.minutes,
     params:
-        json=SHARDS.corpus_json,
+        json=SHARDS.json,
+        words=SHARDS.fetch_words,
     shell:
-        "printf '%s\n' {params.json:q}"
-        " | python -m lmscaling fetch {wildcards.file:q} {output.file:q} 2> {log:q}"
+        "printf '%s\n' {params.json:q} | python -m lmscaling fetch {params.words}"
+        " --at-once {resources.downloads} > {log:q} 2>&1"
 
 
 rule tokenize:
     input:
         unpack(SHARDS.inputs),
     output:
-        bin="<results>/tokens/{shard}.bin",
-        sidecar="<results>/tokens/{shard}.json",
+        touch("<results>/tokens/{chunk}.tokenized"),
     log:
-        "<results>/logs/tokenize/{shard}.log",
+        "<results>/logs/tokenize/{chunk}.log",
     wildcard_constraints:
-        shard=SHARDS.pattern,
+        chunk=SHARDS.pattern(IN_JOB),
     conda:
         "../envs/train.yml"
     resources:
-        mem="4GB",
-        runtime="2h",
+        mem_mb=4000,
+        runtime=SHARDS.minutes,
     params:
         json=SHARDS.json,
-        arguments=SHARDS.arguments,
+        words=SHARDS.tokenize_words,
     shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling tokenize {params.arguments} 2> {log:q}"
+        "printf '%s\n' {params.json:q} | python -m lmscaling tokenize {params.words} > {log:q} 2>&1"
 
 
 rule manifest:
     input:
-        SHARDS.sidecars,
+        forcing(SHARDS.marks),
     output:
         "<results>/tokens/{tokens}/manifest.json",
     log:
@@ -74,4 +78,4 @@ rule manifest:
         train=SHARDS.n_train,
         validation=SHARDS.n_validation,
     shell:
-        "python -m lmscaling manifest {output:q} {params.train} {params.validation} 2> {log:q}"
+        "python -m lmscaling manifest {output:q} {params.train} {params.validation} > {log:q} 2>&1"

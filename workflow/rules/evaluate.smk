@@ -6,14 +6,14 @@ rule evaluate:
         record=EVALUATIONS.record,
         manifest=EVALUATIONS.manifest,
     output:
-        "<results>/evaluations/{evaluation}.jsonl",
+        update("<results>/evaluations/{evaluation}.jsonl"),
     log:
         "<results>/logs/evaluate/{evaluation}.log",
     wildcard_constraints:
         evaluation=EVALUATIONS.pattern,
     conda:
         "../envs/train.yml"
-    threads: 4 if STUDY.gpus else 1
+    threads: GPU_CORES if STUDY.gpus else 1
     resources:
         gpu=EVALUATIONS.gpus,
         mem="32GB" if STUDY.gpus else "4GB",
@@ -22,4 +22,4 @@ rule evaluate:
         run=subpath(input.record, parent=True),
     shell:
         "python -m lmscaling evaluate {params.run:q} --manifest {input.manifest:q}"
-        " --out {output:q} 2> {log:q}"
+        " --out {output:q} > {log:q} 2>&1"

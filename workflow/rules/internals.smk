@@ -1,26 +1,38 @@
 # All that this workflow asks of the objects inside Snakemake and Python, with the reason: no
 # directive and no option offers it.
 
+import functools
 import gc
+import inspect
 import os
 import shlex
 import sys
 from pathlib import Path
 
+from snakemake.cli import get_profile_dir
+from snakemake.common import overwrite_function_params
+from snakemake.io import is_flagged
+from snakemake.jobs import Job
 from snakemake.path_modifier import PathModifier
+from snakemake.persistence import FileBackupMixin
+from snakemake.resources import Resource
+from snakemake.settings.enums import Quietness
 from snakemake.utils import available_cpu_count
 from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
-from lmscaling import registry
+from lmscaling import registry, requested
 from lmscaling.config.types import digest
-from lmscaling.runtime import slurm
+from lmscaling.runtime import console, frozen, gpus, slurm, slurm_submission
 
 # Inside a Slurm job Snakemake runs once more, to make one file. It must not ask Slurm for anything.
 IN_JOB = workflow.remote_exec
+RULES = Path(str(workflow.current_basedir)).parent
 
-# Another workflow may use this one as a module: its cores and its target stay as they are. Each of
-# its `use rule` reads these files again, but changes to Snakemake are made once.
+# Another workflow may use this one as a module: its target, its cores, its terminal and the jobs of
+# its own rules stay as they are. Each of its `use rule` reads these files again, but Slurm's plugin
+# and the executors are changed once.
 IS_MODULE = not workflow.modifier.is_main_snakefile()
 IS_DEFAULT = workflow.default_target is None
 IS_FIRST = not hasattr(workflow, "has_lmscaling")
@@ -65,8 +77,77 @@ shell.prefix(PREFIX.replace("{", "{{").replace("}", "}}"))
 # took an eighth of the planning time.
 gc.set_threshold(200_000, 50, 100)
 
+# Snakemake works out the signature of a rule's function anew for every job, and of the method that
+# evaluates a resource ten times for every job: a sixth of the planning time.
+SUBJECTS = (
+    Resource,
+    *(part for module in (lms, run_jobs, text_jobs) for part in vars(module).values()),
+)
+for subject in filter(inspect.isclass, SUBJECTS):
+    if subject.__module__.startswith(("lmscaling.", Resource.__module__)):
+        for method in filter(inspect.isfunction, vars(subject).values()):
+            parameters = dict(inspect.signature(method).parameters)
+            parameters.pop("self", None)
+            overwrite_function_params(method, parameters)
+
+
+# The jobs of a dry run: rule, wildcards and reasons. The numbers are all that the terminal shows,
+# so Snakemake may stop where --quiet would: before it works out what each job would print.
+def planned_jobs():
+    workflow.output_settings.quiet = {Quietness.RULES, Quietness.PROGRESS}
+    needed = set(workflow.dag.needrun_jobs())
+    ordered = [job for level in workflow.dag.toposorted(needed) for job in level]
+    return [
+        (
+            job.rule.name,
+            " ".join(job.wildcards_dict.values()),
+            list(workflow.dag.reason(job).get_names()),
+        )
+        for job in ordered
+    ]
+
+
+# The terminal shows a few lines instead of Snakemake's ten for each job, unless an option asks for
+# more or for less. The filter comes before Snakemake's own at the handler of the terminal.
+CONSOLE = console.install(
+    workflow.output_settings,
+    workflow.exec_mode.name == "DEFAULT" and not IS_MODULE,
+    lambda: requested.dry_run(GRID, RUNS.pending, planned_jobs()),
+)
+
+
+# Whether a name is a rule, or a file that a rule makes now. Rules match only what is missing.
+def is_made(name):
+    return workflow.is_rule(name) or any(rule.is_producer(name) for rule in workflow.rules)
+
+
+# Snakemake knows the targets once it has read the rules, so they are looked at when it begins.
+TARGETS = requested.Targets(
+    is_made,
+    lambda: [*(rule.name for rule in workflow.rules), *map(str, rules.all.input)],
+    lambda target: RUNS.represented(target),
+)
+EXECUTE = workflow.execute
+
+
+def execute_targets(*arguments, **options):
+    asked = workflow.dag_settings.targets
+    try:
+        targets = TARGETS.resolve_all(asked)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    if targets or not asked:
+        workflow.dag_settings.targets = targets
+        EXECUTE(*arguments, **options)
+
+
+if not IN_JOB and not IS_MODULE:
+    workflow.execute = execute_targets
+
 # The command that makes this study again names the study files that were given.
 CONFIGFILES = workflow.overwrite_configfiles
+if not IS_MODULE and (mistake := requested.configfile_mistake(CONFIGFILES)):
+    sys.exit(f"error: {mistake}")
 
 # `snakemake figures` without --cores takes all cores. The default profile cannot say so: its
 # `cores:` would also cut the threads of Slurm jobs down to the cores of the login node.
@@ -75,10 +156,96 @@ if not IS_MODULE and SETTINGS.cores is None and SETTINGS.nodes is None:
     SETTINGS.cores = workflow.global_resources["_cores"] = available_cpu_count()
 CORES = SETTINGS.cores or 4
 
+# On a workstation, which submits no jobs, as many jobs run as there are GPUs, and they share its
+# cores. The profile cannot say so, for machines differ.
+GPUS = [] if IN_JOB or IS_MODULE or SETTINGS.nodes is not None else gpus.available()
+if GPUS and "gpu" not in workflow.global_resources:
+    workflow.global_resources["gpu"] = len(GPUS)
+GPU_CORES = max(1, min(4, CORES // len(GPUS))) if GPUS else 4
+
+
+# A finished file stays. Snakemake deletes the outputs of a job before it starts and after it has
+# failed, and another job may have finished them since this one was planned. It spares outputs with
+# the flag update(...) before a job. After a failure, though, it overwrites them with a copy that it
+# made when the job began, or deletes them if there was none. Our jobs write each file under another
+# name and rename it, so there is nothing to restore. Outputs elsewhere are left to Snakemake.
+def is_kept(path):
+    return Path(path).absolute().is_relative_to(Path(STUDIES).absolute())
+
+
+def keeping(method):
+    return lambda self, path: False if is_kept(path) else method(self, path)
+
+
+async def clean_up_others(self, skipped, clean_up=Job.cleanup):
+    kept = {file for file in self.output if is_flagged(file, "update") and is_kept(file)}
+    await clean_up(self, {*skipped, *kept})
+
+
+Job.cleanup = clean_up_others
+FileBackupMixin.backup_output = keeping(FileBackupMixin.backup_output)
+FileBackupMixin.restore_output = keeping(FileBackupMixin.restore_output)
+
+# The Snakemake that Slurm starts starts another one, which runs the command of the rule. Starting the
+# command itself saves 2 CPU seconds and 170 MB in every job. Groups of jobs, and environments that
+# Snakemake activates, need the second one.
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def started_directly(executor, job, by_snakemake=None):
+    if job.is_group() or not job.is_shell or workflow.deployment_settings.deployment_method:
+        return by_snakemake(executor, job)
+    folders = {os.path.dirname(path) for path in (*job.log, *job.output)}
+    prepare = f"set -euo pipefail; mkdir -p {shlex.join(folders)}"
+    threads = [f"{name}={job.threads}" for name in THREADS]
+    return shlex.join(
+        ["env", *threads, "bash", "-c", f"{prepare}; {shell._process_prefix} {job.shellcmd}"]
+    )
+
+
+if IN_JOB and not IS_MODULE and "snakemake_executor_plugin_slurm_jobstep" in sys.modules:
+    from snakemake_executor_plugin_slurm_jobstep import Executor as JobStep
+
+    JobStep.format_job_exec = functools.partialmethod(
+        started_directly, by_snakemake=JobStep.format_job_exec
+    )
+
 
 # A function, for Snakemake chooses the executor after it has read the rules.
 def is_on_slurm():
     return workflow.executor_plugin is not None and workflow.executor_plugin.name == "slurm"
+
+
+# Jobs read a copy of the study and the program, made when the first is submitted. Of Snakemake they
+# get the paths of the files that were given on the command line.
+def freeze_study():
+    snakefile = Path(str(workflow.main_snakefile)).absolute()
+    is_ours = snakefile in (RULES / "Snakefile", RULES.parent / "Snakefile")
+    if is_ours and SharedFSUsage.SOURCES in workflow.storage_settings.shared_fs_usage:
+        copy = frozen.freeze(Path(RESULTS, "submitted"), RULES, config).absolute()
+        frozen.use(copy)
+        workflow.config_settings.configfiles = [copy / frozen.STUDY]
+        RealExecutor.get_snakefile = lambda executor: str(copy / "workflow" / "Snakefile")
+
+
+# What the profile gives to every job as `slurm_extra`. A rule with its own would lose it.
+def site_options():
+    given = SETTINGS._parsed_default_resources.get("slurm_extra")
+    known = {"input": [], "attempt": 1, "threads": 1, "rulename": "train"}
+    asked = given and given.evaluate(None, async_run=workflow.async_run, **known)
+    return str(asked.value or "") if asked else ""
+
+
+SITE_OPTIONS = site_options()
+
+
+# The file of `--profile`, whose lines a message names. Snakemake keeps only what it says.
+def profile():
+    words = [word for given in sys.argv for word in given.split("=", 1)]
+    after = dict(zip(words, words[1:]))
+    name = after.get("--profile", os.environ.get("SNAKEMAKE_PROFILE", ""))
+    found = get_profile_dir(name) if name else None
+    return Path(os.path.relpath(os.path.realpath(found[1]))) if found else None
 
 
 # A run whose budget is longer than a job takes several jobs. Each is a restart, on top of the
@@ -86,7 +253,32 @@ def is_on_slurm():
 # it too, and make all attempts within the time of one job.
 onstart:
     if workflow.non_local_exec:
+        freeze_study()
         for rule, n in RUNS.further_jobs().items():
             workflow.get_rule(rule_name(rule)).restart_times = (
                 workflow.execution_settings.retries + n
             )
+    if is_on_slurm():
+        executor = workflow.scheduler._executor
+        slurm_submission.Submission(executor, RUNS.queue, profile(), sys.argv)
+
+
+# A rule that needs no GPU is a local rule, unless the profile gives it a place of its own under
+# `set-resources:`, as on a cluster whose nodes for data transfer are a partition. Snakemake knows
+# these resources only after the rule has said where it runs.
+def runs_here(rule):
+    places = SETTINGS.overwrite_resources.get(rule_name(rule), {})
+    return not any(name.startswith("slurm_") for name in places)
+
+
+# Where a shard is missing or the manifest is outdated, all that leads to the manifest has to run. By
+# itself Snakemake would not run a job whose output a stopped workflow left, nor make a manifest anew
+# because a shard was deleted.
+def forcing(ask):
+    def marks(wildcards):
+        if wildcards.tokens in SHARDS.outdated and not IN_JOB:
+            needed = (rules.fetch, rules.tokenize, rules.manifest)
+            workflow.dag.forcerules.update(proxy.rule for proxy in needed)
+        return ask(wildcards)
+
+    return marks

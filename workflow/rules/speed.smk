@@ -10,7 +10,7 @@ for kind in SWEEPS.kinds:
             study="<results>/study.json",  # it is written together with the sweeps
             chunks=SWEEPS.chunks,
         output:
-            "<results>/speed/{sweep}/sweep.json",  # written last; the points are beside it
+            update("<results>/speed/{sweep}/sweep.json"),  # written last, beside the points
         log:
             "<results>/logs/speed/{sweep}.log",
         wildcard_constraints:
@@ -18,8 +18,9 @@ for kind in SWEEPS.kinds:
         conda:
             "../envs/train.yml"
         # On a CPU it takes all cores, for other jobs would disturb the times.
-        threads: 4 if STUDY.gpus else CORES
+        threads: GPU_CORES if STUDY.gpus else CORES
         resources:
+            nodes=1,
             gpu=SWEEPS.gpus,
             mem="64GB" if STUDY.gpus else "4GB",
             runtime="12h",

@@ -3,11 +3,11 @@
 
 # To Snakemake a run that ended as oom or diverged is a success. A user wants to hear of it, too.
 onsuccess:
-    shell("python -m lmscaling status {RESULTS:q} --failed || true")
+    requested.last_words(GRID, CONSOLE.failures.values())
 
 
 onerror:
-    shell("python -m lmscaling status {RESULTS:q} --failed || true")
+    requested.last_words(GRID, CONSOLE.failures.values())
 
 
 # It also writes cells/<run>.json: a job for each of them would take longer than writing it.
@@ -22,7 +22,7 @@ rule study:
     params:
         json=RECORD,
     shell:
-        "printf '%s\n' {params.json:q} | python -m lmscaling study {output:q} 2> {log:q}"
+        "printf '%s\n' {params.json:q} | python -m lmscaling study {output:q} > {log:q} 2>&1"
 
 
 # It reads the calibrations that exist when it runs.

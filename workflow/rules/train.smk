@@ -6,7 +6,7 @@ rule calibrate:
     input:
         study="<results>/study.json",  # it is written together with the cells
     output:
-        "<results>/calibrations/{calibration}.json",
+        update("<results>/calibrations/{calibration}.json"),
     log:
         "<results>/logs/calibrate/{calibration}.log",
     wildcard_constraints:
@@ -21,7 +21,7 @@ rule calibrate:
     params:
         cell=CALIBRATIONS.cell,
     shell:
-        "python -m lmscaling calibrate {params.cell:q} {output:q} 2> {log:q}"
+        "python -m lmscaling calibrate {params.cell:q} {output:q} > {log:q} 2>&1"
 
 
 rule train:
@@ -30,32 +30,34 @@ rule train:
         manifest=f"<results>/tokens/{SHARDS.trained}/manifest.json",
         calibration=RUNS.calibration,
     output:
-        record="<results>/runs/{run}/run.json",  # written last; the log appears beside it
+        record=update("<results>/runs/{run}/run.json"),  # written last, beside the log
     log:
         "<results>/logs/train/{run}.log",
     wildcard_constraints:
-        run=RUNS.pattern(RUNS.trunks),
+        run=RUNS.trunk_pattern,
     conda:
         "../envs/train.yml"
     threads: RUNS.threads
     resources:
         nodes=1,
         gpu=RUNS.gpus,
-        mem=RUNS.mem,
+        mem_mb=RUNS.mem_mb,
         runtime=RUNS.minutes,
         slurm_extra=RUNS.sbatch_options,
     params:
+        cells=RUNS.cell_files,
         results=subpath(input.study, parent=True),
         options=RUNS.options,
     # exec: a signal must reach Python; a shell in between would die of it alone. The scratch folder
     # outlives an attempt that failed.
     shell:
-        "exec python -m lmscaling train {params.results:q}/cells/{wildcards.run}.json"
+        "exec python -m lmscaling train {params.cells:q}"
         " --manifest {input.manifest:q} --scratch {params.results:q}/scratch/{wildcards.run}"
-        " --record {output.record:q} {params.options} 2> {log:q}"
+        " --record {output.record:q} {params.options} > {log:q} 2>&1"
 
 
-# A trunk that has ended is a source file like any other: a branch cannot train it again.
+# A job for all branches of a trunk. A trunk that has ended is a source file like any other: a branch
+# cannot train it again.
 use rule train as branch with:
     input:
         study="<results>/study.json",
@@ -65,4 +67,4 @@ use rule train as branch with:
     log:
         "<results>/logs/branch/{run}.log",
     wildcard_constraints:
-        run=RUNS.pattern(RUNS.branches),
+        run=RUNS.branch_pattern,

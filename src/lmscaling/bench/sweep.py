@@ -15,6 +15,7 @@ from lmscaling.bench.checks.passed_checks import faults
 from lmscaling.bench.isolation import Ended, isolated
 from lmscaling.config.kinds import MODULES
 from lmscaling.config.speed import PEERS, AnySweep, Sweep
+from lmscaling.config.sweeps import is_pending
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
@@ -58,7 +59,8 @@ def measure(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with lock.hold(out, f"{out} is being measured"), gpus.reserved(sweep.gpus):
         records = _measure_points(sweep, out, fastest, checks)
-    write_json(out / "sweep.json", _summary(sweep, records))
+        if is_pending(out, sweep):  # another job may have ended it meanwhile
+            write_json(out / "sweep.json", _summary(sweep, records))
     return table(sweep, records)
 
 

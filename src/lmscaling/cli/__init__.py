@@ -4,7 +4,6 @@ Verbs are grouped by subject, one module a group; each function has its argument
 """
 
 import argparse
-import os
 import sys
 from importlib import import_module
 from typing import Any, NoReturn
@@ -41,9 +40,6 @@ def _run(args: argparse.Namespace) -> str:
     try:
         return args.verb.run(args)
     except UserError as error:
-        if not os.path.samestat(os.fstat(1), os.fstat(2)):
-            # A rule sends standard error to a log; standard output shows in the terminal.
-            print(f"{name}: error: {error}", flush=True)
         sys.exit(f"error: {error}")
 
 

@@ -27,9 +27,14 @@ def calibrate(args: Namespace) -> str:
 
 @verb(
     VERBS,
-    CELL,
+    argument("cells", type=Path, nargs="+", help="cell.json, or those of the branches of a trunk"),
     MANIFEST,
-    argument("--scratch", type=Path, required=True, help="folder of checkpoints and ledger"),
+    argument(
+        "--scratch",
+        type=Path,
+        required=True,
+        help="folder of checkpoints and ledger; those of further cells are beside it",
+    ),
     argument("--record", type=Path, required=True, help="run.json; the log is written beside it"),
     argument("--calibration", type=Path, help="calibration.json; an estimate by default"),
     argument(
@@ -40,12 +45,18 @@ def calibrate(args: Namespace) -> str:
     ),
 )
 def train(args: Namespace) -> str:
-    """Train one cell."""
+    """Train a cell, or several one after another."""
     rank.die_with_parent()
+    if len(args.cells) > 1:
+        from lmscaling.train import in_turn
+
+        return in_turn.train(
+            args.cells, args.manifest, args.scratch, args.record, args.calibration, args.stop_after
+        )
     from lmscaling.train.run import train
 
     run = train(
-        args.cell, args.manifest, args.scratch, args.record, args.calibration, args.stop_after
+        args.cells[0], args.manifest, args.scratch, args.record, args.calibration, args.stop_after
     )
     if run is None:
         return ""

@@ -61,9 +61,9 @@ def plan(args: Namespace) -> str:
 )
 def status(args: Namespace) -> str:
     """Show the progress of every cell of a study."""
-    from lmscaling.status import table
+    from lmscaling.status import failures, table
 
-    return table.failures(args.study) if args.failed else table.progress(args.study)
+    return failures.listed(args.study) if args.failed else table.progress(args.study)
 
 
 @verb(

@@ -1,5 +1,6 @@
 """Verbs from text to tokens."""
 
+import signal
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from lmscaling.cli.verb import Verb, argument, verb
 from lmscaling.files import parse_json
+from lmscaling.plan.text_needs import Chunk, missing
 
 VERBS: list[Verb] = []
 
@@ -28,36 +30,49 @@ def vocabulary(args: Namespace) -> str:
     return f"vocabulary: {args.out}"
 
 
+CHUNK = argument("chunk", help="<split>-<first>-<last> with five digits: train-00000-00015")
+
+
 @verb(
     VERBS,
-    argument("file", help="path in the repository"),
-    argument("out", type=Path, help="destination; a file beside it gets the SHA-256"),
+    CHUNK,
+    argument("out", type=Path, help="destination; a file beside each gets the SHA-256"),
+    argument("--missing-in", type=Path, required=True, help="folder of the shards"),
+    argument("--at-once", type=int, default=1, help="largest number of simultaneous downloads"),
 )
 def fetch(args: Namespace) -> str:
-    """Download one file of a corpus from the Hugging Face Hub; standard input has the corpus."""
-    fetched = _corpus_from_stdin().source.fetch(args.file, args.out)
-    return f"fetch: {args.file}, {fetched['bytes']:,} bytes, SHA-256 {fetched['sha256']}"
+    """Download the files of the missing shards of a chunk; standard input has the corpus."""
+    from lmscaling.data import chunk
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # do not wait for the other downloads
+    source = _corpus_from_stdin().source
+    wanted = Chunk.named(args.chunk)
+    files = source.files(wanted.split)
+    numbers = missing(source, args.missing_in, wanted.split, wanted.last + 1, wanted.first)
+    n_bytes = chunk.fetch(source, [files[i] for i in numbers], args.out, args.at_once)
+    return f"fetch: {wanted}, {len(numbers)} files, {n_bytes:,} bytes"
 
 
 @verb(
     VERBS,
-    argument("split", choices=["train", "validation"]),
-    argument("shard", type=int, help="number of the source shard, from 0"),
-    argument("out", type=Path, help="the .bin file; its sidecar is written beside it"),
-    argument("--source", type=Path, help="downloaded file, for a dataset of kind hub"),
+    CHUNK,
+    argument("out", type=Path, help="folder of the shards and their sidecars"),
+    argument("--sources", type=Path, help="folder of downloaded files, which are used up"),
     argument("--vocabulary", type=Path, help="file that the verb vocabulary wrote"),
 )
 def tokenize(args: Namespace) -> str:
-    """Tokenize one source shard of a corpus; standard input has the corpus as JSON."""
-    from lmscaling.data.tokenize import tokenize
+    """Tokenize the missing shards of a chunk of a corpus; standard input has the corpus as JSON."""
+    from lmscaling.data import chunk
 
-    sidecar = tokenize(
-        _corpus_from_stdin(), args.split, args.shard, args.out, args.source, args.vocabulary
-    )
-    return (
-        f"tokenize: {sidecar['dataset']} {args.split} {args.shard}, {sidecar['tokens']:,} tokens "
-        f"in {sidecar['documents']:,} documents"
-    )
+    corpus = _corpus_from_stdin()
+    wanted = Chunk.named(args.chunk)
+    n = chunk.tokenize(
+        corpus, wanted.split, wanted.numbers, args.out,
+        is_missing=lambda i: bool(missing(corpus.source, args.out, wanted.split, i + 1, i)),
+        sources=args.sources, ranks=args.vocabulary,
+    )  # fmt: skip
+    made = f"{n} of {len(wanted.numbers)} shards were missing" if n else "all its shards exist"
+    return f"tokenize: {corpus.dataset} {wanted}, {made}"
 
 
 @verb(

@@ -5,6 +5,7 @@
 
 import json
 from dataclasses import field, replace
+from functools import cached_property
 from typing import Annotated
 
 from pydantic import Field, JsonValue
@@ -129,12 +130,12 @@ class Cell:
         branch = f"-b{self.branch:g}" if self.branch else ""
         return f"{self.attention}-{self.size}-ctx{self.context}-s{self.seed}{scale}{branch}"
 
-    @property
+    @cached_property
     def run(self) -> str:
         """Folder of the run: the name and a hash of all values that are not the default."""
         return f"{self.name}-{digest(less(dump(self, exclude_defaults=True), 'keep'))}"
 
-    @property
+    @cached_property
     def trunk(self) -> str:
         """Run of the trunk; the run itself if it is not a branch."""
         return replace(self, branch=None).run if self.branch else self.run
@@ -144,14 +145,13 @@ class Cell:
         """Learning rates of a trunk; those of a branch depend on where its trunk left them."""
         return WarmUp(self.lr, self.optimizer.warmup_updates, self.schedule)
 
-    @property
+    @cached_property
     def calibration(self) -> str:
         """Name of the calibration, with a hash of the values that speed and memory depend on."""
-        values = {
-            key: dump(self)[key]
-            for key in ("attention", "model", "position", "context", "update_tokens", "gpus")
-        }
-        return f"{self.attention}-{self.size}-ctx{self.context}-{digest(values)}"
+        values = dump(self)
+        keys = ("attention", "model", "position", "context", "update_tokens", "gpus")
+        name = f"{self.attention}-{self.size}-ctx{self.context}"
+        return f"{name}-{digest({key: values[key] for key in keys})}"
 
     def to_json(self) -> str:
         """One line of JSON with all values, including defaults."""

@@ -66,6 +66,8 @@ class Dataset(Protocol):
     """Training tokens of all shards, if the row states them."""
     expected_bytes: float | None = None
     """Size of all training files, if the row states it."""
+    shards_per_job: int = 16
+    """Number of shards that one job makes."""
     pinned: ClassVar[bool] = False
     """Whether the identity determines the files of every shard. If not, a shard whose sidecar
     lists other files than the row is tokenized again."""

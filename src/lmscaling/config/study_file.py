@@ -1,5 +1,7 @@
 """Reads study files as users write them; reads and writes the workflow's ``study.json``."""
 
+import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,11 @@ import yaml
 from lmscaling.config.grid import Grid, expand
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json, write_json, write_text
+
+ABSENT = "not given"
+
+MOST_CHARACTERS = 60
+"""Longest text of a value in the list of changes."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,33 @@ def write_record(path: Path, values: dict[str, Any]) -> Grid:
         if not file.is_file() or file.read_text() != cell.to_json() + "\n":
             write_text(file, cell.to_json() + "\n")
     return grid
+
+
+def changes(path: Path, study: dict[str, Any]) -> list[str]:
+    """What a study changes in that of ``study.json``: ``key: before -> now``; empty without one."""
+    try:
+        before = read_json(path, "study record")["study"]
+    except (UserError, KeyError, TypeError):
+        return []
+    return list(_changes("", before, study))
+
+
+def _changes(key: str, before: Any, now: Any) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for part in before | now:
+            inner = f"{key}.{part}".lstrip(".")
+            yield from _changes(inner, before.get(part, ABSENT), now.get(part, ABSENT))
+    elif isinstance(before, list) and isinstance(now, list) and before != now:
+        removed = [f"without {_short(value)}" for value in before if value not in now]
+        added = [f"with {_short(value)}" for value in now if value not in before]
+        yield f"{key}: {', '.join(removed + added) or 'in another order'}"
+    elif before != now:
+        yield f"{key}: {_short(before)} -> {_short(now)}"
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."
 
 
 def read_record(path: Path) -> Record:

@@ -11,6 +11,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.speed import Planner, Sweep
 from lmscaling.config.study import Study
 from lmscaling.config.types import dump
+from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_json
 
 KINDS = kinds.DESCRIPTIONS
@@ -40,13 +41,12 @@ def write(folder: Path, study: Study) -> None:
 def is_pending(folder: Path, sweep: Sweep) -> bool:
     """Whether ``speed/<sweep.folder>`` lacks the result of a point of the sweep.
 
-    Raises:
-        UserError: The record of the sweep is not valid JSON.
+    A damaged ``sweep.json`` is made again from the records of the points.
     """
-    path = folder / "sweep.json"
-    if not path.is_file():
+    try:
+        settled = read_json(folder / "sweep.json", "record of a sweep")["statuses"]
+    except (UserError, KeyError, TypeError):
         return True
-    settled = read_json(path, "record of a sweep")["statuses"]
     return any(point.name not in settled for point in sweep.points)
 
 

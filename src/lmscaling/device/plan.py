@@ -122,7 +122,7 @@ def _tokens(grid: Grid, out: Path) -> Iterator[Step]:
         for shard in range(n_shards):
             path = manifest.with_name(f"{split}-{shard:05d}.bin")
             shards.append(path.with_suffix(".json"))
-            command = _lmscaling("tokenize", split, shard, path)
+            command = _lmscaling("tokenize", f"{split}-{shard:05d}-{shard:05d}", path.parent)
             yield Step("tokens", f"{split}-{shard}", shards[-1], command, stdin=corpus)
     command = _lmscaling("manifest", manifest, n_train, n_validation)
     yield Step("tokens", "manifest", manifest, command, tuple(shards))

@@ -116,7 +116,7 @@ def _count_statuses(db: duckdb.DuckDBPyConnection, what: str, condition: str) ->
 
 
 ORDER = (
-    "done", "diverged", "oom", "out_of_tokens", "crashed", "no_trunk",
+    "done", "diverged", "oom", "out_of_tokens", "crashed", "no_trunk", "damaged",
     "held", "running", "interrupted", "pending",
 )  # fmt: skip
 

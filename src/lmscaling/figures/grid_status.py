@@ -33,6 +33,7 @@ LOOKS = {
     "no_trunk": ("N", "#B08968"),
     "oom": ("M", "#E07A3F"),
     "crashed": ("C", "#8E3B8A"),
+    "damaged": ("Z", "#5C4033"),
     "diverged": ("X", "#B00020"),
 }
 """Letter and colour of each status, from best to worst."""

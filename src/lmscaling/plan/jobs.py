@@ -23,9 +23,13 @@ START_SECONDS, START_SHARE = 600.0, 0.4
 """Longest time until the first update of an attempt, or its share of a shorter limit."""
 
 
-def job_minutes(cell: Cell, job_hours: float) -> int:
-    """Time limit of one training job, minutes."""
-    seconds = productive_seconds(cell)
+def job_minutes(seconds: float | None, job_hours: float) -> int:
+    """Time limit of one training job, minutes.
+
+    Args:
+        seconds: Productive time that is left to do; None if it is unknown.
+        job_hours: Longest job of the study.
+    """
     needed = UNTIMED if seconds is None else MARGIN * seconds / 60 + MINUTES
     return math.ceil(min(needed, 60 * job_hours))
 
@@ -35,21 +39,29 @@ def spare_seconds(job_hours: float) -> float:
     return min(SPARE_SECONDS, SPARE_SHARE * 3600 * job_hours)
 
 
-def stop_seconds(cell: Cell, job_hours: float) -> float:
+def stop_seconds(seconds: float | None, job_hours: float) -> float:
     """Seconds after its start at which a training job stops itself."""
-    limit = min(3600 * job_hours, 60 * job_minutes(cell, job_hours))
+    limit = min(3600 * job_hours, 60 * job_minutes(seconds, job_hours))
     return limit - spare_seconds(job_hours)
 
 
-def job_count(cell: Cell, job_hours: float) -> int:
-    """Number of jobs that a run needs one after another if none fails."""
+def job_count(seconds: float | None, job_hours: float) -> int:
+    """Number of jobs, one after another, that the rest of a run needs if none fails."""
     limit = 3600 * job_hours
     usable = limit - spare_seconds(job_hours) - min(START_SECONDS, START_SHARE * limit)
-    return math.ceil(MARGIN * (productive_seconds(cell) or 60 * UNTIMED) / usable)
+    return max(1, math.ceil(MARGIN * (60 * UNTIMED if seconds is None else seconds) / usable))
 
 
-def productive_seconds(cell: Cell) -> float | None:
-    """Productive time of a cell in seconds; None if its budget is not a time."""
+def productive_seconds(cell: Cell, reached: float = 0.0) -> float | None:
+    """Productive time that a run still needs, seconds; None if its budget is not a time.
+
+    Args:
+        cell: The run. A branch begins with the productive time of its trunk.
+        reached: Productive seconds at its last checkpoint; 0 without one.
+    """
     seconds = parse_budget(cell.budget).seconds
-    share = (1 - BRANCH_AT) * cell.branch if cell.branch else 1.0
-    return None if seconds is None else share * seconds
+    if seconds is None:
+        return None
+    end = seconds * (cell.branch or 1.0)
+    own = (1 - BRANCH_AT) * end if cell.branch else end
+    return min(own, max(0.0, end - reached))

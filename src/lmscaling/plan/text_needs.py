@@ -2,34 +2,81 @@
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from lmscaling.config.datasets import Dataset
 from lmscaling.config.grid import Grid
 from lmscaling.config.types import Split
+from lmscaling.errors import UserError
 from lmscaling.formatting import bytes_of, short
 from lmscaling.plan.estimate import Forecast
 
 TOKEN_BYTES = 2
 
 
-def missing(row: Dataset, folder: Path, split: Split, n: int) -> list[int]:
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive shards of a split that one job makes; as text ``train-00000-00015``."""
+
+    split: Split
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.split}-{self.first:05d}-{self.last:05d}"
+
+    @staticmethod
+    def named(name: str) -> "Chunk":
+        """The chunk with this name.
+
+        Raises:
+            UserError: It is not the name of a chunk.
+        """
+        match = re.fullmatch(r"(train|validation)-(\d+)-(\d+)", name)
+        if not match:
+            raise UserError(f"{name!r} is no chunk of shards; allowed: names as train-00000-00015")
+        split: Split = "train" if match[1] == "train" else "validation"
+        return Chunk(split, int(match[2]), int(match[3]))
+
+    @property
+    def numbers(self) -> range:
+        """Numbers of its shards."""
+        return range(self.first, self.last + 1)
+
+
+def chunks(row: Dataset, split: Split, n: int) -> list[Chunk]:
+    """The first n shards of a split in chunks of ``shards_per_job``."""
+    size = row.shards_per_job
+    return [Chunk(split, i, min(i + size, n) - 1) for i in range(0, n, size)]
+
+
+def missing(row: Dataset, folder: Path, split: Split, n: int, first: int = 0) -> list[int]:
     """Numbers of those of the first n shards of a split that a folder of tokens does not have.
 
     Like a run record, a complete shard is a source file: a mirror that has moved or a different
     backend does not cause it to be tokenized again. A list of local files, however, can change; a
-    shard that was made from other files counts as missing.
+    shard that was made from other files counts as missing. It looks at shards from ``first`` on.
     """
     names = {path.name for path in folder.glob(f"{split}-*")}
     suffixes = [".bin", ".json", *([".fingerprints"] if split == "validation" else [])]
     numbers = []
-    for i, files in enumerate(row.files(split)[:n]):
+    for i, files in enumerate(row.files(split)[first:n], start=first):
         shard = f"{split}-{i:05d}"
         complete = {shard + suffix for suffix in suffixes} <= names
         if not complete or not (row.pinned or _source_files(folder / f"{shard}.json") == files):
             numbers.append(i)
     return numbers
+
+
+def listed(folder: Path) -> dict[str, int]:
+    """Number of shards of each split in the manifest of a folder; empty if there is none."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        return {split: len(entries) for split, entries in manifest.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
 
 
 def _source_files(sidecar: Path) -> str:

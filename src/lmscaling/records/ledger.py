@@ -9,7 +9,9 @@ import json
 import re
 import sys
 import zlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +25,9 @@ held: later attempts would fail, too."""
 KILLED = 5
 """The same if some attempts were killed. A queue with preemption kills healthy runs, too, but
 seldom as often before the first checkpoint; a run that exhausts its node's memory must end."""
+
+RECENT_BYTES = 65536
+"""Some 300 lines: ten attempts of five minutes each."""
 
 MACHINE = ("device", "network", "disk")
 """Faults of the machine; they never count as failures of the run."""
@@ -96,6 +101,42 @@ def entries(path: Path) -> list[Entry]:
         except ValueError as error:
             if text and number < len(lines) and text.endswith(b"}"):
                 print(f"{path} line {number} is not used: {error}", file=sys.stderr, flush=True)
+    return found
+
+
+def latest(path: Path) -> list[Entry]:
+    """The same, read again only when the file has changed; empty if there is none."""
+    try:
+        return _unchanged(path, path.stat().st_mtime_ns)
+    except OSError:
+        return []
+
+
+@lru_cache(maxsize=1024)
+def _unchanged(path: Path, changed: int) -> list[Entry]:
+    return entries(path)
+
+
+def reached(ledger: list[Entry]) -> float:
+    """Productive seconds at the last checkpoint, where the next attempt begins."""
+    return max((e.train_seconds for e in ledger if e.kind == "checkpoint"), default=0.0)
+
+
+def recent(path: Path) -> list[Entry]:
+    """The complete lines in the last 64 kB, at once however long the run has been.
+
+    A run is held by its attempts since the last checkpoint, which are the last lines.
+    """
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        file.seek(max(0, file.tell() - RECENT_BYTES))
+        lines = file.read().split(b"\n")
+    found = []
+    for text in lines:
+        with suppress(ValueError):  # the first line may be cut
+            found.append(_parsed(text))
     return found
 
 

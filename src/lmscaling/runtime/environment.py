@@ -15,6 +15,7 @@ import torch
 from lmscaling import __version__
 from lmscaling.config import devices
 from lmscaling.errors import UserError
+from lmscaling.runtime import frozen
 
 PACKAGES = ("torch", "numpy")
 COMPILERS = ("triton",)
@@ -35,7 +36,7 @@ def describe(gpus: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions(),
         "cuda": torch.version.cuda,
-        "git_commit": git_commit(),
+        "git_commit": frozen.commit(),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
 
@@ -98,21 +99,6 @@ def processor() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
-
-
-def git_commit() -> str | None:
-    """Commit of the source tree, with ``+`` if files differ from it; None outside a repository."""
-    here = Path(__file__).parent
-    try:
-        done = subprocess.run(
-            ["git", "-C", here, "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 def now() -> str:

@@ -43,7 +43,7 @@ def reserved(n: int) -> Iterator[None]:
     reserves nothing on a machine without ``nvidia-smi`` or with fewer GPUs, and in a rank, whose
     parent holds the GPUs.
     """
-    candidates = visible(os.environ.get(VISIBLE), installed()) if n else []
+    candidates = available() if n else []
     values = settings(n) if n else {}
     with ExitStack() as locks:
         if n and len(candidates) >= n and not rank.number():
@@ -117,6 +117,11 @@ def _folder() -> Path:
     return Path(tempfile.gettempdir()) / f"lmscaling-gpus-{os.getuid()}"
 
 
+def available() -> list[str]:
+    """UUIDs of the GPUs of this machine that ``CUDA_VISIBLE_DEVICES`` allows."""
+    return visible(os.environ.get(VISIBLE), installed())
+
+
 def installed() -> list[tuple[str, str]]:
     """Index and UUID of every GPU, from ``nvidia-smi``; empty where there is none.
 
@@ -124,8 +129,8 @@ def installed() -> list[tuple[str, str]]:
     """
     command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
         return []
     pairs = (line.split(",") for line in done.stdout.splitlines() if line.count(",") == 1)
     return [(index.strip(), uuid.strip()) for index, uuid in pairs]

@@ -9,6 +9,9 @@ from contextlib import suppress
 RANK, PARENT, PORT = "LMSCALING_RANK", "LMSCALING_PARENT", "LMSCALING_PORT"
 """Variables of ranks other than 0: number, process number of rank 0, port of its store."""
 
+REQUESTS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+"""Requests to stop: rank 0 saves after the current update, and another attempt continues."""
+
 PR_SET_PDEATHSIG = 1
 """From prctl(2)."""
 

@@ -1,40 +1,18 @@
-"""What Snakemake's Slurm plugin lacks: to queue behind earlier jobs, and to see that jobs ended.
+"""Options of ``sbatch``, and the ends of jobs that Snakemake's Slurm plugin does not see."""
 
-A Snakemake that was killed leaves its jobs running, and the next one submits every open cell once
-more. Slurm can make the second job of a run wait, without a GPU, until the first has ended.
-"""
-
-import shlex
-import subprocess
+import re
 import sys
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import Any
 
-PLUGIN = "snakemake_executor_plugin_slurm"
+from lmscaling.runtime.slurm_queue import asked, say
+from lmscaling.runtime.slurm_submission import PLUGIN
+
+SHORT = {"--exclude": "-x", "--dependency": "-d"}
+"""Options of ``sbatch`` whose values are lists, and their short names."""
 
 ENDED = ("CANCELLED", "PREEMPTED")
 """States in which no process of a job runs and Slurm will start none."""
-
-
-def dependencies(rules: Collection[str]) -> dict[str, str]:
-    """The option of ``sbatch`` that queues a run behind its earlier jobs, by run.
-
-    Earlier jobs are those of this user that were submitted from this folder and have not ended.
-    """
-    jobs: dict[str, list[str]] = {}
-    for line in _queue().splitlines():
-        job, comment, folder = line.split("|", 2)
-        rule, _, run = comment.removeprefix("rule_").partition("_wildcards_")
-        if rule in rules and Path(folder) == Path.cwd():
-            jobs.setdefault(run, []).append(job)
-    for run, earlier in jobs.items():
-        print(
-            f"{run} is with Slurm already, as job {', '.join(earlier)}: "
-            "a new job waits for it and trains what it leaves unfinished",
-            file=sys.stderr,
-        )
-    return {run: f" --dependency=afterany:{':'.join(earlier)}" for run, earlier in jobs.items()}
 
 
 def excluding(sick: Collection[str]) -> str:
@@ -42,24 +20,27 @@ def excluding(sick: Collection[str]) -> str:
 
     A cluster of one node would refuse the job for ever.
     """
-    nodes = set(_listing("sinfo --noheader --Node --format=%N", "no node is excluded").split())
-    return f" --exclude={','.join(sorted(sick))}" if nodes - set(sick) else ""
+    listing, complaint = asked("sinfo --noheader --Node --format=%N")
+    if complaint:
+        say(f"{complaint}; no node is excluded")
+    return f"--exclude={','.join(sorted(sick))}" if set(listing.split()) - set(sick) else ""
 
 
-def _queue() -> str:
-    """Jobs of this user that have not ended: number, comment, folder."""
-    return _listing("squeue --me --noheader --format=%i|%k|%Z", "earlier jobs are not seen")
+def joined(site: str, *ours: str) -> str:
+    """Options of ``sbatch`` from the profile, then ours, which win where both say something else.
 
-
-def _listing(command: str, otherwise: str) -> str:
-    """What a command of Slurm prints; empty, with a message, if it does not answer."""
-    words = shlex.split(command)
-    try:
-        listing = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        print(f"{words[0]} does not answer ({error}); {otherwise}", file=sys.stderr)
-        return ""
-    return listing.stdout
+    Slurm reads only the last of several lists of nodes to exclude, or of jobs to wait for, so both
+    lists become one.
+    """
+    options = []
+    for option in filter(None, ours):
+        name, _, value = option.partition("=")
+        pattern = rf"(?<!\S)(?:{name}[=\s]+|{SHORT.get(name, name)}\s*)(?=[^\s-])(\S+)"
+        if name in SHORT and re.search(pattern, site):
+            site = re.sub(pattern, rf"{name}=\1,{value}", site)
+        else:
+            options.append(option)
+    return " ".join(filter(None, [site, *options]))
 
 
 def patch_status_query() -> None:

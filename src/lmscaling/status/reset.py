@@ -12,7 +12,7 @@ from lmscaling.config.cell import Cell, branch_checkpoint
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
-from lmscaling.records import ledger
+from lmscaling.records import finished, ledger
 from lmscaling.records.run import HELD, STATUSES
 from lmscaling.runtime import lock
 
@@ -58,7 +58,8 @@ def select(
         criteria += [f"has status {status!r}"] if status else []
         criteria += [f"has context {context}"] if context else []
         names = {_without_hash(run) for names in runs.values() for run in names}
-        allowed = choose(status, [*STATUSES, HELD]) if status else choose(cell, sorted(names))
+        statuses = [*STATUSES, HELD, finished.DAMAGED]
+        allowed = choose(status, statuses) if status else choose(cell, sorted(names))
         studies = ", ".join(folder.name for folder in runs)
         raise UserError(f"no run of {studies} {' and '.join(criteria)}; {allowed}")
     folder, chosen = _only(matches, "such a run", cell)
@@ -108,7 +109,9 @@ def _matching(
 def _status(study: Path, run: str) -> object:
     """The status of a run's record, or that it is held; None if it is neither."""
     record = study / "runs" / run / "run.json"
-    return _value(record, "status") if record.is_file() else HELD if _hold(study, run) else None
+    if record.is_file():
+        return finished.look(record)["status"]
+    return HELD if _hold(study, run) else None
 
 
 def _hold(study: Path, run: str) -> ledger.Hold | None:

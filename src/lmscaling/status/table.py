@@ -17,17 +17,11 @@ from typing import Any
 
 from lmscaling.config import study_file, sweeps
 from lmscaling.config.grid import Grid
-from lmscaling.files import read_json
-from lmscaling.formatting import aligned
-from lmscaling.records import ledger
+from lmscaling.formatting import aligned, printable
+from lmscaling.records import finished
 from lmscaling.records.run import HELD
 from lmscaling.runtime import lock
-
-TAIL_BYTES = 65536
-"""How much of the end of a log is read: some hundred rows."""
-
-SLURM_LOGS = Path(".snakemake/slurm_logs")
-"""Where Snakemake's Slurm plugin writes the output of jobs, in the folder of the workflow."""
+from lmscaling.runtime.job_logs import tail
 
 
 @dataclass(frozen=True)
@@ -62,54 +56,12 @@ def progress(study: Path) -> str:
     lines = aligned([list(astuple(row)) for row in (head, *rows)], left={0, 1, 6})
     counts = Counter(row.status for row in rows)
     total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
-    return "\n".join([*lines, total, *_speed_line(study, grid)])
+    return "\n".join(map(printable, [*lines, total, *_speed_line(study, grid)]))
 
 
-def failures(study: Path) -> str:
-    """The failed runs of ``results/<study>/``, why they failed and what to type; empty if none has.
-
-    Raises:
-        UserError: There is no such study.
-    """
-    grid = study_file.read_record(study / "study.json").grid
-    ended: list[list[str]] = []
-    failed: list[list[str]] = []
-    held: dict[bool, list[list[str]]] = {True: [], False: []}
-    for run, cell in (grid.cells | grid.branches).items():
-        if record := _record(study, run):
-            if record["status"] != "done":
-                ended.append([cell.name, record["status"], record["message"]])
-        elif hold := _hold(study, run):
-            held[hold.needs_release].append([cell.name, HELD, hold.reason])
-        elif reason := _failure(study, run):
-            failed.append([cell.name, "failed", reason])
-    if not ended and not failed and not any(held.values()):
-        return ""
-    advice = [
-        f"{n} ended as {status}, which is a result; to train again from update 0: "
-        f"python -m lmscaling reset --study {study.name} --status {status}"
-        for status, n in Counter(status for _, status, _ in ended).items()
-    ]
-    if waiting := held[False] + failed:
-        advice.append(f"{len(waiting)} failed; run snakemake again to continue from checkpoints")
-    if held[True]:
-        advice.append(
-            f"{len(held[True])} held after repeated failures; to continue from checkpoints: "
-            f"python -m lmscaling reset --go-on --study {study.name} --status held, then snakemake"
-        )
-    rows = ended + held[True] + waiting
-    return "\n".join([*aligned(rows, left={0, 1, 2}), *advice])
-
-
-def _record(study: Path, run: str) -> dict[str, Any] | None:
+def record_of(study: Path, run: str) -> dict[str, Any] | None:
     path = study / "runs" / run / "run.json"
-    return read_json(path, "run record") if path.is_file() else None
-
-
-def _hold(study: Path, run: str) -> ledger.Hold | None:
-    """Why a run without a record waits; None if it does not, or if it is being trained."""
-    scratch = study / "scratch" / run
-    return None if lock.holder(scratch) else ledger.hold(ledger.entries(scratch / ledger.NAME))
+    return finished.look(path) if path.is_file() else None
 
 
 def _joined(*notes: str) -> str:
@@ -134,7 +86,7 @@ def _speed_line(study: Path, grid: Grid) -> list[str]:
 def _branch_notes(study: Path, grid: Grid) -> dict[str, str]:
     """By the run of a trunk, how many of its branches are done."""
     planned = Counter(branch.trunk for branch in grid.branches.values())
-    records = {run: _record(study, run) or {} for run in grid.branches}
+    records = {run: record_of(study, run) or {} for run in grid.branches}
     done = Counter(
         branch.trunk
         for run, branch in grid.branches.items()
@@ -144,7 +96,7 @@ def _branch_notes(study: Path, grid: Grid) -> dict[str, str]:
 
 
 def _row(study: Path, run: str, name: str) -> Row:
-    if record := _record(study, run):
+    if record := record_of(study, run):
         hours = f"{record['train_seconds'] / 3600:.3g} h"
         note = _joined(hours, record["message"])
         return Row(name, record["status"], f"{record['updates']:,}", note=note)
@@ -173,33 +125,10 @@ def _row(study: Path, run: str, name: str) -> Row:
     )
 
 
-def _failure(study: Path, run: str) -> str:
-    """Why a run without a record has stopped; empty if it is being trained or has not begun."""
-    scratch = study / "scratch" / run
-    logs = [study / "logs" / rule / f"{run}.log" for rule in ("train", "branch")]
-    logs = [path for path in logs if path.is_file()]
-    if lock.holder(scratch) or not (logs or scratch.exists()):
-        return ""
-    slurm = sorted(SLURM_LOGS.glob(f"rule_*/{run}/*.log"), key=lambda path: path.stat().st_mtime)
-    logs += slurm[-1:]
-    for path in logs:
-        if reason := _last_error(path):
-            return f"{reason} ({path})"
-    return f"unknown reason ({', '.join(map(str, logs)) or 'no log'})"
-
-
-def _tail(path: Path) -> list[bytes]:
-    """The last lines of a file; the first may be incomplete."""
-    with path.open("rb") as file:
-        file.seek(0, 2)
-        file.seek(max(0, file.tell() - TAIL_BYTES))
-        return file.read().split(b"\n")
-
-
 def _log_rows(path: Path) -> list[dict[str, Any]]:
     """The last complete rows of a log."""
     rows = []
-    for line in _tail(path):
+    for line in tail(path):
         try:
             row = json.loads(line)
         except ValueError:
@@ -207,13 +136,6 @@ def _log_rows(path: Path) -> list[dict[str, Any]]:
         if isinstance(row, dict):
             rows.append(row)
     return rows
-
-
-def _last_error(path: Path) -> str:
-    """The last line that reports an error of ours, of Python or of Slurm; empty without one."""
-    lines = [line.decode(errors="replace") for line in _tail(path)]
-    errors = [line.strip() for line in lines if "error:" in line.lower() and line[:1].strip()]
-    return errors[-1] if errors else ""
 
 
 def _tokens_per_second(updates: list[dict[str, Any]]) -> float:

@@ -22,7 +22,7 @@ from lmscaling.config import grid, study_file
 from lmscaling.config.budget import parse_budget
 from lmscaling.errors import UserError
 from lmscaling.files import parse_json, read_json
-from lmscaling.records import schema
+from lmscaling.records import finished, schema
 from lmscaling.records.checks import Check, Numerics
 from lmscaling.records.exports import EXPORTS
 from lmscaling.records.run import End, Evaluation, Header, Run, Update, Validation
@@ -36,7 +36,7 @@ VIEWS = ("cells", "losses", "laws", "speed")
 """Files of SQL that create views over the tables, in order."""
 
 RECORDS: dict[str, tuple[type, str, str]] = {
-    "run": (Run, "runs/*/run.json", "to train it again: python -m lmscaling reset {folder}"),
+    "run": (Run, "runs/*/run.json", ""),
     "measurement": (Measurement, "speed/*/*/*.json", "delete it and measure again"),
     "check": (Check, "checks/*.jsonl", "delete it and check again"),
     "numerics": (Numerics, "numerics/*.jsonl", "delete it and measure again"),
@@ -149,28 +149,32 @@ def _records(study: Path, kind: str) -> Iterator[dict[str, Any]]:
     for path in sorted(study.glob(pattern)):
         if path.name == "sweep.json":
             continue
-        where, cure = f"{kind} record {path}", remedy.format(folder=path.parent.name)
+        where = f"{kind} record {path}"
+        if record is Run:
+            yield _run_record(path)
+            continue
         for values in _json_values(path, where):
-            known, unknown = schema.read(record, values, where, cure)
-            if record is Run and known["budget_amount"] is None and "budget" in known["cell"]:
-                budget = parse_budget(known["cell"]["budget"])
-                known |= {"budget_amount": budget.amount, "budget_unit": budget.unit}
+            known, unknown = schema.read(record, values, where, remedy)
             yield known | {schema.UNKNOWN: unknown or None}
+
+
+def _run_record(path: Path) -> dict[str, Any]:
+    """The record of a run; of a damaged one the status and the reason."""
+    values = finished.look(path)
+    if values["status"] == finished.DAMAGED:
+        print(values["message"], file=sys.stderr)
+        return {key: values[key] for key in ("run", "name", "status", "message")}
+    known, unknown = schema.read(Run, values, "run record", "")
+    if known["budget_amount"] is None and "budget" in known["cell"]:
+        budget = parse_budget(known["cell"]["budget"])
+        known |= {"budget_amount": budget.amount, "budget_unit": budget.unit}
+    return known | {schema.UNKNOWN: unknown or None}
 
 
 def _json_values(path: Path, where: str) -> list[Any]:
     if path.suffix != ".json":
         return [parse_json(line, where) for line in path.read_bytes().splitlines()]
-    what = where.partition(f" {path}")[0]
-    try:
-        return [read_json(path, what)]
-    except UserError as error:
-        copy = path.parents[2] / "scratch" / path.parent.name / path.name
-        if not copy.is_file():
-            raise
-        values = read_json(copy, what)
-        print(f"{error}; {copy} is used in its place", file=sys.stderr)
-        return [values]
+    return [read_json(path, where.partition(f" {path}")[0])]
 
 
 def _fill(

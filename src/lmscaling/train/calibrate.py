@@ -10,6 +10,7 @@ failed, and the next one is made. A fault of the machine ends the calibration in
 
 import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -43,19 +44,31 @@ MOST_TOKENS = 2**17
 
 
 def calibrate(cell_path: Path, out: Path) -> Calibration:
-    """Measure a cell on this machine's device and write ``calibration.json``.
+    """Measure a cell on this machine's device and write ``calibration.json``, if there is none.
 
     Raises:
         UserError: The cell file is not valid, the machine lacks a GPU, not even one sequence fits
             into memory, or every trial failed.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
+    if earlier := _existing(out):
+        return earlier
     with gpus.reserved(min(1, cell.gpus)):
         if cell.gpus and not torch.cuda.is_available():
             raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
         fastest = measured(cell, torch.device("cuda" if cell.gpus else "cpu"))
     write_record(out, dump(fastest))
     return fastest
+
+
+def _existing(path: Path) -> Calibration | None:
+    """A calibration that another job has measured: runs use it already, so it stays."""
+    try:
+        calibration = checked(Calibration, read_json(path, "calibration"), str(path))
+    except UserError:
+        return None
+    print(f"calibration {path} exists and stays as it is", file=sys.stderr, flush=True)
+    return calibration
 
 
 def measured(cell: Cell, device: torch.device) -> Calibration:

@@ -8,12 +8,15 @@ reached its time limit while it wrote them.
 """
 
 import os
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 
 from lmscaling.config.cell import Cell
+from lmscaling.errors import UserError
 from lmscaling.files import read_json, replacing, write_record
+from lmscaling.records import finished, schema
 from lmscaling.records.run import CONCLUSIVE, End, Row, Run, line
 from lmscaling.train.checkpoint import branch_path
 
@@ -84,14 +87,36 @@ def _clear(cell: Cell, scratch: Path, status: str) -> None:
         branch_path(scratch.with_name(cell.trunk), cell.branch).unlink(missing_ok=True)
 
 
-def restore_record(cell: Cell, scratch: Path, record: Path) -> Run | None:
-    """Write the record of a finished run again if it was deleted; None if it was not."""
+def ended(cell: Cell, scratch: Path, record: Path) -> Run | None:
+    """The record of a run that has ended; None if the run has not.
+
+    A record that exists stays as it is. One that is gone or damaged is written again from its copy
+    in scratch.
+
+    Raises:
+        UserError: The record is damaged and has no copy.
+    """
     copy = scratch / record.name
-    if record.exists() or not copy.is_file() or not record.with_name("log.jsonl").is_file():
+    if record.exists():
+        values, intact = finished.read(record), _is_intact(record)
+    elif copy.is_file() and record.with_name("log.jsonl").is_file():
+        values, intact = read_json(copy, "run record"), False
+    else:
         return None
-    values = read_json(copy, "run record")
-    if values["run"] != cell.run:
-        return None
-    write_record(record, values)
-    _clear(cell, scratch, values["status"])
-    return Run(**values)
+    if not intact:
+        if values["run"] != cell.run:
+            return None
+        write_record(record, values)
+        _clear(cell, scratch, values["status"])
+    done = "stays as it is" if intact else "is written again"
+    print(f"run {cell.run} had ended: {record} {done}", file=sys.stderr, flush=True)
+    remedy = "move it away to train the cell again"
+    return Run(**schema.read(Run, values, f"run record {record}", remedy)[0])
+
+
+def _is_intact(record: Path) -> bool:
+    try:
+        read_json(record, "run record")
+    except UserError:
+        return False
+    return True

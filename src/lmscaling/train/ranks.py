@@ -24,13 +24,10 @@ from torch import Tensor, distributed
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - documented
 
 from lmscaling.files import write_json
-from lmscaling.runtime.rank import PARENT, PORT, RANK, number
+from lmscaling.runtime.rank import PARENT, PORT, RANK, REQUESTS, number
 
 TIMEOUT = timedelta(minutes=10)
 """Longest wait of a rank for the others: compilation and validation take less."""
-
-REQUESTS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-"""Requests to stop: rank 0 saves after the current update, and another attempt continues."""
 
 
 FREE = 0.95

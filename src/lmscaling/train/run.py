@@ -28,14 +28,14 @@ from lmscaling.data.stream import Stream
 from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.files import read_json
 from lmscaling.plan import estimate
-from lmscaling.records import ledger, schema
+from lmscaling.records import ledger
 from lmscaling.records.run import HELD, STATUSES, Header, Run
 from lmscaling.runtime import gpus, lock
 from lmscaling.runtime.rank import RANK, number
 from lmscaling.train import branch, calibrate, checkpoint, failure, outcome
 from lmscaling.train.checkpoint import Checkpoint
 from lmscaling.train.ledger import Ledger
-from lmscaling.train.log import Log, close_last, publish, restore_record
+from lmscaling.train.log import Log, close_last, ended, publish
 from lmscaling.train.loop import Loop, Writer
 from lmscaling.train.module import Training
 from lmscaling.train.ranks import Others, Rank, report_failure
@@ -76,8 +76,7 @@ def train(
             it is held, as one of its ranks or the machine has failed.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
-    if run := restore_record(cell, scratch, record):
-        print(f"run {cell.run} had ended: {record} is written again", file=sys.stderr, flush=True)
+    if run := ended(cell, scratch, record):
         return run
     deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
     with gpus.reserved(cell.gpus):
@@ -93,7 +92,7 @@ def _train(
     deadline: float,
 ) -> Run | None:
     streams = Stream(manifest, "train"), Stream(manifest, "validation")
-    _check(cell, *streams, record)
+    _check(cell, *streams)
     settings = calibrate.read(calibration, cell) if calibration else calibrate.guessed(cell)
     _warn_of_too_little_text(cell, settings, streams[0])
     if number():
@@ -101,10 +100,8 @@ def _train(
         return None
     # A workflow that is started twice submits the same run twice.
     with lock.hold(scratch, f"run {scratch.name} is being trained"):
-        if record.exists():  # whoever had the lock has finished
-            where, remedy = f"run record {record}", "move it away to train the cell again"
-            values = schema.read(Run, read_json(record, "run record"), where, remedy)[0]
-            return Run(**values)
+        if run := ended(cell, scratch, record):  # whoever had the lock has finished
+            return run
         _refuse_held(cell, scratch)
         others = Others(ranks(cell), scratch)
         try:
@@ -288,13 +285,8 @@ def _warn_of_too_little_text(cell: Cell, calibration: Calibration, stream: Strea
         print(f"cell {cell.name}: {warning}", file=sys.stderr, flush=True)
 
 
-def _check(cell: Cell, train: Stream, validation: Stream, record: Path) -> None:
-    """Refuse what would fail only after hours, or would overwrite a finished run."""
-    if record.exists():
-        raise UserError(
-            f"{record} exists, so this run has ended; "
-            f"to train it again, type python -m lmscaling reset {cell.run}"
-        )
+def _check(cell: Cell, train: Stream, validation: Stream) -> None:
+    """Refuse what would fail only after hours."""
     if validation.tokens <= cell.validation.tokens:
         raise UserError(
             f"validation.tokens is {cell.validation.tokens} and the validation stream has "

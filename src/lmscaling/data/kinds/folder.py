@@ -36,6 +36,9 @@ class Folder(Dataset):
     """Training files per shard; 512 files of PG-19 have about 50 million tokens."""
     expected_tokens: Annotated[float, Field(gt=0)] | None = None
     """Estimated training tokens; plans use it until the shards are tokenized."""
+    shards_per_job: Positive = 16
+    """Number of shards that one job fetches or tokenizes, one after another: a job takes seconds to
+    start. No result depends on it."""
 
     def _parts(self, split: Split) -> list[tuple[str, int, int | None]]:
         """For each shard of a split: folder, first file and end, which is None for all files."""
@@ -73,7 +76,9 @@ class Folder(Dataset):
         return replace(self, n_files=n_files, expected_tokens=None)
 
     def identity(self) -> dict[str, JsonValue]:
-        return less(dump(self, exclude_defaults=True), "n_files", "expected_tokens")
+        return less(
+            dump(self, exclude_defaults=True), "n_files", "expected_tokens", "shards_per_job"
+        )
 
     def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
         from lmscaling.data import sources

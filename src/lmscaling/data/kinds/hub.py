@@ -11,7 +11,8 @@ from lmscaling.config.datasets import Dataset, Documents
 from lmscaling.config.types import STRICT, Positive, Split, dump, less
 
 NOT_TEXT = (
-    "shards", "mirror", "documents", "validation_documents", "expected_tokens", "expected_bytes"
+    "shards", "mirror", "documents", "validation_documents", "expected_tokens", "expected_bytes",
+    "shards_per_job",
 )  # fmt: skip
 """Fields that say where the files are, how many and how large, and nothing about their text."""
 
@@ -45,6 +46,9 @@ class Hub(Dataset):
     """Estimated training tokens of all shards; plans use it until the shards are tokenized."""
     expected_bytes: Annotated[float, Field(gt=0)] | None = None
     """Estimated size of all training files; plans use it until they are fetched."""
+    shards_per_job: Positive = 16
+    """Number of shards that one job fetches or tokenizes, one after another: a job takes seconds to
+    start. No result depends on it."""
 
     pinned: ClassVar[bool] = True
 

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Distinct, Fraction, Split, dump
+from lmscaling.config.types import STRICT, Distinct, Fraction, Positive, Split, dump, less
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -24,6 +24,9 @@ class Jsonl(Dataset):
     """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
     text: str = "text"
     """Key that contains the document."""
+    shards_per_job: Positive = 16
+    """Number of shards that one job fetches or tokenizes, one after another: a job takes seconds to
+    start. No result depends on it."""
 
     def files(self, split: Split) -> list[str]:
         return self.train if split == "train" else self.validation or self.train[:1]
@@ -32,7 +35,7 @@ class Jsonl(Dataset):
         return replace(self, train=self.train[:n])
 
     def identity(self) -> dict[str, JsonValue]:
-        return dump(self.first(1), exclude_defaults=True)
+        return less(dump(self.first(1), exclude_defaults=True), "shards_per_job")
 
     def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
         from lmscaling.data import sources

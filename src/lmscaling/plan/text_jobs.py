@@ -1,0 +1,158 @@
+"""What the rules about text ask: which chunks of shards there are, and what each job reads.
+
+A chunk is made by one process, for a process takes seconds to start. Its name follows from the
+numbers of its shards alone, so that a job that was submitted earlier means the same shards.
+"""
+
+import os
+import re
+import shlex
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lmscaling.config.grid import Grid
+from lmscaling.config.types import Split
+from lmscaling.plan import text_needs
+from lmscaling.plan.text_needs import Chunk
+
+SPLITS: tuple[Split, ...] = ("train", "validation")
+
+Wildcards = Any
+"""``snakemake.io.Wildcards``: an attribute for each wildcard of a rule."""
+
+
+class Shards:
+    """Text of the study as shards of tokens, in a folder for each dataset and tokenizer."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.results = grid.results
+        self.corpora = grid.corpora
+        self.trained = grid.tokens
+        """Folder of the text that the cells train on."""
+        self.counts: dict[str, dict[Split, int]] = {
+            t: {split: grid.n_shards(t, split) for split in SPLITS} for t in self.corpora
+        }
+
+    @cached_property
+    def missing(self) -> dict[tuple[str, Split], set[int]]:
+        """Numbers of the missing shards, by text and split."""
+        return {
+            (tokens, split): set(
+                text_needs.missing(self.corpora[tokens].source, self._folder(tokens), split, n)
+            )
+            for tokens, counts in self.counts.items()
+            for split, n in counts.items()
+        }
+
+    @cached_property
+    def outdated(self) -> list[str]:
+        """Texts with a missing shard, or whose manifest does not list what the study needs."""
+        return [
+            tokens
+            for tokens, counts in self.counts.items()
+            if any(self.missing[tokens, split] for split in SPLITS)
+            or text_needs.listed(self._folder(tokens)) != counts
+        ]
+
+    def pattern(self, in_job: bool) -> str:
+        """A pattern of the chunks with a missing shard, named ``<tokens>/<chunk>``.
+
+        Inside a job it matches all: a job that comes late finds that all shards exist.
+        """
+        if in_job:
+            return rf"(?:{'|'.join(map(re.escape, self.corpora))})/(?:train|validation)-\d+-\d+"
+        groups = [
+            f"{re.escape(tokens)}/(?:{'|'.join(map(str, chunks))})"
+            for tokens in self.corpora
+            if (chunks := [c for split in SPLITS for c in self._open(tokens, split)])
+        ]
+        return "|".join(groups) or "(?!)"
+
+    def inputs(self, wildcards: Wildcards) -> dict[str, Any]:
+        """What is fetched for a chunk; and validation, whose documents training leaves out.
+
+        Nothing if all its shards exist, for another job may have made them.
+        """
+        tokens, chunk = _chunk(wildcards)
+        corpus = self.corpora[tokens]
+        if self.missing[tokens, chunk.split].isdisjoint(chunk.numbers):
+            return {}
+        inputs: dict[str, Any] = {}
+        if chunk.split == "train":
+            inputs["validation"] = self._marks(tokens, self._open(tokens, "validation"))
+        if corpus.source.is_fetched:
+            inputs["source"] = f"{self.results}/sources/{tokens}/{chunk}.fetched"
+        if (encoding := corpus.encoding.encoding) != "bytes":
+            inputs["vocabulary"] = f"{self.results}/vocabulary/{encoding}.tiktoken"
+        return inputs
+
+    def json(self, wildcards: Wildcards) -> str:
+        """The corpus as far as a chunk depends on it."""
+        tokens, chunk = _chunk(wildcards)
+        return self.corpora[tokens].to_json(chunk.last + 1 if chunk.split == "train" else 1)
+
+    def fetch_words(self, wildcards: Wildcards) -> str:
+        """Arguments of ``fetch``."""
+        tokens, chunk = _chunk(wildcards)
+        sources = f"{self.results}/sources/{tokens}"
+        return shlex.join([str(chunk), sources, "--missing-in", str(self._folder(tokens))])
+
+    def tokenize_words(self, wildcards: Wildcards, input: Any) -> str:
+        """Arguments of ``tokenize``: the chunk, where it goes, and the files that it reads."""
+        tokens, chunk = _chunk(wildcards)
+        words = [str(chunk), str(self._folder(tokens))]
+        if input.get("source"):
+            words += ["--sources", f"{self.results}/sources/{tokens}"]
+        if path := input.get("vocabulary"):
+            words += ["--vocabulary", str(path)]
+        return shlex.join(words)
+
+    def downloads(self, wildcards: Wildcards) -> int:
+        """Files that a job can fetch at the same time; Snakemake lowers it to what is allowed."""
+        return len(_chunk(wildcards)[1].numbers)
+
+    def minutes(self, wildcards: Wildcards) -> int:
+        """Time limit: two hours for a file of C4, and a quarter of an hour for each further one."""
+        return 120 + 15 * (len(_chunk(wildcards)[1].numbers) - 1)
+
+    def marks(self, wildcards: Wildcards) -> list[str]:
+        """Marks that the chunks of a text are complete.
+
+        A complete chunk that a version without marks made has none.
+        """
+        tokens = wildcards.tokens
+        marks = []
+        for split in SPLITS:
+            open_marks = self._marks(tokens, self._open(tokens, split))
+            for mark in self._marks(tokens, self._chunks(tokens, split)):
+                if mark in open_marks or os.path.exists(mark):
+                    marks.append(mark)
+        return marks
+
+    def n_train(self, wildcards: Wildcards) -> int:
+        return self.counts[wildcards.tokens]["train"]
+
+    def n_validation(self, wildcards: Wildcards) -> int:
+        return self.counts[wildcards.tokens]["validation"]
+
+    def _folder(self, tokens: str) -> Path:
+        return Path(self.results, "tokens", tokens)
+
+    def _chunks(self, tokens: str, split: Split) -> list[Chunk]:
+        n = self.counts[tokens][split]
+        return text_needs.chunks(self.corpora[tokens].source, split, n)
+
+    def _open(self, tokens: str, split: Split) -> list[Chunk]:
+        """Chunks with a missing shard."""
+        missing = self.missing[tokens, split]
+        return [c for c in self._chunks(tokens, split) if not missing.isdisjoint(c.numbers)]
+
+    def _marks(self, tokens: str, chunks: list[Chunk]) -> list[str]:
+        return [f"{self._folder(tokens)}/{chunk}.tokenized" for chunk in chunks]
+
+
+def _chunk(wildcards: Wildcards) -> tuple[str, Chunk]:
+    """Folder and chunk of a chunk named ``<tokens>/<chunk>``."""
+    tokens, name = os.path.split(wildcards.chunk)
+    return tokens, Chunk.named(name)

@@ -1,0 +1,268 @@
+"""What the terminal shows of a workflow: few lines, whatever the number of jobs.
+
+Snakemake prints ten lines or more whenever a job starts, is submitted, ends or fails, and the whole
+log of every failed try. This filter of its handler for the terminal prints one line for each of the
+first jobs, then a count now and then, and one line for each new reason of failure.
+``.snakemake/log/`` has Snakemake's own text; ``--verbose`` and ``--printshellcmds`` show it.
+
+Snakemake's records carry an ``event`` (``snakemake_interface_logger_plugins.common.LogEvent``, of
+which this module uses the names only) and the values of that event as attributes.
+"""
+
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lmscaling.formatting import printable
+from lmscaling.runtime import job_logs
+from lmscaling.runtime.job_logs import Failure
+
+FIRST = 10
+"""So many jobs, messages and reasons have a line of their own."""
+
+SHARES = 20
+"""Number of counts afterwards, at equal shares of all jobs."""
+
+ALIKE = 3
+"""So many messages of Snakemake and its plugins that differ in numbers only are shown."""
+
+CHATTER = (
+    "Select jobs to execute", "Job rate limit reached", "Using shell:", "Trying to restart job",
+    "Exiting because a job execution failed", "Removing output files of failed job",
+    "Removing temporary output", "Elapsed time:", "SLURM run ID:", "Cleaning up SLURM log files",
+    "No SLURM account given", "No account was given", "Group jobs: inactive",
+)  # fmt: skip
+"""Beginnings of messages that say nothing which the lines of this module do not say."""
+
+SUBMITTED = re.compile(
+    r"Job (\d+) has been submitted with SLURM jobid (\S+) \(log: (.*)\)\.$"
+    r"|Submitted job (\d+) with external jobid '?(.+?)'?\.$"
+)
+"""The Slurm plugin says the first (2.8.0, ``run_job``), Snakemake's other executors the second."""
+
+REJECTED = re.compile(r"The error message was '(.*?)'\.\n", re.DOTALL)
+"""What the Slurm plugin says of an ``sbatch`` that failed (2.8.0, ``run_job``)."""
+
+STATE = re.compile(r"SLURM status is:\s*'(\w+)'")
+"""What it says of a job that failed (2.8.0, ``check_active_jobs``)."""
+
+SIGNAL = re.compile(r"died with <Signals\.(\w+)")
+"""What Python says of a process that a signal ended (``subprocess.CalledProcessError``)."""
+
+OF_TRAINING = ("train", "branch")
+"""Rules whose jobs are named by their cell alone, as everywhere else."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that Snakemake has announced."""
+
+    rule: str
+    name: str
+    logs: tuple[str, ...]
+
+
+class Console(logging.Filter):
+    """Condenses what Snakemake's handler for the terminal prints, and collects failures.
+
+    Args:
+        terminal: The handler.
+        condense: Whether to condense; otherwise Snakemake's text is printed as it is.
+        plan: Called in a dry run; returns the text that replaces Snakemake's.
+    """
+
+    def __init__(
+        self,
+        terminal: "logging.StreamHandler[Any]",
+        condense: bool,
+        plan: Callable[[], str] | None = None,
+    ) -> None:
+        super().__init__()
+        self.failures: dict[int, Failure] = {}
+        """The jobs that have failed and not succeeded since, by Snakemake's number."""
+        self._terminal, self._condense, self._plan = terminal, condense, plan
+        self._lock = threading.RLock()  # jobs end in threads of their own
+        self._jobs: dict[int, Job] = {}
+        self._begun: set[int] = set()
+        self._last = 0
+        self._total = 1
+        self._alike: Counter[Any] = Counter()
+        self._cause: dict[int, str] = {}
+        self._group_logs: list[str] = []
+        self._digests: dict[str | None, Callable[[Any], bool]] = {
+            "workflow_started": _nothing, "resources_info": _nothing, "job_started": _nothing,
+            "group_info": _nothing, "shellcmd": lambda record: True, "run_info": self._counts,
+            "job_info": self._job, "job_error": self._error, "group_error": self._group_error,
+            "job_finished": self._finished, "progress": self._progress, "error": self._exception,
+            None: self._message,
+        }  # fmt: skip
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether Snakemake's own text is printed."""
+        digest = self._digests.get(getattr(record, "event", None))
+        with self._lock:
+            shown = digest is None or digest(record)
+        return shown or not self._condense
+
+    def _say(self, text: str) -> None:
+        if self._condense:
+            self._terminal.stream.write(f"{printable(text)}\n")
+            self._terminal.flush()
+
+    def _due(self, n: int) -> bool:
+        return n <= FIRST or n * SHARES // self._total > (n - 1) * SHARES // self._total
+
+    def _counts(self, record: Any) -> bool:
+        if self._plan:
+            self._say(self._plan())
+            return False
+        jobs = {rule: n for rule, n in record.stats.items() if rule not in ("total", "all")}
+        self._total = max(1, record.stats.get("total", 1))
+        counts = ", ".join(f"{n:,} {rule}" for rule, n in jobs.items())
+        self._say(f"{self._total:,} jobs: {counts}")
+        return False
+
+    def _job(self, record: Any) -> bool:
+        name = " ".join(record.wildcards.values())
+        if record.rule_name in OF_TRAINING:
+            name = name.rpartition("-")[0]  # without the hash
+        else:
+            name = f"{record.rule_name} {name}".strip()
+        self._jobs[record.jobid] = Job(record.rule_name, name, tuple(record.log))
+        if record.local:
+            self._begin(record.jobid, "begins")
+        return False
+
+    def _begin(self, number: int, how: str) -> None:
+        if number in self._begun or number not in self._jobs:
+            return
+        self._begun.add(number)
+        n = len(self._begun)
+        if self._due(n):
+            job = self._jobs[number]
+            count = "" if n <= FIRST else f"; {n:,} of {self._total:,} jobs have begun"
+            rule = f"{job.rule} " if job.rule in OF_TRAINING else ""
+            self._say(f"{rule}{job.name} {how}{count}")
+
+    def _finished(self, record: Any) -> bool:
+        self.failures.pop(record.job_id, None)
+        self._last = record.job_id
+        return False
+
+    def _progress(self, record: Any) -> bool:
+        self._total = record.total
+        if self._due(record.done) or record.done == record.total:
+            job = self._jobs.get(self._last)
+            said = job_logs.last_line(Path(job.logs[0])) if job and job.logs else ""
+            failed = f", {len(self.failures):,} failed" if self.failures else ""
+            self._say(
+                f"{record.done:,} of {record.total:,} done{failed}: "
+                f"{said or (job.name if job else '')}"
+            )
+        return False
+
+    def _message(self, record: Any) -> bool:
+        text = str(record.msg or "")
+        if match := SUBMITTED.match(text):
+            number, job, log, other, external = match.groups()
+            how = f"is submitted as job {job or external}" + (f" (log: {log})" if log else "")
+            self._begin(int(number or other), how)
+            return False
+        if text.startswith(CHATTER):
+            return False
+        kind = re.sub(r"\d+", "#", text[:60])
+        self._alike.update({text, kind})
+        return self._alike[text] == 1 and self._alike[kind] <= ALIKE
+
+    def _exception(self, record: Any) -> bool:
+        text = str(record.msg)
+        if record.exception == "RuleException" and "CalledProcessError" in text:
+            self._cause[threading.get_ident()] = text  # the record of the job follows
+            return False
+        if match := re.search(r"Job (\d+)\s+completed successfully, but some output", text):
+            self._failed(int(match[1]), "it ended without an error, but its output is missing")
+            return False
+        return not ("At least one job did not complete" in text and self.failures)
+
+    def _group_error(self, record: Any) -> bool:
+        self._group_logs = list(record.aux_logs)  # the records of its jobs follow
+        return False
+
+    def _error(self, record: Any) -> bool:
+        cause = self._cause.pop(threading.get_ident(), "")
+        logs = [*record.log, *(self._group_logs if record.indent else [])]
+        reason, log = _reason(str(record.rule_msg or ""), cause, [log for log in logs if log])
+        self._jobs.setdefault(record.jobid, Job(record.rule_name, record.rule_name, ()))
+        self._failed(record.jobid, reason, log)
+        return False
+
+    def _failed(self, number: int, reason: str, log: str = "") -> None:
+        """Note a failed try; say a new reason at once, and an old one at a few counts."""
+        job = self._jobs[number]
+        failure = Failure(job.name, "failed", reason, log)
+        self.failures[number] = failure
+        new = failure.key not in self._alike
+        self._alike[failure.key] += 1
+        n = self._alike[failure.key]
+        if new:
+            self._alike["reasons"] += 1
+            if self._alike["reasons"] <= FIRST:
+                self._say("\n".join(job_logs.grouped([replace(failure, kind="has failed")])))
+        elif str(n).strip("0") == "1":
+            self._say(f"{n:,} tries have failed for the same reason: {reason}")
+
+
+def _nothing(record: Any) -> bool:
+    return False
+
+
+def _reason(said: str, cause: str, logs: list[str]) -> tuple[str, str]:
+    """Why a job failed, and the log that says more.
+
+    Args:
+        said: Message of the executor.
+        cause: Message of the exception that ended a local job.
+        logs: Paths of its logs; that of the rule comes before that of the executor.
+    """
+    if match := REJECTED.search(f"{said}\n"):
+        return f"Slurm refuses the job: {_line(match[1])}", ""
+    state = match[1] if (match := STATE.search(said)) else ""
+    found = [(job_logs.last_error(Path(log)), log) for log in logs]
+    reason, log = next((pair for pair in found if pair[0]), ("", logs[0] if logs else ""))
+    if state not in ("", "FAILED"):
+        reason = f"Slurm ended the job as {state}" + (f"; {reason}" if reason else "")
+        log = log if log in logs[:1] and not logs[1:] else logs[-1]
+    elif match := SIGNAL.search(cause):
+        reason = f"killed by {match[1]}" + (f"; {reason}" if reason else "")
+    if not reason and logs:
+        reason = job_logs.last_line(Path(logs[0]))
+    return reason or _line(said) or "it has written no reason", log
+
+
+def _line(text: str) -> str:
+    """A message of several lines as one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines)[: job_logs.REASON_CHARACTERS]
+
+
+def install(settings: Any, outside: bool, plan: Callable[[], str]) -> Console:
+    """A console at Snakemake's handler for the terminal, before the filter of Snakemake.
+
+    Args:
+        settings: Snakemake's ``OutputSettings``.
+        outside: Whether this Snakemake runs outside a job.
+        plan: Returns the text of a dry run.
+    """
+    handlers = logging.getLogger("snakemake.logging").handlers
+    named = [h for h in handlers if h.name == "DefaultStreamHandler"]  # logging.py, 9.20 to 9.27
+    asked = settings.verbose or settings.printshellcmds or settings.debug_dag or settings.quiet
+    terminal = named[0] if named else logging.NullHandler()
+    condense = bool(named) and outside and not asked
+    console = Console(terminal, condense, plan if condense and settings.dryrun else None)
+    terminal.filters.insert(0, console)
+    return console

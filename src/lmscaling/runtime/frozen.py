@@ -1,0 +1,87 @@
+"""The study and the program as they were when jobs were submitted, for these jobs to use.
+
+A job may wait for days. An edit of the study, a file that is half saved or a ``git pull`` must not
+reach it. So a submission copies the study, this package and the rules into
+``results/<study>/submitted/<digest>/`` (2 MB; the digest is of their contents, so submissions of
+the same state share a folder), and its jobs read nothing else.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lmscaling import registry
+
+STUDY, COMMIT = "study.json", "git_commit"
+"""Files of a copy: the study, and the commit of the source tree, or nothing."""
+
+
+def freeze(folder: Path, rules: Path, study: dict[str, Any]) -> Path:
+    """Copy what jobs need, if there is no such copy.
+
+    Args:
+        folder: ``results/<study>/submitted``.
+        rules: The folder ``workflow``.
+        study: The study, merged from its files.
+
+    Returns:
+        The copy: ``study.json``, ``git_commit``, ``workflow/`` and ``src/lmscaling/``.
+    """
+    sources = dict(_files(registry.PACKAGE, "src/lmscaling"))
+    sources |= dict(_files(rules, "workflow"))
+    texts = {STUDY: json.dumps(study, indent=2) + "\n", COMMIT: commit() or ""}
+    digest = hashlib.sha256("".join(texts.values()).encode())
+    for name, path in sources.items():
+        digest.update(f"{name}\n".encode() + path.read_bytes())
+    copy = folder / digest.hexdigest()[:12]
+    if copy.is_dir():
+        return copy
+    unfinished = folder / f".{copy.name}.{uuid.uuid4().hex}.tmp"
+    for name, path in sources.items():
+        target = unfinished / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
+    for name, text in texts.items():
+        (unfinished / name).write_text(text)
+    try:
+        unfinished.rename(copy)
+    except OSError:  # another submission was faster
+        shutil.rmtree(unfinished)
+    return copy
+
+
+def _files(folder: Path, target: str) -> Iterator[tuple[str, Path]]:
+    """Files below a folder by their names in the copy, without what Python caches."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield f"{target}/{path.relative_to(folder)}", path
+
+
+def use(copy: Path) -> None:
+    """Let processes that start from now on import the package from a copy."""
+    paths = [str((copy / "src").absolute()), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+def here() -> Path | None:
+    """The copy that this process reads the package from; None if it reads the installed one."""
+    root = registry.PACKAGE.parents[1]
+    return root if (root / STUDY).is_file() and (root / COMMIT).is_file() else None
+
+
+def commit() -> str | None:
+    """Commit of the source tree, with ``+`` if files differ from it; None outside a repository."""
+    if copy := here():
+        return (copy / COMMIT).read_text() or None
+    describe = ["describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
+    command = ["git", "-C", str(registry.PACKAGE), *describe]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

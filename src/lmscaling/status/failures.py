@@ -1,0 +1,128 @@
+"""What has failed in a study, why, where its log is, and what to type.
+
+Ledgers and logs tell how runs have ended; Snakemake tells of jobs that have failed just now. A
+reason that many jobs share is said once.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from lmscaling.config import study_file
+from lmscaling.config.grid import Grid
+from lmscaling.errors import UserError
+from lmscaling.records import finished, ledger
+from lmscaling.records.run import HELD
+from lmscaling.runtime import job_logs, lock
+from lmscaling.runtime.job_logs import Failure
+from lmscaling.status.table import record_of
+
+SLURM_LOGS = Path(".snakemake/slurm_logs")
+"""Where Snakemake's Slurm plugin writes the output of jobs, in the folder of the workflow."""
+
+SHOWN = 12
+"""Reasons that the end of a workflow shows."""
+
+REMEDIES = (
+    ("TIMEOUT", "to give a rule more time, type snakemake --set-resources RULE:runtime=HOURSh"),
+    ("OUT_OF_MEMORY", "to give a rule more memory, type snakemake --set-resources RULE:mem=64GB"),
+    ("refuses the job", "what a job asks for is in profiles/slurm/config.yaml, default-resources"),
+)
+"""What a reason of Slurm asks for."""
+
+
+def listed(study: Path) -> str:
+    """The failed runs of ``results/<study>/``, why they failed and what to type; empty if none has.
+
+    Raises:
+        UserError: There is no such study.
+    """
+    failures, advice = _of_runs(study, study_file.read_record(study / "study.json").grid, [])
+    return "\n".join([*job_logs.grouped(failures), *advice])
+
+
+def last_words(study: Path, grid: Grid, jobs: Iterable[Failure]) -> None:
+    """Print what has failed at the end of a workflow, in a few lines.
+
+    Args:
+        study: ``results/<study>``.
+        grid: The study.
+        jobs: Jobs that this workflow has given up.
+    """
+    told = list(jobs)
+    try:
+        failures, advice = _of_runs(study, grid, told)
+    except (UserError, OSError) as error:
+        failures, advice = told, [f"the runs cannot be read: {error}"]
+    lines = job_logs.grouped(failures)
+    firsts = [i for i, line in enumerate(lines) if not line.startswith(" ")]
+    if len(firsts) > SHOWN:
+        n = len(firsts) - SHOWN
+        lines = lines[: firsts[SHOWN]]
+        advice.insert(0, f"{n} more reasons: python -m lmscaling status {study} --failed")
+    if lines or advice:
+        print("\n".join(["", *lines, *advice]), file=sys.stderr, flush=True)
+
+
+def _of_runs(study: Path, grid: Grid, told: list[Failure]) -> tuple[list[Failure], list[str]]:
+    """Failures of runs, and of the jobs that were told; and what to type.
+
+    Of a run that is not held, the job that has just failed says the reason, not an older log.
+    """
+    now = {failure.name: failure for failure in told}
+    ended: list[Failure] = []
+    failed: list[Failure] = []
+    held: list[Failure] = []
+    for run, cell in (grid.cells | grid.branches).items():
+        failure = now.pop(cell.name, None)
+        if record := record_of(study, run):
+            if record["status"] != "done":
+                ended.append(Failure(cell.name, record["status"], record["message"]))
+        elif hold := _hold(study, run):
+            (held if hold.needs_release else failed).append(Failure(cell.name, HELD, hold.reason))
+        elif failure:
+            failed.append(failure)
+        elif reason := _reason(study, run):
+            failed.append(Failure(cell.name, "failed", *reason))
+    others = list(now.values())
+    advice = []
+    for status, n in Counter(failure.kind for failure in ended).items():
+        what = f"{n} ended as {status}, which is a result"
+        if status == finished.DAMAGED:
+            what = f"{n} with a damaged record"
+        again = f"python -m lmscaling reset --study {study.name} --status {status}"
+        advice.append(f"{what}; to train again from update 0: {again}")
+    reasons = " ".join(failure.reason for failure in told)
+    advice += [remedy for state, remedy in REMEDIES if state in reasons]
+    if others:
+        advice.append(f"{len(others)} jobs failed; mend that, then run the same command again")
+    if failed:
+        advice.append(f"{len(failed)} failed; run snakemake again to continue from checkpoints")
+    if held:
+        advice.append(
+            f"{len(held)} held after repeated failures; to continue from checkpoints: "
+            f"python -m lmscaling reset --go-on --study {study.name} --status held, then snakemake"
+        )
+    return [*ended, *held, *failed, *others], advice
+
+
+def _hold(study: Path, run: str) -> ledger.Hold | None:
+    """Why a run without a record waits; None if it does not, or if it is being trained."""
+    scratch = study / "scratch" / run
+    return None if lock.holder(scratch) else ledger.hold(ledger.entries(scratch / ledger.NAME))
+
+
+def _reason(study: Path, run: str) -> tuple[str, str] | None:
+    """Why a run without a record has stopped, and its log; None if it trains or has not begun."""
+    scratch = study / "scratch" / run
+    logs = [study / "logs" / rule / f"{run}.log" for rule in ("train", "branch")]
+    logs = [path for path in logs if path.is_file()]
+    if lock.holder(scratch) or not (logs or scratch.exists()):
+        return None
+    slurm = sorted(SLURM_LOGS.glob(f"rule_*/{run}/*.log"), key=lambda path: path.stat().st_mtime)
+    logs += slurm[-1:]
+    for path in logs:
+        if reason := job_logs.last_error(path):
+            return reason, str(path)
+    return "unknown reason", ", ".join(map(str, logs))

@@ -1,0 +1,151 @@
+"""Many shards in one process: what exists is kept, what fails stops no other, a kill loses one."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from hub import COMMIT, serving
+from test_data import corpus, lines
+
+from lmscaling.data import chunk
+from lmscaling.errors import UserError
+from lmscaling.plan.text_needs import Chunk, missing
+
+N = 5
+
+
+@pytest.fixture
+def text(tmp_path):
+    """A corpus of five local files."""
+    train = [lines(tmp_path / f"{i}.jsonl", [f"{i} {k}" for k in range(9)]) for i in range(N)]
+    validation = [lines(tmp_path / "v.jsonl", ["held out"])]
+    return corpus({"kind": "jsonl", "train": train, "validation": validation})
+
+
+def make(text, folder, shards=range(N), **options):
+    def is_missing(i):
+        return bool(missing(text.source, folder, "train", i + 1, i))
+
+    return chunk.tokenize(text, "train", shards, folder, is_missing, **options)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.glob("*.json"))
+
+
+def test_shards_that_exist_are_neither_made_again_nor_touched(text, tmp_path):
+    folder = tmp_path / "tokens"
+    assert make(text, folder, shards=[1, 3]) == 2
+    before = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.iterdir()}
+    assert make(text, folder) == 3
+    assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in before} == before
+    assert names(folder) == [f"train-{i:05d}.json" for i in range(N)]
+    assert make(text, folder) == 0
+
+
+def test_a_bad_shard_names_itself_and_the_others_are_made(text, tmp_path):
+    for i in (1, 3):
+        (tmp_path / f"{i}.jsonl").write_text("no json\n")
+    with pytest.raises(UserError) as raised:
+        make(text, tmp_path / "tokens")
+    said = str(raised.value)
+    assert said.startswith("2 of 5 shards were not made; d train shard 1: ")
+    assert "; d train shard 3: " in said
+    assert names(tmp_path / "tokens") == [f"train-{i:05d}.json" for i in (0, 2, 4)]
+    lines(tmp_path / "1.jsonl", ["good"])
+    with pytest.raises(UserError, match=r"^d train shard 3: .*3.jsonl, line 1"):
+        make(text, tmp_path / "tokens")
+
+
+def test_a_shard_that_another_job_made_meanwhile_is_no_error(text, tmp_path, monkeypatch):
+    folder, tokenize = tmp_path / "tokens", chunk.tokenize_shard
+
+    def late(*arguments):
+        tokenize(*arguments)
+        raise UserError("the file is gone")
+
+    monkeypatch.setattr(chunk, "tokenize_shard", late)
+    assert make(text, folder) == N
+    assert len(names(folder)) == N
+
+
+def test_a_killed_job_leaves_complete_shards_and_the_next_makes_the_rest(text, tmp_path):
+    folder = tmp_path / "tokens"
+    lines(tmp_path / "2.jsonl", [f"long {k}" for k in range(300_000)])
+    command = [sys.executable, "-m", "lmscaling", "tokenize", f"train-00000-{N - 1:05d}", folder]
+    job = subprocess.Popen(command, stdin=subprocess.PIPE)
+    job.stdin.write(text.to_json(N).encode())
+    job.stdin.close()
+    deadline = time.monotonic() + 120
+    while not list(folder.glob(".train-00002.bin.*")):
+        assert time.monotonic() < deadline
+        assert job.poll() is None
+        time.sleep(0.02)
+    job.send_signal(signal.SIGKILL)
+    job.wait()
+    lines(tmp_path / "2.jsonl", ["short"])
+    assert names(folder) == ["train-00000.json", "train-00001.json"]
+    assert make(text, folder) == N - 2
+    assert not [p.name for p in folder.iterdir() if p.name.startswith(".")]
+
+
+def test_a_name_of_a_chunk_says_its_shards():
+    name = "validation-00016-00031"
+    assert str(Chunk.named(name)) == name
+    assert Chunk.named(name).numbers == range(16, 32)
+    with pytest.raises(UserError, match="allowed: names as train-00000-00015"):
+        Chunk.named("train-16")
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with four files, of which the row names five."""
+    for i in range(4):
+        (tmp_path / "hub").mkdir(exist_ok=True)
+        lines(tmp_path / "hub" / f"{i}.json", [f"{i} {k}" for k in range(9)])
+    with serving("owner/texts", tmp_path / "hub") as server:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            server.url + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        yield server
+
+
+@pytest.fixture
+def fetched():
+    row = {"train": "{shard}.json", "validation": "{shard}.json", "shards": N}
+    return corpus({"kind": "hub", "repository": "owner/texts", "revision": COMMIT, **row})
+
+
+def test_files_are_fetched_once_side_by_side_and_used_up(hub, fetched, tmp_path):
+    hub.seconds = 0.5
+    sources, files = tmp_path / "sources", fetched.source.files("train")[:4]
+    n_bytes = chunk.fetch(fetched.source, files, sources, at_once=4)
+    assert n_bytes == sum((tmp_path / "hub" / file).stat().st_size for file in files)
+    assert max(hub.at_once) > 1
+    assert chunk.fetch(fetched.source, files, sources, at_once=1) == n_bytes
+    assert len(hub.sent) == 4
+    make(fetched, tmp_path / "tokens", range(4), sources=sources)
+    assert sorted(p.name for p in sources.iterdir()) == [f"{i}.json.fetched.json" for i in range(4)]
+    sidecar = json.loads((tmp_path / "tokens" / "train-00003.json").read_text())
+    assert sidecar["source"]["checked_against"] == "hub"
+
+
+def test_a_file_that_the_hub_lacks_stops_no_other(hub, fetched, tmp_path):
+    files = fetched.source.files("train")[::-1]
+    with pytest.raises(UserError, match=r"^4.json of owner/texts at 1+ does not exist"):
+        chunk.fetch(fetched.source, files, tmp_path / "sources", at_once=1)
+    assert len(list((tmp_path / "sources").glob("?.json"))) == 4
+
+
+def test_a_fetched_file_stays_until_its_shard_is_complete(hub, fetched, tmp_path):
+    sources = tmp_path / "sources"
+    chunk.fetch(fetched.source, ["0.json", "1.json"], sources, at_once=2)
+    (sources / "1.json").write_text("changed\n")
+    with pytest.raises(UserError, match="d train shard 1"):
+        make(fetched, tmp_path / "tokens", range(2), sources=sources)
+    assert [p.name for p in sources.glob("?.json")] == ["1.json"]

@@ -1,0 +1,163 @@
+"""Several submissions on one folder of results, on a real Slurm: a finished file stays."""
+
+import json
+import re
+import shutil
+import threading
+
+import pytest
+import slurm_cluster
+from slurm_cluster import Study, eventually
+from speed_of_python import slowness
+
+pytestmark = pytest.mark.slurm
+
+SHARES = [0.25, 0.5]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    if reason := slurm_cluster.missing():
+        pytest.skip(reason)
+    with slurm_cluster.cluster(tmp_path_factory.mktemp("cluster") / "box") as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def node(cluster):
+    cluster.heal()
+
+
+class Looks:
+    """How often a file was absent or different while a block ran."""
+
+    def __init__(self, path):
+        self.path, self.expected = path, path.read_bytes()
+        self.looks = self.wrong = 0
+        self._over = threading.Event()
+
+    def __enter__(self):
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error):
+        eventually(lambda: self.looks >= 400, "400 looks")
+        self._over.set()
+        self._thread.join()
+
+    def _look(self):
+        while not self._over.wait(0.01):
+            self.looks += 1
+            try:
+                self.wrong += self.path.read_bytes() != self.expected
+            except OSError:
+                self.wrong += 1
+
+
+def queued(cluster, study):
+    """Number of the job of a study that waits."""
+    lines = cluster.jobs("%i|%Z", states="PENDING")
+    return next((n for n, folder in (x.split("|") for x in lines) if folder == str(study.root)), "")
+
+
+def open_partition(cluster, state):
+    cluster.run("scontrol", "update", "PartitionName=closed", f"State={state}")
+
+
+@pytest.fixture
+def closed(cluster):
+    yield
+    open_partition(cluster, "DOWN")
+
+
+def test_a_late_job_of_another_checkout_leaves_a_finished_record_alone(cluster, tmp_path, closed):
+    first = Study(cluster, tmp_path / "a")
+    (run,) = first.runs
+    second = Study(cluster, tmp_path / "b")
+    shutil.rmtree(second.root / "results")
+    (second.root / "results").symlink_to(first.root / "results")
+    late = second.start(partition="closed")
+    eventually(lambda: queued(cluster, second), "job that waits")
+    first.finish(first.start())
+    record = first.results / "runs" / run / "run.json"
+    before = record.stat().st_ino  # Snakemake may touch it
+    shutil.rmtree(first.scratch(run))
+    with Looks(record) as seen:
+        open_partition(cluster, "UP")
+        second.finish(late)
+    assert (seen.wrong, record.stat().st_ino) == (0, before)
+    assert "stays as it is" in (second.results / "logs" / "train" / f"{run}.log").read_text()
+
+
+def test_a_record_survives_the_failure_of_a_job_and_its_retry(cluster, tmp_path):
+    study = Study(cluster, tmp_path / "x", budget="4000 updates")
+    other = Study(cluster, tmp_path / "y")
+    other.finish(other.start())
+    (run,) = study.runs
+    snakemake = study.start("--retries", "1", "--", f"results/tiny/runs/{run}/run.json")
+    job = study.trains(run)
+    folder = study.results / "runs" / run
+    folder.mkdir(parents=True, exist_ok=True)
+    values = other.record(*other.runs) | {"run": run}
+    values.pop("record_sha256")
+    (folder / "run.json").write_text(json.dumps(values))
+    with Looks(folder / "run.json") as seen:
+        study.go_on(run)
+        cluster.run("scancel", job)
+        study.finish(snakemake)
+    assert seen.wrong == 0
+
+
+def test_jobs_read_the_study_and_the_program_as_they_were_submitted(cluster, tmp_path, closed):
+    study = Study(cluster, tmp_path / "x", branches={"shares": SHARES})
+    snakemake = study.start(partition="closed")
+    eventually(lambda: queued(cluster, study), "job that waits")
+    texts = {
+        path: path.read_text()
+        for name in ("tiny.yaml", "config/study.yaml", "workflow/Snakefile", "Snakefile")
+        for path in [study.root / name]
+    }
+    for path in texts:
+        path.write_text("half: [saved")
+    open_partition(cluster, "UP")
+    study.finish(snakemake)
+    assert {study.record(run)["status"] for run in study.runs} == {"done"}
+    (copy,) = (study.results / "submitted").iterdir()
+    assert (copy / "src" / "lmscaling" / "workflow.py").is_file()
+    for path, text in texts.items():
+        path.write_text(text.replace("budget: 4 updates", "budget: 30 updates"))
+    study.finish(study.start("-n", "--", "results/tiny/study.json"))
+    assert "study tiny has changed since it last ran: budget: 4 updates -> 30 updates" in (
+        study.said()
+    )
+
+
+def test_one_job_trains_the_branches_of_a_trunk(cluster, tmp_path):
+    study = Study(cluster, tmp_path / "x", branches={"shares": SHARES})
+    study.finish(study.start())
+    last = next(run for run in study.branches if f"-b{SHARES[-1]}-" in run)
+    study.finish(study.start("--", f"results/tiny/runs/{last}/run.json"))
+    assert {study.record(run)["status"] for run in study.branches} == {"done"}
+    assert len(re.findall(r"^rule branch:$", study.said(), re.MULTILINE)) == 1
+
+
+def test_a_job_costs_two_cpu_seconds_more_than_its_command(cluster, tmp_path):
+    study = Study(cluster, tmp_path / "x")
+    (run,) = study.runs
+    snakemake = study.start(partition="closed")
+    job = eventually(lambda: queued(cluster, study), "job that waits")
+    script = cluster.run("scontrol", "write", "batch_script", job, "-")
+    cluster.kill(study.pid)
+    snakemake.wait(60)
+    cluster.run("scancel", job)
+    command = script.splitlines()[-1] if script.startswith("#!") else script
+    timed = study.root / "timed.sh"
+    # Of the command, Slurm's step is the parent and not this shell.
+    timed.write_text(f"#!/bin/bash\nTIMEFORMAT='%U %S'\ntime ( {command} )\n")
+    asked = ["--wait", f"--chdir={study.root}", "--output=timed.txt", "--mem=2G"]
+    cluster.run("sbatch", *asked, "--cpus-per-task=4", str(timed))
+    said = (study.root / "timed.txt").read_text()
+    assert study.record(run)["status"] == "done", said
+    seconds = sum(map(float, said.split()[-2:]))
+    assert seconds < 2.0 * slowness(), said
