@@ -203,6 +203,17 @@ def test_a_wrong_name_ends_the_submission_with_the_line_of_the_profile(cluster, 
     assert cluster.asked("sbatch") <= 2  # one of each thread
 
 
+def test_an_option_of_the_site_that_the_plugin_refuses_names_its_line(cluster, executor, caplog):
+    with Path("profile.yaml").open("a") as profile:
+        profile.write("  slurm_extra: --nodes=2\n")
+    job = Job("a")
+    job.resources["slurm_extra"] = "--nodes=2 --signal=TERM@9"
+    executor.run_job(job)
+    (error,) = executor.ended
+    assert "Edit slurm_extra in profile.yaml:4" in str(error)
+    assert not caplog.records  # no traceback
+
+
 def test_a_wrong_name_ends_the_submission_but_no_job_that_runs(cluster, executor):
     submit(executor, "a")[0].result()
     cluster.answer("scancel", f'echo "$@" > {cluster.folder}/cancelled')

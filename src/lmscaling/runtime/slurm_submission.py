@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,7 @@ class Submission:
         """
         self.executor, self.queue, self.profile, self.words = executor, queue, profile, words
         self._changed = threading.Condition()
+        self._open: set[Any] = set()  # in one of the two threads
         self._waiting: set[Any] = set()
         self._since = 0.0
         self._accepted = 0
@@ -65,6 +67,27 @@ class Submission:
 
     def run_job(self, job: Any) -> None:
         """Submit a job, however long Slurm takes none."""
+        self._open.add(job)
+        try:
+            self._run_job(job)
+        finally:
+            self._open.discard(job)
+
+    def cancel(self) -> None:
+        """End the submission at once, then cancel the jobs of this Snakemake."""
+        self._end()
+        pool = self.executor._job_submission_executor
+        pool.shutdown(wait=False, cancel_futures=True)
+        while self._open:
+            # sbatch itself waits two minutes for a full queue, squeue for a controller.
+            for child in psutil.Process().children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    if child.name() in ("sbatch", "squeue"):
+                        child.terminate()
+            time.sleep(0.1)
+        self._cancel()
+
+    def _run_job(self, job: Any) -> None:
         while not self._is_over():
             reason = self._try(job)
             if not reason:
@@ -76,22 +99,16 @@ class Submission:
             self._fail(job, "It was not submitted, because Snakemake was asked to stop.")
         return None
 
-    def cancel(self) -> None:
-        """End the submission at once, then cancel the jobs of this Snakemake."""
-        self._end()
-        for child in psutil.Process().children(recursive=True):
-            # sbatch itself waits two minutes for a full queue, squeue for a controller.
-            if child.name() in ("sbatch", "squeue"):
-                child.terminate()
-        self.executor._job_submission_executor.shutdown(wait=True, cancel_futures=True)
-        self._cancel()
-
     def _try(self, job: Any) -> str:
         """Submit a job once; the sentence of a rejection, or empty."""
         self.queue.refresh()
         if self.queue.complaint:  # then it is not known whether the run has an earlier job
             return self.queue.complaint
         job.attempt = job.attempt  # Snakemake now asks the rules again what the job needs
+        try:
+            self._plugin.validate_slurm_extra(job)  # run_job would show a traceback
+        except self._plugin.WorkflowError as error:
+            return str(error)
         self._rejection.message = ""
         self._submit(job)
         message = self._rejection.message
