@@ -260,7 +260,8 @@ def install(settings: Any, outside: bool, plan: Callable[[], str]) -> Console:
     """
     handlers = logging.getLogger("snakemake.logging").handlers
     named = [h for h in handlers if h.name == "DefaultStreamHandler"]  # logging.py, 9.20 to 9.27
-    asked = settings.verbose or settings.printshellcmds or settings.debug_dag or settings.quiet
+    quiet = settings.quiet and not settings.dryrun
+    asked = settings.verbose or settings.printshellcmds or settings.debug_dag or quiet
     terminal = named[0] if named else logging.NullHandler()
     condense = bool(named) and outside and not asked
     console = Console(terminal, condense, plan if condense and settings.dryrun else None)
