@@ -48,6 +48,9 @@ SUBMITTED = re.compile(
 REJECTED = re.compile(r"The error message was '(.*?)'\.\n", re.DOTALL)
 """What the Slurm plugin says of an ``sbatch`` that failed (2.8.0, ``run_job``)."""
 
+UNSUBMITTED = ("Slurm ", "Job submission failed")
+"""Beginnings of messages about a job that was never submitted: ours, the plugin's."""
+
 STATE = re.compile(r"SLURM status is:\s*'(\w+)'")
 """What it says of a job that failed (2.8.0, ``check_active_jobs``)."""
 
@@ -232,6 +235,8 @@ def _reason(said: str, cause: str, logs: list[str]) -> tuple[str, str]:
     """
     if match := REJECTED.search(f"{said}\n"):
         return f"Slurm refuses the job: {_line(match[1])}", ""
+    if said.startswith(UNSUBMITTED):
+        return _line(said), ""
     state = match[1] if (match := STATE.search(said)) else ""
     found = [(job_logs.last_error(Path(log)), log) for log in logs]
     reason, log = next((pair for pair in found if pair[0]), ("", logs[0] if logs else ""))

@@ -18,6 +18,9 @@ TAIL_BYTES = 65536
 REASON_CHARACTERS = 300
 """Longest reason that is printed; the log has all of it."""
 
+ERROR = re.compile(r"\S.*error:\s*\S|error:\s*\S", re.IGNORECASE)
+"""A line that reports an error and says which; tracebacks are indented."""
+
 EMPTY_WORDS = "Exited with exit code"
 """What ``srun`` adds to the log of every job that fails."""
 
@@ -57,7 +60,7 @@ def tail(path: Path) -> list[bytes]:
 
 def last_error(path: Path) -> str:
     """The last line that reports an error of ours, of Python or of Slurm; empty without one."""
-    lines = [line for line in lines_of(path) if "error:" in line.lower() and line[:1].strip()]
+    lines = [line for line in lines_of(path) if ERROR.match(line)]
     telling = [line for line in lines if EMPTY_WORDS not in line]
     return telling[-1].strip()[:REASON_CHARACTERS] if telling else ""
 
