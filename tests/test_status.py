@@ -112,6 +112,35 @@ def test_what_failed_is_named_with_the_reason_and_what_to_do(study, monkeypatch)
     assert len(lines) == 6
 
 
+def test_a_reason_that_many_runs_share_is_said_once_with_the_first_names(study):
+    names = []
+    for i, run in enumerate(study_file.read_record(study / "study.json").grid.cells):
+        live(study, run, log(header(run), update(2)))
+        (study / "logs" / "train").mkdir(parents=True, exist_ok=True)
+        told = f"error: run {run} met the disk {i}"
+        (study / "logs" / "train" / f"{run}.log").write_text(told)
+        names.append(run.rpartition("-")[0])
+    head, also, advice = failures.listed(study).splitlines()
+    assert head.startswith(f"{names[0]} and 5 more  failed  error: run {names[0]}-")
+    assert also == f"    also {', '.join(names[1:4])}, ..."
+    assert advice == "6 failed; run snakemake again to continue from checkpoints"
+
+
+def test_escape_sequences_in_logs_and_records_do_not_reach_the_terminal(study):
+    first, second, *_ = study_file.read_record(study / "study.json").grid.cells
+    live(study, first, log(header(first), update(2)))
+    (study / "logs" / "train").mkdir(parents=True)
+    (study / "logs" / "train" / f"{first}.log").write_text("error: \x1b[2Jgone \x1b]0;title\x07\n")
+    record(study, second, log(header(second), end(2)), "oom")
+    path = study / "runs" / second / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"message": "\x1b[31mred"}))
+    told = failures.listed(study) + table.progress(study)
+    assert "error: gone" in told
+    assert "red" in told
+    assert "\x1b" not in told
+    assert "\x07" not in told
+
+
 FAILS: list[ledger.Kind] = ["begin", "failed"]
 
 

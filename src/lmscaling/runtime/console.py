@@ -48,6 +48,9 @@ SUBMITTED = re.compile(
 REJECTED = re.compile(r"The error message was '(.*?)'\.\n", re.DOTALL)
 """What the Slurm plugin says of an ``sbatch`` that failed (2.8.0, ``run_job``)."""
 
+UNSUBMITTED = ("Slurm ", "Job submission failed")
+"""Beginnings of messages about a job that was never submitted: ours, the plugin's."""
+
 STATE = re.compile(r"SLURM status is:\s*'(\w+)'")
 """What it says of a job that failed (2.8.0, ``check_active_jobs``)."""
 
@@ -212,9 +215,10 @@ class Console(logging.Filter):
         if new:
             self._alike["reasons"] += 1
             if self._alike["reasons"] <= FIRST:
-                self._say("\n".join(job_logs.grouped([replace(failure, kind="has failed")])))
+                kind = "has stopped" if reason.startswith("stopped") else "has failed"
+                self._say("\n".join(job_logs.grouped([replace(failure, kind=kind)])))
         elif str(n).strip("0") == "1":
-            self._say(f"{n:,} tries have failed for the same reason: {reason}")
+            self._say(f"{n:,} tries have ended for the same reason: {reason}")
 
 
 def _nothing(record: Any) -> bool:
@@ -231,17 +235,19 @@ def _reason(said: str, cause: str, logs: list[str]) -> tuple[str, str]:
     """
     if match := REJECTED.search(f"{said}\n"):
         return f"Slurm refuses the job: {_line(match[1])}", ""
+    if said.startswith(UNSUBMITTED):
+        return _line(said), ""
     state = match[1] if (match := STATE.search(said)) else ""
     found = [(job_logs.last_error(Path(log)), log) for log in logs]
     reason, log = next((pair for pair in found if pair[0]), ("", logs[0] if logs else ""))
+    reason = reason or (job_logs.last_line(Path(logs[0])) if logs else "")
+    if logs[1:]:  # the Snakemake inside the job writes to the last
+        cause += "\n".join(job_logs.lines_of(Path(logs[-1])))
     if state not in ("", "FAILED"):
-        reason = f"Slurm ended the job as {state}" + (f"; {reason}" if reason else "")
-        log = log if log in logs[:1] and not logs[1:] else logs[-1]
-    elif match := SIGNAL.search(cause):
-        reason = f"killed by {match[1]}" + (f"; {reason}" if reason else "")
-    if not reason and logs:
-        reason = job_logs.last_line(Path(logs[0]))
-    return reason or _line(said) or "it has written no reason", log
+        how, log = f"Slurm ended the job as {state}", logs[-1] if logs else ""
+    else:
+        how = f"killed by {match[1]}" if (match := SIGNAL.search(cause)) else ""
+    return "; ".join(filter(None, [how, reason])) or _line(said) or "it has written no reason", log
 
 
 def _line(text: str) -> str:
@@ -260,7 +266,8 @@ def install(settings: Any, outside: bool, plan: Callable[[], str]) -> Console:
     """
     handlers = logging.getLogger("snakemake.logging").handlers
     named = [h for h in handlers if h.name == "DefaultStreamHandler"]  # logging.py, 9.20 to 9.27
-    asked = settings.verbose or settings.printshellcmds or settings.debug_dag or settings.quiet
+    quiet = settings.quiet and not settings.dryrun
+    asked = settings.verbose or settings.printshellcmds or settings.debug_dag or quiet
     terminal = named[0] if named else logging.NullHandler()
     condense = bool(named) and outside and not asked
     console = Console(terminal, condense, plan if condense and settings.dryrun else None)

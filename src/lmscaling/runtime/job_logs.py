@@ -18,6 +18,12 @@ TAIL_BYTES = 65536
 REASON_CHARACTERS = 300
 """Longest reason that is printed; the log has all of it."""
 
+ERROR = re.compile(r"\S.*error:\s*\S|error:\s*\S", re.IGNORECASE)
+"""A line that reports an error and says which; tracebacks are indented."""
+
+EMPTY_WORDS = "Exited with exit code"
+"""What ``srun`` adds to the log of every job that fails."""
+
 NAMED = 3
 """Jobs of a group that are named; the others are counted."""
 
@@ -54,17 +60,19 @@ def tail(path: Path) -> list[bytes]:
 
 def last_error(path: Path) -> str:
     """The last line that reports an error of ours, of Python or of Slurm; empty without one."""
-    lines = [line for line in _lines(path) if "error:" in line.lower() and line[:1].strip()]
-    return lines[-1].strip()[:REASON_CHARACTERS] if lines else ""
+    lines = [line for line in lines_of(path) if ERROR.match(line)]
+    telling = [line for line in lines if EMPTY_WORDS not in line]
+    return telling[-1].strip()[:REASON_CHARACTERS] if telling else ""
 
 
 def last_line(path: Path) -> str:
     """The last line that is not empty; empty if there is none."""
-    lines = [line.strip() for line in _lines(path) if line.strip()]
+    lines = [line.strip() for line in lines_of(path) if line.strip()]
     return lines[-1][:REASON_CHARACTERS] if lines else ""
 
 
-def _lines(path: Path) -> list[str]:
+def lines_of(path: Path) -> list[str]:
+    """The last lines of a log as text; none if there is no such file."""
     try:
         return [printable(line.decode(errors="replace")) for line in tail(path)]
     except OSError:

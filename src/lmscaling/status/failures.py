@@ -11,7 +11,6 @@ from pathlib import Path
 
 from lmscaling.config import study_file
 from lmscaling.config.grid import Grid
-from lmscaling.errors import UserError
 from lmscaling.records import finished, ledger
 from lmscaling.records.run import HELD
 from lmscaling.runtime import job_logs, lock
@@ -53,7 +52,7 @@ def last_words(study: Path, grid: Grid, jobs: Iterable[Failure]) -> None:
     told = list(jobs)
     try:
         failures, advice = _of_runs(study, grid, told)
-    except (UserError, OSError) as error:
+    except Exception as error:  # what the jobs told must be said whatever the files contain
         failures, advice = told, [f"the runs cannot be read: {error}"]
     lines = job_logs.grouped(failures)
     firsts = [i for i, line in enumerate(lines) if not line.startswith(" ")]
@@ -66,62 +65,80 @@ def last_words(study: Path, grid: Grid, jobs: Iterable[Failure]) -> None:
 
 
 def _of_runs(study: Path, grid: Grid, told: list[Failure]) -> tuple[list[Failure], list[str]]:
-    """Failures of runs, and of the jobs that were told; and what to type.
+    """Failures of runs, and of the jobs that were told, which come last; and what to type.
 
     Of a run that is not held, the job that has just failed says the reason, not an older log.
     """
     now = {failure.name: failure for failure in told}
+    earlier = "failed earlier" if told else "failed"
     ended: list[Failure] = []
-    failed: list[Failure] = []
     held: list[Failure] = []
+    failed: list[Failure] = []
+    latest: list[Failure] = []
     for run, cell in (grid.cells | grid.branches).items():
         failure = now.pop(cell.name, None)
         if record := record_of(study, run):
             if record["status"] != "done":
                 ended.append(Failure(cell.name, record["status"], record["message"]))
-        elif hold := _hold(study, run):
-            (held if hold.needs_release else failed).append(Failure(cell.name, HELD, hold.reason))
+            continue
+        hold, logs = _hold(study, run), _logs(study, run)
+        log = str(logs[0]) if logs else ""
+        if hold and hold.needs_release:
+            held.append(Failure(cell.name, HELD, hold.reason, log))
         elif failure:
-            failed.append(failure)
-        elif reason := _reason(study, run):
-            failed.append(Failure(cell.name, "failed", *reason))
-    others = list(now.values())
+            latest.append(failure)
+        elif hold:
+            failed.append(Failure(cell.name, HELD, hold.reason, log))
+        elif reason := _reason(study, run, logs):
+            failed.append(Failure(cell.name, earlier, *reason))
+    advice = _advice(study.name, ended, told, len(failed) + len(latest), len(now), len(held))
+    return [*ended, *held, *failed, *latest, *now.values()], advice
+
+
+def _advice(
+    study: str, ended: list[Failure], told: list[Failure], n_runs: int, n_jobs: int, n_held: int
+) -> list[str]:
+    """What to type, a sentence for each kind of failure."""
     advice = []
     for status, n in Counter(failure.kind for failure in ended).items():
         what = f"{n} ended as {status}, which is a result"
         if status == finished.DAMAGED:
             what = f"{n} with a damaged record"
-        again = f"python -m lmscaling reset --study {study.name} --status {status}"
+        again = f"python -m lmscaling reset --study {study} --status {status}"
         advice.append(f"{what}; to train again from update 0: {again}")
     reasons = " ".join(failure.reason for failure in told)
     advice += [remedy for state, remedy in REMEDIES if state in reasons]
-    if others:
-        advice.append(f"{len(others)} jobs failed; mend that, then run the same command again")
-    if failed:
-        advice.append(f"{len(failed)} failed; run snakemake again to continue from checkpoints")
-    if held:
+    if n_jobs:
+        what = "job" if n_jobs == 1 else "jobs"
+        advice.append(f"{n_jobs} {what} failed; mend the cause, then run snakemake again")
+    if n_runs:
+        advice.append(f"{n_runs} failed; run snakemake again to continue from checkpoints")
+    if n_held:
         advice.append(
-            f"{len(held)} held after repeated failures; to continue from checkpoints: "
-            f"python -m lmscaling reset --go-on --study {study.name} --status held, then snakemake"
+            f"{n_held} held after repeated failures; to continue from checkpoints: "
+            f"python -m lmscaling reset --go-on --study {study} --status held, then snakemake"
         )
-    return [*ended, *held, *failed, *others], advice
+    return advice
 
 
 def _hold(study: Path, run: str) -> ledger.Hold | None:
     """Why a run without a record waits; None if it does not, or if it is being trained."""
     scratch = study / "scratch" / run
-    return None if lock.holder(scratch) else ledger.hold(ledger.entries(scratch / ledger.NAME))
+    return None if lock.holder(scratch) else ledger.hold(ledger.recent(scratch / ledger.NAME))
 
 
-def _reason(study: Path, run: str) -> tuple[str, str] | None:
+def _logs(study: Path, run: str) -> list[Path]:
+    logs = [study / "logs" / rule / f"{run}.log" for rule in ("train", "branch")]
+    return [path for path in logs if path.is_file()]
+
+
+def _reason(study: Path, run: str, logs: list[Path]) -> tuple[str, str] | None:
     """Why a run without a record has stopped, and its log; None if it trains or has not begun."""
     scratch = study / "scratch" / run
-    logs = [study / "logs" / rule / f"{run}.log" for rule in ("train", "branch")]
-    logs = [path for path in logs if path.is_file()]
     if lock.holder(scratch) or not (logs or scratch.exists()):
         return None
     slurm = sorted(SLURM_LOGS.glob(f"rule_*/{run}/*.log"), key=lambda path: path.stat().st_mtime)
-    logs += slurm[-1:]
+    logs = [*logs, *slurm[-1:]]
     for path in logs:
         if reason := job_logs.last_error(path):
             return reason, str(path)

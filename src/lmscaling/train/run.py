@@ -168,6 +168,8 @@ def _attempt(
         end = outcome.end_row(log.attempt, module.updates, loop.status, loop.message)
         log.write(end)
         if loop.status not in STATUSES:
+            stop = f"stopped after update {module.updates}: {loop.message}; the next job continues"
+            print(stop, file=sys.stderr, flush=True)
             sys.exit(TRY_AGAIN)
         run = outcome.run_record(module, loop, book, end, description)
         with _ignoring_sigterm():
