@@ -12,6 +12,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
@@ -59,6 +60,7 @@ class Runs:
         """
         self.results = f"results/{grid.study.study}"
         self.job_hours = grid.study.job_hours
+        self.node_scratch = grid.study.node_scratch
         self.trunks = grid.cells
         self.branches = grid.branches
         self.cells = grid.cells | grid.branches
@@ -108,6 +110,8 @@ class Runs:
         if self.in_job:
             seconds = jobs.stop_seconds(self.cells[wildcards.run], self.job_hours)
             options += f" --stop-after {seconds:g}"
+        if self.node_scratch:
+            options += f" --node-scratch {shlex.quote(self.node_scratch)}"
         return options.strip()
 
     def sbatch_options(self, wildcards: Wildcards) -> str:
