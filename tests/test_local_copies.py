@@ -41,7 +41,6 @@ def test_what_is_read_next_is_copied_and_read_from_there_with_the_same_ids(manif
     for k in (2, 3):
         (manifest.parent / f"train-{k:05d}.bin").unlink()
     assert np.array_equal(stream.read(0, 2000), expected[:2000])
-    assert not [p for p in local.rglob("*") if p.name.endswith(".tmp")]
 
 
 def test_two_runs_of_a_node_share_a_copy(manifest, tmp_path):
@@ -101,3 +100,16 @@ def test_without_a_folder_nothing_is_copied(manifest):
     stream = Stream(manifest, "train")
     stream.read(0, 10)
     assert stream._copies is None
+
+
+def test_a_rank_that_copies_nothing_reads_the_copies_of_another(manifest, tmp_path):
+    expected, local = Stream(manifest, "train").read(0, 2000), tmp_path / "local"
+    other = Stream(manifest, "train", local, copies=False)
+    other.read(0, 10)
+    Stream(manifest, "train", local).read(0, 10)
+    wait_for(local_copies.AHEAD, local)
+    time.sleep(0.1)
+    for k in (2, 3):
+        (manifest.parent / f"train-{k:05d}.bin").unlink()
+    assert np.array_equal(other.read(0, 2000), expected)
+    assert len(copies(local)) >= local_copies.AHEAD

@@ -19,7 +19,6 @@ from queue import SimpleQueue
 
 from lmscaling.data.shards import Shard
 from lmscaling.files import replacing
-from lmscaling.runtime import rank
 
 NEXT = 2
 """The first shard that is copied, counted from the one that is read. The one before is checked
@@ -39,15 +38,16 @@ class Copies:
         scratch: Folder on the local disk.
         source: Folder of the shards.
         shards: The shards, in the order of the stream.
+        makes: Whether to copy shards, and not only to read what other processes have copied.
     """
 
-    def __init__(self, scratch: Path, source: Path, shards: list[Shard]) -> None:
+    def __init__(self, scratch: Path, source: Path, shards: list[Shard], makes: bool) -> None:
         self._folder = scratch / f"lmscaling-{os.getuid()}"
         self._source, self._shards = source, shards
         self._asked: set[int] = set()
         self._queue: SimpleQueue[int] = SimpleQueue()
         self._made: list[Path] = []
-        if not rank.number():  # the ranks of a run read the same shards
+        if makes:
             # A daemon: a job that has to end does not wait for a copy.
             threading.Thread(target=self._work, daemon=True).start()
             atexit.register(self._delete)

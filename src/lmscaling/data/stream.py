@@ -36,14 +36,17 @@ class Stream:
     Args:
         manifest: Path of ``manifest.json``; the shards are in the same folder.
         split: ``"train"`` or ``"validation"``.
-        scratch: Folder on the local disk of this node; see ``local_copies``. None copies nothing.
+        scratch: Folder on the local disk of this node; see ``local_copies``. None uses no copies.
+        copies: Whether this process copies shards to ``scratch``; the ranks of a run share them.
 
     The SHA-256 of a shard is checked before its first token is used, one shard ahead and in the
     background, so that the check costs no budget. Shards are read and not memory-mapped: if a
     mapped file is truncated, the process is killed without a message.
     """
 
-    def __init__(self, manifest: Path, split: str, scratch: Path | None = None) -> None:
+    def __init__(
+        self, manifest: Path, split: str, scratch: Path | None = None, copies: bool = True
+    ) -> None:
         self.folder = manifest.parent
         self.shards = shards.read_manifest(manifest, split)
         self.ends = list(accumulate(shard.tokens for shard in self.shards))
@@ -51,7 +54,7 @@ class Stream:
         """Length of the stream in tokens."""
         self._checker = ThreadPoolExecutor(max_workers=1)
         self._files: dict[int, Future[FileIO]] = {}
-        self._copies = Copies(scratch, self.folder, self.shards) if scratch else None
+        self._copies = Copies(scratch, self.folder, self.shards, copies) if scratch else None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens ``start`` to ``stop`` as uint16, across the boundaries of shards.

@@ -83,7 +83,8 @@ def train(
         return run
     deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
     with gpus.reserved(cell.gpus):
-        streams = Stream(manifest, "train", node_scratch), Stream(manifest, "validation")
+        text = Stream(manifest, "train", node_scratch, copies=not number())
+        streams = text, Stream(manifest, "validation")
         return _train(cell, streams, scratch, record, calibration, deadline)
 
 
