@@ -6,11 +6,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
 from lmscaling import cli, registry
+from lmscaling.cli import runs
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
 from lmscaling.train.ledger import Ledger
@@ -223,3 +225,13 @@ def test_reset_of_nothing_moves_nothing(results, arguments, sentence):
     assert done.returncode == 1
     assert sentence in done.stderr
     assert not list(results.glob("results/*/attic"))
+
+
+def test_a_folder_of_the_node_that_is_not_set_is_said_and_not_used(monkeypatch, capsys):
+    monkeypatch.setenv("NODE_DISK", "/disk")
+    monkeypatch.delenv("SLURM_TMPDIR", raising=False)
+    assert runs._on_this_node("$NODE_DISK/x") == Path("/disk/x")
+    assert runs._on_this_node("") is None
+    assert runs._on_this_node("$SLURM_TMPDIR") is None
+    said = "node_scratch: $SLURM_TMPDIR is not set on this node; no shard is copied"
+    assert capsys.readouterr().err == f"{said}\n"

@@ -105,6 +105,10 @@ def test_options_of_train_are_those_that_the_job_has(study):
     assert runs(study).options(run, of(calibration=[])) == ""
     assert runs(study).options(run, of(calibration="c.json")) == "--calibration c.json"
     assert runs(study, in_job=True).options(run, of(calibration=[])) == "--stop-after 1620"
+    # The node expands the variable, not the shell of whoever submits.
+    copying = runs(study | {"node_scratch": "$SLURM_TMPDIR"})
+    assert copying.options(run, of(calibration=[])) == "--node-scratch '$SLURM_TMPDIR'"
+    assert copying.cells == runs(study).cells
 
 
 @pytest.fixture

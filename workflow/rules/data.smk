@@ -18,11 +18,12 @@ rule vocabulary:
 
 # Shards are fetched and tokenized in chunks of `shards_per_job:`, named <text>/<split>-<first>-<last>.
 # No text and no shard is an output here, for Snakemake would delete it before a job that comes late
-# and after one that fails. The outputs are marks that a chunk is complete. The verbs see which
-# shards are missing, and keep what exists, the first part of a download too.
+# and after one that fails. The outputs are marks that a chunk is complete, and stay, for a job that
+# comes late waits for them. The verbs see which shards are missing, and keep what exists, the first
+# part of a download too. `tokenize` deletes what was fetched for a shard that is complete.
 rule fetch:
     output:
-        temp(touch("<results>/sources/{chunk}.fetched")),
+        touch("<results>/sources/{chunk}.fetched"),
     log:
         "<results>/logs/fetch/{chunk}.log",
     wildcard_constraints:

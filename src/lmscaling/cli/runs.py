@@ -1,5 +1,7 @@
 """Verbs that train runs and use their weights."""
 
+import os
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -43,6 +45,12 @@ def calibrate(args: Namespace) -> str:
         metavar="SECONDS",
         help="save and stop so long after the start of this process; another job continues",
     ),
+    argument(
+        "--node-scratch",
+        default="",
+        metavar="FOLDER",
+        help="local disk of this node to copy shards to, as $SLURM_TMPDIR; variables are expanded",
+    ),
 )
 def train(args: Namespace) -> str:
     """Train a cell, or several one after another."""
@@ -51,16 +59,27 @@ def train(args: Namespace) -> str:
         from lmscaling.train import in_turn
 
         return in_turn.train(
-            args.cells, args.manifest, args.scratch, args.record, args.calibration, args.stop_after
-        )
+            args.cells, args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
+            args.node_scratch,
+        )  # fmt: skip
     from lmscaling.train.run import train
 
     run = train(
-        args.cells[0], args.manifest, args.scratch, args.record, args.calibration, args.stop_after
-    )
+        args.cells[0], args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
+        _on_this_node(args.node_scratch),
+    )  # fmt: skip
     if run is None:
         return ""
     return f"train: {run.name} {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
+
+
+def _on_this_node(folder: str) -> Path | None:
+    """A folder whose name may have variables; None if one of them is not set here."""
+    path = os.path.expandvars(folder)
+    if "$" in path:
+        print(f"node_scratch: {path} is not set on this node; no shard is copied", file=sys.stderr)
+        return None
+    return Path(path) if path else None
 
 
 @verb(

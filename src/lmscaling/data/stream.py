@@ -7,6 +7,7 @@ therefore train on the same text, and one integer is the complete state of the d
 """
 
 import os
+import sys
 from bisect import bisect_right
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from lmscaling.data import document_positions, shards
+from lmscaling.data.local_copies import Copies
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, sha256_of
 
@@ -34,13 +36,17 @@ class Stream:
     Args:
         manifest: Path of ``manifest.json``; the shards are in the same folder.
         split: ``"train"`` or ``"validation"``.
+        scratch: Folder on the local disk of this node; see ``local_copies``. None uses no copies.
+        copies: Whether this process copies shards to ``scratch``; the ranks of a run share them.
 
     The SHA-256 of a shard is checked before its first token is used, one shard ahead and in the
     background, so that the check costs no budget. Shards are read and not memory-mapped: if a
     mapped file is truncated, the process is killed without a message.
     """
 
-    def __init__(self, manifest: Path, split: str) -> None:
+    def __init__(
+        self, manifest: Path, split: str, scratch: Path | None = None, copies: bool = True
+    ) -> None:
         self.folder = manifest.parent
         self.shards = shards.read_manifest(manifest, split)
         self.ends = list(accumulate(shard.tokens for shard in self.shards))
@@ -48,6 +54,7 @@ class Stream:
         """Length of the stream in tokens."""
         self._checker = ThreadPoolExecutor(max_workers=1)
         self._files: dict[int, Future[FileIO]] = {}
+        self._copies = Copies(scratch, self.folder, self.shards, copies) if scratch else None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens ``start`` to ``stop`` as uint16, across the boundaries of shards.
@@ -144,13 +151,24 @@ class Stream:
         for i in range(k, min(k + 2, len(self.shards))):
             if i not in self._files:
                 self._files[i] = self._checker.submit(self._checked, i)
+                if self._copies:
+                    self._copies.read_on(k)
         while len(self._files) > OPEN:
             farthest = max(self._files, key=lambda i: abs(i - k))
             self._files.pop(farthest).result().close()
         return self._files[k].result()
 
     def _checked(self, k: int) -> FileIO:
-        shard, path = self.shards[k], self.folder / self.shards[k].file
+        """Shard ``k``, from its copy on this node if there is a good one."""
+        if self._copies and (copy := self._copies.path(k)).is_file():
+            try:
+                return self._verified(k, copy)
+            except (OSError, UserError) as error:
+                print(f"node_scratch: a copy is not used: {error}", file=sys.stderr)
+        return self._verified(k, self.folder / self.shards[k].file)
+
+    def _verified(self, k: int, path: Path) -> FileIO:
+        shard = self.shards[k]
         n = shards.check(path)
         sha256 = sha256_of(path, shards.HEADER_BYTES)
         if sha256 != shard.sha256:

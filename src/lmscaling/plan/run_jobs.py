@@ -81,6 +81,7 @@ class Runs:
         """
         self.results = grid.results
         self.job_hours = grid.study.job_hours
+        self.node_scratch = grid.study.node_scratch
         self.trunks = grid.cells
         self.branches = grid.branches
         self.cells = grid.cells | grid.branches
@@ -190,6 +191,8 @@ class Runs:
         if self.in_job:
             seconds = jobs.stop_seconds(self._left(wildcards.run), self.job_hours)
             options += f" --stop-after {seconds:g}"
+        if self.node_scratch:
+            options += f" --node-scratch {shlex.quote(self.node_scratch)}"
         return options.strip()
 
     def sbatch_options(self, wildcards: Wildcards) -> str:

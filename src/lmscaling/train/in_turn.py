@@ -25,6 +25,7 @@ def train(
     record: Path,
     calibration: Path | None,
     stop_after: float | None,
+    node_scratch: str = "",
 ) -> str:
     """Train cells as ``run.train`` does. A run with a record is left out.
 
@@ -35,6 +36,7 @@ def train(
         record: ``run.json`` of the last cell; the folders of the others are beside its folder.
         calibration: ``calibration.json`` of all of them.
         stop_after: Seconds from the start of this process after which an attempt stops.
+        node_scratch: Local disk of this node, as the option of ``train``.
 
     Raises:
         UserError: Some runs have failed; the others have ended.
@@ -53,6 +55,8 @@ def train(
         words += ["--record", place]
         if calibration:
             words += ["--calibration", calibration]
+        if node_scratch:
+            words += ["--node-scratch", node_scratch]
         if stop_after is not None:
             words += ["--stop-after", max(0.0, stop_after - (time.time() - begun))]
         code = children.run([sys.executable, "-m", "lmscaling", "train", *map(str, words)])

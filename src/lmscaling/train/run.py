@@ -55,6 +55,7 @@ def train(
     record: Path,
     calibration: Path | None = None,
     stop_after: float | None = None,
+    node_scratch: Path | None = None,
 ) -> Run | None:
     """Train a cell until its budget is spent, or a branch until its learning rate is zero.
 
@@ -67,6 +68,7 @@ def train(
         stop_after: Seconds from the start of this process after which the attempt saves and stops,
             because the time limit of its job is near. The moments at which a run stops and resumes
             do not change its result, so this is not part of the cell.
+        node_scratch: Folder on the local disk of this node, to which shards are copied.
 
     Returns:
         The record; None on ranks other than 0.
@@ -80,18 +82,19 @@ def train(
         return run
     deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
     with gpus.reserved(cell.gpus):
-        return _train(cell, manifest, scratch, record, calibration, deadline)
+        text = Stream(manifest, "train", node_scratch, copies=not number())
+        streams = text, Stream(manifest, "validation")
+        return _train(cell, streams, scratch, record, calibration, deadline)
 
 
 def _train(
     cell: Cell,
-    manifest: Path,
+    streams: tuple[Stream, Stream],
     scratch: Path,
     record: Path,
     calibration: Path | None,
     deadline: float,
 ) -> Run | None:
-    streams = Stream(manifest, "train"), Stream(manifest, "validation")
     _check(cell, *streams)
     settings = calibrate.read(calibration, cell) if calibration else calibrate.guessed(cell)
     _warn_of_too_little_text(cell, settings, streams[0])
