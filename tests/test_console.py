@@ -10,11 +10,11 @@ from conftest import STUDY
 from test_store import end, header, log, record, update
 from test_workflow import Place, product
 
-from lmscaling import requested
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
 from lmscaling.records import ledger
 from lmscaling.runtime.console import Console
+from lmscaling.workflow import requested
 
 RUN = "softmax-s-ctx16-s{}-0123abcd"
 STATUS = "SLURM-job '{}' failed, SLURM status is: '{}'. Detailed failure reason unavailable"

@@ -1,6 +1,7 @@
 """What the rules ask, without Snakemake: names, patterns, inputs, resources and options."""
 
 import json
+import math
 import re
 import time
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from lmscaling.config import grid
 from lmscaling.config.sweeps import KINDS
 from lmscaling.records import ledger
 from lmscaling.runtime import slurm_queue
+from lmscaling.workflow import runs as runs_module
 
 
 @pytest.fixture(autouse=True)
@@ -74,20 +76,66 @@ def test_the_record_names_the_study_files_that_were_given(folder):
 
 
 def test_only_runs_without_a_record_match_but_inside_a_job_all_do(study, folder):
+    """A pattern is followed by the rest of a path, on which some depend."""
     done = name_in(runs(study).trunks, "softmax")
-    leave(folder, f"results/tiny/runs/{done}/run.json")
     open_run = name_in(runs(study).trunks, "linear")
-    assert runs(study).pattern(runs(study).trunks) == re.escape(open_run)
-    pattern = runs(study, in_job=True).pattern(runs(study).trunks)
-    assert re.fullmatch(pattern, done)
-    assert re.fullmatch(pattern, open_run)
+    (branch,) = runs(study).branches
+
+    def matched(**place):
+        jobs = runs(study, **place)
+        names = (done, open_run, branch)
+        kinds = (("train", jobs.trunk_pattern), ("branch", jobs.branch_pattern))
+        return {
+            (rule, name)
+            for rule, pattern in kinds
+            for name in names
+            if re.fullmatch(f"({pattern})/run", f"{name}/run")
+        }
+
+    everything = {("train", done), ("train", open_run), ("branch", branch)}
+    assert matched() == matched(in_job=True) == everything
+    leave(folder, f"results/tiny/runs/{done}/run.json")
+    assert matched() == everything - {("train", done)}
+    leave(folder, f"results/tiny/runs/{branch}/run.json")
+    assert matched() == {("train", open_run)}
+    leave(folder, f"results/tiny/runs/{open_run}/run.json")
+    assert matched() == set()
+    assert matched(in_job=True) == everything
 
 
-@pytest.mark.parametrize(("gpus", "threads", "mem"), [(0, 1, "4GB"), (2, 8, "64GB")])
+def test_one_job_trains_the_missing_branches_of_a_trunk_and_is_named_after_the_last(study, folder):
+    shares = [0.125, 0.25, 0.5, 1.0]
+    study = study | {"branches": {"attention": "linear", "shares": shares}}
+    jobs = runs(study)
+    names = {share: name_in(jobs.branches, f"-b{share:g}-") for share in shares}
+    records = {share: f"results/tiny/runs/{name}/run.json" for share, name in names.items()}
+    (trunk,) = {jobs.branches[name].trunk for name in names.values()}
+
+    def trained():
+        return [cell.branch for cell in runs(study).group(runs(study).representatives[0])]
+
+    assert trained() == shares
+    assert names[1.0] in jobs.recorded
+    assert names[0.5] not in jobs.recorded
+    assert jobs.represented(records[0.25]) == records[1.0]
+    # 0.2 x (1/8 + 1/4 + 1/2 + 1) of an hour with the margin, and an hour.
+    assert runs(study | {"job_hours": 24}).minutes(of(run=names[1.0])) == math.ceil(28.125 + 60)
+    leave(folder, records[1.0])
+    leave(folder, records[0.25])
+    assert trained() == [0.125, 0.5]
+    assert runs(study).represented(records[0.125]) == records[0.5]
+    assert runs(study).represented(records[0.25]) == records[0.25]
+    assert {names[1.0], names[0.5]} <= set(runs(study).recorded)
+    late = runs(study, in_job=True).cell_files(of(run=names[1.0]))
+    assert late == [f"results/tiny/cells/{name}.json" for name in names.values()]
+    assert runs(study).trunk(of(run=names[0.5])) == f"results/tiny/runs/{trunk}/run.json"
+
+
+@pytest.mark.parametrize(("gpus", "threads", "mem"), [(0, 1, 4000), (2, 8, 64_000)])
 def test_a_training_job_asks_for_what_its_gpus_need(study, gpus, threads, mem):
     jobs = runs(study | {"gpus": gpus})
     job = of(run=name_in(jobs.trunks, "softmax"))
-    assert (jobs.gpus(job), jobs.threads(job), jobs.mem(job)) == (gpus, threads, mem)
+    assert (jobs.gpus(job), jobs.threads(job), jobs.mem_mb(job)) == (gpus, threads, mem)
     assert jobs.minutes(job) == 30
 
 
@@ -116,7 +164,7 @@ def asked(monkeypatch):
     """What Slurm answers, by the command: empty here."""
     answers = {}
     monkeypatch.setattr(slurm_queue, "asked", lambda words: (answers.get(words.split()[0], ""), ""))
-    monkeypatch.setattr(workflow.slurm, "asked", slurm_queue.asked)
+    monkeypatch.setattr(runs_module.slurm, "asked", slurm_queue.asked)
     return answers
 
 
@@ -184,7 +232,7 @@ def test_calibrations_take_one_gpu_and_are_made_once(study, folder):
     (name,) = calibrations.cells
     assert calibrations.gpus(of(calibration=name)) == 1
     assert calibrations.cell(of(calibration=name)).startswith("results/tiny/cells/linear-s-")
-    assert calibrations.pattern == re.escape(name)
+    assert calibrations.pattern == "[^/]+"
     leave(folder, f"results/tiny/calibrations/{name}.json")
     assert calibrations.pattern == "(?!)"
 
@@ -290,7 +338,7 @@ def test_an_evaluation_that_exists_is_made_again_only_with_its_run(study, folder
     )
     assert evaluations.gpus(of(evaluation=name)) == 1
     leave(folder, f"results/tiny/evaluations/{name}.jsonl")
-    assert pattern() == re.escape(name)
+    assert re.fullmatch(pattern(), name)
     leave(folder, f"results/tiny/runs/{run}/run.json")
     assert pattern() == "(?!)"
 

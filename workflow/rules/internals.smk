@@ -22,9 +22,10 @@ from snakemake_interface_executor_plugins.executors.real import RealExecutor
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
-from lmscaling import registry, requested
+from lmscaling import registry
 from lmscaling.config.types import digest
 from lmscaling.runtime import console, frozen, gpus, slurm, slurm_submission
+from lmscaling.workflow import requested
 
 # Inside a Slurm job Snakemake runs once more, to make one file. It must not ask Slurm for anything.
 IN_JOB = workflow.remote_exec
@@ -79,16 +80,11 @@ gc.set_threshold(200_000, 50, 100)
 
 # Snakemake works out the signature of a rule's function anew for every job, and of the method that
 # evaluates a resource ten times for every job: a sixth of the planning time.
-SUBJECTS = (
-    Resource,
-    *(part for module in (lms, run_jobs, text_jobs) for part in vars(module).values()),
-)
-for subject in filter(inspect.isclass, SUBJECTS):
-    if subject.__module__.startswith(("lmscaling.", Resource.__module__)):
-        for method in filter(inspect.isfunction, vars(subject).values()):
-            parameters = dict(inspect.signature(method).parameters)
-            parameters.pop("self", None)
-            overwrite_function_params(method, parameters)
+for subject in (Resource, *(getattr(lms, name) for name in lms.__all__)):
+    for method in filter(inspect.isfunction, vars(subject).values()):
+        parameters = dict(inspect.signature(method).parameters)
+        parameters.pop("self", None)
+        overwrite_function_params(method, parameters)
 
 
 # The jobs of a dry run: rule, wildcards and reasons. The numbers are all that the terminal shows,

@@ -20,8 +20,11 @@ from typing import Any
 from lmscaling import registry
 from lmscaling.config import study_file, sweeps
 from lmscaling.config.grid import Grid
-from lmscaling.plan.run_jobs import TRUNK, Runs, any_of, some_of
 from lmscaling.records.exports import EXPORTS, PUBLISHED
+from lmscaling.workflow.runs import TRUNK, Runs, any_of, some_of
+from lmscaling.workflow.text import Shards
+
+__all__ = ["Calibrations", "Evaluations", "Figures", "Runs", "Shards", "Sweeps"]
 
 MOST_CHANGES = 5
 """Changes of a study that are printed."""
@@ -59,7 +62,7 @@ def say_changes(grid: Grid, config: dict[str, Any]) -> None:
 class Calibrations:
     """Measurements of how a cell is trained fastest on this device."""
 
-    def __init__(self, grid: Grid, in_job: bool) -> None:
+    def __init__(self, grid: Grid, in_job: bool = False) -> None:
         self.results = grid.results
         self.cells = grid.calibrated
         self.in_job = in_job
@@ -126,7 +129,7 @@ class Sweeps:
     kinds = tuple(sweeps.KINDS)
     """A rule for each."""
 
-    def __init__(self, grid: Grid, in_job: bool) -> None:
+    def __init__(self, grid: Grid, in_job: bool = False) -> None:
         self.results = grid.results
         self.names = sweeps.expand(grid.study)
         self.in_job = in_job

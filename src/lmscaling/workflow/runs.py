@@ -45,8 +45,10 @@ def some_of(pattern: str, pending: Iterable[str], known: Iterable[str]) -> str:
     wanted, others = (
         sorted(run.rpartition("-")[2] for run in runs) for runs in (pending, set(known) - pending)
     )
+    if not wanted:
+        return "(?!)"
     if not others:
-        return pattern if wanted else "(?!)"
+        return pattern
     if len(wanted) <= len(others):
         return f"[^/]+-(?:{any_of(wanted)})"
     return f"(?![^/]+-(?:{any_of(others)})/){pattern}"
