@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import snakemake_executor_plugin_slurm as plugin
@@ -21,7 +22,8 @@ NOWHERE = "invalid partition specified: nowhere; Invalid partition name specifie
 class Job(SimpleNamespace):
     """As much of Snakemake's job as the plugin asks for; ``attempt`` counts how often it is set."""
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return id(self)
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -94,10 +96,14 @@ class Executor(plugin.Executor):
         self.slurm_logdir, self.run_uuid = folder / "logs", "uuid"
         self._failed_nodes, self._submitted_job_clusters = set(), set()
         self._job_submission_executor = ThreadPoolExecutor(2)
-        self._report_job_error_threadsafe = lambda info, msg: self.failed.append((info.job, msg))
-        self._report_job_submission_threadsafe = lambda info: self.submitted.append(info.job)
         self.format_job_exec = lambda job: "true"
         self.cancel = self.cancelled.set
+
+    def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
+        self.failed.append((job_info.job, msg))
+
+    def _report_job_submission_threadsafe(self, job_info: Any) -> None:
+        self.submitted.append(job_info.job)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,7 @@ def asked(monkeypatch):
 
 def begun(folder, run, **entry):
     """A ledger with one entry."""
-    values = {"kind": "checkpoint", "attempt": 1, "update": 5, "train_seconds": 1.0}
+    values: dict[str, Any] = {"kind": "checkpoint", "attempt": 1, "update": 5, "train_seconds": 1.0}
     made = ledger.Entry(**values | {"attempt_seconds": 1.0} | entry)
     path = folder / "results" / "tiny" / "scratch" / run / ledger.NAME
     path.parent.mkdir(parents=True)
