@@ -268,6 +268,18 @@ def test_ctrl_c_ends_a_job_that_waits_and_an_sbatch_that_sleeps(cluster, executo
     assert not executor.failed
 
 
+def test_what_goes_wrong_beside_sbatch_fails_the_job_that_would_wait_for_ever(executor):
+    class Broken(Job):
+        attempt = property(lambda job: 1 / 0, lambda job, n: None)
+
+    submit(executor, "a")[0].result()
+    executor.run_job(Broken("b"))
+    ((_, message),) = executor.failed
+    assert "It was not submitted: ZeroDivisionError" in message
+    executor._report_job_error_threadsafe(SimpleNamespace(job="c"), "an array of jobs")
+    assert executor.failed[1] == ("c", "an array of jobs")
+
+
 def test_a_submission_that_is_asked_to_stop_fails_what_waits_without_a_retry(cluster, executor):
     cluster.reject(LIMIT)
     (waits,) = submit(executor, "a")
