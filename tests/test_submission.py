@@ -19,18 +19,18 @@ LIMIT = "AssocMaxSubmitJobLimit; Job violates accounting/QOS policy (job submit 
 NOWHERE = "invalid partition specified: nowhere; Invalid partition name specified"
 
 
-class Job(SimpleNamespace):
-    """As much of Snakemake's job as the plugin asks for; ``attempt`` counts how often it is set."""
-
-    def __hash__(self) -> int:
-        return id(self)
+class Job:
+    """As much of Snakemake's job as the plugin asks for."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(
-            name="train", wildcards=[name], jobid=1, rule=SimpleNamespace(name="train"),
-            threads=1, restart_times=3, attempt=1, is_group=lambda: False,
-            resources=Resources(runtime=5, mem_mb=5, slurm_partition="nowhere"),
-        )  # fmt: skip
+        self.name, self.wildcards, self.jobid = "train", [name], 1
+        self.rule = SimpleNamespace(name="train")
+        self.threads, self.restart_times = 1, 3
+        self.attempt: Any = 1
+        self.resources = Resources(runtime=5, mem_mb=5, slurm_partition="nowhere")
+
+    def is_group(self) -> bool:
+        return False
 
 
 class Resources(dict):
