@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import snakemake_executor_plugin_slurm as plugin
@@ -18,17 +19,18 @@ LIMIT = "AssocMaxSubmitJobLimit; Job violates accounting/QOS policy (job submit 
 NOWHERE = "invalid partition specified: nowhere; Invalid partition name specified"
 
 
-class Job(SimpleNamespace):
-    """As much of Snakemake's job as the plugin asks for; ``attempt`` counts how often it is set."""
-
-    __hash__ = object.__hash__
+class Job:
+    """As much of Snakemake's job as the plugin asks for."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(
-            name="train", wildcards=[name], jobid=1, rule=SimpleNamespace(name="train"),
-            threads=1, restart_times=3, attempt=1, is_group=lambda: False,
-            resources=Resources(runtime=5, mem_mb=5, slurm_partition="nowhere"),
-        )  # fmt: skip
+        self.name, self.wildcards, self.jobid = "train", [name], 1
+        self.rule = SimpleNamespace(name="train")
+        self.threads, self.restart_times = 1, 3
+        self.attempt: Any = 1
+        self.resources = Resources(runtime=5, mem_mb=5, slurm_partition="nowhere")
+
+    def is_group(self) -> bool:
+        return False
 
 
 class Resources(dict):
@@ -94,10 +96,14 @@ class Executor(plugin.Executor):
         self.slurm_logdir, self.run_uuid = folder / "logs", "uuid"
         self._failed_nodes, self._submitted_job_clusters = set(), set()
         self._job_submission_executor = ThreadPoolExecutor(2)
-        self._report_job_error_threadsafe = lambda info, msg: self.failed.append((info.job, msg))
-        self._report_job_submission_threadsafe = lambda info: self.submitted.append(info.job)
         self.format_job_exec = lambda job: "true"
         self.cancel = self.cancelled.set
+
+    def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
+        self.failed.append((job_info.job, msg))
+
+    def _report_job_submission_threadsafe(self, job_info: Any) -> None:
+        self.submitted.append(job_info.job)
 
 
 @pytest.fixture
@@ -260,6 +266,18 @@ def test_ctrl_c_ends_a_job_that_waits_and_an_sbatch_that_sleeps(cluster, executo
     assert queued.cancelled() or queued.done()
     assert not executor.submitted
     assert not executor.failed
+
+
+def test_what_goes_wrong_beside_sbatch_fails_the_job_that_would_wait_for_ever(executor):
+    class Broken(Job):
+        attempt = property(lambda job: 1 / 0, lambda job, n: None)
+
+    submit(executor, "a")[0].result()
+    executor.run_job(Broken("b"))
+    ((_, message),) = executor.failed
+    assert "It was not submitted: ZeroDivisionError" in message
+    executor._report_job_error_threadsafe(SimpleNamespace(job="c"), "an array of jobs")
+    assert executor.failed[1] == ("c", "an array of jobs")
 
 
 def test_a_submission_that_is_asked_to_stop_fails_what_waits_without_a_retry(cluster, executor):

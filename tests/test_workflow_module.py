@@ -5,6 +5,7 @@ import math
 import re
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -168,10 +169,10 @@ def asked(monkeypatch):
     return answers
 
 
-def begun(folder, run, **entry):
+def begun(folder, run, **entry: Any):
     """A ledger with one entry."""
-    values = {"kind": "checkpoint", "attempt": 1, "update": 5, "train_seconds": 1.0}
-    made = ledger.Entry(**values | {"attempt_seconds": 1.0} | entry)
+    values: dict[str, Any] = {"kind": "checkpoint", "attempt": 1, "update": 5, "train_seconds": 1.0}
+    made = ledger.Entry(**{**values, "attempt_seconds": 1.0, **entry})
     path = folder / "results" / "tiny" / "scratch" / run / ledger.NAME
     path.parent.mkdir(parents=True)
     path.write_bytes(ledger.line(made))

@@ -70,6 +70,8 @@ class Submission:
         self._open.add(job)
         try:
             self._run_job(job)
+        except Exception as error:  # the pool of threads would keep it to itself
+            self._fail(job, f"It was not submitted: {error!r}")
         finally:
             self._open.discard(job)
 
@@ -111,12 +113,18 @@ class Submission:
             return str(error)
         self._rejection.message = ""
         self._submit(job)
-        message = self._rejection.message
+        message = vars(self._rejection).pop("message")
         return rejections.sentence(message) if message else ""
 
     def _keep(self, job_info: Any, message: str) -> None:
-        """Takes the place of reporting an error, which would count an attempt."""
-        self._rejection.message = message
+        """Takes the place of reporting an error, which would count an attempt.
+
+        An array of jobs is not tried again.
+        """
+        if hasattr(self._rejection, "message"):
+            self._rejection.message = message
+        else:
+            self._report(job_info, message)
 
     def _accept(self, job: Any) -> None:
         with self._changed:
