@@ -197,7 +197,7 @@ def test_a_new_text_evaluates_on_it_alone_and_trains_nothing(place):
     assert place.trained() == []
     assert place.evaluated() == ["linear-s-ctx16-s0 other"]
     assert [Path(out).name for rule, out in plan if rule.startswith("tokenize")] == [
-        "validation-00000.bin"
+        "validation-00000-00000.tokenized"
     ]
     place.snakemake("--cores", "2")
     assert len(list(place.results.glob("evaluations/*/other-*.jsonl"))) == 1
@@ -270,7 +270,7 @@ def test_one_more_shard_trains_nothing(place):
     assert place.trained() == []
     place.study(axes={"context": [16, 32]})
     made = [out for rule, out in place.plan() if rule == "tokenize"]
-    assert [Path(out).name for out in made] == ["train-00001.bin"]
+    assert [Path(out).name for out in made] == ["train-00000-00001.tokenized"]
     assert place.trained() == ["linear-s-ctx32-s0", "softmax-s-ctx32-s0"]
 
 

@@ -296,6 +296,8 @@ def test_a_chunk_matches_as_long_as_one_of_its_shards_is_missing(study, folder):
     shards, _ = of_text(study)
     assert shards.pattern(in_job=False) == rf"{re.escape(tokens)}/(?:train-00016-00019)"
     assert shards.outdated == [tokens]
+    again = ["manifest.json", "train-00016-00019.tokenized", "train-00016-00019.fetched"]
+    assert [path.rpartition("/")[2] for path in shards.due(of(tokens=tokens))] == again
     # The list of marks stays, for Snakemake would make the manifest anew after a change.
     assert len(shards.marks(of(tokens=tokens))) == 2
 
@@ -309,6 +311,8 @@ def test_a_job_that_comes_late_finds_its_rule_and_needs_nothing(study, folder):
     assert not re.fullmatch(shards.pattern(in_job=False), late)
     assert re.fullmatch(shards.pattern(in_job=True), late)
     assert shards.inputs(of(chunk=late)) == {}
+    leave(folder, f"results/tiny/tokens/{tokens}/manifest.json", '{"train": [], "validation": []}')
+    assert len(shards.due(of(tokens=tokens))) == 1
 
 
 def test_the_pattern_of_a_thousand_shards_is_short(study):

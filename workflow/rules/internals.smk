@@ -272,9 +272,8 @@ def runs_here(rule):
 # because a shard was deleted.
 def forcing(ask):
     def marks(wildcards):
-        if wildcards.tokens in SHARDS.outdated and not IN_JOB:
-            needed = (rules.fetch, rules.tokenize, rules.manifest)
-            workflow.dag.forcerules.update(proxy.rule for proxy in needed)
+        if not IN_JOB:
+            workflow.dag.forcefiles.update(SHARDS.due(wildcards))
         return ask(wildcards)
 
     return marks

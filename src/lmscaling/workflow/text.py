@@ -130,6 +130,15 @@ class Shards:
                     marks.append(mark)
         return marks
 
+    def due(self, wildcards: Wildcards) -> list[str]:
+        """Outputs that have to be made again even if they exist: of a text that is outdated."""
+        tokens = wildcards.tokens
+        if tokens not in self.outdated:
+            return []
+        chunks = [chunk for split in SPLITS for chunk in self._open(tokens, split)]
+        fetched = [f"{self.results}/sources/{tokens}/{chunk}.fetched" for chunk in chunks]
+        return [f"{self._folder(tokens)}/manifest.json", *self._marks(tokens, chunks), *fetched]
+
     def n_train(self, wildcards: Wildcards) -> int:
         return self.counts[wildcards.tokens]["train"]
 
