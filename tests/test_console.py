@@ -180,6 +180,23 @@ def test_with_verbose_or_printshellcmds_snakemakes_own_text_is_shown():
     assert list(screen.console.failures) == [1]
 
 
+def test_a_record_without_the_values_that_it_had_is_printed_as_snakemake_says_it():
+    screen = Screen()
+    screen.hears("a job of another version", "job_info", number=1)
+    screen.hears("an event of another version", "job_paused")
+    assert screen.lines == ["a job of another version", "an event of another version"]
+
+
+def test_a_terminal_of_few_characters_shows_the_reason(tmp_path):
+    screen = Screen()
+    screen.console._terminal.setStream(io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    (tmp_path / "log").write_text("error: größer\n")
+    screen.submits(1, RUN.format(0))
+    screen.fails(1, None, [tmp_path / "log"])
+    stream = screen.console._terminal.stream
+    assert b"error: gr\\xf6\\xdfer" in stream.buffer.getvalue()
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory) -> Place:
     """A study of three cells: two fail for one reason, the third has ended."""
