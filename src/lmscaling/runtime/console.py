@@ -184,7 +184,7 @@ class Console(logging.Filter):
             return False
         if text.startswith(CHATTER):
             return False
-        kind = re.sub(r"\d+", "#", text[:60])
+        kind = re.sub(r"[0-9a-f]{8}[0-9a-f-]*|\d+", "#", text[:60])  # numbers, groups of jobs
         self._alike.update({text, kind})
         return self._alike[text] == 1 and self._alike[kind] <= ALIKE
 
