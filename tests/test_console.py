@@ -123,6 +123,20 @@ def test_a_rejected_submission_shows_what_sbatch_says(tmp_path):
     assert "before" not in told
 
 
+def test_a_job_that_was_never_submitted_shows_no_reason_of_an_earlier_try(tmp_path):
+    told = reason(tmp_path, "Slurm will not accept it: no account.", "error: of the try before\n")
+    assert told == "softmax-s-ctx16-s0  has failed  Slurm will not accept it: no account."
+
+
+def test_what_snakemake_says_for_every_step_is_not_shown():
+    screen = Screen()
+    screen.hears("Select jobs to execute...")
+    screen.hears("Execute 1 jobs...", "job_started", jobs=[1])
+    screen.hears("Removing temporary output results/tiny/sources/x.gz.")
+    screen.hears("Provided cores: 2", "resources_info", cores=2)
+    assert not screen.lines
+
+
 def test_a_local_job_that_is_killed_says_by_which_signal():
     screen = Screen()
     screen.submits(1, RUN.format(0), local=True)
@@ -178,6 +192,38 @@ def test_with_verbose_or_printshellcmds_snakemakes_own_text_is_shown():
     assert screen.lines[0] == "Select jobs to execute..."
     assert "has failed" not in screen.stream.getvalue()
     assert list(screen.console.failures) == [1]
+
+
+def test_jobs_of_a_group_that_fails_show_the_reason_in_the_log_of_the_group(tmp_path):
+    screen = Screen()
+    (tmp_path / "slurm.log").write_text("slurmstepd: error: no space\n")
+    for i in (1, 2):
+        screen.submits(i, f"lines/train-0000{i}", rule="tokenize", local=True)
+    screen.hears("", "group_error", aux_logs=[str(tmp_path / "slurm.log")])
+    for i in (1, 2):
+        screen.hears(
+            event="job_error", jobid=i, rule_name="tokenize", rule_msg=None, indent=True, log=[]
+        )
+    (line,) = [line for line in screen.lines if "has failed" in line]
+    assert line.startswith("tokenize lines/train-00001  has failed  slurmstepd: error: no space")
+    assert len(screen.console.failures) == 2
+
+
+def test_a_record_without_the_values_that_it_had_is_printed_as_snakemake_says_it():
+    screen = Screen()
+    screen.hears("a job of another version", "job_info", number=1)
+    screen.hears("an event of another version", "job_paused")
+    assert screen.lines == ["a job of another version", "an event of another version"]
+
+
+def test_a_terminal_of_few_characters_shows_the_reason(tmp_path):
+    screen = Screen()
+    screen.console._terminal.setStream(io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    (tmp_path / "log").write_text("error: größer\n")
+    screen.submits(1, RUN.format(0))
+    screen.fails(1, None, [tmp_path / "log"])
+    stream = screen.console._terminal.stream
+    assert b"error: gr\\xf6\\xdfer" in stream.buffer.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
+from lmscaling.runtime.job_logs import Failure
 from lmscaling.status import failures, reset, table
 
 
@@ -139,6 +140,32 @@ def test_escape_sequences_in_logs_and_records_do_not_reach_the_terminal(study):
     assert "red" in told
     assert "\x1b" not in told
     assert "\x07" not in told
+
+
+def test_the_last_words_say_last_what_has_just_failed_and_what_its_kind_asks_for(study, capsys):
+    grid = study_file.read_record(study / "study.json").grid
+    first, *_ = grid.cells
+    failed(study, first, "", "")
+    letters = "abcdefghijklmnop"
+    told = [Failure(f"figure {c}", "failed", f"KeyError: '{c * 9}'", f"{c}.log") for c in letters]
+    told.append(Failure("tokenize x", "failed", "Slurm ended the job as TIMEOUT", "x.log"))
+    failures.last_words(study, grid, told)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[12] == "tokenize x  failed  Slurm ended the job as TIMEOUT (x.log)"
+    assert lines[13].startswith("6 more reasons: python -m lmscaling status ")
+    assert "--set-resources RULE:runtime=48h" in lines[14]
+    assert lines[15] == "17 jobs failed; mend the cause, then run snakemake again"
+    assert "1 held after repeated failures" in lines[16]
+    assert len(lines) == 17
+
+
+def test_what_jobs_tell_is_said_even_if_a_record_cannot_be_read(study, capsys):
+    grid = study_file.read_record(study / "study.json").grid
+    run = next(iter(grid.cells))
+    (study / "runs" / run).mkdir(parents=True)
+    (study / "runs" / run / "run.json").write_text("{")
+    failures.last_words(study, grid, [Failure("figure x", "failed", "KeyError: 'x'", "x.log")])
+    assert "figure x  failed  KeyError: 'x' (x.log)" in capsys.readouterr().err
 
 
 FAILS: list[ledger.Kind] = ["begin", "failed"]

@@ -108,14 +108,20 @@ class Console(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether Snakemake's own text is printed."""
         digest = self._digests.get(getattr(record, "event", None))
-        with self._lock:
-            shown = digest is None or digest(record)
+        try:
+            with self._lock:
+                shown = digest is None or digest(record)
+        except Exception:  # another version of Snakemake: print what it says
+            return True
         return shown or not self._condense
 
     def _say(self, text: str) -> None:
         if self._condense:
-            self._terminal.stream.write(f"{printable(text)}\n")
-            self._terminal.flush()
+            stream = self._terminal.stream
+            encoding = getattr(stream, "encoding", None) or "utf-8"
+            shown = printable(text).encode(encoding, "backslashreplace").decode(encoding)
+            stream.write(f"{shown}\n")
+            stream.flush()
 
     def _due(self, n: int) -> bool:
         return n <= FIRST or n * SHARES // self._total > (n - 1) * SHARES // self._total
@@ -178,7 +184,7 @@ class Console(logging.Filter):
             return False
         if text.startswith(CHATTER):
             return False
-        kind = re.sub(r"\d+", "#", text[:60])
+        kind = re.sub(r"[0-9a-f]{8}[0-9a-f-]*|\d+", "#", text[:60])  # numbers, groups of jobs
         self._alike.update({text, kind})
         return self._alike[text] == 1 and self._alike[kind] <= ALIKE
 
@@ -265,10 +271,11 @@ def install(settings: Any, outside: bool, plan: Callable[[], str]) -> Console:
         plan: Returns the text of a dry run.
     """
     handlers = logging.getLogger("snakemake.logging").handlers
-    named = [h for h in handlers if h.name == "DefaultStreamHandler"]  # logging.py, 9.20 to 9.27
+    streams = [h for h in handlers if isinstance(h, logging.StreamHandler)]
+    named = [h for h in streams if h.name == "DefaultStreamHandler"]  # logging.py, 9.20 to 9.27
     quiet = settings.quiet and not settings.dryrun
     asked = settings.verbose or settings.printshellcmds or settings.debug_dag or quiet
-    terminal = named[0] if named else logging.NullHandler()
+    terminal = named[0] if named else logging.StreamHandler()  # a plugin writes to the terminal
     condense = bool(named) and outside and not asked
     console = Console(terminal, condense, plan if condense and settings.dryrun else None)
     terminal.filters.insert(0, console)

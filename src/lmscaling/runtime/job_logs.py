@@ -46,7 +46,7 @@ class Failure:
         words = sorted(self.name.split(), key=len, reverse=True)
         reason = self.reason
         for word in words:
-            reason = re.sub(rf"{re.escape(word)}(-[0-9a-f]{{8}})?", "*", reason)
+            reason = re.sub(rf"\b{re.escape(word)}(-[0-9a-f]{{8}})?\b", "*", reason)
         return self.kind, re.sub(r"\d+", "#", reason)
 
 

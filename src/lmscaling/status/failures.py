@@ -24,8 +24,11 @@ SHOWN = 12
 """Reasons that the end of a workflow shows."""
 
 REMEDIES = (
-    ("TIMEOUT", "to give a rule more time, type snakemake --set-resources RULE:runtime=HOURSh"),
-    ("OUT_OF_MEMORY", "to give a rule more memory, type snakemake --set-resources RULE:mem=64GB"),
+    ("TIMEOUT", "to give a rule more time, type snakemake --set-resources RULE:runtime=48h"),
+    (
+        "OUT_OF_MEMORY",
+        "to give a rule more memory, type snakemake --set-resources RULE:mem_mb=64000",
+    ),
     ("refuses the job", "what a job asks for is in profiles/slurm/config.yaml, default-resources"),
 )
 """What a reason of Slurm asks for."""
@@ -56,9 +59,9 @@ def last_words(study: Path, grid: Grid, jobs: Iterable[Failure]) -> None:
         failures, advice = told, [f"the runs cannot be read: {error}"]
     lines = job_logs.grouped(failures)
     firsts = [i for i, line in enumerate(lines) if not line.startswith(" ")]
-    if len(firsts) > SHOWN:
+    if len(firsts) > SHOWN:  # what has just failed comes last
         n = len(firsts) - SHOWN
-        lines = lines[: firsts[SHOWN]]
+        lines = lines[firsts[n] :]
         advice.insert(0, f"{n} more reasons: python -m lmscaling status {study} --failed")
     if lines or advice:
         print("\n".join(["", *lines, *advice]), file=sys.stderr, flush=True)

@@ -36,6 +36,8 @@ WHY = {
     "input files updated by another job": "an input is made again",
     "set of input files has changed since last execution": "other inputs",
     "params have changed since last execution": "other parameters",
+    "neither input nor output": "it declares no file",
+    "run or shell but no output": "it declares no file",
 }
 """Reasons of a job, as ``snakemake.jobs.Reason.get_names`` calls them, in a word."""
 
@@ -155,7 +157,8 @@ def dry_run(grid: Grid, pending: Iterable[str], planned: list[tuple[str, str, li
         )
     lines += _skipped(grid)
     lines.append("snakemake -n -p lists each job; python -m lmscaling plan estimates each cell")
-    return "\n".join([f"{len(planned):,} jobs are to be done; this dry run does nothing", *lines])
+    many = "job is" if len(planned) == 1 else "jobs are"
+    return "\n".join([f"{len(planned):,} {many} to be done; this dry run does nothing", *lines])
 
 
 def _trunk(cell: Cell) -> tuple[object, ...]:
