@@ -146,7 +146,8 @@ if not IN_JOB and not IS_MODULE:
 
 # The command that makes this study again names the study files that were given.
 CONFIGFILES = workflow.overwrite_configfiles
-if not IS_MODULE and (mistake := requested.configfile_mistake(CONFIGFILES)):
+IS_ASKED = not IN_JOB and not IS_MODULE  # a job reads the study.json that it was submitted with
+if IS_ASKED and (mistake := requested.configfile_mistake(CONFIGFILES)):
     sys.exit(f"error: {mistake}")
 
 # `snakemake figures` without --cores takes all cores. The default profile cannot say so: its
