@@ -143,11 +143,21 @@ def test_braces_in_a_study_are_text(tmp_path):
     assert (study["skip"], study["datasets"]["lines"]["train"]) == (skip, hub["train"])
 
 
-def test_a_python_in_a_folder_with_a_space_and_braces_runs_the_rules(tmp_path):
+def test_a_python_in_a_folder_with_a_space_and_braces_runs_rules_and_jobs(tmp_path):
     python = python_at(tmp_path / "a b{c}" / "bin" / "python")
-    target = "results/tiny/study.json"
-    snakemake(project(tmp_path), "--cores", "1", "--", target, python=python)
+    with (project(tmp_path) / "Snakefile").open("a") as file:
+        file.write(COMMAND)
+    text = snakemake(tmp_path, "--cores", "1", "--", "results/tiny/study.json", python=python)
     assert "-m lmscaling study" in (python.parent / "calls").read_text()
+    assert f"begins with '{python}'" in text
+
+
+COMMAND = """
+from types import SimpleNamespace
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+executor = SimpleNamespace(workflow=workflow)
+print("the command of a job begins with", RemoteExecutor.get_python_executable(executor))
+"""
 
 
 def python_at(path):

@@ -35,6 +35,7 @@ RULES = Path(str(workflow.current_basedir)).parent
 # its own rules stay as they are. Each of its `use rule` reads these files again, but Slurm's plugin
 # and the executors are changed once.
 IS_MODULE = not workflow.modifier.is_main_snakefile()
+IS_ASKED = not IN_JOB and not IS_MODULE  # by a user, with options and targets
 IS_DEFAULT = workflow.default_target is None
 IS_FIRST = not hasattr(workflow, "has_lmscaling")
 workflow.has_lmscaling = True
@@ -137,12 +138,12 @@ def execute_targets(*arguments, **options):
         EXECUTE(*arguments, **options)
 
 
-if not IN_JOB and not IS_MODULE:
+if IS_ASKED:
     workflow.execute = execute_targets
 
 # The command that makes this study again names the study files that were given.
 CONFIGFILES = workflow.overwrite_configfiles
-if not IS_MODULE and (mistake := requested.configfile_mistake(CONFIGFILES)):
+if IS_ASKED and (mistake := requested.configfile_mistake(CONFIGFILES)):
     sys.exit(f"error: {mistake}")
 
 # `snakemake figures` without --cores takes all cores. The default profile cannot say so: its
