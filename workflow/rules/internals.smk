@@ -115,7 +115,10 @@ CONSOLE = console.install(
 
 # Whether a name is a rule, or a file that a rule makes now. Rules match only what is missing.
 def is_made(name):
-    return workflow.is_rule(name) or any(rule.is_producer(name) for rule in workflow.rules)
+    if workflow.is_rule(name):
+        return True
+    producers = (rule for rule in workflow.rules if rule.is_producer(name))
+    return any(producers) and not lms.is_foreign(name, RUNS, EVALUATIONS, CALIBRATIONS)
 
 
 # Snakemake knows the targets once it has read the rules, so they are looked at when it begins.

@@ -33,6 +33,23 @@ Wildcards = Any
 """``snakemake.io.Wildcards``: an attribute for each wildcard of a rule."""
 
 
+def is_foreign(
+    path: str, runs: Runs, evaluations: "Evaluations", calibrations: "Calibrations"
+) -> bool:
+    """Whether a path looks like a result of the study and belongs to none of its cells.
+
+    The patterns of the rules are short, and match such a name.
+    """
+    match Path(os.path.relpath(path, runs.results)).parts:
+        case ("runs", run, "run.json"):
+            return run not in runs.cells
+        case ("evaluations", run, text):
+            return f"{run}/{text.removesuffix('.jsonl')}" not in evaluations.names
+        case ("calibrations", name):
+            return name.removesuffix(".json") not in calibrations.cells
+    return False
+
+
 def fixed(value: Any) -> Callable[[Wildcards], Any]:
     """A function of a rule that returns this value: in a string Snakemake replaces ``{names}``."""
     return lambda wildcards: value
