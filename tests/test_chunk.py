@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 
 import pytest
 from hub import COMMIT, serving
@@ -25,7 +26,7 @@ def text(tmp_path):
     return corpus({"kind": "jsonl", "train": train, "validation": validation})
 
 
-def make(text, folder, shards=range(N), **options):
+def make(text, folder, shards: Iterable[int] = range(N), **options):
     def is_missing(i):
         return bool(missing(text.source, folder, "train", i + 1, i))
 
@@ -77,6 +78,7 @@ def test_a_killed_job_leaves_complete_shards_and_the_next_makes_the_rest(text, t
     lines(tmp_path / "2.jsonl", [f"long {k}" for k in range(300_000)])
     command = [sys.executable, "-m", "lmscaling", "tokenize", f"train-00000-{N - 1:05d}", folder]
     job = subprocess.Popen(command, stdin=subprocess.PIPE)
+    assert job.stdin
     job.stdin.write(text.to_json(N).encode())
     job.stdin.close()
     deadline = time.monotonic() + 120

@@ -13,6 +13,7 @@ planning = importlib.util.module_from_spec(SPECIFICATION)
 
 @pytest.fixture(scope="module")
 def plans():
+    assert SPECIFICATION.loader
     SPECIFICATION.loader.exec_module(planning)
     return [planning.plan(cells) for cells in (72, 288, 1008)]
 
