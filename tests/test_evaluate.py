@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -213,6 +214,27 @@ def test_a_run_without_weights_leaves_an_empty_file_and_says_so(run, long, tmp_p
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"evaluate: {long.name} has no weights\n"
     assert (tmp_path / "out.jsonl").read_bytes() == b""
+
+
+def test_a_damaged_record_leaves_an_empty_file_and_says_so(run, tmp_path):
+    (run / "run.json").write_text('{"cell"')
+    out = tmp_path / "out.jsonl"
+    assert f"run record {run / 'run.json'} is not valid JSON" in evaluate(
+        run, write(tmp_path, text()), out
+    )
+    assert out.read_bytes() == b""
+
+
+def test_an_evaluation_of_these_weights_stays_and_one_of_earlier_weights_is_made_again(
+    run, tmp_path
+):
+    manifest, out = write(tmp_path, text()), tmp_path / "out.jsonl"
+    out.write_text("made before\n")
+    assert evaluate(run, manifest, out) == f"{out} exists and stays as it is"
+    assert out.read_text() == "made before\n"
+    os.utime(run / "run.json", (2e9, 2e9))
+    evaluate(run, manifest, out)
+    assert json.loads(out.read_text().splitlines()[0])["run"] == run.name
 
 
 def test_a_diverged_run_has_losses_that_are_null(long, tmp_path):

@@ -105,6 +105,25 @@ def test_a_point_with_a_record_is_not_measured_again(run, tmp_path):
     assert measured(tmp_path)[len(before) :] == ["linear.chunked-b1-ctx32"]
 
 
+def test_a_late_job_of_a_finished_sweep_touches_nothing(run, tmp_path):
+    run(outcome)
+    files = list((tmp_path / "time_step").glob("*.json"))
+    before = {path: path.stat().st_ino for path in files}
+    run(outcome)
+    assert {path: path.stat().st_ino for path in files} == before
+
+
+def test_a_damaged_record_of_a_point_is_named_and_measured_again(run, tmp_path, capfd):
+    run(outcome)
+    before = measured(tmp_path)
+    point = tmp_path / "time_step" / "linear.chunked-b1-ctx32.json"
+    point.write_text('{"record"')
+    (tmp_path / "time_step" / "sweep.json").write_text("")
+    run(outcome)
+    assert measured(tmp_path)[len(before) :] == ["linear.chunked-b1-ctx32"]
+    assert f"{point} is not valid JSON" in capfd.readouterr().out
+
+
 def test_memory_that_ends_is_a_record_and_ends_its_series_only(run, tmp_path):
     def call(point):
         if point.implementation == "flash" and point.context == 32:

@@ -4,6 +4,7 @@ A series goes through growing contexts and ends where memory, time or the code f
 record like any other. A point with a record is not measured again.
 """
 
+import json
 import signal
 import sys
 from dataclasses import asdict, replace
@@ -15,11 +16,10 @@ from lmscaling.bench.checks.passed_checks import faults
 from lmscaling.bench.isolation import Ended, isolated
 from lmscaling.config.kinds import MODULES
 from lmscaling.config.speed import PEERS, AnySweep, Sweep
-from lmscaling.config.sweeps import is_pending
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
-from lmscaling.files import read_json, write_json
+from lmscaling.files import read_json, write_json, write_text
 from lmscaling.formatting import aligned
 from lmscaling.records.timing import Measurement, Outcome, Point
 from lmscaling.runtime import environment, gpus, lock
@@ -59,8 +59,10 @@ def measure(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with lock.hold(out, f"{out} is being measured"), gpus.reserved(sweep.gpus):
         records = _measure_points(sweep, out, fastest, checks)
-        if is_pending(out, sweep):  # another job may have ended it meanwhile
-            write_json(out / "sweep.json", _summary(sweep, records))
+        text = json.dumps(_summary(sweep, records), indent=2) + "\n"
+        path = out / "sweep.json"
+        if not path.is_file() or path.read_text() != text:  # another job may have ended the sweep
+            write_text(path, text)
     return table(sweep, records)
 
 
@@ -78,9 +80,8 @@ def _measure_points(
         if series in ended:
             continue
         file = out / f"{point.name}.json"
-        if file.is_file():
-            record = read_json(file, "measurement")
-        else:
+        record = _measured(file)
+        if record is None:
             row = _measure_point(sweep, _with_chunk(point, fastest), checks, here)
             record = {"record": row.record, **asdict(row)}
             write_json(file, record)
@@ -89,6 +90,17 @@ def _measure_points(
         if record["status"] != "done":
             ended.add(series)
     return records
+
+
+def _measured(path: Path) -> dict[str, Any] | None:
+    """The record of a point; None if there is none, or if it is damaged."""
+    if not path.is_file():
+        return None
+    try:
+        return read_json(path, "measurement")
+    except UserError as error:
+        print(f"{error}; it is measured again", flush=True)
+        return None
 
 
 def _batch_of_series(sweep: Sweep, point: Point) -> int:

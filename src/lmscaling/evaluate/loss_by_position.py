@@ -25,7 +25,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.data import document_positions
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
-from lmscaling.files import read_json, replacing
+from lmscaling.files import read_json, replacing, write_text
 from lmscaling.model import finished_run
 from lmscaling.model.gpt import GPT
 from lmscaling.records.run import Evaluation, finite, line
@@ -44,7 +44,8 @@ PASS_TOKENS = 2**14
 def evaluate(run: Path, manifest: Path, out: Path) -> str:
     """Evaluate the final weights of a run on one text.
 
-    The file is empty if the run has no weights or the text is shorter than one window.
+    The file is empty if the run has no weights, its record is damaged or the text is shorter than
+    one window. An evaluation of these weights that exists stays as it is.
 
     Args:
         run: ``results/<study>/runs/<run>``.
@@ -57,9 +58,16 @@ def evaluate(run: Path, manifest: Path, out: Path) -> str:
     Raises:
         UserError: The run is not finished, the tokens have another encoding, or a GPU is missing.
     """
-    cell = finished_run.cell(run)
-    if out.is_file() and out.stat().st_mtime >= (run / "run.json").stat().st_mtime:
+    record = run / "run.json"
+    if out.is_file() and record.is_file() and out.stat().st_mtime >= record.stat().st_mtime:
         return f"{out} exists and stays as it is"
+    try:
+        cell = finished_run.cell(run)
+    except UserError as error:
+        if not record.is_file():
+            raise
+        write_text(out, "")
+        return f"{error}; {out} is empty"
     stream = Stream(manifest, "validation")
     dataset = _dataset(manifest, stream, cell)
     n = min(cell.validation.tokens, stream.tokens - 1) // cell.context * cell.context

@@ -153,8 +153,12 @@ def _records(study: Path, kind: str) -> Iterator[dict[str, Any]]:
         if record is Run:
             yield _run_record(path)
             continue
-        for values in _json_values(path, where):
-            known, unknown = schema.read(record, values, where, remedy)
+        try:
+            found = [schema.read(record, v, where, remedy) for v in _json_values(path, where)]
+        except UserError as error:
+            print(f"{error}; it is left out", file=sys.stderr)
+            continue
+        for known, unknown in found:
             yield known | {schema.UNKNOWN: unknown or None}
 
 
