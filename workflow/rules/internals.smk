@@ -146,8 +146,6 @@ if IS_ASKED:
 
 # The command that makes this study again names the study files that were given.
 CONFIGFILES = workflow.overwrite_configfiles
-if IS_ASKED and (mistake := requested.configfile_mistake(CONFIGFILES)):
-    sys.exit(f"error: {mistake}")
 
 # `snakemake figures` without --cores takes all cores. The default profile cannot say so: its
 # `cores:` would also cut the threads of Slurm jobs down to the cores of the login node.

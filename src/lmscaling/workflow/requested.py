@@ -111,20 +111,6 @@ def _unknown(target: str, known: list[str]) -> str:
     return f"{target} is neither a rule nor a file of this study{nearest}"
 
 
-def configfile_mistake(configfiles: Iterable[str | Path]) -> str:
-    """A sentence if a target was taken for a study file; empty if none was.
-
-    ``--configfile`` takes all words that follow it, and Snakemake reads them before the rules.
-    """
-    for path in configfiles:
-        if Path(os.path.relpath(path)).parts[:1] == ("results",):
-            return (
-                f"{path} is a result, not a study file: --configfile takes all words after it; "
-                f"write -- before targets: snakemake --configfile STUDY.yaml -- {path}"
-            )
-    return ""
-
-
 def dry_run(grid: Grid, pending: Iterable[str], planned: list[tuple[str, str, list[str]]]) -> str:
     """What ``snakemake -n`` prints of a study.
 
