@@ -301,8 +301,7 @@ def test_a_target_that_is_not_known_is_one_sentence_with_the_nearest(place):
 
 def test_a_target_after_the_study_files_is_a_target(place):
     done = place.snakemake("-n", "--configfile", "tiny.yaml", targets(place)[0])
-    assert "1 job is to be done" in done.stdout
-    assert re.findall(r"^  train +(\S+) +missing", done.stdout, re.MULTILINE)
+    assert len(re.findall(r"^  train ", done.stdout, re.MULTILINE)) == 1, done.stdout
 
 
 def test_a_dry_run_says_what_is_to_be_done_kept_held_and_skipped(place):
