@@ -67,7 +67,7 @@ def test_a_mistake_is_one_sentence_and_exit_code_1(tmp_path, arguments, sentence
     assert done.stderr.startswith("error: ")
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
-    assert done.stdout == f"{arguments[0]}: {done.stderr}"  # seen where stderr goes to a log
+    assert done.stdout == ""
     assert not list(tmp_path.iterdir())
 
 
@@ -117,6 +117,17 @@ def test_helpers_and_private_files_are_neither_variants_nor_figures():
     assert "__init__" not in registry.figures()
 
 
+def record(run, status):
+    """A record with all fields."""
+    numbers = dict.fromkeys(("attempts", "updates", "tokens", "params", "params_total"), 1)
+    numbers |= dict.fromkeys(
+        ("train_seconds", "attempt_seconds", "lost_seconds", "gpu_hours", "flops_per_token"), 1.0
+    )
+    texts = dict.fromkeys(("name", "message", "started", "ended"), "")
+    parts = {key: {} for key in ("cell", "data", "calibration", "environment")}
+    return {"run": run, "status": status, **numbers, **texts, **parts}
+
+
 @pytest.fixture
 def results(tmp_path):
     for study, run, status in (
@@ -126,7 +137,7 @@ def results(tmp_path):
     ):
         folder = tmp_path / "results" / study / "runs" / run
         folder.mkdir(parents=True)
-        (folder / "run.json").write_text(json.dumps({"status": status}))
+        (folder / "run.json").write_text(json.dumps(record(run, status)))
         (folder / "log.jsonl").write_text(run)
         scratch = tmp_path / "results" / study / "scratch" / run
         scratch.mkdir(parents=True)
