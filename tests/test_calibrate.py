@@ -72,6 +72,7 @@ def test_it_takes_the_fastest_micro_batch_and_the_smaller_of_equals(places, monk
     result = calibrate.calibrate(*places)
     assert (result.micro_batch, result.recompute) == (4, False)
     assert result.update_seconds == pytest.approx(0.5 + 1.0)
+    places[1].unlink()
     Slow(lambda size, chunk: 0.1 * size, {False: 99, True: 99}, monkeypatch)
     assert calibrate.calibrate(*places).micro_batch == 1
 
@@ -80,6 +81,17 @@ def test_it_goes_on_after_a_size_that_is_no_faster(cell, places, monkeypatch):
     softmax(cell, places)
     Slow(lambda size: {1: 1.0, 2: 2.0, 4: 2.0}[size], {False: 99, True: 99}, monkeypatch)
     assert calibrate.calibrate(*places).micro_batch == 4
+
+
+def test_a_calibration_that_exists_stays_for_runs_use_it(places, capfd):
+    first = calibrate.calibrate(*places)
+    before = places[1].stat().st_ino
+    assert calibrate.calibrate(*places) == first
+    assert places[1].stat().st_ino == before
+    assert f"calibration {places[1]} exists and stays as it is" in capfd.readouterr().err
+    places[1].write_text("damaged")
+    assert calibrate.calibrate(*places).of == first.of
+    assert places[1].read_text() != "damaged"
 
 
 def test_it_takes_the_fastest_chunk(places, monkeypatch):
@@ -125,9 +137,11 @@ def test_it_stops_where_memory_ends_and_recomputes_only_if_it_must(places, monke
     result = calibrate.calibrate(*places)
     assert (result.micro_batch, result.recompute) == (2, False)
     assert [t.micro_batch for t in result.trials if not t.repeats] == [4, 4, 4, 4, 4]
+    places[1].unlink()
     Slow(lambda size, chunk: 0.1, {False: 0, True: 4}, monkeypatch)
     result = calibrate.calibrate(*places)
     assert (result.micro_batch, result.recompute) == (4, True)
+    places[1].unlink()
     Slow(lambda size, chunk: 0.1, {False: 0, True: 0}, monkeypatch)
     with pytest.raises(UserError, match="not even one sequence with recomputed blocks fits"):
         calibrate.calibrate(*places)
@@ -204,6 +218,7 @@ def test_a_size_that_raises_does_not_end_the_search_and_one_without_memory_does(
     assert {size: error for (_, size), error in reasons(result).items()} == {
         4: None, 1: None, 2: NO_PLAN,
     }  # fmt: skip
+    places[1].unlink()
     failing(lambda name, size: None, fitting=1)
     result = calibrate.calibrate(*places)
     assert [(t.micro_batch, t.error) for t in result.trials if t.lacks_memory][-1] == (2, "full")

@@ -16,6 +16,7 @@ from lmscaling.errors import UserError
 from lmscaling.model import gpt
 from lmscaling.plan import estimate, jobs, study_plan
 from lmscaling.plan.estimate import Shape
+from lmscaling.plan.jobs import productive_seconds as left
 
 H100 = devices.DEVICES["NVIDIA H100"]
 
@@ -160,20 +161,20 @@ def test_a_share_of_a_card_has_neither_its_peak_nor_its_memory(device):
 
 def test_a_job_has_time_for_its_cell_or_its_branch(cell):
     day = replace(cell, budget="24 hours")
-    assert jobs.job_minutes(day, 48.0) == 1860
-    assert jobs.job_minutes(replace(day, branch=0.5), 24.0) == 240
-    assert jobs.job_minutes(cell, 24.0) == 24 * 60
+    assert jobs.job_minutes(left(day), 48.0) == 1860
+    assert jobs.job_minutes(left(replace(day, branch=0.5)), 24.0) == 240
+    assert jobs.job_minutes(left(cell), 24.0) == 24 * 60
 
 
 def test_a_budget_longer_than_a_job_is_planned_for_several_that_stop_in_time(cell):
     day = replace(cell, budget="24 hours")
-    assert jobs.job_count(day, 48.0) == 1
-    assert jobs.job_count(day, 24.0) == 2
-    assert jobs.job_count(day, 12.0) == 3
-    assert jobs.job_count(replace(day, branch=0.5), 12.0) == 1
-    assert jobs.stop_seconds(day, 12.0) == 12 * 3600 - 600
-    assert jobs.stop_seconds(replace(cell, budget="1 hours"), 12.0) == 135 * 60 - 600
+    assert jobs.job_count(left(day), 48.0) == 1
+    assert jobs.job_count(left(day), 24.0) == 2
+    assert jobs.job_count(left(day), 12.0) == 3
+    assert jobs.job_count(left(replace(day, branch=0.5)), 12.0) == 1
+    assert jobs.stop_seconds(left(day), 12.0) == 12 * 3600 - 600
+    assert jobs.stop_seconds(left(replace(cell, budget="1 hours")), 12.0) == 135 * 60 - 600
     seconds = replace(cell, budget="30 seconds")
-    assert jobs.stop_seconds(seconds, 20 / 3600) == pytest.approx(18)
-    assert jobs.job_count(seconds, 20 / 3600) == 4
-    assert jobs.job_minutes(seconds, 20 / 3600) == 1
+    assert jobs.stop_seconds(left(seconds), 20 / 3600) == pytest.approx(18)
+    assert jobs.job_count(left(seconds), 20 / 3600) == 4
+    assert jobs.job_minutes(left(seconds), 20 / 3600) == 1

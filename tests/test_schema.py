@@ -7,7 +7,6 @@ import duckdb
 import pytest
 from test_store import ENVIRONMENT, WHOLE, ask, record, runs, study
 
-from lmscaling.errors import UserError
 from lmscaling.records import schema
 from lmscaling.records.exports import EXPORTS
 from lmscaling.records.run import Run
@@ -82,8 +81,11 @@ def test_a_damaged_record_is_named_with_its_field(study, runs, more, sentence):
     path = study / "runs" / runs[0] / "run.json"
     left = {k: v for k, v in json.loads(path.read_text()).items() if k != "tokens"}
     path.write_text(json.dumps(left | more))
-    with pytest.raises(UserError, match=sentence):
-        store.build(study)
+    store.build(study)
+    query = f"SELECT status, message FROM runs WHERE run = '{runs[0]}'"
+    ((status, message),) = ask(study, query)
+    assert status == "damaged"
+    assert sentence in message
 
 
 def test_every_exported_column_says_what_it_means(study, runs):

@@ -65,7 +65,7 @@ def test_a_late_job_touches_no_shard_and_fetch_runs_where_the_profile_says(clust
     first.wait(60)
     study.finish(study.start("--unlock"))
     study.finish(study.start(*words))
-    said = study.said()
+    said = study.logged()
     assert "\nrule fetch:" in said
     assert "localrule fetch:" not in said
     shards = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.glob("*-?????.[bjf]*")}

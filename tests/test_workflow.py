@@ -81,7 +81,8 @@ class Place:
             if match := TABLE.match(line):
                 rule = match[1]
             elif rule and line.startswith("    output: "):
-                jobs.append((rule, line.removeprefix("    output: ").split(", ")[0]))
+                first = line.removeprefix("    output: ").split(", ")[0]
+                jobs.append((rule, first.partition(" (")[0]))  # without flags such as update
                 rule = ""
         return sorted(jobs)
 

@@ -3,20 +3,20 @@
 import re
 
 CONTROLS = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x09\x0b-\x1f\x7f-\x9f]"
 )
 """What a terminal obeys instead of showing it: control sequences (ECMA-48, sections 5.4 and 5.6),
-such as colours, and control characters but tab and newline."""
+such as colours, and control characters but newline."""
 
 
 def printable(text: str) -> str:
     """The text without what would move the cursor or change the colours of a terminal."""
-    return CONTROLS.sub("", text)
+    return CONTROLS.sub("", text.replace("\t", " "))
 
 
 def aligned(lines: list[list[str]], left: set[int]) -> list[str]:
     """The lines of a table with aligned columns; those in ``left`` are aligned to the left."""
-    lines = [[printable(text) for text in line] for line in lines]
+    lines = [[printable(re.sub(r"[\t\n\r]+", " ", text)) for text in line] for line in lines]
     widths = [max(len(text) for text in column) for column in zip(*lines, strict=True)]
     padded = (
         "  ".join(
