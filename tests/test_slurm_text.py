@@ -76,5 +76,5 @@ def test_a_late_job_touches_no_shard_and_fetch_runs_where_the_profile_says(clust
     cluster.run("scontrol", "update", "PartitionName=closed", "State=DOWN")
     assert "JobState=COMPLETED" in cluster.run("scontrol", "show", "job", late)
     assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in shards} == shards
-    (log,) = (study.root / ".snakemake/slurm_logs").rglob(f"{late}.log")
+    (log,) = (study.results / "logs" / "tokenize").rglob("validation-00000-00000.log")
     assert "validation-00000-00000, all its shards exist" in log.read_text()
