@@ -19,11 +19,25 @@ SUFFIXES = (".yaml", ".yml", ".json")
 class LogHandler(LogHandlerBase):
     """What Snakemake asks of a plugin of this kind; ``--logger lmscaling`` shows nothing."""
 
-    writes_to_stream = False
-    writes_to_file = False
-    has_filter = True
-    has_formatter = True
-    needs_rulegraph = False
+    @property
+    def writes_to_stream(self) -> bool:
+        return False
+
+    @property
+    def writes_to_file(self) -> bool:
+        return False
+
+    @property
+    def has_filter(self) -> bool:
+        return True
+
+    @property
+    def has_formatter(self) -> bool:
+        return True
+
+    @property
+    def needs_rulegraph(self) -> bool:
+        return False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show nothing."""
