@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,17 @@ def ranks(real_data, tmp_path, monkeypatch):
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(real_data / "tiktoken_cache"))
     vocabulary.fetch(tmp_path / "gpt2.tiktoken")
     return tmp_path / "gpt2.tiktoken"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real Slurm of one node for the tests of a file."""
+    import slurm_cluster  # it imports this module
+
+    if reason := slurm_cluster.missing():
+        pytest.skip(reason)
+    with slurm_cluster.cluster(tmp_path_factory.mktemp("cluster") / "box") as made:
+        yield made
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from lmscaling.files import read_json
 from lmscaling.model.gpt import GPT
 from lmscaling.plan import estimate
 from lmscaling.runtime.environment import processor
-from lmscaling.train import calibrate
+from lmscaling.train import calibrate, settings
 from lmscaling.train.module import prepared
 
 
@@ -33,7 +33,7 @@ def places(cell, tmp_path):
 
 def test_it_measures_a_cell_and_writes_what_training_reads(cell, places):
     result = calibrate.calibrate(*places)
-    assert calibrate.read(places[1], cell) == result
+    assert settings.read(places[1], cell) == result
     assert (result.of, result.device, result.measured) == (
         cell.calibration,
         processor(),
@@ -112,7 +112,7 @@ def test_it_takes_the_faster_back_end_where_there_are_two(cell, places, monkeypa
     result = calibrate.calibrate(*places)
     assert result.choice == {"implementation": "cudnn"}
     assert [t.choice["implementation"] for t in result.trials[:2]] == ["flash", "cudnn"]
-    assert calibrate.read(places[1], replace(cell, attention="softmax")) == result
+    assert settings.read(places[1], replace(cell, attention="softmax")) == result
     gpt = prepared(replace(cell, attention="softmax"), result)
     assert [getattr(block.attention, "implementation", None) for block in gpt.blocks] == ["cudnn"]
 
@@ -149,7 +149,7 @@ def test_it_stops_where_memory_ends_and_recomputes_only_if_it_must(places, monke
 
 def test_a_guess_needs_no_measurement(cell, monkeypatch):
     monkeypatch.setattr(GPT, "loss", None)
-    result = calibrate.guessed(cell)
+    result = settings.guessed(cell)
     assert (result.measured, result.micro_batch, result.update_seconds) == (False, 4, None)
     assert (result.compiled, result.recompute, result.choice) == (False, False, {})
 
@@ -165,13 +165,13 @@ def test_a_cell_for_gpus_is_not_calibrated_on_a_cpu(cell, tmp_path):
 def test_a_torn_calibration_is_one_sentence(cell, tmp_path):
     (tmp_path / "c.json").write_text('{"of": "x"')
     with pytest.raises(UserError, match=r"c\.json"):
-        calibrate.read(tmp_path / "c.json", cell)
+        settings.read(tmp_path / "c.json", cell)
     with pytest.raises(UserError, match="device is missing"):
         checked(Calibration, {"of": "x"}, "calibration")
 
 
 def test_a_calibration_of_an_older_version_is_one_without_compilation(cell, tmp_path):
-    assert not calibrate.read(calibration(tmp_path, cell), cell).compiled
+    assert not settings.read(calibration(tmp_path, cell), cell).compiled
 
 
 NO_PLAN = "no plan for this shape"
@@ -361,5 +361,5 @@ def test_a_trial_of_an_older_version_without_memory_is_read(cell, tmp_path):
         "micro_batch": 4, "recompute": False, "choice": {}, "repeats": 0, "seconds": None,
         "peak_memory_bytes": 7,
     }  # fmt: skip
-    read = calibrate.read(calibration(tmp_path, cell, trials=[old]), cell)
+    read = settings.read(calibration(tmp_path, cell, trials=[old]), cell)
     assert (read.trials[0].seconds, read.trials[0].error) == (None, None)

@@ -9,20 +9,11 @@ import sys
 import threading
 
 import pytest
-import slurm_cluster
 from slurm_cluster import Study, eventually
 
 pytestmark = pytest.mark.slurm
 
 SHARES = [0.25, 0.5]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    if reason := slurm_cluster.missing():
-        pytest.skip(reason)
-    with slurm_cluster.cluster(tmp_path_factory.mktemp("cluster") / "box") as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

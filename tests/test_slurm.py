@@ -19,14 +19,6 @@ SEEDS = {"attention": ["softmax"], "size": ["s"], "context": [16]}
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    if reason := slurm_cluster.missing():
-        pytest.skip(reason)
-    with slurm_cluster.cluster(tmp_path_factory.mktemp("cluster") / "box") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def limited(cluster, tmp_path_factory):
     """A run of 30 productive seconds in jobs of 20 seconds, started before the other tests. A
     slower machine needs more of a job to start, so it has both in proportion."""

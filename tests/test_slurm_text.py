@@ -5,7 +5,6 @@ import subprocess
 import sys
 
 import pytest
-import slurm_cluster
 from conftest import ROOT
 from hub import COMMIT
 from slurm_cluster import Study, eventually
@@ -20,14 +19,6 @@ with serving("owner/texts", Path(sys.argv[1])) as server:
     print(server.url, flush=True)
     time.sleep(999)
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    if reason := slurm_cluster.missing():
-        pytest.skip(reason)
-    with slurm_cluster.cluster(tmp_path_factory.mktemp("cluster") / "box") as made:
-        yield made
 
 
 @pytest.fixture

@@ -104,6 +104,22 @@ def test_only_runs_without_a_record_match_but_inside_a_job_all_do(study, folder)
     assert matched(in_job=True) == everything
 
 
+@pytest.mark.parametrize("n_done", range(7))
+@pytest.mark.parametrize("end", ["/run.json", ".json"])
+def test_a_short_pattern_matches_exactly_what_is_pending(n_done, end):
+    """Few finished names are excluded, many are left out; calibrations have no folder."""
+    names = [f"a-ctx{i}-{i:08x}" for i in range(6)]
+    pattern = runs_module.some_of("[^/]+", names[n_done:], names)
+    for i, name in enumerate(names):
+        assert bool(re.fullmatch(f"({pattern}){re.escape(end)}", name + end)) == (i >= n_done)
+
+
+def test_names_with_equal_hashes_are_told_apart():
+    pattern = runs_module.some_of("[^/]+", ["b-12345678"], ["a-12345678", "b-12345678", "c-1"])
+    assert re.fullmatch(f"({pattern})/x", "b-12345678/x")
+    assert not re.fullmatch(f"({pattern})/x", "a-12345678/x")
+
+
 def test_one_job_trains_the_missing_branches_of_a_trunk_and_is_named_after_the_last(study, folder):
     shares = [0.125, 0.25, 0.5, 1.0]
     study = study | {"branches": {"attention": "linear", "shares": shares}}

@@ -130,7 +130,7 @@ def budget_updates(cell: Cell, update_seconds: float | None) -> int | None:
     return math.ceil(budget.amount / (cell.update_tokens if budget.unit == "tokens" else 1))
 
 
-def productive_seconds(cell: Cell, update_seconds: float | None) -> float | None:
+def expected_seconds(cell: Cell, update_seconds: float | None) -> float | None:
     """Productive time of a run whose budget is no time; None if the speed is unknown."""
     updates = budget_updates(cell, update_seconds)
     share = (1 - BRANCH_AT) * cell.branch if cell.branch else 1.0

@@ -111,7 +111,8 @@ class Console(logging.Filter):
         try:
             with self._lock:
                 shown = digest is None or digest(record)
-        except Exception:  # another version of Snakemake: print what it says
+        except (AttributeError, KeyError, TypeError, OSError):
+            # Another version of Snakemake has other records, or a log cannot be read.
             return True
         return shown or not self._condense
 

@@ -46,6 +46,8 @@ def train(
     children = _Children()
     failed = []
     for path in cells:
+        if children.asked:
+            sys.exit(TRY_AGAIN)
         run = path.stem
         place = record.parent.with_name(run) / record.name
         if place.is_file() and finished.look(place)["status"] != finished.DAMAGED:
@@ -60,7 +62,7 @@ def train(
         if stop_after is not None:
             words += ["--stop-after", max(0.0, stop_after - (time.time() - begun))]
         code = children.run([sys.executable, "-m", "lmscaling", "train", *map(str, words)])
-        if code == TRY_AGAIN or children.asked:
+        if code == TRY_AGAIN:
             sys.exit(TRY_AGAIN)
         if code:
             failed.append(run)

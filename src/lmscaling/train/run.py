@@ -32,7 +32,7 @@ from lmscaling.records import ledger
 from lmscaling.records.run import HELD, STATUSES, Header, Run
 from lmscaling.runtime import gpus, lock
 from lmscaling.runtime.rank import RANK, number
-from lmscaling.train import branch, calibrate, checkpoint, failure, outcome
+from lmscaling.train import branch, checkpoint, failure, outcome, settings
 from lmscaling.train.checkpoint import Checkpoint
 from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import Log, close_last, ended, publish
@@ -96,10 +96,10 @@ def _train(
     deadline: float,
 ) -> Run | None:
     _check(cell, *streams)
-    settings = calibrate.read(calibration, cell) if calibration else calibrate.guessed(cell)
-    _warn_of_too_little_text(cell, settings, streams[0])
+    chosen = settings.read(calibration, cell) if calibration else settings.guessed(cell)
+    _warn_of_too_little_text(cell, chosen, streams[0])
     if number():
-        _follow(Training(cell, *streams, settings), scratch, record)
+        _follow(Training(cell, *streams, chosen), scratch, record)
         return None
     # A workflow that is started twice submits the same run twice.
     with lock.hold(scratch, f"run {scratch.name} is being trained"):
@@ -108,8 +108,8 @@ def _train(
         _refuse_held(cell, scratch)
         others = Others(ranks(cell), scratch)
         try:
-            module = Training(cell, *streams, settings)
-            return _attempt(module, scratch, record, settings, deadline, others)
+            module = Training(cell, *streams, chosen)
+            return _attempt(module, scratch, record, chosen, deadline, others)
         finally:
             others.kill()
 

@@ -199,7 +199,7 @@ def _hours(results: Path, waiting: Mapping[str, Cell], spent: Mapping[str, float
             name = cell.calibration
             if name not in pace:
                 pace[name] = _update_seconds(results / "calibrations" / f"{name}.json")
-            total = estimate.productive_seconds(cell, pace[name])
+            total = estimate.expected_seconds(cell, pace[name])
         if total is not None:
             seconds[run] = max(0.0, total - spent.get(run, 0.0)) * max(1, cell.gpus)
     n_branches = sum(cell.branch is not None for cell in waiting.values())

@@ -37,21 +37,22 @@ def some_of(pattern: str, pending: Iterable[str], known: Iterable[str]) -> str:
     Snakemake edits the text of a pattern for every job: names made it 200 kB long.
 
     Args:
-        pattern: What all runs of the kind match, and no others.
+        pattern: What all runs of the kind match, and no others. In a path, ``/`` or ``.`` follows.
         pending: The runs to match.
         known: All runs of the kind in the study.
     """
-    pending = set(pending)
-    wanted, others = (
-        sorted(run.rpartition("-")[2] for run in runs) for runs in (pending, set(known) - pending)
-    )
+    known, pending = set(known), set(pending)
+    digests = {run: run.rpartition("-")[2] for run in known}
+    if len(set(digests.values())) < len(known):  # two hashes of 32 bits may be equal
+        digests = {run: run for run in known}
+    wanted, others = (sorted(digests[run] for run in runs) for runs in (pending, known - pending))
     if not wanted:
         return "(?!)"
     if not others:
         return pattern
     if len(wanted) <= len(others):
-        return f"[^/]+-(?:{any_of(wanted)})"
-    return f"(?![^/]+-(?:{any_of(others)})/){pattern}"
+        return f"(?:[^/]+-)?(?:{any_of(wanted)})"
+    return f"(?!(?:[^/]+-)?(?:{any_of(others)})[/.]){pattern}"
 
 
 class Runs:
