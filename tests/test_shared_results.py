@@ -1,11 +1,8 @@
 """Several submissions on one folder of results, on a real Slurm: a finished file stays."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -139,7 +136,7 @@ def test_one_job_trains_the_branches_of_a_trunk(cluster, tmp_path):
     assert len(re.findall(r"^rule branch:$", study.logged(), re.MULTILINE)) == 1
 
 
-def test_a_job_starts_one_snakemake_beside_its_command(cluster, tmp_path):
+def test_a_job_costs_at_most_2_cpu_seconds_beside_its_command(cluster, tmp_path):
     study = Study(cluster, tmp_path / "x")
     (run,) = study.runs
     snakemake = study.start(partition="closed")
@@ -148,19 +145,12 @@ def test_a_job_starts_one_snakemake_beside_its_command(cluster, tmp_path):
     cluster.kill(study.pid)
     snakemake.wait(60)
     cluster.run("scancel", job)
-    command = script.splitlines()[-1] if script.startswith("#!") else script
     timed = study.root / "timed.sh"
-    # Of the command, Slurm's step is the parent and not this shell.
-    timed.write_text(f"#!/bin/bash\nTIMEFORMAT='%U %S'\ntime ( {command} )\n")
+    # Of the command of the rule, Slurm's step is the parent and not this shell.
+    (study.root / "job.sh").write_text(script)
+    timed.write_text("#!/bin/bash\nTIMEFORMAT='%U %S'\ntime sh job.sh\n")
     asked = ["--wait", f"--chdir={study.root}", "--output=timed.txt", "--mem=2G"]
     cluster.run("sbatch", *asked, "--cpus-per-task=4", str(timed))
     said = (study.root / "timed.txt").read_text()
     assert study.record(run)["status"] == "done", said
-    seconds = sum(map(float, said.split()[-2:]))
-    # Its start is most of it, and a second one would double that.
-    before = os.times()
-    subprocess.run([sys.executable, "-c", "import snakemake.cli"], check=True)
-    after = os.times()
-    start = after.children_user + after.children_system
-    start -= before.children_user + before.children_system
-    assert seconds < 2.0 * start, said
+    assert sum(map(float, said.split()[-2:])) < 2.0, said

@@ -1,6 +1,9 @@
 """Submitting to a Slurm that takes no job: the plugin's own code, with an sbatch that says no."""
 
 import logging
+import os
+import shlex
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -375,3 +378,63 @@ def test_options_of_the_site_come_first_and_lists_are_joined(site, result):
     ours = ("--signal=TERM@9", "--dependency=afterany:7", "--exclude=n1")
     assert slurm.joined(site, *ours) == result
     assert slurm.joined(site, "") == site
+
+
+@pytest.fixture
+def srun(tmp_path, monkeypatch):
+    """Takes the place of Slurm's step, and keeps its options and what it was given of Slurm's."""
+    path = tmp_path / "bin" / "srun"
+    path.parent.mkdir()
+    path.write_text(
+        f"#!/bin/bash\n(echo ${{!SLURM_@}}; echo $*) > {tmp_path}/asked\n"
+        'while [[ $1 == -* ]]; do shift; done; exec "$@"\n'
+    )
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "1000")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "asked"
+
+
+def step_of(**changed):
+    values = {"log": [], "output": ["a b/$HOME/out"], "input": [], "threads": 3, "resources": {}}
+    return SimpleNamespace(**(values | changed))
+
+
+@pytest.mark.parametrize("as_script", [True, False])
+def test_a_job_starts_the_command_of_its_rule_whatever_its_characters(srun, as_script):
+    text = """a'b "c" $d `e` \\f {g}"""
+    command = f"printf '%s' {shlex.quote(text)} $OMP_NUM_THREADS > 'a b/$HOME/out'"
+    batch = slurm.batch_command(step_of(), command, as_script)
+    if not as_script:  # the shell of the machine that submits reads it first
+        quoted = batch.replace('"', '\\"')
+        shown = subprocess.run(f'printf %s "{quoted}"', shell=True, capture_output=True, text=True)
+        batch = shown.stdout
+    subprocess.run(["sh", "-c", batch], check=True)
+    assert Path("a b/$HOME/out").read_text() == f"{text}3"
+    names, options = srun.read_text().splitlines()
+    assert "SLURM_JOB_ID" in names
+    assert "SLURM_MEM_PER_CPU" not in names
+    assert options.startswith("-n1 --cpu-bind=q --cpus-per-task=3 --nodes=1 env OMP_NUM_THREADS=3")
+
+
+def test_a_job_asks_its_step_for_the_gpus_of_its_rule(srun):
+    job = step_of(resources={"gpu": 2, "nodes": 1})
+    subprocess.run(["sh", "-c", slurm.batch_command(job, "true", True)], check=True)
+    assert "--gpus=2 --nodes=1 env" in srun.read_text()
+
+
+def test_a_job_waits_for_inputs_that_are_not_seen_yet(srun):
+    job = step_of(input=["late file"])
+    command = slurm.batch_command(job, "cat 'late file'", True)
+    process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True)
+    time.sleep(0.5)
+    assert process.poll() is None
+    Path("late file").write_text("seen")
+    assert process.communicate(timeout=30)[0] == "seen"
+
+
+def test_a_job_fails_with_its_command(srun):
+    batch = slurm.batch_command(step_of(), "exit 75", True)
+    assert subprocess.run(["sh", "-c", batch], check=False).returncode == 75

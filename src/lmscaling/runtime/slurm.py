@@ -1,6 +1,8 @@
-"""Options of ``sbatch``, and the ends of jobs that Snakemake's Slurm plugin does not see."""
+"""Commands and options for Slurm, and the ends of jobs that Snakemake's plugin does not see."""
 
+import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Collection
 from typing import Any
@@ -13,6 +15,46 @@ SHORT = {"--exclude": "-x", "--dependency": "-d"}
 
 ENDED = ("CANCELLED", "PREEMPTED")
 """States in which no process of a job runs and Slurm will start none."""
+
+JOBSTEP = "snakemake_executor_plugin_slurm_jobstep"
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+# What sbatch was asked for must not become options of srun, which gets its own.
+FORGET = (
+    "for name in ${!SLURM_@} ${!SRUN_@} ${!SBATCH_@}; do"
+    " [[ $name =~ ^SLURM_(CONF|JOB_?ID|ARRAY_.*|CLUSTER_NAME|SUBMIT_.*)$ ]] || unset $name; done"
+)
+
+# A file that another node wrote is seen here after a while.
+AWAIT = (
+    'for path in {paths}; do for i in {{1..60}}; do [ -e "$path" ] && break; sleep 1; done; done'
+)
+
+
+def batch_command(job: Any, command: str, as_script: bool) -> str:
+    """The command of the batch script of a job, which starts the command of its rule with ``srun``.
+
+    Args:
+        job: The job of Snakemake.
+        command: Of the shell, of its rule.
+        as_script: Whether ``sbatch`` reads a script. If not, the plugin passes the command between
+            double quotes to a shell, and escapes only these quotes.
+    """
+    folders = {os.path.dirname(path) or "." for path in (*job.log, *job.output)}
+    steps = ["set -euo pipefail", f"mkdir -p {shlex.join(sorted(folders))}"]
+    if job.input:
+        steps.append(AWAIT.format(paths=shlex.join(job.input)))
+    plugin: Any = sys.modules[JOBSTEP]
+    settings = [
+        plugin.get_cpu_setting(job, bool(job.resources.get("gpu"))),
+        plugin.get_gpu_setting(job),
+        plugin.get_node_setting(job),
+    ]
+    srun = f"exec srun -n1 --cpu-bind=q {' '.join(filter(None, settings))}"
+    threads = " ".join(f"{name}={job.threads}" for name in THREADS)
+    inner = shlex.join(["bash", "-c", "; ".join([*steps, command])])
+    outer = shlex.join(["exec", "bash", "-c", f"{FORGET}; {srun} env {threads} {inner}"])
+    return outer if as_script else re.sub(r"([\\$`])", r"\\\1", outer)
 
 
 def excluding(sick: Collection[str]) -> str:

@@ -191,7 +191,7 @@ class Runs:
         """Options of ``train`` that not every job has."""
         path = shlex.quote(str(input.calibration))
         options = f"--calibration {path}" if input.calibration else ""
-        if self.in_job:
+        if self.in_job or self.on_slurm():
             seconds = jobs.stop_seconds(self._left(wildcards.run), self.job_hours)
             options += f" --stop-after {seconds:g}"
         if self.node_scratch:
@@ -202,7 +202,7 @@ class Runs:
         """Options of ``sbatch``: those of the site; warn the job before its limit, queue it after
         an earlier one, and avoid the nodes on which it failed. Asked again before each try.
 
-        The signal is SIGTERM: USR1 would kill the Snakemake inside the job and the training.
+        The signal is SIGTERM: USR1 would kill a Snakemake inside the job.
         """
         signal = f"--signal=TERM@{round(jobs.spare_seconds(self.job_hours))}"
         if not self.on_slurm():
