@@ -73,21 +73,20 @@ def unpack(qkv_BTW: Tensor, shape: Shape) -> list[Tensor]:
     return [x.unflatten(-1, (shape.heads, -1)) for x in qkv_BTW.split(widths, -1)]
 
 
-def plan(chunk: int, segments: int = 1) -> Plan:
+def plan(chunk: int, segments: int = 1, one_pass: bool = False) -> Plan:
     config = Config(chunk=chunk)
-    return Plan(
-        forward=config, backward_q=config, backward_kv=config, sums=config, segments=segments
-    )
+    roles = dict.fromkeys(("forward", "backward", "backward_q", "backward_kv", "sums"), config)
+    return Plan(**roles, segments=segments, one_pass=one_pass)
 
 
 def fused(
     qkv_BTW: Tensor, dy_BTHV: Tensor, shape: Shape, chosen: Plan
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """y, dq, dk, dv of the kernels."""
-    y_BTHV, reciprocal_BHT = launch.forward(qkv_BTW, shape, chosen)
-    dqkv_BTW = launch.backward(qkv_BTW, dy_BTHV, reciprocal_BHT, shape, chosen)
+    made = launch.forward(qkv_BTW, shape, chosen, keep=chosen.one_pass)
+    dqkv_BTW = launch.backward(qkv_BTW, dy_BTHV, made, shape, chosen).dqkv_BTW
     dq, dk, dv = unpack(dqkv_BTW, shape)
-    return y_BTHV, dq, dk, dv
+    return made.y_BTHV, dq, dk, dv
 
 
 def quadratic(
@@ -107,11 +106,12 @@ def distance(x: Tensor, y: Tensor) -> float:
     return torch.linalg.vector_norm(x.double() - y.double()).item()
 
 
+@pytest.mark.parametrize("one_pass", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_numbers_are_as_near_to_float64_as_those_of_plain_pytorch(
-    kind: Kind, size: Size, dtype: torch.dtype
+    kind: Kind, size: Size, dtype: torch.dtype, one_pass: bool
 ) -> None:
     """At most twice as far as all pairs of tokens in the same dtype.
 
@@ -122,7 +122,7 @@ def test_numbers_are_as_near_to_float64_as_those_of_plain_pytorch(
     q, k, v, dy = sample(*size, dtype)
     if kind == ("identity", True):
         q, k = q.abs(), k.abs()  # weights of both signs can sum to zero, and nothing is near then
-    found = fused(pack(q, k, v), dy, shape, plan(32))
+    found = fused(pack(q, k, v), dy, shape, plan(32, one_pass=one_pass))
     exact = quadratic(q.double(), k.double(), v.double(), dy.double(), shape)
     plain = quadratic(q, k, v, dy, shape)
     unit = torch.finfo(dtype).eps / 2
@@ -162,17 +162,18 @@ def test_numbers_are_as_near_to_float64_with_rotated_positions_as_without(mean: 
         assert rotated <= 1.3 * plain
 
 
+@pytest.mark.parametrize("one_pass", [False, True])
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(
     ("chunk", "segments"), [(16, 1), (64, 1), (16, 2), (16, 3), (32, 3), (64, 2)]
 )
 def test_same_numbers_at_any_chunk_and_number_of_segments(
-    chunk: int, segments: int, normalize: bool
+    chunk: int, segments: int, normalize: bool, one_pass: bool
 ) -> None:
     shape = Shape(heads=2, key=24, value=16, feature_map="softplus", normalize=normalize)
     q, k, v, dy = sample(2, 100, 2, 24, 16)
     one = fused(pack(q, k, v), dy, shape, plan(32))
-    other = fused(pack(q, k, v), dy, shape, plan(chunk, segments))
+    other = fused(pack(q, k, v), dy, shape, plan(chunk, segments, one_pass))
     for x, y in zip(one, other, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
@@ -216,14 +217,17 @@ def test_same_bits_whatever_comes_later(segments: int) -> None:
     assert torch.equal(dq[:, :37], other_dq[:, :37])
 
 
+@pytest.mark.parametrize("one_pass", [False, True])
 @pytest.mark.parametrize("mean", [0.0, 3.0])
-def test_same_error_of_dq_at_4096_tokens_whatever_the_mean_of_the_values(mean: float) -> None:
+def test_same_error_of_dq_at_4096_tokens_whatever_the_mean_of_the_values(
+    mean: float, one_pass: bool
+) -> None:
     """1 %, where a state that is not centred gives 20 % at a mean of three standard deviations."""
     shape = Shape(heads=1, key=64, value=64, feature_map="softplus", normalize=True)
     q, k, v, dy = sample(1, 4096, 1, 64, 64)
     v = v + mean * torch.randn(64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     q, k, v, dy = (x.bfloat16() for x in (q, k, v, dy))
-    found = fused(pack(q, k, v), dy, shape, plan(64))
+    found = fused(pack(q, k, v), dy, shape, plan(64, one_pass=one_pass))
     inputs = [x.double().requires_grad_() for x in (q, k, v)]
     y = chunked.attend(inputs[0], inputs[1], inputs[2], "softplus", True)
     exact = [y.detach(), *torch.autograd.grad(y, inputs, dy.double())]
@@ -238,7 +242,7 @@ def test_same_numbers_one_token_at_a_time(
 ) -> None:
     shape = Shape(heads=2, key=24, value=16, feature_map="softplus", normalize=normalize)
     q, k, v, _ = sample(2, 40, 2, 24, 16, dtype)
-    whole, _ = launch.forward(pack(q, k, v), shape, plan(32))
+    whole = launch.forward(pack(q, k, v), shape, plan(32)).y_BTHV
     state = launch.state(pack(q, k, v)[:, :35], shape, plan(16, 2))
     for t in range(35, 40):
         y = decode.step(q[:, t], k[:, t], v[:, t], *state, "softplus", normalize)
@@ -256,7 +260,7 @@ def test_operator_is_what_pytorch_asks_of_one(
 ) -> None:
     monkeypatch.undo()  # PyTorch's own checks compare what empty tensors hold
     q, k, v, _ = sample(2, 20, 2, 16, 16, dtype)
-    arguments = (pack(q, k, v).requires_grad_(), 2, 16, *kind)
+    arguments = (pack(q, k, v).requires_grad_(), None, None, [], 2, 16, *kind, True, False)
     torch.library.opcheck(torch.ops.lmscaling.chunked.default, arguments)
 
 

@@ -9,25 +9,28 @@ The state is transposed, so that z, its mean and both products share one registe
 import triton
 import triton.language as tl
 
-from lmscaling.kernels.chunked_triton.features import feature, pinned, slope
+from lmscaling.kernels.chunked_triton.features import (
+    COPIES,
+    feature,
+    pinned,
+    times_slope,
+    unpacked,
+)
+from lmscaling.kernels.chunked_triton.segments import segment
 
 
-@triton.jit(do_not_specialize=["T", "L", "P"])
+@triton.jit(do_not_specialize=["T"])
 def _chunked_backward_q_kernel(
-    qkv_ptr, dy_ptr, reciprocal_ptr, e_ptr, before_kv_ptr, before_k_ptr, dqkv_ptr,
-    stride_b, stride_t, T, L, P,
+    qkv_ptr, dy_ptr, reciprocal_ptr, e_ptr, table_ptr, before_ptr, dqkv_ptr,
+    stride_b, stride_t, T,
     H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     PHI: tl.constexpr, EPSILON: tl.constexpr,
-    NORMALIZE: tl.constexpr, SEGMENTED: tl.constexpr, PIN: tl.constexpr,
+    NORMALIZE: tl.constexpr, BEFORE: tl.constexpr, PIN: tl.constexpr,
 ):  # fmt: skip
-    """dq of one segment, and e_i = D_i dL/dD_i = -dy_i . y_i for the other kernel."""
+    """dq of one segment, whose state before is read where BEFORE, and e_i = -dy_i . y_i."""
     W: tl.constexpr = H * (2 * K + V)
-    i_h = tl.program_id(0) % H
-    i_p = tl.program_id(0) // H % P
-    i_b = (tl.program_id(0) // H // P).to(tl.int64)
-    i_start = i_p * L
-    n_token = tl.minimum(T - i_start, L)
+    i_h, i_state, i_b, i_start, n_token = segment(table_ptr, H)
     o_c, o_k, o_v = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     m_k, m_v = o_k[None, :] < K, o_v[None, :] < V
     o_qk = o_c[:, None] * stride_t + o_k[None, :]
@@ -44,14 +47,13 @@ def _chunked_backward_q_kernel(
     dtype = qkv_ptr.dtype.element_ty
     EXACT: tl.constexpr = dtype == tl.float32
     s = tl.zeros([BLOCK_V, BLOCK_K], tl.float32)
-    z16 = tl.zeros([16, BLOCK_K], tl.float32)
-    if SEGMENTED:
-        o_state = (i_b * H + i_h) * P + i_p
-        o_kv = o_k[None, :] * BLOCK_V + o_v[:, None]
-        s = tl.load(before_kv_ptr + o_state * (BLOCK_K * BLOCK_V) + o_kv)
+    z16 = tl.zeros([COPIES, BLOCK_K], tl.float32)
+    if BEFORE:
+        before_ptr += i_state * (BLOCK_K * BLOCK_V + BLOCK_K)
+        s = tl.load(before_ptr + o_k[None, :] * BLOCK_V + o_v[:, None])
         if NORMALIZE:
-            z16 += tl.load(before_k_ptr + o_state * BLOCK_K + o_k)[None, :]
-    ones = tl.full([16, BLOCK_C], 1.0, dtype)
+            z16 += tl.load(before_ptr + BLOCK_K * BLOCK_V + o_k)[None, :]
+    ones = tl.full([COPIES, BLOCK_C], 1.0, dtype)
     m_causal = o_c[:, None] >= o_c[None, :]
 
     for i_c in range(0, n_token, BLOCK_C):
@@ -60,16 +62,16 @@ def _chunked_backward_q_kernel(
         b_k = tl.load(k_ptr + o_qk, mask=m_c[:, None] & m_k, other=0.0)
         b_v = tl.load(v_ptr + o_vt, mask=m_c[:, None] & m_v, other=0.0)
         b_dy = tl.load(dy_ptr + o_dy, mask=m_c[:, None] & m_v, other=0.0)
-        f_k = feature(b_k.to(tl.float32), PHI, EXACT)
+        f_k = feature(unpacked(b_k, PIN), PHI, EXACT)
         if K < BLOCK_K:
             f_k = tl.where(m_k, f_k, 0.0)
         b_k = pinned(f_k.to(dtype), PIN)
-        f_q = feature(b_q.to(tl.float32), PHI, EXACT).to(dtype).to(tl.float32)
+        f_q = feature(unpacked(b_q, PIN), PHI, EXACT).to(dtype).to(tl.float32)
 
         b_da = tl.dot(b_dy, tl.trans(b_v), input_precision="ieee")
         if NORMALIZE:
             # The mean that minimizes the rest of s; it exists for features of any sign.
-            z = tl.sum(z16, 0) / 16
+            z = tl.sum(z16, 0) / COPIES
             zz = tl.sum(z * z, 0)
             c = tl.sum(s * z[None, :], 1) / tl.where(zz > 0, zz, 1.0)
             b_s = (s - c[:, None] * z[None, :]).to(dtype)
@@ -94,7 +96,7 @@ def _chunked_backward_q_kernel(
             z16 = tl.dot(ones, b_k, z16, input_precision="ieee")
             reciprocal_ptr += BLOCK_C
             e_ptr += BLOCK_C
-        b_dq *= slope(f_q, PHI)
+        b_dq = times_slope(b_dq, f_q, 1.0, PHI, EXACT)
         tl.store(dq_ptr + o_dq, b_dq.to(dtype), mask=m_c[:, None] & m_k)
         s = tl.dot(tl.trans(b_v), b_k, s, input_precision="ieee")
         q_ptr += BLOCK_C * stride_t

@@ -1,7 +1,8 @@
 """Feature maps inside a kernel, and helpers for the operands of its products.
 
 A feature is computed in float32 and rounded once. The slope is a function of the feature, as in
-``kernels/feature_maps.py``, so that the argument does not have to be kept.
+``kernels/feature_maps.py``, so that the argument does not have to be kept. A new feature map gets a
+branch in ``feature``, one in ``times_slope`` and an entry in ``kernels/feature_maps.py``.
 """
 
 # Triton compiles these functions; its type stubs accept neither tiles nor constants.
@@ -11,24 +12,23 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+COPIES = tl.constexpr(16)
+"""Rows or columns of the smallest product."""
+HALF = tl.constexpr(8)
+"""Of them hold the rounded number, as many the remainder."""
 
 
 @triton.jit
-def _log1p_of_exp(x, EXACT: tl.constexpr):
-    """``log(1 + exp(x))`` for x <= 0."""
-    e = tl.exp2(x * LOG2_E)
+def _log1p(e, EXACT: tl.constexpr):
+    """``log(1 + e)`` for 0 <= e <= 1."""
     if EXACT:
         # The factor corrects the rounding of 1 + e: the relative error is that of two roundings.
         u = 1.0 + e
         r = tl.where(u == 1.0, e, tl.log(u) * (e / tl.where(u == 1.0, 1.0, u - 1.0)))
     else:
-        # Minimax for log1p(e) / e on [0, 1]: 8e-5, a fiftieth of bfloat16's ulp. The logarithm of
-        # the device library takes three times the instructions.
-        p = 0.04311 * e - 0.16136
-        p = p * e + 0.30922
-        p = p * e - 0.49777
-        p = p * e + 1.0
-        r = e * p
+        # Minimax for log1p(e) / e on [0, 1]: 4.8e-4, a quarter of half an ulp of bfloat16. The
+        # logarithm of the device library takes three times the instructions.
+        r = e * (((-0.078184 * e + 0.260694) * e - 0.489696) * e + 1.0)
     return r
 
 
@@ -36,7 +36,7 @@ def _log1p_of_exp(x, EXACT: tl.constexpr):
 def feature(x, PHI: tl.constexpr, EXACT: tl.constexpr):
     """phi(x), float32; EXACT to float32's precision, otherwise to bfloat16's."""
     if PHI == "softplus":
-        f = tl.maximum(x, 0.0) + _log1p_of_exp(-tl.abs(x), EXACT)
+        f = tl.maximum(x, 0.0) + _log1p(tl.exp2(tl.abs(x) * -LOG2_E), EXACT)
     elif PHI == "elu+1":
         f = tl.where(x > 0, x + 1.0, tl.exp2(tl.minimum(x, 0.0) * LOG2_E))
     elif PHI == "relu":
@@ -47,17 +47,34 @@ def feature(x, PHI: tl.constexpr, EXACT: tl.constexpr):
 
 
 @triton.jit
-def slope(f, PHI: tl.constexpr):
-    """phi'(x) from f = phi(x), float32."""
+def times_slope(d, f, scale, PHI: tl.constexpr, EXACT: tl.constexpr):
+    """``d phi'(x)``, float32, where ``phi(x) = f scale``; scale is a number or a column."""
     if PHI == "softplus":
-        d = 1.0 - tl.exp2(-f * LOG2_E)
+        if EXACT:
+            f *= scale
+            # 1 - exp(-f) cancels for a small f; a series of four terms is exact to 1e-7 there.
+            series = f * (1.0 - f / 2 * (1.0 - f / 3 * (1.0 - f / 4)))
+            d *= tl.where(f < 0.0625, series, 1.0 - tl.exp2(f * -LOG2_E))
+        else:
+            d -= d * tl.exp2(f * (scale * -LOG2_E))
     elif PHI == "elu+1":
-        d = tl.minimum(f, 1.0)
+        d *= tl.minimum(f * scale, 1.0)
     elif PHI == "relu":
-        d = tl.where(f > 0, 1.0, 0.0)
-    else:
-        d = tl.full(f.shape, 1.0, tl.float32)
+        d = tl.where(f > 0, d, 0.0)
     return d
+
+
+@triton.jit
+def unpacked(x, PIN: tl.constexpr):
+    """The same numbers in float32; from bfloat16 in one instruction an element, not 1.5."""
+    if PIN:
+        x = tl.inline_asm_elementwise(
+            "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;",
+            "=r,=r,r", [x], dtype=tl.float32, is_pure=True, pack=2,
+        )  # fmt: skip
+    else:
+        x = x.to(tl.float32)
+    return x
 
 
 @triton.jit
@@ -65,13 +82,23 @@ def pinned(x, PIN: tl.constexpr):
     """The same value, 16 bits wide, opaque to the compiler.
 
     Without it, a feature is recomputed for each register layout that a product needs. The
-    interpreter cannot run assembly, so PIN is off there, and for float32.
+    interpreter cannot run assembly, so PIN is off there, for float32 and for GPUs of AMD.
     """
     if PIN:
         x = tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2
         )
     return x
+
+
+@triton.jit
+def in_rows(x, eye):
+    """The same numbers in float32, in the register layout of a product with the unit matrix.
+
+    Tensor cores move them. A conversion would let the compiler compute the feature a second time in
+    that layout, even where it is pinned.
+    """
+    return tl.dot(x, eye) if x.dtype == tl.bfloat16 else x.to(tl.float32)
 
 
 @triton.jit
@@ -82,9 +109,9 @@ def high_and_low(x, y, AXIS: tl.constexpr):
     """
     high = x.to(y.dtype)
     low = (x - high.to(tl.float32)).to(y.dtype)
-    i_copy = tl.arange(0, 16)
+    i_copy = tl.arange(0, COPIES)
     if AXIS == 0:
-        r = tl.where(i_copy[:, None] < 8, high, low)
+        r = tl.where(i_copy[:, None] < HALF, high, low)
     else:
-        r = tl.where(i_copy[None, :] < 8, high, low)
+        r = tl.where(i_copy[None, :] < HALF, high, low)
     return r

@@ -31,6 +31,8 @@ class Entry:
     forward: Config
     backward_q: Config
     backward_kv: Config
+    backward: Config | None = None
+    """Of the backward pass in one kernel, if it was faster than with both others."""
     seconds: dict[str, float]
     """Median time of the forward pass, and of the backward pass with each of its kernels."""
     device: str
@@ -45,9 +47,9 @@ def read(path: Path = TUNED) -> list[Entry]:
     """The entries of a file; empty if it does not exist."""
     if not path.is_file():
         return []
-    roles = ("forward", "backward_q", "backward_kv")
+    roles = ("forward", "backward", "backward_q", "backward_kv")
     return [
-        Entry(**row | {role: Config(**row[role]) for role in roles})
+        Entry(**row | {role: Config(**row[role]) for role in roles if row.get(role)})
         for row in json.loads(path.read_text())
     ]
 
