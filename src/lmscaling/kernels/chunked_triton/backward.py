@@ -138,49 +138,50 @@ def _chunked_backward_kernel(
         # transposition in registers.
         b_r = r.to(dtype)
         b_a = tl.dot(b_k, tl.trans(b_q), input_precision="ieee")  # [C, C], keys in rows
-        b_dv = tl.dot(b_k, tl.trans(b_r), input_precision="ieee")
-        b_dk = tl.dot(b_v, b_r, input_precision="ieee")
-        b_da = tl.dot(b_v, tl.trans(b_dy), input_precision="ieee")
-        if NORMALIZE:
-            dz = tl.sum(r16, 0) / HALF
-            b_dk += dz[None, :]
-            b_da += e[None, :]
         if GATE != "none":
             b_between = between(G[None, :], G[:, None], m_suffix)
             b_a *= b_between
-            b_da *= b_between
-            rest = tl.exp2(total - G)
-            b_dv *= rest[:, None]
-            b_dk *= rest[:, None]
         b_a = tl.where(m_suffix, b_a, 0.0).to(dtype)
+        b_dv = tl.dot(b_k, tl.trans(b_r), input_precision="ieee")
+        if GATE != "none":
+            b_dv *= tl.exp2(total - G)[:, None]
         b_dv = tl.dot(b_a, b_dy, b_dv, input_precision="ieee")
         tl.store(dv_ptr + o_dv, b_dv.to(dtype), mask=m_c[:, None] & m_v)
-        p_k = in_rows(b_k, eye)
+        b_dk = tl.dot(b_v, b_r, input_precision="ieee")
+        b_since = scaled(b_q, tl.exp2(G)) if GATE != "none" else b_q
+        if NORMALIZE:
+            dz = tl.sum(r16, 0) / HALF
+            b_dk += dz[None, :]
+            if GATE != "none":
+                r16 *= tl.exp2(total)
+            copies = tl.broadcast_to(e[None, :], [COPIES, BLOCK_C])
+            r16 = tl.dot(high_and_low(copies, b_q, 0), b_since, r16, input_precision="ieee")
+        b_da = tl.dot(b_v, tl.trans(b_dy), input_precision="ieee")
+        if NORMALIZE:
+            b_da += e[None, :]
         if GATE != "none":
+            b_da *= b_between
+            b_dk *= tl.exp2(total - G)[:, None]
             # What the state after the chunk contributes: that of its tokens, and the rest of the
             # state before it.
-            after = tl.sum(tl.where(m_c, tl.sum(p_k * b_dk, 1), 0.0), 0)
+            added = tl.sum(b_k.to(tl.float32) * b_dk, 1)
             carried = tl.sum(b_s.to(tl.float32) * r)
             if NORMALIZE:
                 carried += tl.sum(c * tl.sum(r * z[None, :], 1), 0) + tl.sum(z * dz, 0)
-            after += tl.exp2(total) * carried
+            dlater = tl.sum(tl.where(m_c, added, 0.0), 0) + tl.exp2(total) * carried
+            r *= tl.exp2(total)
         b_da = tl.where(m_suffix, b_da, 0.0).to(dtype)
         b_dk = tl.dot(b_da, b_q, b_dk, input_precision="ieee")
+        p_k = in_rows(b_k, eye)
         if GATE != "none":
             dG = tl.where(m_c, dG - tl.sum(p_k * b_dk, 1), 0.0)
-            dg = tl.sum(dG, 0) - tl.cumsum(dG, 0) + dG + after
+            dg = tl.sum(dG, 0) - tl.cumsum(dG, 0) + dG + dlater
             tl.store(dgate_ptr + o_c, dg, mask=m_c)
-            b_q = scaled(b_q, tl.exp2(G))
-            r *= tl.exp2(total)
-            r16 *= tl.exp2(total)
             gate_ptr -= BLOCK_C if GATE == "token" else 0
             dgate_ptr -= BLOCK_C
         b_dk = times_slope(b_dk, p_k, 1.0, PHI, EXACT)
         tl.store(dk_ptr + o_dk, b_dk.to(dtype), mask=m_c[:, None] & m_k)
-        if NORMALIZE:
-            copies = tl.broadcast_to(e[None, :], [COPIES, BLOCK_C])
-            r16 = tl.dot(high_and_low(copies, b_q, 0), b_q, r16, input_precision="ieee")
-        r = tl.dot(tl.trans(b_dy), b_q, r, input_precision="ieee")
+        r = tl.dot(tl.trans(b_dy), b_since, r, input_precision="ieee")
         q_ptr -= BLOCK_C * stride_t
         k_ptr -= BLOCK_C * stride_t
         v_ptr -= BLOCK_C * stride_t
