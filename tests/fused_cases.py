@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmscaling.attention.linear import Attention
-from lmscaling.kernels import feature_maps
+from lmscaling.kernels import State, feature_maps, functional
 from lmscaling.kernels.chunked_triton import decode, launch, op
 from lmscaling.kernels.chunked_triton.plan import Config, Plan, Shape
 from lmscaling.kernels.linear import chunked
@@ -251,6 +251,108 @@ def test_same_numbers_one_token_at_a_time(
     torch.testing.assert_close(state[0], kv)
     if normalize:
         torch.testing.assert_close(state[1], k_sum)
+
+
+GATES: list[tuple[str, float, int, tuple[int, ...]]] = [
+    # gate, largest negative logarithm, segments, tokens of each sequence
+    ("none", 0.0, 2, ()),
+    ("none", 0.0, 1, (1, 33, 46)),
+    ("head", 0.1, 1, ()),
+    ("head", 0.5, 3, (33, 47)),
+    ("token", 0.3, 2, ()),
+    ("token", 5.0, 1, (1, 33, 46)),
+    ("token", 80.0, 3, ()),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("case", GATES, ids=str)
+def test_numbers_are_near_to_float64_with_gates_and_states(
+    case: tuple[str, float, int, tuple[int, ...]],
+    normalize: bool,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Relative errors: 1e-5 in float32, 1 % in bfloat16; of gates in strong decay 1e-4.
+
+    Gradients are differences: an error of a tenth of that of their terms is allowed too.
+    """
+    gate, strongest, segments, lengths = case
+    B, T, H, K, V = 1, 80, 2, 24, 16
+    q, k, v, dy = sample(B, T, H, K, V, dtype)
+    seeded = torch.Generator().manual_seed(1)
+
+    def uniform(*sizes: int) -> Tensor:
+        return torch.rand(*sizes, generator=seeded).to(DEVICE)
+
+    N = len(lengths) or B
+    decay = -strongest * uniform(*((H,) if gate == "head" else (B, T, H)))
+    state = State(uniform(N, H, K, V) - 0.5, uniform(N, H, K))
+    dstate = State(uniform(N, H, K, V), uniform(N, H, K) * normalize)
+    leaves = [x.requires_grad_() for x in (q, k, v, decay, *state)]
+    monkeypatch.setattr(op, "choose", lambda *_: plan(16, segments, one_pass=True))
+    y, states = op.chunked(
+        pack(q, k, v), H, K, "softplus", normalize,
+        log_decay=None if gate == "none" else decay,
+        initial=functional.join(state), lengths=lengths, final=True,
+    )  # fmt: skip
+    found = [y, *functional.split(states, K, V)]
+    exact = [x.detach().double().requires_grad_() for x in leaves]
+    given = (*exact[:3], "softplus", normalize, exact[3], State(*exact[4:]), lengths)
+    y, states = functional._plain(*given)
+    true = [y, *states]
+    gradients = [dy, *dstate]
+    if not normalize:  # the sum of features serves the division only
+        found, true, gradients = found[:2], true[:2], gradients[:2]
+        leaves, exact = leaves[:-1], exact[:-1]
+    if gate == "none":
+        del leaves[3], exact[3]
+    found += torch.autograd.grad(found, leaves, gradients)
+    true += torch.autograd.grad(true, exact, [x.double() for x in gradients])
+    for i, (x, y) in enumerate(zip(found, true, strict=True)):
+        near = 0.01 if dtype == torch.bfloat16 else 1e-4 if strongest > 1 else 1e-5
+        terms = dy.double().norm().item() if i >= len(gradients) else 0.0
+        assert distance(x, y) <= near * max(y.norm().item(), 0.1 * terms), i
+
+
+def test_same_bits_of_a_sequence_among_others_as_alone() -> None:
+    shape = Shape(heads=2, key=16, value=16, feature_map="softplus", normalize=True, gate="token")
+    q, k, v, dy = sample(1, 60, 2, 16, 16, torch.bfloat16)
+    decay = -torch.rand(1, 60, 2).to(DEVICE)
+    chosen = plan(16, one_pass=True)
+
+    def parts(first: int, last: int, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        rows, g = pack(q, k, v)[:, first:last], decay[:, first:last]
+        options = {"log_decay": g, "lengths": lengths}
+        made = launch.forward(rows, shape, chosen, keep=True, **options)
+        gradient = launch.backward(rows, dy[:, first:last], made, shape, chosen, **options)
+        return made.y_BTHV, gradient.dqkv_BTW, gradient.dgate
+
+    together, alone = parts(0, 60, (21, 39)), parts(21, 60, ())
+    for x, y in zip(together, alone, strict=True):
+        assert torch.equal(x[:, 21:], y)
+
+
+def test_same_bits_whether_states_are_kept_or_made_again() -> None:
+    shape = Shape(heads=2, key=16, value=16, feature_map="softplus", normalize=True)
+    q, k, v, dy = sample(1, 60, 2, 16, 16, torch.bfloat16)
+    chosen, rows = plan(16, one_pass=True), pack(q, k, v)
+    made = [launch.forward(rows, shape, chosen, keep=keep) for keep in (True, False)]
+    one, two = (launch.backward(rows, dy, x, shape, chosen).dqkv_BTW for x in made)
+    assert torch.equal(one, two)
+
+
+def test_same_slope_of_small_features_as_in_float64() -> None:
+    """1 - exp(-f) would lose all digits of a feature below 1e-7."""
+    shape = Shape(heads=1, key=16, value=16, feature_map="softplus", normalize=False)
+    q, k, v, dy = sample(1, 20, 1, 16, 16)
+    q, k = q - 14, k - 20
+    exact = quadratic(q.double(), k.double(), v.double(), dy.double(), shape)
+    for one_pass in (False, True):
+        found = fused(pack(q, k, v), dy, shape, plan(16, one_pass=one_pass))
+        for x, true in zip(found, exact, strict=True):
+            assert distance(x, true) <= 1e-5 * true.norm().item()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -11,6 +11,9 @@ Linear: ``attend(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize) -> y_BTHV`` wit
 The result has the dtype of ``v``; sums are computed in at least float32. Arguments may be views of
 one packed projection ``[B, T, 3, H, K]``; only the last axis must be contiguous.
 
+``linear_attention`` is the same function with gates, states and sequences of several lengths, for
+attentions that need them.
+
 Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, N chunks.
 """
 
@@ -80,3 +83,9 @@ def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> None:
 def at_least_float32(x: Tensor) -> Tensor:
     """Convert lower precisions to float32, because long sums need it; float64 is unchanged."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+# Last, because it uses what is above.
+from lmscaling.kernels.functional import State, linear_attention  # noqa: E402
+
+__all__ = ["State", "linear_attention"]

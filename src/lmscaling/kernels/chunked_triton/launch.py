@@ -210,16 +210,10 @@ def state(qkv_BTW: Tensor, shape: Shape, plan: Plan) -> tuple[Tensor, Tensor]:
     """Sums over all tokens of phi(k) v^T, ``[B, H, K, V]``, and of phi(k), ``[B, H, K]``."""
     call = _Call(qkv_BTW, shape, plan, None, ())
     sums = call.sums(_sums_forward_kernel, {})[0].unflatten(0, (qkv_BTW.shape[0], -1)).sum(1)
-    kv_BHKV, k_BHK = split_state(sums, shape)
-    return kv_BHKV.contiguous(), k_BHK.contiguous()
-
-
-def split_state(state_NHX: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
-    """Sums of phi(k) v^T, ``[N, H, K, V]``, and of phi(k), ``[N, H, K]``, of a padded state."""
     K, V = block(shape.key), block(shape.value)
-    kv_NHX, k_NHK = state_NHX.split([K * V, K], -1)
-    kv_NHKV = kv_NHX.unflatten(-1, (K, V))
-    return kv_NHKV[..., : shape.key, : shape.value], k_NHK[..., : shape.key]
+    kv_BHX, k_BHK = sums.split([K * V, K], -1)
+    kv_BHKV = kv_BHX.unflatten(-1, (K, V))[..., : shape.key, : shape.value]
+    return kv_BHKV.contiguous(), k_BHK[..., : shape.key].contiguous()
 
 
 class _Call:

@@ -1,7 +1,7 @@
 """Linear attention as a PyTorch operator, for autograd and ``torch.compile``.
 
 The operator takes packed queries, keys and values and returns one packed gradient, so neither needs
-a copy. Triton is loaded when it runs. ``kernels/linear_attention.py`` is its public function.
+a copy. Triton is loaded when it runs. Its public function is ``kernels.linear_attention``.
 
 Legend: see ``kernels/chunked_triton/__init__.py``.
 """
@@ -15,13 +15,14 @@ from torch import Tensor
 from lmscaling.kernels.chunked_triton.plan import Plan, Shape, block, choose, state_width
 
 DTYPES = (torch.float32, torch.bfloat16)
-WIDEST = {torch.float32: 64, torch.bfloat16: 128}
+WIDEST, WIDEST_FLOAT32 = 128, 64
 """Largest width of keys and values: the state of a head must fit in registers."""
 
 
 def takes(dtype: torch.dtype, key: int, value: int) -> bool:
     """Whether the kernels support a dtype and widths."""
-    return max(key, value) <= WIDEST.get(dtype, 0)
+    widest = WIDEST_FLOAT32 if dtype == torch.float32 else WIDEST
+    return dtype in DTYPES and max(key, value) <= widest
 
 
 @torch.library.custom_op("lmscaling::chunked", mutates_args=())

@@ -28,9 +28,9 @@ def attend(
 ) -> Tensor:
     """Linear attention; the contract is in ``kernels/__init__.py``.
 
-    The kernels support float32, bfloat16 and widths up to 128. Everything else, and every tensor
-    that is not on a CUDA device, is computed in plain PyTorch with ``chunk`` tokens per chunk; the
-    kernels have their own table of chunk sizes.
+    The kernels support bfloat16 up to width 128 and float32 up to 64. Everything else, and every
+    tensor that is not on a CUDA device, is computed in plain PyTorch with ``chunk`` tokens per
+    chunk; the kernels have their own table of chunk sizes.
 
     Raises:
         ValueError: The arguments do not match, the feature map is unknown, or the chunk is not a
