@@ -32,7 +32,8 @@ ACTIVATION_BYTES = 37
 """Per token, layer and unit of width, without dropout and T x T matrices. Autograd saves 36.1: in
 float32 both inputs of norms (8); in bf16 the inputs of qkv, out and up (6), q, k, v (6), and the
 input and output of GELU (16). A compiled block saves 34.1. Without autocast's float32 residual
-stream it would be 34 (Korthikanti et al. 2022, arXiv:2205.05198, section 4.1, less dropout)."""
+stream it would be 34 (Korthikanti et al. 2022, arXiv:2205.05198, section 4.1, less dropout). The
+kernels of linear attention keep 2.1 more where their backward pass is one kernel."""
 RESIDUAL_BYTES = 4
 """The same if blocks are recomputed; the residual stream is float32 under autocast."""
 HEAD_BYTES = 2 * 2**28

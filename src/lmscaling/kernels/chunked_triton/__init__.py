@@ -1,10 +1,15 @@
 """Linear attention as Triton kernels: feature map, both products and the division in one pass.
 
-A program processes one head of one sequence, or one segment of it, chunk by chunk, with the running
-sum of ``phi(k) v^T`` in registers. It writes only the result and one number per token and head. The
-backward pass has two kernels: one runs forward over the tokens and writes dq, one runs in reverse
-and writes dk and dv. If heads times sequences cannot fill a device, sequences are split into
-segments.
+A program processes one segment of a sequence (``segments.py``) for one head, chunk by chunk, with
+the running sum of ``phi(k) v^T`` in registers. It writes only the result and one number per token
+and head. If heads times sequences cannot fill a device, sequences are split into several segments;
+then two kernels sum over each and one scans the sums (``sums.py``). ``gates.py`` scales the state
+from token to token; without gates none of it is compiled.
+
+The backward pass is one kernel that runs in reverse, with the state of each chunk as the forward
+pass kept it (``backward.py``), or two kernels that keep nothing: one runs forward over the tokens
+and writes dq, one runs in reverse and writes dk and dv (``backward_q.py``, ``backward_kv.py``).
+``plan.py`` says which; only the first has gates and gradients of states.
 
 Other packages import ``op.py``, which loads Triton only when it runs. Gradients, with ``D_i`` the
 sum of weights, ``y_i`` the result, ``S_i, z_i`` the sums of ``phi(k) v^T`` and ``phi(k)`` up to i::
@@ -14,6 +19,11 @@ sum of weights, ``y_i`` the result, ``S_i, z_i`` the sums of ``phi(k) v^T`` and 
     R_j, r_j  = sum_{i>=j} phi(q_i) dy_i^T / D_i,  sum_{i>=j} phi(q_i) dD_i
     dphi(k_j) = R_j v_j + r_j
     dv_j      = R_j^T phi(k_j)
+
+With gates, ``S_i = exp2(g_i) S_{i-1} + phi(k_i) v_i^T``, and g_t scales what later queries see of
+earlier keys. Its gradient is the sum of all that crosses t, taken in the chunk of t and through the
+states before and after it. The usual form, a sum of ``q . dq - k . dk`` to the end of the sequence,
+is the same in exact arithmetic; its rounding grows with the distance.
 
 In ``dphi(q)`` two sums of order t cancel to order sqrt(t). If they are rounded to bfloat16, their
 difference is lost: the relative error grows like ``sqrt(t) mean(v) / sd(v)``. The equation also

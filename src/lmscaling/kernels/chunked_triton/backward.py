@@ -110,6 +110,7 @@ def _chunked_backward_kernel(
         if GATE != "none":
             b_da *= between(G[:, None], G[None, :], m_causal)
             b_dq *= tl.exp2(G)[:, None]
+            dG = tl.sum(b_q.to(tl.float32) * b_dq, 1)
         b_da = tl.where(m_causal, b_da, 0.0).to(dtype)
         b_dq = tl.dot(b_da, b_k, b_dq, input_precision="ieee")
         p_q = in_rows(b_q, eye)
@@ -119,6 +120,7 @@ def _chunked_backward_kernel(
             if GATE != "none":
                 b_e = e[:, None] * between(G[:, None], G[None, :], m_causal)
                 e_z = e * tl.exp2(G)
+                dG += e_z * tl.sum(b_q.to(tl.float32) * z[None, :], 1)
             else:
                 b_e = tl.where(m_causal, e[:, None], 0.0)
                 e_z = e
@@ -129,8 +131,6 @@ def _chunked_backward_kernel(
             e -= centre  # dL/dD times D, with the values as they are
             reciprocal_ptr -= BLOCK_C
             means_ptr -= H * (BLOCK_K + BLOCK_V)
-        if GATE != "none":
-            dG = -EPSILON * reciprocal * e if NORMALIZE else tl.sum(p_q * b_dq, 1)
         b_dq = times_slope(b_dq, p_q, weights[:, None] if NORMALIZE else 1.0, PHI, EXACT)
         tl.store(dq_ptr + o_dk, b_dq.to(dtype), mask=m_c[:, None] & m_k)
 
@@ -141,6 +141,7 @@ def _chunked_backward_kernel(
         if GATE != "none":
             b_between = between(G[None, :], G[:, None], m_suffix)
             b_a *= b_between
+            b_weight = b_a
         b_a = tl.where(m_suffix, b_a, 0.0).to(dtype)
         b_dv = tl.dot(b_k, tl.trans(b_r), input_precision="ieee")
         if GATE != "none":
@@ -160,25 +161,27 @@ def _chunked_backward_kernel(
         if NORMALIZE:
             b_da += e[None, :]
         if GATE != "none":
+            # dL/dg_t is the sum over what crosses t: weights of later queries on earlier keys, of
+            # later queries on the state before the chunk, and of the state after the chunk on
+            # earlier keys and on the state before. Weights between tokens on one side of t cancel
+            # exactly, because both sums are of the same products.
+            b_product = tl.where(m_suffix, b_weight * b_da, 0.0)
+            dG += tl.sum(b_product, 0) - tl.sum(b_product, 1)
+            dG = tl.where(m_c, dG, 0.0)
             b_da *= b_between
             b_dk *= tl.exp2(total - G)[:, None]
-            # What the state after the chunk contributes: that of its tokens, and the rest of the
-            # state before it.
-            added = tl.sum(b_k.to(tl.float32) * b_dk, 1)
+            added = tl.where(m_c, tl.sum(b_k.to(tl.float32) * b_dk, 1), 0.0)
             carried = tl.sum(b_s.to(tl.float32) * r)
             if NORMALIZE:
                 carried += tl.sum(c * tl.sum(r * z[None, :], 1), 0) + tl.sum(z * dz, 0)
-            dlater = tl.sum(tl.where(m_c, added, 0.0), 0) + tl.exp2(total) * carried
+            dg = tl.sum(dG, 0) - tl.cumsum(dG, 0) + dG + tl.cumsum(added, 0) - added
+            tl.store(dgate_ptr + o_c, dg + tl.exp2(total) * carried, mask=m_c)
+            gate_ptr -= BLOCK_C if GATE == "token" else 0
+            dgate_ptr -= BLOCK_C
             r *= tl.exp2(total)
         b_da = tl.where(m_suffix, b_da, 0.0).to(dtype)
         b_dk = tl.dot(b_da, b_q, b_dk, input_precision="ieee")
         p_k = in_rows(b_k, eye)
-        if GATE != "none":
-            dG = tl.where(m_c, dG - tl.sum(p_k * b_dk, 1), 0.0)
-            dg = tl.sum(dG, 0) - tl.cumsum(dG, 0) + dG + dlater
-            tl.store(dgate_ptr + o_c, dg, mask=m_c)
-            gate_ptr -= BLOCK_C if GATE == "token" else 0
-            dgate_ptr -= BLOCK_C
         b_dk = times_slope(b_dk, p_k, 1.0, PHI, EXACT)
         tl.store(dk_ptr + o_dk, b_dk.to(dtype), mask=m_c[:, None] & m_k)
         r = tl.dot(tl.trans(b_dy), b_since, r, input_precision="ieee")

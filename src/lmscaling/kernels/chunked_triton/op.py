@@ -123,14 +123,14 @@ def _(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    qkv_BTW, log_decay, initial, ctx.lengths, *constants, _, _ = inputs
+    qkv_BTW, log_decay, initial, ctx.lengths, *constants, _, ctx.final = inputs
     ctx.constants = constants
     ctx.save_for_backward(qkv_BTW, log_decay, initial, *output[:4])
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    dy_BTHV, dfinal = gradients[0], gradients[4]
+    dy_BTHV, dfinal = gradients[0], gradients[4] if ctx.final else None
     qkv_BTW, log_decay, initial, *made = ctx.saved_tensors
     none = (None,) * 7
     if dy_BTHV is None and dfinal is None:
