@@ -186,8 +186,7 @@ def backward(
         flags = {"BEFORE": given["before"] is not None, "AFTER": after is not None}
         call.launch(_chunked_backward_q_kernel, plan.backward_q, given, flags)
         call.launch(_chunked_backward_kv_kernel, plan.backward_kv, given, flags)
-        none = call.empty(0)
-        return Backward(dqkv_BTW, none, none)
+        return Backward(dqkv_BTW, call.empty(0), call.empty(0))
     assert plan.forward.chunk == plan.backward.chunk
     if not made.kept.numel():
         options = {"log_decay": log_decay, "initial": initial, "lengths": lengths}

@@ -114,11 +114,13 @@ def _(
     feature_map: str,
     normalize: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    none = qkv_BTW.new_empty(0, dtype=torch.float32)
+    given = (log_decay, initial)
+    sizes = [(0,) if x is None else x.shape for x in given]
+    dgate, dinitial = (qkv_BTW.new_empty(size, dtype=torch.float32) for size in sizes)
     return (
         torch.empty_like(qkv_BTW, memory_format=torch.contiguous_format),
-        none if log_decay is None else log_decay.new_empty(log_decay.shape, dtype=torch.float32),
-        none if initial is None else torch.empty_like(initial),
+        dgate,
+        dinitial,
     )
 
 
