@@ -22,7 +22,7 @@ from lmscaling.errors import UserError
 from lmscaling.files import write_json
 from lmscaling.kernels.chunked_triton import tuned
 from lmscaling.kernels.chunked_triton.config import Config
-from lmscaling.kernels.chunked_triton.plan import Plan, Shape, block, choose
+from lmscaling.kernels.chunked_triton.plan import Plan, Shape, block, choose, numbered
 
 CANDIDATES = [
     Config(chunk=chunk, warps=warps, stages=stages)
@@ -103,8 +103,7 @@ def tune(out: Path | None) -> str:
 
 
 def _architecture() -> int:
-    major, minor = torch.cuda.get_device_capability()
-    return 10 * major + minor
+    return numbered(*torch.cuda.get_device_capability())
 
 
 def _key(entry: tuned.Entry) -> tuple[int, str, int, int, int]:
