@@ -37,6 +37,28 @@ def test_each_kernel_gets_the_fastest_configuration_that_is_right(capsys):
     assert "out of resource: shared memory\n" in said
 
 
+class OutOfResources(Exception):
+    """As Triton's, which is no RuntimeError."""
+
+
+def test_a_candidate_that_asks_for_too_much_is_left_out(capsys):
+    def fault(plan):
+        if plan.forward == HUGE:
+            raise OutOfResources("out of resource: shared memory, Required: 239616")
+
+    plan, _ = tune.search(Plan(), [HUGE, FAST], fault, lambda *_: 1.0)
+    assert plan.forward == FAST
+    assert "Required: 239616" in capsys.readouterr().out
+
+
+def test_a_fault_of_the_machine_ends_the_search():
+    def fault(_):
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    with pytest.raises(RuntimeError, match="ECC"):
+        tune.search(Plan(), [FAST], fault, lambda *_: 1.0)
+
+
 def test_a_plan_stays_where_no_candidate_is_right():
     begin = Plan(forward=Config(chunk=16))
     assert tune.search(begin, [FAST], lambda _: "wrong", lambda *_: 0.0) == (begin, {})

@@ -23,6 +23,7 @@ from lmscaling.files import write_json
 from lmscaling.kernels.chunked_triton import tuned
 from lmscaling.kernels.chunked_triton.config import Config
 from lmscaling.kernels.chunked_triton.plan import Plan, Shape, block, choose, numbered
+from lmscaling.runtime.faults import first_line, machine_fault
 
 CANDIDATES = [
     Config(chunk=chunk, warps=warps, stages=stages)
@@ -168,8 +169,10 @@ def search(
                     print(f"tune: {role} {config}: {wrong}", flush=True)
                     continue
                 taken = seconds(role, other)
-            except (RuntimeError, ValueError) as error:  # registers or memory do not suffice
-                print(f"tune: {role} {config}: {str(error).splitlines()[0]}", flush=True)
+            except Exception as error:  # Triton's OutOfResources is no RuntimeError
+                if machine_fault(error):
+                    raise
+                print(f"tune: {role} {config}: {first_line(error)}", flush=True)
                 continue
             if role not in times or taken < times[role]:
                 times[role], best = taken, other
