@@ -8,6 +8,7 @@ TESTABLE := .venv/installed-for-tests
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 STUDY ?= published
 TESTS ?= not slow and not ci
+TRITONS := 3.6.0 3.7.1 3.9.0# of PyTorch 2.11, of 2.12 and 2.13, and the newest
 MEASURED := $(if $(filter published,$(STUDY)),$(patsubst %/study.json,%,$(wildcard results/measured/*/study.json)))
 
 # `make gpu` installs nothing: it uses the Python of a machine that may have no network.
@@ -16,7 +17,7 @@ PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
 GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 
-.PHONY: demo test mutate lint figures gpu clean
+.PHONY: demo test compilers mutate lint figures gpu clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
@@ -26,6 +27,8 @@ demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
 
 test: $(TESTABLE) ## run the tests, in ten minutes on two cores; TESTS="not slow" runs all that .ci/run does
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$(TESTS)" $(PYTEST_FLAGS)
+
+compilers: $(TRITONS:%=.triton/%) ## unpack versions of Triton for benchmarks/offline.py; 2.3 GB
 
 mutate: $(TESTABLE) ## change the source in 300 places and see the tests fail: docs/mutation.md
 	$(BIN)/python benchmarks/mutate.py $(MUTATE_FLAGS)
@@ -47,8 +50,8 @@ gpu: ## measure this machine's GPU for under nine minutes; again until it says c
 	@PYTHONPATH=src:wheels $(GPU_PYTHON) -m lmscaling gpu $(GPU_STUDY) $(GPU_FLAGS) \
 		|| { code=$$?; [ $$code -eq 75 ] && echo "gpu: again: make gpu" || exit $$code; }
 
-clean: ## remove the environment; results are kept
-	rm -rf .venv
+clean: ## remove the environment and unpacked compilers; results are kept
+	rm -rf .venv .triton
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -58,3 +61,6 @@ $(INSTALLED): pyproject.toml constraints.txt
 $(TESTABLE): $(INSTALLED)
 	$(INSTALL) -e ".[train,analysis,test]"
 	@touch $@
+
+.triton/%: | $(INSTALLED)
+	$(INSTALL) --no-deps --target $@ triton==$*

@@ -1,182 +1,176 @@
-"""What the compiler makes of every Triton kernel, for GPUs that are not there.
+"""What several versions of Triton make of every kernel, for GPUs that are not there.
 
+    make compilers                         # unpack the versions into .triton/
     python benchmarks/offline.py           # compare with benchmarks/offline.csv, name what is worse
     python benchmarks/offline.py --write   # write it anew
 
-A package of kernels takes part by ``offline_cases(sm)`` in its ``launch`` module. Triton compiles
-without a device and brings ptxas and nvdisasm along. A kernel is worse if it spills more bytes, if
-its loop is more than 5 % longer, or if it asks for more shared memory than a program can have.
-Spills and loops depend on the compiler: they are compared only under the versions of the table.
+PyTorch 2.11 asks for Triton 3.6.0, and 2.12 and 2.13 for 3.7; 3.9.0 is the newest. Each version has
+a process of its own (``compiled.py``). Without an unpacked version the installed one is used. A
+kernel is worse if it does not compile, if ptxas made a race of it (``sass.py``), if its stack
+is larger, its loop more than 5 % longer, or if it asks for more shared memory than a program can
+have. Stack and loop depend on the compiler: they are compared only for a Triton and a ptxas
+that are in the table. float32 wider than 64 is not compiled: plain PyTorch computes it.
 """
 
 import argparse
 import csv
+import json
 import os
-import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
-from importlib import import_module
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-# Interpreted kernels cannot be compiled; Triton reads the variable when a kernel is defined.
-os.environ.pop("TRITON_INTERPRET", None)
-
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
-from triton.compiler import ASTSource
-
+ROOT = Path(__file__).parent.parent
 TABLE = Path(__file__).with_name("offline.csv")
-PACKAGES = ("chunked_triton", "tiled_triton", "cross_entropy_triton")
-SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024}
-"""The most that one program can have; CUDA C++ programming guide, table of compute capabilities."""
+UNPACKED = ROOT / ".triton"
+INSTALLED = "installed"
+KIB = 1024
+SHARED_BYTES = {
+    "sm_80": 163 * KIB,
+    "sm_86": 99 * KIB,
+    "sm_89": 99 * KIB,
+    "sm_90": 227 * KIB,
+    "sm_100": 227 * KIB,
+    "sm_120": 99 * KIB,
+    "gfx942": 64 * KIB,
+}
+"""The most that one program can have. CUDA C++ programming guide, table "Technical Specifications
+per Compute Capability"; the local data share in AMD's "CDNA 3 Instruction Set Architecture"."""
 LONGER = 1.05
-TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
-    """One kernel for one architecture."""
+class Row:
+    """One kernel for one target, by one version of Triton. Counts of a loop are of its longest."""
 
     kernel: str
-    sm: int
+    target: str
     triton: str
     ptxas: str
-    registers: int
-    """For a thread; 255 is all there are."""
-    spill_bytes: int
-    """Stack of a thread, which holds what registers cannot."""
-    shared_bytes: int
+    """Its version; empty for AMD, which has none."""
+    warps: int = 0
+    registers: int = 0
+    """For a thread; 255 is all there are, of AMD 512."""
+    stack_bytes: int = 0
+    """For a thread; it holds what registers cannot."""
+    shared_bytes: int = 0
     """For a program."""
-    tensor_instructions: int
-    """Products on tensor cores in the whole kernel: HGMMA, HMMA."""
-    loop_instructions: int
-    """Instructions of the longest loop."""
+    tensor_instructions: int = 0
+    """Products on tensor cores in the whole kernel: HGMMA, HMMA, UTCHMMA, MFMA."""
+    loop_instructions: int = 0
+    loop_tokens: int = 0
+    """Tokens of an iteration; 0 where a loop is not over tokens."""
+    loop_mufu: int = 0
+    """Instructions of the special-function unit: exponentials and reciprocals."""
+    loop_multiplications: int = 0
+    """Multiply-adds on tensor cores for one warp; 0 where instructions do not say their shape."""
+    loop_waits: int = 0
+    """Instructions that wait for the result of a load, a special function or a product."""
+    fault: str = ""
+    """Why it cannot run; a table has no such rows."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.triton, self.target, self.kernel
 
 
-def cases(
-    sm: int,
-) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]]:
-    for package in PACKAGES:
-        yield from import_module(f"lmscaling.kernels.{package}.launch").offline_cases(sm)
+COLUMNS = [f.name for f in fields(Row) if f.name != "fault"]
+TEXTS = ("kernel", "target", "triton", "ptxas")
 
 
-def compiled(
-    name: str,
-    kernel: Any,
-    types: dict[str, str],
-    constants: dict[str, Any],
-    num_warps: int,
-    num_stages: int,
-    aligned: list[str],
-    sm: int,
-) -> Compiled:
-    """Compile one kernel; the first seven as ``offline_cases`` gives them."""
-    names = kernel.arg_names
-    signature = {n: "constexpr" if n in constants else types[n] for n in names}
-    source = ASTSource(
-        fn=kernel,
-        signature=signature,
-        constexprs={(names.index(n),): value for n, value in constants.items()},
-        attrs={
-            (i,): [["tt.divisibility", 16]]
-            for i, n in enumerate(names)
-            if n in aligned or signature[n].startswith("*")
-        },
-    )
-    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True}
-    made = triton.compile(source, target=GPUTarget("cuda", sm, 32), options=options)
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(made.asm["cubin"])
-        file.flush()
-        usage = tool("cuobjdump", "-res-usage", file.name)
-        instructions, loops = disassembled(tool("nvdisasm", "-c", file.name))
-    return Compiled(
-        kernel=name,
-        sm=sm,
-        triton=triton.__version__,
-        ptxas=get_ptxas(sm).version,
-        registers=int(re.findall(r"REG:(\d+)", usage)[0]),
-        spill_bytes=int(re.findall(r"STACK:(\d+)", usage)[0]),
-        shared_bytes=made.metadata.shared,
-        tensor_instructions=sum(i.startswith(("HGMMA", "HMMA")) for i in instructions),
-        loop_instructions=max(loops, default=0),
-    )
+def versions() -> list[str]:
+    """The versions of Triton in ``.triton/``, or the installed one."""
+    return sorted(path.name for path in UNPACKED.glob("*.*.*")) or [INSTALLED]
 
 
-def tool(name: str, *arguments: str) -> str:
-    """What a tool of Triton's prints."""
-    done = subprocess.run([TOOLS / name, *arguments], capture_output=True, text=True, check=True)
-    return done.stdout + done.stderr
+def environment(version: str) -> dict[str, str]:
+    """Variables of a process that imports a version of Triton."""
+    path = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    if version != INSTALLED:
+        path.insert(0, str(UNPACKED / version))
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
-def disassembled(text: str) -> tuple[list[str], list[int]]:
-    """Instructions in order, and the length of every loop: from a label to a branch back to it."""
-    instructions, labels, loops = [], {}, []
-    for line in text.splitlines():
-        if label := re.match(r"\s*(\.L_x_\d+):", line):
-            labels[label[1]] = len(instructions)
-        elif found := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d+\s+)?([A-Z][\w.]*)(.*)", line):
-            target = re.search(r"\.L_x_\d+", found[2]) if found[1].startswith("BRA") else None
-            instructions.append(found[1])
-            if target and target[0] in labels:
-                loops.append(len(instructions) - labels[target[0]])
-    return instructions, loops
+def compiled(version: str, targets: Sequence[str], only: str = "") -> list[Row]:
+    """Every kernel whose name contains ``only``, compiled by one version."""
+    command = [sys.executable, Path(__file__).with_name("compiled.py"), *targets, "--only", only]
+    done = subprocess.run(command, env=environment(version), capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"Triton {version}: {done.stderr.strip()[-2000:]}")
+    return [Row(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def worse(now: Compiled, before: Compiled | None) -> list[str]:
+def worse(now: Row, before: Row | None) -> list[str]:
     """What is worse than in the table, in words."""
     said = []
-    if now.shared_bytes > SHARED_BYTES[now.sm]:
-        said.append(f"{now.shared_bytes} bytes of shared memory; allowed: {SHARED_BYTES[now.sm]}")
-    if before is None:
-        said.append("is not in the table; write it anew")
-    elif (now.triton, now.ptxas) == (before.triton, before.ptxas):
-        if now.spill_bytes > before.spill_bytes:
-            said.append(f"spills {now.spill_bytes} bytes, before {before.spill_bytes}")
+    if now.fault:
+        said.append(now.fault)
+    elif now.shared_bytes > SHARED_BYTES[now.target]:
+        allowed = SHARED_BYTES[now.target]
+        said.append(f"{now.shared_bytes} bytes of shared memory; allowed: {allowed}")
+    elif before and now.ptxas == before.ptxas:
+        if now.stack_bytes > before.stack_bytes:
+            said.append(f"a stack of {now.stack_bytes} bytes, before {before.stack_bytes}")
         if now.loop_instructions > LONGER * before.loop_instructions:
             said.append(f"loop of {now.loop_instructions}, before {before.loop_instructions}")
         if not now.tensor_instructions and before.tensor_instructions:
             said.append(f"no tensor cores, before {before.tensor_instructions} products on them")
-    return [f"{now.kernel} sm_{now.sm}: {words}" for words in said]
+    return [f"{now.kernel} {now.target} Triton {now.triton}: {words}" for words in said]
 
 
-def read() -> dict[tuple[str, int], Compiled]:
-    """The table, by kernel and architecture."""
-    texts = ("kernel", "triton", "ptxas")
+def missing(rows: Sequence[Row], table: dict[tuple[str, str, str], Row]) -> list[str]:
+    """Kernels that the table does not have, though it has their version of Triton."""
+    known = {triton for triton, _, _ in table}
+    new = [row for row in rows if row.triton in known and row.key not in table]
+    return [f"{row.kernel} {row.target} Triton {row.triton}: not in the table" for row in new]
+
+
+def read() -> dict[tuple[str, str, str], Row]:
+    """The table, by version of Triton, target and kernel."""
     rows = []
     with TABLE.open(newline="") as file:
-        for row in csv.DictReader(file):
-            values: dict[str, Any] = {n: v if n in texts else int(v) for n, v in row.items()}
-            rows.append(Compiled(**values))
-    return {(row.kernel, row.sm): row for row in rows}
+        for line in csv.DictReader(file):
+            values: dict[str, Any] = {n: v if n in TEXTS else int(v) for n, v in line.items()}
+            rows.append(Row(**values))
+    return {row.key: row for row in rows}
+
+
+def write(rows: Sequence[Row]) -> None:
+    """Replace the rows of these versions and targets in the table."""
+    anew = {(row.triton, row.target) for row in rows}
+    kept = [row for row in read().values() if (row.triton, row.target) not in anew]
+    order = list(SHARED_BYTES)
+    every = sorted([*kept, *rows], key=lambda row: (row.triton, order.index(row.target)))
+    with TABLE.open("w", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n", extrasaction="ignore")
+        table.writeheader()
+        table.writerows(vars(row) for row in every)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--target", choices=SHARED_BYTES, action="append", help="only this device")
+    parser.add_argument("--installed", action="store_true", help="only the installed Triton")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--write", action="store_true", help="write the table anew")
-    what.add_argument("--sm", type=int, choices=SHARED_BYTES, help="only this architecture")
+    what.add_argument("--only", default="", help="only kernels with this in their name")
     args = parser.parse_args()
-    architectures = [args.sm] if args.sm else list(SHARED_BYTES)
-    made = []
-    for sm in architectures:
-        for case in cases(sm):
-            made.append(compiled(*case, sm))
-            print(made[-1], flush=True)
-    if args.write:
-        with TABLE.open("w", newline="") as file:
-            table = csv.DictWriter(file, [f.name for f in fields(Compiled)], lineterminator="\n")
-            table.writeheader()
-            table.writerows(asdict(row) for row in made)
-        return
-    table = read()
-    said = [words for row in made for words in worse(row, table.get((row.kernel, row.sm)))]
-    sys.exit("\n".join(said) or None)
+    targets: Any = args.target or list(SHARED_BYTES)
+    chosen = [INSTALLED] if args.installed else versions()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = pool.map(lambda version: compiled(version, targets, args.only), chosen)
+        rows = [row for each in made for row in each]
+    for row in rows:
+        print(", ".join(f"{n} {v}" for n, v in vars(row).items()))
+    table = {} if args.write else read()
+    said = [words for row in rows for words in worse(row, table.get(row.key))]
+    if args.write and not said:
+        write(rows)
+    sys.exit("\n".join([*said, *missing(rows, table)]) or None)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 The interpreter of Triton 3.6 to 3.9 keeps bf16 as bit patterns in uint16. It multiplies and adds
 the patterns as if they were numbers, and rounds float32 towards zero. Here every operation on bf16
-goes through float32 and rounds to nearest even, as a GPU does.
+goes through float32 and rounds to nearest even, as a GPU does. The interpreters of 3.6 and 3.7 have
+no bf16 constants, and loops of 3.6 do not run with NumPy 2.4; both are added.
 """
 
 import os
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 # Triton reads the variable when a kernel is defined.
@@ -20,6 +22,7 @@ cast = InterpreterBuilder.cast_impl
 convert = InterpreterBuilder.create_fp_to_fp
 unary = InterpreterBuilder.unary_op
 binary = InterpreterBuilder.binary_op
+patch_tensor = interpreter._patch_lang_tensor
 
 
 def widen(pattern: np.ndarray) -> np.ndarray:
@@ -81,5 +84,16 @@ def binary_op(self: Any, x: Any, y: Any, do: Callable[..., np.ndarray]) -> Any:
     return binary(self, x, y, do)
 
 
-for changed in (cast_impl, create_fp_to_fp, create_dot, unary_op, binary_op):
+def get_bf16(self: Any, value: float) -> Any:
+    return TensorHandle(narrow(np.array([value], np.float32)), tl.bfloat16)
+
+
+def patch_lang_tensor(tensor: Any, scope: Any) -> None:
+    patch_tensor(tensor, scope)
+    # The bounds of a loop are arrays of one element, which NumPy 2.4 no longer takes for a number.
+    tensor.__index__ = lambda self: int(self.handle.data.item())
+
+
+interpreter._patch_lang_tensor = patch_lang_tensor
+for changed in (get_bf16, cast_impl, create_fp_to_fp, create_dot, unary_op, binary_op):
     setattr(InterpreterBuilder, changed.__name__, changed)

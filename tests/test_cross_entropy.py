@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_fused import interpreter_is_broken, run_cases
+from test_fused import WITH_TRITON, run_cases
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -220,7 +220,7 @@ def test_a_loss_without_gradient_does_one_product_for_each_part() -> None:
     torch.testing.assert_close(loss, plain(leaves[0], leaves[1], y).detach(), rtol=1e-12, atol=0)
 
 
-@pytest.mark.skipif(bool(interpreter_is_broken()), reason=interpreter_is_broken() or "it runs")
+@WITH_TRITON
 def test_the_kernel_is_right_in_the_interpreter() -> None:
     run_cases("kernel", interpret=True, cases=CASES)
 

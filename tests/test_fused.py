@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from importlib.metadata import version
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from lmscaling.kernels.linear import chunked
 
 CASES = Path(__file__).with_name("fused_cases.py")
 PARTS = ["numbers_are", "same", "operator"]
+WITH_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 WITHOUT_TRITON = """
 import sys
 sys.modules["triton"] = None
@@ -25,8 +26,13 @@ assert torch.equal(chunked.attend(x, x, x, "softplus", True), x)
 """
 
 
-def run_cases(part: str, interpret: bool, cases: Path = CASES) -> None:
-    given = {name: x for name, x in os.environ.items() if not name.startswith("PYTEST_")}
+def run_cases(
+    part: str,
+    interpret: bool,
+    cases: Path = CASES,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    given = {name: x for name, x in environment.items() if not name.startswith("PYTEST_")}
     chosen = {"TRITON_INTERPRET": str(int(interpret)), "TRITON_DEFAULT_FP_FUSION": "1"}
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", part]
     done = subprocess.run(
@@ -43,16 +49,7 @@ def test_every_case_belongs_to_a_part() -> None:
     assert [line for line in names if not any(part in line for part in PARTS)] == []
 
 
-def interpreter_is_broken() -> str:
-    """Why the interpreter cannot run here, or nothing."""
-    if find_spec("triton") is None:
-        return "triton is not installed"
-    triton, numpy = (tuple(map(int, version(x).split(".")[:2])) for x in ("triton", "numpy"))
-    old = triton < (3, 7) and numpy >= (2, 4)
-    return "loops of triton 3.6's interpreter need numpy < 2.4" if old else ""
-
-
-@pytest.mark.skipif(bool(interpreter_is_broken()), reason=interpreter_is_broken() or "it runs")
+@WITH_TRITON
 @pytest.mark.parametrize("part", PARTS)
 def test_kernels_are_right_in_the_interpreter(part: str) -> None:
     run_cases(part, interpret=True)

@@ -285,6 +285,24 @@ def test_what_was_not_checked_here_is_not_timed(tmp_path):
     assert "was not checked" in faults(tmp_path, "softmax/flash", other)
 
 
+def test_another_ptxas_is_another_setup(tmp_path):
+    checks.check(tmp_path / "checks" / "x.jsonl", ["softmax/flash"], 0)
+    here = environment.complete(0)
+    other = here | {"versions": here["versions"] | {"ptxas": "13.5.37"}}
+    assert "was not checked" in faults(tmp_path / "checks", "softmax/flash", other)
+    with pytest.raises(UserError, match=r"ptxas none and this is .* ptxas 13\.5\.37"):
+        measure.check_setup(tmp_path, other)
+
+
+def test_the_version_of_ptxas_is_that_of_triton(monkeypatch):
+    compiler = pytest.importorskip("triton.backends.nvidia.compiler")
+    path = compiler.get_ptxas(90).path
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    assert f", V{environment.ptxas(9, 0)['ptxas']}\n" in said
+    monkeypatch.setitem(sys.modules, "triton.backends.nvidia.compiler", None)
+    assert environment.ptxas(9, 0) == {}
+
+
 # What must be there
 
 

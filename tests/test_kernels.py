@@ -336,3 +336,57 @@ def test_packing_takes_the_projection_itself_and_never_loses_a_gradient():
     for arguments in ((leaves[1], leaves[0], leaves[2]), (other, *leaves[1:])):
         expected = torch.cat([x.flatten(2) for x in arguments], -1)
         assert torch.equal(chunked.packed(*arguments), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda kv, z: (kv.bfloat16(), z), "kv_BHKV is .*torch.bfloat16.*allowed: .*torch.float32"),
+        (lambda kv, z: (kv[..., :3], z), r"kv_BHKV is \(2, 3, 8, 3\).*allowed: \(2, 3, 8, 4\)"),
+        (lambda kv, z: (kv.mT.contiguous().mT, z), "kv_BHKV is .*not contiguous; allowed"),
+        (lambda kv, z: (kv, z[:1]), r"k_sum_BHK is \(1, 3, 8\).*allowed: \(2, 3, 8\)"),
+    ],
+)
+def test_the_decoding_kernel_refuses_a_state_that_it_cannot_update(change, words):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from lmscaling.kernels.chunked_triton.decode import step
+
+    q, k, v = (torch.zeros(2, 3, width) for width in (8, 8, 4))
+    state = change(torch.zeros(2, 3, 8, 4), torch.zeros(2, 3, 8))
+    with pytest.raises(ValueError, match=words):
+        step(q, k, v, *state, "softplus", True)
+
+
+class OnGpu:
+    """What is asked of a tensor on the first GPU."""
+
+    is_cuda = True
+    device = torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("capability", "hip", "runs"),
+    [((7, 5), None, False), ((8, 0), None, True), ((9, 0), None, True), ((7, 0), "6", True)],
+)
+def test_a_gpu_without_bfloat16_products_gets_plain_pytorch_and_a_warning(
+    capability, hip, runs, monkeypatch, recwarn
+):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+    monkeypatch.setattr(torch.version, "hip", hip)
+    assert kernels.on_triton_device(OnGpu()) is runs
+    said = "Tesla T4 has compute capability 7.5 and the Triton kernels need 8.0: plain PyTorch"
+    assert [said in str(w.message) for w in recwarn] == ([] if runs else [True])
+    assert not kernels.on_triton_device(torch.zeros(1))
+
+
+def test_asking_for_the_device_does_not_break_a_compiled_graph(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def chosen(x):
+        return x + 1 if kernels._runs_triton(0) else x - 1
+
+    with pytest.warns(UserWarning, match="plain PyTorch"):
+        assert chosen(torch.zeros(1)).item() == -1

@@ -1,22 +1,164 @@
-"""What the compiler makes of the kernels is no worse than benchmarks/offline.csv says."""
+"""What compilers make of the kernels is no worse than benchmarks/offline.csv says."""
 
-import os
 import subprocess
 import sys
+from dataclasses import replace
 
+import offline
 import pytest
+import sass
+import torch
 from conftest import ROOT
 
+from lmscaling.kernels.chunked_triton.plan import SAFE, Shape, configured, numbered
 
-@pytest.mark.parametrize("sm", [80, 90])
-def test_kernels_compile_no_worse_than_the_table(sm: int) -> None:
+SHAPE = Shape(heads=12, key=64, value=64, feature_map="softplus", normalize=True)
+FIRST = "HGMMA.64x64x16.F32.BF16 R56, R144, gdesc[UR4], RZ, !UPT"
+LAST = "HGMMA.64x64x16.F32.BF16 R56, R148, gdesc[UR8], R56, gsb0"
+WAIT = "WARPGROUP.DEPBAR.LE gsb0, 0x0"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("triton", reason="Triton is not installed: extra test, on Linux")
-    environment = {n: v for n, v in os.environ.items() if n != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "offline.py", "--sm", str(sm)],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, ROOT / "benchmarks" / "offline.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_narrow_heads_compile_no_worse_than_the_table(target: str) -> None:
+    done = run("--installed", "--target", target, "--only", "bf16_64")
     assert not done.returncode, done.stderr
-    assert f"sm={sm}" in done.stdout
+    assert f"target {target}" in done.stdout
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("target", ["sm_90", "sm_100"])
+def test_every_version_compiles_no_worse_than_the_table(target: str) -> None:
+    if offline.versions() == [offline.INSTALLED]:
+        pytest.skip("no versions of Triton in .triton/: make compilers")
+    done = run("--target", target)
+    assert not done.returncode, done.stderr
+    assert all(f"triton {version}" in done.stdout for version in offline.versions())
+
+
+# The table
+
+
+def test_the_table_has_every_kernel_for_every_target_of_every_version() -> None:
+    kernels: dict[tuple[str, str], set[str]] = {}
+    for triton, target, kernel in offline.read():
+        kernels.setdefault((triton, target), set()).add(kernel)
+    versions = {triton for triton, _ in kernels}
+    assert len(versions) == 3
+    assert set(kernels) == {(v, target) for v in versions for target in offline.SHARED_BYTES}
+    assert len(set(map(frozenset, kernels.values()))) == 1
+
+
+def test_what_is_worse_is_said() -> None:
+    row = next(row for row in offline.read().values() if row.tensor_instructions)
+    assert offline.worse(row, row) == []
+    loop = row.loop_instructions
+    changes = (
+        ({"stack_bytes": row.stack_bytes + 8}, f"stack of {row.stack_bytes + 8} bytes, before"),
+        ({"loop_instructions": 2 * loop}, f"loop of {2 * loop}, before {loop}"),
+        ({"tensor_instructions": 0}, "no tensor cores"),
+        ({"shared_bytes": 2**20}, "1048576 bytes of shared memory; allowed"),
+        ({"fault": "RuntimeError: no"}, "RuntimeError: no"),
+    )
+    for change, words in changes:
+        (said,) = offline.worse(replace(row, **change), row)
+        assert words in said
+    other = replace(row, ptxas="0", loop_instructions=2 * loop)
+    assert offline.worse(other, row) == []
+
+
+def test_a_kernel_that_is_not_in_the_table_is_named() -> None:
+    table = offline.read()
+    row = next(iter(table.values()))
+    assert offline.missing([replace(row, triton="0.0")], table) == []
+    (said,) = offline.missing([replace(row, kernel="mine")], table)
+    assert said.startswith("mine ")
+    assert "not in the table" in said
+
+
+# Launch options by architecture
+
+
+def test_blackwell_has_one_stage_because_pinned_cannot_be_pipelined() -> None:
+    plan = configured(100, torch.bfloat16, SHAPE)
+    assert {c.stages for c in (plan.forward, plan.backward_q, plan.backward_kv, plan.sums)} == {1}
+
+
+def test_keys_backward_on_hopper_has_one_stage_so_that_features_are_computed_once() -> None:
+    assert configured(90, torch.bfloat16, SHAPE).backward_kv.stages == 1
+    rows = [row for row in offline.read().values() if row.target == "sm_90"]
+    mufu = {r.loop_mufu for r in rows if r.kernel == "chunked_backward_kv_bf16_64"}
+    assert mufu == {96}
+
+
+def test_an_amd_device_is_not_taken_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert numbered(9, 0) == 90
+    monkeypatch.setattr(torch.version, "hip", "6.3")
+    assert configured(numbered(9, 4), torch.float32, SHAPE).forward == SAFE
+    assert configured(numbered(9, 4), torch.bfloat16, SHAPE) == configured(
+        80, torch.bfloat16, SHAPE
+    )
+
+
+# Races with products in flight
+
+
+def hazards(*lines: str, loop: tuple[int, int] | None = None) -> list[str]:
+    words = [line.partition(" ") for line in lines]
+    code = [sass.Instruction(name, tuple(rest.split(", ")), False) for name, _, rest in words]
+    return sass.hazards(code, [loop] if loop else [])
+
+
+def test_code_that_waits_for_its_products_has_no_race() -> None:
+    assert hazards("MOV R144, R1", FIRST, LAST, WAIT, "MOV R144, R56", "FADD R57, R56, R2") == []
+    assert hazards(FIRST, "MOV R9, R10", LAST, "STS [R3], R4", "LDS.128 R140, [R3]", WAIT) == []
+
+
+def test_a_write_to_a_factor_of_a_product_in_flight_is_found() -> None:
+    (said,) = hazards(FIRST, "F2FP.BF16.PACK_AB R145, R1, R2", LAST, WAIT)
+    assert said.startswith("F2FP.BF16.PACK_AB R145, R1, R2 overwrites a factor of HGMMA")
+    assert hazards(FIRST, LAST, "LDS.128 R148, [R3]", WAIT)
+    assert hazards(FIRST, LAST, "LDS.128 R145, [R3]", WAIT)
+
+
+def test_sums_that_are_touched_before_the_wait_are_found() -> None:
+    said = hazards(FIRST, LAST, "FMUL R60, R60, R2", WAIT)
+    assert said[0].startswith("FMUL R60, R60, R2 touches unfinished sums of HGMMA")
+    assert hazards(FIRST, LAST, "STS [R3], R87", WAIT)
+    assert not hazards(FIRST, LAST, "STS [R3], R88", WAIT)
+
+
+def test_a_wait_that_leaves_one_group_covers_only_the_groups_before() -> None:
+    other = LAST.replace("R56", "R24").replace("R148", "R152")
+    partly = WAIT.replace("0x0", "0x1")
+    assert not hazards(FIRST, LAST, other, partly, "MOV R56, R1", WAIT)
+    assert hazards(FIRST, LAST, other, partly, "MOV R24, R1", WAIT)
+
+
+def test_a_race_with_the_next_iteration_is_found() -> None:
+    body = ("MOV R148, R1", FIRST, LAST)
+    assert not hazards(*body, WAIT)
+    assert hazards(*body, "BRA .L_x_1", loop=(0, 4))
+    assert not hazards(*body, WAIT, "BRA .L_x_1", loop=(0, 5))
+
+
+def test_instructions_and_loops_are_read_from_a_listing() -> None:
+    listing = """
+.L_x_1:
+        /*0010*/              @!P0 MUFU.EX2 R5, R6 ;          /* 0x00000a00ff017b82 */
+                                                              /* 0x000e620000000800 */
+        /*0020*/                   HMMA.16816.F32.BF16 R8, R4, R6, RZ ;  /* 0x00000a00ff017b82 */
+                                                              /* 0x002e620000000800 */
+        /*0030*/              @P1  BRA `(.L_x_1) ;            /* 0x00000a00ff017b82 */
+                                                              /* 0x000e620000000800 */
+"""
+    code, loops = sass.parsed(listing)
+    assert [i.name for i in code] == ["MUFU.EX2", "HMMA.16816.F32.BF16", "BRA"]
+    assert loops == [(0, 3)]
+    assert [i.waits for i in code] == [False, True, False]
+    assert [sass.multiplications(i) for i in code] == [0, 16 * 8 * 16, 0]

@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from test_fused import WITH_TRITON
 
 from lmscaling import kernels
 from lmscaling.bench.checks import exactness
@@ -17,12 +19,10 @@ from lmscaling.kernels.linear import attention_parallel
 CASES = Path(__file__).with_name("interpreted_quadratic.py")
 
 
-@pytest.mark.parametrize("cases", ["float32", "bfloat16", "properties", "operators"])
-def test_kernels_keep_their_bounds(cases: str) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed: extra test, on Linux")
+def check_bounds(cases: str, environment: Mapping[str, str] = os.environ) -> None:
     done = subprocess.run(
         [sys.executable, CASES, cases],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
+        env={**environment, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
     )
@@ -31,6 +31,12 @@ def test_kernels_keep_their_bounds(cases: str) -> None:
     assert len(findings) >= 20
     # Written so that a result that is no number is beyond any bound.
     assert not [(what, found, most) for what, found, most in findings if not found <= most]
+
+
+@WITH_TRITON
+@pytest.mark.parametrize("cases", ["float32", "bfloat16", "properties", "operators"])
+def test_kernels_keep_their_bounds(cases: str) -> None:
+    check_bounds(cases)
 
 
 @pytest.mark.gpu

@@ -24,22 +24,53 @@ def test_each_kernel_gets_the_fastest_configuration_that_is_right(capsys):
         return "dv of integers is not exact" if 128 in chunks else None
 
     def seconds(role, plan):
-        # The kernel of dk and dv likes the longer chunk.
+        # The kernel of dk and dv likes the longer chunk; the one for all gradients is slow.
         chunk = getattr(plan, role).chunk
-        return 1 / cost[chunk] if role == "backward_kv" else cost[chunk]
+        return {"backward_kv": 1 / cost[chunk], "backward": 5.0}.get(role, cost[chunk])
 
     begin = Plan(forward=Config(chunk=16), backward_q=Config(chunk=16))
     plan, times = tune.search(begin, [SLOW, WRONG, HUGE, FAST], fault, seconds)
     assert (plan.forward, plan.backward_q, plan.backward_kv) == (FAST, FAST, SLOW)
-    assert times == {"forward": 1.0, "backward_q": 1.0, "backward_kv": 0.5}
+    assert times == {"forward": 1.0, "backward_q": 1.0, "backward_kv": 0.5, "backward": 5.0}
+    assert not plan.one_pass
     said = capsys.readouterr().out
     assert "dv of integers is not exact" in said
     assert "out of resource: shared memory\n" in said
 
 
+class OutOfResources(Exception):
+    """As Triton's, which is no RuntimeError."""
+
+
+def test_a_candidate_that_asks_for_too_much_is_left_out(capsys):
+    def fault(plan):
+        if plan.forward == HUGE:
+            raise OutOfResources("out of resource: shared memory, Required: 239616")
+
+    plan, _ = tune.search(Plan(), [HUGE, FAST], fault, lambda *_: 1.0)
+    assert plan.forward == FAST
+    assert "Required: 239616" in capsys.readouterr().out
+
+
+def test_a_fault_of_the_machine_ends_the_search():
+    def fault(_):
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    with pytest.raises(RuntimeError, match="ECC"):
+        tune.search(Plan(), [FAST], fault, lambda *_: 1.0)
+
+
 def test_a_plan_stays_where_no_candidate_is_right():
     begin = Plan(forward=Config(chunk=16))
     assert tune.search(begin, [FAST], lambda _: "wrong", lambda *_: 0.0) == (begin, {})
+
+
+def test_one_backward_kernel_is_chosen_if_it_is_faster_than_two():
+    def seconds(role, plan):
+        return 0.4 if role == "backward" and plan.backward == FAST else 1.0
+
+    plan, _ = tune.search(Plan(), [SLOW, FAST], lambda _: None, seconds)
+    assert (plan.one_pass, plan.backward, plan.forward.chunk) == (True, FAST, FAST.chunk)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ have generated wrong code for the products used here. Entries are written one by
 that the file already has for the same version of Triton are not measured again.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from itertools import product
@@ -22,7 +23,8 @@ from lmscaling.errors import UserError
 from lmscaling.files import write_json
 from lmscaling.kernels.chunked_triton import tuned
 from lmscaling.kernels.chunked_triton.config import Config
-from lmscaling.kernels.chunked_triton.plan import Plan, Shape, block, choose
+from lmscaling.kernels.chunked_triton.plan import Plan, Shape, block, choose, numbered
+from lmscaling.runtime.faults import first_line, machine_fault
 
 CANDIDATES = [
     Config(chunk=chunk, warps=warps, stages=stages)
@@ -32,7 +34,8 @@ WIDTHS = (64,)
 """Padded widths of heads that are tuned: those of GPT-2."""
 POINTS = ((1, 12, 1024), (1, 12, 16384), (1, 12, 131072), (128, 12, 1024), (8, 12, 16384))
 """Sequences, heads and tokens: one sequence, and a full device."""
-ROLES = ("forward", "backward_q", "backward_kv")
+ROLES = ("forward", "backward_q", "backward_kv", "backward")
+"""The last is timed against both before it."""
 SECONDS, MOST = 0.05, 50
 """Of one measurement, and its most repeats."""
 
@@ -46,18 +49,19 @@ class _Fused(torch.autograd.Function):
     def forward(ctx: Any, qkv_BTW: Tensor, shape: Shape, plan: Plan) -> Tensor:
         from lmscaling.kernels.chunked_triton import launch
 
-        y_BTHV, reciprocal_BHT = launch.forward(qkv_BTW, shape, plan)
-        ctx.save_for_backward(qkv_BTW, reciprocal_BHT)
+        made = launch.forward(qkv_BTW, shape, plan, keep=plan.one_pass)
+        ctx.save_for_backward(qkv_BTW, *made)
         ctx.given = (shape, plan)
-        return y_BTHV
+        return made.y_BTHV
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         from lmscaling.kernels.chunked_triton import launch
 
         (dy_BTHV,) = gradients
-        qkv_BTW, reciprocal_BHT = ctx.saved_tensors
-        return launch.backward(qkv_BTW, dy_BTHV, reciprocal_BHT, *ctx.given), None, None
+        qkv_BTW, *made = ctx.saved_tensors
+        result = launch.backward(qkv_BTW, dy_BTHV, launch.Forward(*made), *ctx.given)
+        return result.dqkv_BTW, None, None
 
 
 def attend_by(plan: Plan) -> Attend:
@@ -103,8 +107,7 @@ def tune(out: Path | None) -> str:
 
 
 def _architecture() -> int:
-    major, minor = torch.cuda.get_device_capability()
-    return 10 * major + minor
+    return numbered(*torch.cuda.get_device_capability())
 
 
 def _key(entry: tuned.Entry) -> tuple[int, str, int, int, int]:
@@ -136,7 +139,8 @@ def _measure(shape: Shape, batch: int, tokens: int, compiler: str) -> tuned.Entr
         seconds=seconds,
         device=torch.cuda.get_device_name(),
         triton=compiler,
-        **{role: getattr(plan, role) for role in ROLES},
+        **{role: getattr(plan, role) for role in ROLES[:-1]},
+        backward=plan.backward if plan.one_pass else None,
     )
 
 
@@ -152,41 +156,54 @@ def search(
         plan: Where to begin; kept where no candidate is correct.
         candidates: Configurations of each kernel.
         fault: What is wrong with the numbers of a plan, or None.
-        seconds: Seconds of the pass that a kernel is part of.
+        seconds: Seconds of the forward pass, or of both passes, that a kernel is part of.
 
     Returns:
         The plan, and the time of the pass with each kernel's choice; kernels without a correct
         candidate have no time.
     """
-    tried, times = list(candidates), {}
+    tried, times = list(candidates), dict[str, float]()
+    plan = replace(plan, one_pass=False)
     for role in ROLES:
         best = plan
         for config in tried:
             other = replace(plan, **{role: config})
+            if role == "backward":
+                other = other.in_one_pass()
             try:
                 wrong = fault(other)
                 if wrong:
                     print(f"tune: {role} {config}: {wrong}", flush=True)
                     continue
                 taken = seconds(role, other)
-            except (RuntimeError, ValueError) as error:  # registers or memory do not suffice
-                print(f"tune: {role} {config}: {str(error).splitlines()[0]}", flush=True)
+            except Exception as error:  # Triton's OutOfResources is no RuntimeError
+                if machine_fault(error):
+                    raise
+                print(f"tune: {role} {config}: {first_line(error)}", flush=True)
                 continue
             if role not in times or taken < times[role]:
                 times[role], best = taken, other
-        plan = best
+        if role != "backward" or times.get(role, math.inf) < _both(times):
+            plan = best
     return plan, times
 
 
+def _both(times: dict[str, float]) -> float:
+    """Time of the backward pass in two kernels."""
+    return min((times[role] for role in ROLES[1:3] if role in times), default=math.inf)
+
+
 def _seconds(role: str, plan: Plan, qkv_BTW: Tensor, shape: Shape) -> float:
-    """Median time of the pass that a kernel is part of."""
+    """Median time of the forward pass; of both passes for a kernel of the backward pass."""
     from lmscaling.kernels.chunked_triton import launch
 
-    y_BTHV, reciprocal_BHT = launch.forward(qkv_BTW, shape, plan)
-    dy_BTHV = torch.randn_like(y_BTHV)
-    calls = {
-        True: lambda: launch.forward(qkv_BTW, shape, plan),
-        False: lambda: launch.backward(qkv_BTW, dy_BTHV, reciprocal_BHT, shape, plan),
-    }
+    made = launch.forward(qkv_BTW, shape, plan, keep=plan.one_pass)
+    dy_BTHV = torch.randn_like(made.y_BTHV)
+
+    def both() -> None:  # the backward pass in one kernel makes the forward pass write states
+        kept = launch.forward(qkv_BTW, shape, plan, keep=plan.one_pass)
+        launch.backward(qkv_BTW, dy_BTHV, kept, shape, plan)
+
+    calls = {True: lambda: launch.forward(qkv_BTW, shape, plan), False: both}
     measured = clock.timed(calls[role == "forward"], Memory(qkv_BTW.device), SECONDS, MOST).seconds
     return measured[len(measured) // 2]

@@ -17,6 +17,7 @@ attentions that need them.
 Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, N chunks.
 """
 
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 from inspect import signature
@@ -29,6 +30,8 @@ from lmscaling import registry
 from lmscaling.errors import UserError, choose
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+OLDEST = (8, 0)
+"""The first compute capability with bfloat16 tensor cores, which Triton's products need."""
 
 
 def names(kind: str) -> list[str]:
@@ -83,6 +86,26 @@ def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> None:
 def at_least_float32(x: Tensor) -> Tensor:
     """Convert lower precisions to float32, because long sums need it; float64 is unchanged."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def on_triton_device(x: Tensor) -> bool:
+    """Whether Triton's kernels can run where a tensor is; warns once about a GPU without."""
+    return x.is_cuda and _runs_triton(x.device.index)
+
+
+@torch.compiler.assume_constant_result
+def _runs_triton(device: int) -> bool:
+    """Of a GPU, by its number. AMD's compute capabilities are other numbers than NVIDIA's."""
+    capability = torch.cuda.get_device_capability(device)
+    if torch.version.hip or capability >= OLDEST:
+        return True
+    found, oldest = (".".join(map(str, numbers)) for numbers in (capability, OLDEST))
+    warnings.warn(
+        f"{torch.cuda.get_device_name(device)} has compute capability {found} and the Triton "
+        f"kernels need {oldest}: plain PyTorch is used, which is slower",
+        stacklevel=2,
+    )
+    return False
 
 
 # Last, because it uses what is above.

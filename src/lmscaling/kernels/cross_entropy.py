@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lmscaling.kernels import at_least_float32
+from lmscaling.kernels import at_least_float32, on_triton_device
 
 TRITON_DTYPES = (torch.float32, torch.bfloat16)
 
@@ -104,7 +104,7 @@ def _operands(h_ND: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
 
 def _losses(logits_NV: Tensor, y_N: Tensor, scale: float | None) -> Tensor:
     """Losses ``[N]``; with ``scale``, the logits become ``scale`` times their gradient."""
-    if logits_NV.is_cuda and logits_NV.dtype in TRITON_DTYPES:
+    if on_triton_device(logits_NV) and logits_NV.dtype in TRITON_DTYPES:
         from lmscaling.kernels.cross_entropy_triton import launch  # needs Triton
 
         return launch.cross_entropy(logits_NV, y_N.contiguous(), scale)

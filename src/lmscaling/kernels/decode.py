@@ -11,7 +11,7 @@ Source: Katharopoulos et al. 2020 (arXiv:2006.16236), eq. 16 to 20.
 import torch
 from torch import Tensor
 
-from lmscaling.kernels import at_least_float32
+from lmscaling.kernels import at_least_float32, on_triton_device
 from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.feature_maps import find
 
@@ -30,7 +30,7 @@ def prefill(k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str) -> tuple[Tensor, T
         ``2 B H T K V`` FLOPs; on a GPU one kernel that reads packed keys and values.
     """
     H, K = k_BTHK.shape[2:]
-    if v_BTHV.is_cuda and op.takes(v_BTHV.dtype, K, v_BTHV.shape[3]):
+    if on_triton_device(v_BTHV) and op.takes(v_BTHV.dtype, K, v_BTHV.shape[3]):
         from lmscaling.kernels.chunked_triton import launch, plan  # needs Triton
 
         # The kernel reads packed rows but no queries, so the keys are passed in their place.
@@ -67,13 +67,13 @@ def step(
         normalize: Whether to divide by the sum of weights.
 
     Raises:
-        ValueError: The feature map is unknown.
+        ValueError: The feature map is unknown; on a GPU also if the state is not as said here.
 
     Cost:
         ``4 B H K V`` FLOPs; the state is read and written once, ``8 B H K V`` bytes in float32.
-        On a GPU one kernel, and the state must then be float32 and contiguous.
+        On a GPU one kernel, and the state must then be float32, contiguous and as wide as q and v.
     """
-    if v_BHV.is_cuda and op.takes(v_BHV.dtype, q_BHK.shape[2], v_BHV.shape[2]):
+    if on_triton_device(v_BHV) and op.takes(v_BHV.dtype, q_BHK.shape[2], v_BHV.shape[2]):
         from lmscaling.kernels.chunked_triton.decode import step as triton_step  # needs Triton
 
         return triton_step(q_BHK, k_BHK, v_BHV, kv_BHKV, k_sum_BHK, feature_map, normalize)

@@ -99,7 +99,7 @@ def linear_attention(
     find(feature_map)
     _check(v_BTHV, k_BTHK.shape[3], log_decay, initial, lengths)
     key, value = k_BTHK.shape[3], v_BTHV.shape[3]
-    if v_BTHV.is_cuda and op.takes(v_BTHV.dtype, key, value):
+    if kernels.on_triton_device(v_BTHV) and op.takes(v_BTHV.dtype, key, value):
         with torch.autocast("cuda", enabled=False):
             y_BTHV, states = op.chunked(
                 packed(q_BTHK, k_BTHK, v_BTHV), q_BTHK.shape[2], key, feature_map, normalize,

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import socket
 import subprocess
 from contextlib import suppress
@@ -47,7 +48,7 @@ def node() -> str:
 
 
 def complete(gpus: int) -> dict[str, Any]:
-    """``describe`` with the compiler of the kernels, the driver and its clocks.
+    """``describe`` with the compilers of the kernels, the driver and its clocks.
 
     Raises:
         UserError: GPUs are asked for and this machine has none.
@@ -59,6 +60,8 @@ def complete(gpus: int) -> dict[str, Any]:
         )
     values = describe(gpus)
     values["versions"] |= versions_if_installed(COMPILERS)
+    if gpus:
+        values["versions"] |= ptxas(*torch.cuda.get_device_capability())
     return values | {"driver": driver() if gpus else {}}
 
 
@@ -89,6 +92,16 @@ def versions_if_installed(names: tuple[str, ...]) -> dict[str, str]:
         with suppress(PackageNotFoundError):
             installed[name] = version(name)
     return installed
+
+
+def ptxas(major: int, minor: int) -> dict[str, str]:
+    """Version of the assembler that Triton uses for a compute capability; empty without one."""
+    with suppress(ImportError, RuntimeError):  # no Triton; a Triton without ptxas
+        from triton.backends.nvidia.compiler import get_ptxas_version
+
+        if found := re.search(r"V(\d[\d.]*)", get_ptxas_version(10 * major + minor)):
+            return {"ptxas": found[1]}
+    return {}
 
 
 def processor() -> str:

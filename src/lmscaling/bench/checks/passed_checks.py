@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-DECIDING = ("torch", "triton")
-"""Packages whose version can change the result of a kernel."""
+DECIDING = ("torch", "triton", "ptxas")
+"""Programs whose version can change the result of a kernel. Records of earlier versions have no
+ptxas: they stay readable, and their checks are repeated."""
 
 
 def faults(folder: Path, name: str, here: dict[str, Any]) -> str:

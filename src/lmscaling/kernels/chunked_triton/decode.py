@@ -78,12 +78,15 @@ def step(
         normalize: Whether to divide by the sum of weights.
 
     Raises:
-        ValueError: The feature map is unknown.
+        ValueError: The feature map is unknown, or the state does not fit the token.
 
     Cost:
         The state is read and written once, ``8 B H K V`` bytes; one launch.
     """
     B, H, K = q_BHK.shape
+    _check_state("kv_BHKV", kv_BHKV, (B, H, K, v_BHV.shape[2]), v_BHV.device)
+    if normalize:
+        _check_state("k_sum_BHK", k_sum_BHK, (B, H, K), v_BHV.device)
     y_BHV = v_BHV.new_empty(v_BHV.shape)
     strides = [stride for x in (q_BHK, k_BHK, v_BHV) for stride in x.stride()[:2]]
     kernel: Any = _decode_kernel
@@ -95,3 +98,14 @@ def step(
             PHI=feature_map, EPSILON=feature_maps.find(feature_map).epsilon, NORMALIZE=normalize,
         )  # fmt: skip
     return y_BHV
+
+
+def _check_state(name: str, x: Tensor, shape: tuple[int, ...], device: torch.device) -> None:
+    """Raise ValueError unless the kernel can update a state in place."""
+    fits = x.shape == shape and x.dtype == torch.float32 and x.device == device
+    if not (fits and x.is_contiguous()):
+        kind = "contiguous" if x.is_contiguous() else "not contiguous"
+        raise ValueError(
+            f"{name} is {tuple(x.shape)}, {x.dtype} on {x.device}, {kind}; "
+            f"allowed: {shape}, torch.float32 on {device}, contiguous"
+        )

@@ -65,12 +65,21 @@ class Plan:
 SAFE = Config(chunk=16, warps=8, stages=1)
 """Compiles for every width, dtype and architecture, but is slow if registers spill."""
 
+_ONE_STAGE = Config(stages=1)
 TABLE = {
     # (tensor cores, dtype, padded width): forward, backward_q, backward_kv
-    ("warpgroup", torch.bfloat16, 16): (Config(), Config(), Config()),
-    ("warpgroup", torch.bfloat16, 32): (Config(), Config(), Config()),
-    ("warpgroup", torch.bfloat16, 64): (Config(), Config(), Config()),
+    ("warpgroup", torch.bfloat16, 16): (Config(), Config(), _ONE_STAGE),
+    ("warpgroup", torch.bfloat16, 32): (Config(), Config(), _ONE_STAGE),
+    ("warpgroup", torch.bfloat16, 64): (Config(), Config(), _ONE_STAGE),
     ("warpgroup", torch.bfloat16, 128): (
+        Config(chunk=64, warps=8, stages=1),
+        Config(chunk=32, warps=8, stages=1),
+        Config(chunk=32, warps=8, stages=1),
+    ),
+    ("tensor memory", torch.bfloat16, 16): (_ONE_STAGE, _ONE_STAGE, _ONE_STAGE),
+    ("tensor memory", torch.bfloat16, 32): (_ONE_STAGE, _ONE_STAGE, _ONE_STAGE),
+    ("tensor memory", torch.bfloat16, 64): (_ONE_STAGE, _ONE_STAGE, _ONE_STAGE),
+    ("tensor memory", torch.bfloat16, 128): (
         Config(chunk=64, warps=8, stages=1),
         Config(chunk=32, warps=8, stages=1),
         Config(chunk=32, warps=8, stages=1),
@@ -84,14 +93,19 @@ TABLE = {
     ),
     ("warp", torch.bfloat16, 128): (Config(chunk=32, warps=8), SAFE, SAFE),
 }
-"""Chosen by compiling for absent devices with Triton 3.9, not by timing: no spills below width 128,
-few at 128 with warpgroups. float32 does not use tensor cores and uses ``SAFE``."""
+"""Chosen by compiling for absent devices with Triton 3.6, 3.7 and 3.9, not by timing: no spills
+below width 128, few at 128 with warpgroups. With two stages, 3.6 and 3.7 compute the keys' features
+twice in ``backward_kv`` on sm_90, and do not compile ``forward`` for sm_100. float32 does not use
+tensor cores and uses ``SAFE``."""
 
 ONE_PASS = {
     # (tensor cores, dtype, padded width): backward
     ("warpgroup", torch.bfloat16, 16): Config(),
     ("warpgroup", torch.bfloat16, 32): Config(),
     ("warpgroup", torch.bfloat16, 64): Config(),
+    ("tensor memory", torch.bfloat16, 16): _ONE_STAGE,
+    ("tensor memory", torch.bfloat16, 32): _ONE_STAGE,
+    ("tensor memory", torch.bfloat16, 64): _ONE_STAGE,
 }
 """Where the backward pass in one kernel hardly spills, and is used. It moves 0.87 of the bytes of
 the two kernels and executes 0.68 of their instructions."""
@@ -107,7 +121,7 @@ def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
     device = torch.cuda.get_device_properties(qkv_BTW.device)
     wanted = PROGRAMS_PER_PROCESSOR * device.multi_processor_count
     segments = max(1, min(-(-wanted // (B * shape.heads)), T // SEGMENT_TOKENS))
-    architecture = 10 * device.major + device.minor
+    architecture = numbered(device.major, device.minor)
     plan = configured(architecture, qkv_BTW.dtype, shape, segments)
     name, width = str(qkv_BTW.dtype).removeprefix("torch."), block(max(shape.key, shape.value))
     found = tuned.find(tuned.entries(), architecture, name, width, B * shape.heads, T)
@@ -124,9 +138,14 @@ def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
     return plan.in_one_pass() if plan.one_pass or shape.gate != "none" else plan
 
 
+def numbered(major: int, minor: int) -> int:
+    """A device's architecture as in ``sm_90``; 0 for AMD, whose numbers mean other devices."""
+    return 0 if torch.version.hip else 10 * major + minor
+
+
 def configured(architecture: int, dtype: torch.dtype, shape: Shape, segments: int = 1) -> Plan:
     """The plan for an architecture, numbered as in ``sm_90``, without measurements."""
-    cores = "warpgroup" if architecture // 10 in (9, 10) else "warp"
+    cores = {9: "warpgroup", 10: "tensor memory"}.get(architecture // 10, "warp")
     kind = (cores, dtype, block(max(shape.key, shape.value)))
     forward, backward_q, backward_kv = TABLE.get(kind, (SAFE, SAFE, SAFE))
     return Plan(

@@ -34,7 +34,7 @@ class Entry:
     backward: Config | None = None
     """Of the backward pass in one kernel, if it was faster than with both others."""
     seconds: dict[str, float]
-    """Median time of the forward pass, and of the backward pass with each of its kernels."""
+    """Median time of the forward pass, and of both passes with each kernel of the backward pass."""
     device: str
     triton: str
 

@@ -21,7 +21,7 @@ def attend(
 ) -> Tensor:
     """See ``kernels/__init__.py``."""
     kernels.check(q_BTHK, k_BTHK, v_BTHV)
-    if v_BTHV.is_cuda and v_BTHV.dtype != torch.float64:
+    if kernels.on_triton_device(v_BTHV) and v_BTHV.dtype != torch.float64:
         feature_maps.find(feature_map)
         return op.attend(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize)
     return _masked_product(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize)

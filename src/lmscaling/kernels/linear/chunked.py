@@ -38,7 +38,7 @@ def attend(
     """
     kernels.check(q_BTHK, k_BTHK, v_BTHV)
     heads, key = q_BTHK.shape[2:]
-    if v_BTHV.is_cuda and op.takes(v_BTHV.dtype, key, v_BTHV.shape[3]):
+    if kernels.on_triton_device(v_BTHV) and op.takes(v_BTHV.dtype, key, v_BTHV.shape[3]):
         find(feature_map)
         check_chunk(chunk)
         qkv_BTW = packed(q_BTHK, k_BTHK, v_BTHV)
@@ -55,7 +55,7 @@ def attend_packed(
         ValueError: As ``attend``.
     """
     q, k, v = qkv_BTW.unflatten(-1, (3, heads, -1)).unbind(2)
-    if qkv_BTW.is_cuda and op.takes(v.dtype, k.shape[3], v.shape[3]):
+    if kernels.on_triton_device(qkv_BTW) and op.takes(v.dtype, k.shape[3], v.shape[3]):
         find(feature_map)
         check_chunk(chunk)
         return op.chunked(qkv_BTW, heads, k.shape[3], feature_map, normalize)[0]

@@ -1,0 +1,150 @@
+"""What the Triton of this process makes of every kernel; one JSON line a kernel.
+
+    python benchmarks/compiled.py sm_90 gfx942 --only chunked
+
+Triton compiles without a device and brings ptxas and nvdisasm along. A package of kernels takes
+part by ``offline_cases(sm)`` in its ``launch`` module. ``offline.py`` runs this under several
+versions of Triton.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+# Interpreted kernels cannot be compiled; Triton reads the variable when a kernel is defined.
+os.environ.pop("TRITON_INTERPRET", None)
+
+import sass
+import triton
+from offline import Row
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import ASTSource
+
+PACKAGES = ("chunked_triton", "tiled_triton", "cross_entropy_triton")
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+AMD = 0
+"""The architecture of all AMD devices, as in ``plan.numbered``."""
+
+Case = tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]
+
+
+def cases(target: str) -> Iterator[Case]:
+    """Everything to compile for ``sm_90`` or ``gfx942``."""
+    sm = int(target[3:]) if target.startswith("sm_") else AMD
+    for package in PACKAGES:
+        yield from import_module(f"lmscaling.kernels.{package}.launch").offline_cases(sm)
+
+
+def compiled(case: Case, target: str) -> Row:
+    """Compile one kernel; a failure is in ``fault``."""
+    name, *_, num_warps, _, _ = case
+    on_nvidia = target.startswith("sm_")
+    same: dict[str, Any] = {
+        "kernel": name,
+        "target": target,
+        "triton": triton.__version__,
+        "ptxas": get_ptxas(int(target[3:])).version if on_nvidia else "",
+        "warps": num_warps,
+    }
+    try:
+        made = _made(case, target)
+    except Exception as error:  # each stage of the compiler has errors of its own
+        lines = str(error).splitlines() or [""]
+        return Row(**same, fault=f"{type(error).__name__}: {lines[0]}")
+    same["shared_bytes"] = made.metadata.shared
+    same["loop_tokens"] = case[3].get("BLOCK_C", 0)
+    return Row(**same, **(_nvidia if on_nvidia else _amd)(made.asm))
+
+
+def _made(case: Case, target: str) -> Any:
+    _, kernel, types, constants, num_warps, num_stages, aligned = case
+    gpu = GPUTarget("hip", target, 64)
+    if target.startswith("sm_"):
+        gpu = GPUTarget("cuda", int(target[3:]), 32)
+    elif "PIN" in constants:
+        constants = constants | {"PIN": False}  # its assembly is NVIDIA's
+    names = kernel.arg_names
+    signature = {n: "constexpr" if n in constants else types[n] for n in names}
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(names.index(n),): value for n, value in constants.items()},
+        attrs={
+            (i,): [["tt.divisibility", 16]]
+            for i, n in enumerate(names)
+            if n in aligned or signature[n].startswith("*")
+        },
+    )
+    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True}
+    return triton.compile(source, target=gpu, options=options)
+
+
+def _nvidia(assembly: dict[str, Any]) -> dict[str, Any]:
+    """Counts of a cubin."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(assembly["cubin"])
+        file.flush()
+        usage = _tool("cuobjdump", "-res-usage", file.name)
+        instructions, loops = sass.parsed(_tool("nvdisasm", "-hex", "-c", file.name))
+    start, end = max(loops, key=lambda loop: loop[1] - loop[0], default=(0, 0))
+    body = instructions[start:end]
+    races = sass.hazards(instructions, loops)
+    return {
+        "registers": int(re.findall(r"REG:(\d+)", usage)[0]),
+        "stack_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
+        "tensor_instructions": sum(i.opcode in ("HGMMA", "HMMA", "UTCHMMA") for i in instructions),
+        "loop_instructions": len(body),
+        "loop_mufu": sum(i.opcode == "MUFU" for i in body),
+        "loop_multiplications": sum(map(sass.multiplications, body)),
+        "loop_waits": sum(i.waits or i.name.startswith("WARPGROUP.DEPBAR") for i in body),
+        "fault": f"ptxas made a race: {races[0]}" if races else "",
+    }
+
+
+def _amd(assembly: dict[str, Any]) -> dict[str, Any]:
+    """Counts of AMD's assembly, which needs no disassembler."""
+    text = assembly["amdgcn"]
+
+    def resource(name: str) -> int:
+        return int((re.search(rf"\.{name}:\s+(\d+)", text) or "00")[1])
+
+    code = [line.strip() for line in text.splitlines() if re.match(r"\s+[a-z]+_|\.LBB", line)]
+    labels = {line.partition(":")[0]: i for i, line in enumerate(code) if line.startswith(".LBB")}
+    back = ((labels.get(line.split()[-1]), i) for i, line in enumerate(code) if "branch" in line)
+    return {
+        "registers": resource("vgpr_count"),
+        "stack_bytes": resource("private_segment_fixed_size"),
+        "tensor_instructions": sum(line.startswith("v_mfma") for line in code),
+        "loop_instructions": max((i - a for a, i in back if a is not None), default=0),
+    }
+
+
+def _tool(name: str, *arguments: str) -> str:
+    """What a tool of Triton's prints."""
+    done = subprocess.run([TOOLS / name, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("targets", nargs="+", help="such as sm_90 or gfx942")
+    parser.add_argument("--only", default="", help="a part of the kernels' names")
+    args = parser.parse_args()
+    for target in args.targets:
+        for case in cases(target):
+            if args.only in case[0]:
+                print(json.dumps(asdict(compiled(case, target))), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

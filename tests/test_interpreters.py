@@ -1,0 +1,33 @@
+"""The kernels compute the same in the interpreter of every Triton that a PyTorch asks for."""
+
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import offline
+import pytest
+from test_fused import run_cases
+from test_quadratic import check_bounds
+
+CROSS_ENTROPY = Path(__file__).with_name("cross_entropy_cases.py")
+installed = [version("triton")] if find_spec("triton") else []  # test_fused.py and others use it
+VERSIONS = [v for v in offline.versions() if v not in (offline.INSTALLED, *installed)]
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(not VERSIONS, reason="no versions of Triton in .triton/: make compilers"),
+    pytest.mark.parametrize("triton", VERSIONS),
+]
+
+
+def test_the_chunked_kernels_are_right(triton: str) -> None:
+    part = "numbers_are and softplus and size1"
+    run_cases(part, interpret=True, environment=offline.environment(triton))
+
+
+def test_the_cross_entropy_kernel_is_right(triton: str) -> None:
+    part = "float64 and 320"
+    run_cases(part, True, CROSS_ENTROPY, offline.environment(triton))
+
+
+def test_the_quadratic_kernels_keep_their_bounds(triton: str) -> None:
+    check_bounds("bfloat16", offline.environment(triton))
