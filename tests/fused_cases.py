@@ -253,6 +253,21 @@ def test_same_numbers_one_token_at_a_time(
         torch.testing.assert_close(state[1], k_sum)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+def test_same_numbers_one_token_at_a_time_with_gates(normalize: bool) -> None:
+    q, k, v, _ = sample(2, 20, 2, 24, 16)
+    g = -torch.rand(2, 20, 2, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    y_BTHV, last = functional._plain(q, k, v, "softplus", normalize, g, None, ())
+    _, state = functional._plain(
+        q[:, :15], k[:, :15], v[:, :15], "softplus", True, g[:, :15], None, ()
+    )
+    state = [x.contiguous() for x in state]
+    for t in range(15, 20):
+        y = decode.step(q[:, t], k[:, t], v[:, t], *state, "softplus", normalize, g[:, t])
+        torch.testing.assert_close(y, y_BTHV[:, t], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(state[0], last.kv_NHKV, rtol=1e-4, atol=1e-5)
+
+
 GATES: list[tuple[str, float, int, tuple[int, ...]]] = [
     # gate, largest negative logarithm, segments, tokens of each sequence
     ("none", 0.0, 2, ()),
@@ -289,7 +304,7 @@ def test_numbers_are_near_to_float64_with_gates_and_states(
     N = len(lengths) or B
     decay = -strongest * uniform(*((H,) if gate == "head" else (B, T, H)))
     state = State(uniform(N, H, K, V) - 0.5, uniform(N, H, K))
-    dstate = State(uniform(N, H, K, V), uniform(N, H, K) * normalize)
+    dstate = State(uniform(H, K, V).expand(N, H, K, V), uniform(N, H, K) * normalize)
     leaves = [x.requires_grad_() for x in (q, k, v, decay, *state)]
     monkeypatch.setattr(op, "choose", lambda *_: plan(16, segments, one_pass=True))
     y, states = op.chunked(
@@ -363,6 +378,19 @@ def test_operator_is_what_pytorch_asks_of_one(
     monkeypatch.undo()  # PyTorch's own checks compare what empty tensors hold
     q, k, v, _ = sample(2, 20, 2, 16, 16, dtype)
     arguments = (pack(q, k, v).requires_grad_(), None, None, [], 2, 16, *kind, True, False)
+    torch.library.opcheck(torch.ops.lmscaling.chunked.default, arguments)
+
+
+def test_operator_with_gates_states_and_lengths_is_what_pytorch_asks_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    q, k, v, _ = sample(1, 20, 2, 16, 16)
+    decay = (-torch.rand(1, 20, 2)).to(DEVICE).requires_grad_()
+    state = State(torch.rand(2, 2, 16, 16).to(DEVICE), torch.rand(2, 2, 16).to(DEVICE))
+    initial = functional.join(state).requires_grad_()
+    rows = pack(q, k, v).requires_grad_()
+    arguments = (rows, decay, initial, [7, 13], 2, 16, "softplus", True, True, True)
     torch.library.opcheck(torch.ops.lmscaling.chunked.default, arguments)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmscaling.kernels import State, feature_maps, functional, linear_attention
+from lmscaling.kernels import State, decode, feature_maps, functional, linear_attention
 
 B, T, H, K, V = 2, 9, 4, 3, 5
 
@@ -127,3 +127,14 @@ def test_autocast_sets_the_dtype():
     q, k, v = (x.float() for x in sample())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert linear_attention(q, k, v)[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_step_with_a_gate_continues_a_sequence(normalize):
+    q, k, v = sample()
+    g = -torch.rand(B, T, H, dtype=torch.float64)
+    y, final = linear_attention(q, k, v, normalize=normalize, log_decay=g)
+    _, state = linear_attention(q[:, :-1], k[:, :-1], v[:, :-1], log_decay=g[:, :-1])
+    last = decode.step(q[:, -1], k[:, -1], v[:, -1], *state, "softplus", normalize, g[:, -1])
+    torch.testing.assert_close(last, y[:, -1])
+    torch.testing.assert_close(state.kv_NHKV, final.kv_NHKV)

@@ -53,6 +53,7 @@ def step(
     k_sum_BHK: Tensor,
     feature_map: str,
     normalize: bool,
+    log_decay_BH: Tensor | None = None,
 ) -> Tensor:
     """The next token's ``y_BHV`` in the dtype of ``v``; updates the state in place, no gradient.
 
@@ -65,6 +66,7 @@ def step(
             else neither read nor written.
         feature_map: Name of a feature map.
         normalize: Whether to divide by the sum of weights.
+        log_decay_BH: Natural logarithm of the gate that scales the state before; 0 if not given.
 
     Raises:
         ValueError: The feature map is unknown; on a GPU also if the state is not as said here.
@@ -76,9 +78,14 @@ def step(
     if on_triton_device(v_BHV) and op.takes(v_BHV.dtype, q_BHK.shape[2], v_BHV.shape[2]):
         from lmscaling.kernels.chunked_triton.decode import step as triton_step  # needs Triton
 
-        return triton_step(q_BHK, k_BHK, v_BHV, kv_BHKV, k_sum_BHK, feature_map, normalize)
+        given = (q_BHK, k_BHK, v_BHV, kv_BHKV, k_sum_BHK, feature_map, normalize)
+        return triton_step(*given, log_decay_BH)
     phi, dtype = find(feature_map), kv_BHKV.dtype
     q_BHK, k_BHK = phi.of(q_BHK.to(dtype)), phi.of(k_BHK.to(dtype))
+    if log_decay_BH is not None:
+        kept_BH = log_decay_BH.to(dtype).exp()
+        kv_BHKV *= kept_BH[..., None, None]
+        k_sum_BHK *= kept_BH[..., None]
     kv_BHKV += k_BHK.unsqueeze(-1) * v_BHV.to(dtype).unsqueeze(-2)
     y_BHV = (q_BHK.unsqueeze(-2) @ kv_BHKV).squeeze(-2)
     if normalize:

@@ -17,18 +17,18 @@ import triton.language as tl
 from torch import Tensor
 
 from lmscaling.kernels import feature_maps
-from lmscaling.kernels.chunked_triton.features import feature
+from lmscaling.kernels.chunked_triton.features import LOG2_E, feature
 
 
 @triton.jit
 def _decode_kernel(
-    q_ptr, k_ptr, v_ptr, y_ptr, kv_ptr, k_sum_ptr,
+    q_ptr, k_ptr, v_ptr, y_ptr, kv_ptr, k_sum_ptr, log_decay_ptr,
     stride_qb, stride_qh, stride_kb, stride_kh, stride_vb, stride_vh,
     H: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    PHI: tl.constexpr, EPSILON: tl.constexpr, NORMALIZE: tl.constexpr,
+    PHI: tl.constexpr, EPSILON: tl.constexpr, NORMALIZE: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
-    """y of one token of one head, after its key and value have been added to the state."""
+    """y of one token of one head, from the state scaled by the gate and with its key and value."""
     i_bh = tl.program_id(0).to(tl.int64)
     i_b, i_h = i_bh // H, i_bh % H
     o_k, o_v = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
@@ -43,13 +43,14 @@ def _decode_kernel(
     f_k = feature(b_k.to(tl.float32), PHI, EXACT).to(dtype).to(tl.float32)
     kv_ptr += i_bh * (K * V) + o_k[:, None] * V + o_v[None, :]
     m_kv = m_k[:, None] & m_v[None, :]
-    s = tl.load(kv_ptr, mask=m_kv, other=0.0) + f_k[:, None] * b_v.to(tl.float32)[None, :]
+    kept = tl.exp2(tl.load(log_decay_ptr + i_bh) * LOG2_E) if GATED else 1.0
+    s = kept * tl.load(kv_ptr, mask=m_kv, other=0.0) + f_k[:, None] * b_v.to(tl.float32)[None, :]
     tl.store(kv_ptr, s, mask=m_kv)
     f_q = tl.where(m_k, f_q, 0.0)
     b_y = tl.sum(f_q[:, None] * s, 0)
     if NORMALIZE:
         k_sum_ptr += i_bh * K + o_k
-        z = tl.load(k_sum_ptr, mask=m_k, other=0.0) + f_k
+        z = kept * tl.load(k_sum_ptr, mask=m_k, other=0.0) + f_k
         tl.store(k_sum_ptr, z, mask=m_k)
         b_y = b_y / (tl.sum(f_q * z, 0) + EPSILON)
     tl.store(y_ptr + i_bh * V + o_v, b_y.to(dtype), mask=m_v)
@@ -64,6 +65,7 @@ def step(
     k_sum_BHK: Tensor,
     feature_map: str,
     normalize: bool,
+    log_decay_BH: Tensor | None = None,
 ) -> Tensor:
     """The next token's ``y_BHV`` in the dtype of ``v``; updates the state in place, no gradient.
 
@@ -76,6 +78,7 @@ def step(
             else neither read nor written.
         feature_map: Name of a feature map.
         normalize: Whether to divide by the sum of weights.
+        log_decay_BH: Natural logarithm of the gate that scales the state before; 0 if not given.
 
     Raises:
         ValueError: The feature map is unknown, or the state does not fit the token.
@@ -88,14 +91,16 @@ def step(
     if normalize:
         _check_state("k_sum_BHK", k_sum_BHK, (B, H, K), v_BHV.device)
     y_BHV = v_BHV.new_empty(v_BHV.shape)
+    gates = v_BHV.new_empty(0) if log_decay_BH is None else log_decay_BH.float().contiguous()
     strides = [stride for x in (q_BHK, k_BHK, v_BHV) for stride in x.stride()[:2]]
     kernel: Any = _decode_kernel
     with torch.cuda.device_of(v_BHV):
         kernel[(B * H,)](
-            q_BHK, k_BHK, v_BHV, y_BHV, kv_BHKV, k_sum_BHK, *strides,
+            q_BHK, k_BHK, v_BHV, y_BHV, kv_BHKV, k_sum_BHK, gates, *strides,
             H=H, K=K, V=v_BHV.shape[2],
             BLOCK_K=triton.next_power_of_2(K), BLOCK_V=triton.next_power_of_2(v_BHV.shape[2]),
             PHI=feature_map, EPSILON=feature_maps.find(feature_map).epsilon, NORMALIZE=normalize,
+            GATED=log_decay_BH is not None,
         )  # fmt: skip
     return y_BHV
 

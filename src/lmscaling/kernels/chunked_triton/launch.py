@@ -235,27 +235,28 @@ class _Call:
         chunk = (plan.backward if plan.one_pass else plan.forward).chunk
         tokens = plan.segment_tokens(T)
         self.segments: Segments = cut(B, T, lengths, tokens, chunk, qkv_BTW.device)
-        self._before: Tensor | None = None
 
     def empty(self, *sizes: int) -> Tensor:
         return self.qkv_BTW.new_empty(*sizes, dtype=torch.float32)
 
     def before(self, initial: Tensor | None) -> Tensor | None:
         """The state before each segment; None if all are zero."""
+        given = None if initial is None else initial.contiguous()
         if not self.segments.is_split:
-            return initial
+            return given
         sums, total = self.sums(_sums_forward_kernel, {})
-        return self._scan(sums, total, initial, reverse=False)
+        return self._scan(sums, total, given, reverse=False)
 
     def after(
         self, y_BTHV: Tensor, dy_BTHV: Tensor, reciprocal_BHT: Tensor, dfinal: Tensor | None
     ) -> Tensor | None:
         """The gradient of the state after each segment; None if all are zero."""
+        last = None if dfinal is None else dfinal.contiguous()
         if not self.segments.is_split:
-            return dfinal
+            return last
         given = {"y": y_BTHV, "dy": dy_BTHV, "reciprocal": reciprocal_BHT}
         sums, total = self.sums(_sums_backward_kernel, given)
-        return self._scan(sums, total, dfinal, reverse=True)
+        return self._scan(sums, total, last, reverse=True)
 
     def sums(self, kernel: Any, given: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Sums over each segment, and those of its gates."""
