@@ -35,6 +35,8 @@ class Entry:
     """Median time of the forward pass, and of the backward pass with each of its kernels."""
     device: str
     triton: str
+    ptxas: str = ""
+    """Empty in entries of earlier versions, which did not write it."""
 
     def distance(self, heads: int, tokens: int) -> float:
         """Distance to another call, in doublings of heads and tokens."""
