@@ -40,6 +40,9 @@ SIZES: list[Size] = [
 ]
 
 
+BOTH_WAYS = pytest.mark.parametrize("one_pass", [False, True], ids=["two_kernels", "one_kernel"])
+
+
 @pytest.fixture(autouse=True)
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty tensors hold NaN, so that what is not written is seen."""
@@ -106,7 +109,7 @@ def distance(x: Tensor, y: Tensor) -> float:
     return torch.linalg.vector_norm(x.double() - y.double()).item()
 
 
-@pytest.mark.parametrize("one_pass", [False, True])
+@BOTH_WAYS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -162,7 +165,7 @@ def test_numbers_are_as_near_to_float64_with_rotated_positions_as_without(mean: 
         assert rotated <= 1.3 * plain
 
 
-@pytest.mark.parametrize("one_pass", [False, True])
+@BOTH_WAYS
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(
     ("chunk", "segments"), [(16, 1), (64, 1), (16, 2), (16, 3), (32, 3), (64, 2)]
@@ -217,7 +220,7 @@ def test_same_bits_whatever_comes_later(segments: int) -> None:
     assert torch.equal(dq[:, :37], other_dq[:, :37])
 
 
-@pytest.mark.parametrize("one_pass", [False, True])
+@BOTH_WAYS
 @pytest.mark.parametrize("mean", [0.0, 3.0])
 def test_same_error_of_dq_at_4096_tokens_whatever_the_mean_of_the_values(
     mean: float, one_pass: bool

@@ -14,7 +14,9 @@ from lmscaling.kernels import feature_maps
 from lmscaling.kernels.linear import chunked
 
 CASES = Path(__file__).with_name("fused_cases.py")
-PARTS = ["numbers_are", "same", "operator"]
+PARTS = ["numbers_are and not two_kernels", "same and not two_kernels", "operator"]
+SLOW_PARTS = ["numbers_are and two_kernels", "same and two_kernels"]
+"""The backward pass in two kernels, which devices before Hopper use."""
 WITH_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 WITHOUT_TRITON = """
 import sys
@@ -46,18 +48,21 @@ def run_cases(
 
 def test_every_case_belongs_to_a_part() -> None:
     names = [line for line in CASES.read_text().splitlines() if line.startswith("def test_")]
-    assert [line for line in names if not any(part in line for part in PARTS)] == []
+    kinds = [part.split()[0] for part in PARTS]
+    assert [line for line in names if not any(kind in line for kind in kinds)] == []
 
 
 @WITH_TRITON
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "part", [*PARTS, *(pytest.param(part, marks=pytest.mark.ci) for part in SLOW_PARTS)]
+)
 def test_kernels_are_right_in_the_interpreter(part: str) -> None:
     run_cases(part, interpret=True)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [*PARTS, *SLOW_PARTS])
 def test_kernels_are_right_on_a_device(part: str) -> None:
     run_cases(part, interpret=False)
 

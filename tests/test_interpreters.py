@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def test_the_chunked_kernels_are_right(triton: str) -> None:
-    part = "numbers_are and softplus and size1"
+    part = "(numbers_are_as and softplus and size1) or (gates and token and 0.3)"
     run_cases(part, interpret=True, environment=offline.environment(triton))
 
 

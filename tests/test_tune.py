@@ -98,6 +98,32 @@ def test_entries_come_back_as_they_went(entry, tmp_path):
     assert tuned.read(tmp_path / "none.json") == []
 
 
+def test_points_are_measured_again_with_another_ptxas(entry, tmp_path, monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    measured = []
+
+    def measure(shape, batch, tokens, compilers):
+        measured.append(tokens)
+        return replace(entry, heads=batch * shape.heads, tokens=tokens, **compilers)
+
+    path = tmp_path / "tuned.json"
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(tune, "_measure", measure)
+    for ptxas, expected in (("12.8.93", 5), ("12.8.93", 0), ("13.5.37", 5)):
+        monkeypatch.setattr(tune.environment, "ptxas", lambda *_, found=ptxas: {"ptxas": found})
+        measured.clear()
+        tune.tune(path)
+        assert len(measured) == expected
+    assert {known.ptxas for known in tuned.read(path)} == {"13.5.37"}
+
+
+def test_entries_of_earlier_versions_have_no_ptxas(entry, tmp_path):
+    old = {name: value for name, value in asdict(entry).items() if name != "ptxas"}
+    write_json(tmp_path / "tuned.json", [old])
+    assert tuned.read(tmp_path / "tuned.json") == [entry]
+
+
 def test_without_a_gpu_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(UserError, match="measures a CUDA device, and this machine has none"):

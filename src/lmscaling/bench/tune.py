@@ -3,7 +3,7 @@
 Each kernel is varied alone while the others keep their best configuration so far. A configuration
 is timed only after it has computed integers exactly and numbers close to float64: some compilers
 have generated wrong code for the products used here. Entries are written one by one, and points
-that the file already has for the same version of Triton are not measured again.
+that the file already has for the same versions of Triton and ptxas are not measured again.
 """
 
 import math
@@ -24,6 +24,7 @@ from lmscaling.files import write_json
 from lmscaling.kernels.chunked_triton import tuned
 from lmscaling.kernels.chunked_triton.config import Config
 from lmscaling.kernels.chunked_triton.plan import Plan, Shape, block, choose, numbered
+from lmscaling.runtime import environment
 from lmscaling.runtime.faults import first_line, machine_fault
 
 CANDIDATES = [
@@ -94,12 +95,14 @@ def tune(out: Path | None) -> str:
     import triton
 
     path = out or tuned.TUNED
+    capability = torch.cuda.get_device_capability()
+    compilers = {"triton": triton.__version__, **environment.ptxas(*capability)}
     entries = {_key(entry): entry for entry in tuned.read(path)}
     for width, (batch, heads, tokens) in product(WIDTHS, POINTS):
         shape = Shape(heads=heads, key=width, value=width, feature_map="softplus", normalize=True)
         known = entries.get((_architecture(), "bfloat16", block(width), batch * heads, tokens))
-        if known is None or known.triton != triton.__version__:
-            entry = _measure(shape, batch, tokens, triton.__version__)
+        if known is None or not compilers.items() <= asdict(known).items():
+            entry = _measure(shape, batch, tokens, compilers)
             entries[_key(entry)] = entry
             write_json(path, [asdict(e) for e in entries.values()])
             print(f"tune: {batch} x {heads} heads, {tokens} tokens: {entry.seconds}", flush=True)
@@ -114,7 +117,7 @@ def _key(entry: tuned.Entry) -> tuple[int, str, int, int, int]:
     return entry.architecture, entry.dtype, entry.width, entry.heads, entry.tokens
 
 
-def _measure(shape: Shape, batch: int, tokens: int, compiler: str) -> tuned.Entry:
+def _measure(shape: Shape, batch: int, tokens: int, compilers: dict[str, str]) -> tuned.Entry:
     """The fastest configurations at one point."""
     device, dtype, width = torch.device("cuda"), torch.bfloat16, shape.key
     packed = shape.heads * (2 * shape.key + shape.value)
@@ -138,7 +141,7 @@ def _measure(shape: Shape, batch: int, tokens: int, compiler: str) -> tuned.Entr
         tokens=tokens,
         seconds=seconds,
         device=torch.cuda.get_device_name(),
-        triton=compiler,
+        **compilers,
         **{role: getattr(plan, role) for role in ROLES[:-1]},
         backward=plan.backward if plan.one_pass else None,
     )

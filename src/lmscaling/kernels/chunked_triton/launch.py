@@ -1,7 +1,7 @@
 """Launch the kernels of one call, or list what to compile without a device."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -69,27 +69,19 @@ class Backward(NamedTuple):
 
 def builds(shape: Shape, dtype: torch.dtype, plan: Plan) -> list[Build]:
     """Every kernel that a forward and a backward pass launch, except the scan."""
-    flags = {
-        "BEFORE": plan.segments > 1,
-        "AFTER": plan.segments > 1,
-        "KEEP": plan.one_pass,
-        "FINAL": False,
-    }
-    kernels = [(_chunked_forward_kernel, plan.forward, flags)]
+    split = plan.segments > 1
+    flags = {"BEFORE": split, "AFTER": split, "KEEP": plan.one_pass, "FINAL": False}
+    kernels = [(_chunked_forward_kernel, plan.forward)]
     if plan.one_pass:
-        kernels += [(_chunked_backward_kernel, plan.backward, flags | {"BEFORE": False})]
+        kernels.append((_chunked_backward_kernel, plan.backward))
     else:
-        kernels += [
-            (_chunked_backward_q_kernel, plan.backward_q, flags),
-            (_chunked_backward_kv_kernel, plan.backward_kv, flags),
-        ]
-    if plan.segments > 1:
-        kernels += [
-            (_sums_forward_kernel, plan.sums, flags),
-            (_sums_backward_kernel, plan.sums, flags),
-        ]
+        kernels.append((_chunked_backward_q_kernel, plan.backward_q))
+        kernels.append((_chunked_backward_kv_kernel, plan.backward_kv))
+    if split:
+        kernels += [(_sums_forward_kernel, plan.sums), (_sums_backward_kernel, plan.sums)]
     result = []
-    for kernel, config, given in kernels:
+    for kernel, config in kernels:
+        given = flags | {"BEFORE": split and kernel is not _chunked_backward_kernel}
         constants = _constants(kernel, shape, config, given, dtype == torch.bfloat16)
         arguments = [name for name in kernel.arg_names if name not in constants]
         signature = {name: _type(name, dtype) for name in arguments}
@@ -344,14 +336,24 @@ def offline_cases(
     """What benchmarks/offline.py compiles for an architecture, numbered as in ``sm_90``.
 
     Yields name, kernel, types of the arguments, constants, warps, stages, and the arguments that
-    are multiples of 16 in addition to the pointers.
+    are multiples of 16 in addition to the pointers. Kernels that keep states or have gates say so
+    in their names.
     """
     for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 64)):
         shape = Shape(heads=12, key=width, value=width, feature_map="softplus", normalize=True)
         plan = configured(architecture, dtype, shape, segments=2)
-        for build in builds(shape, dtype, plan):
-            strides = [n for n in build.signature if n.startswith("stride_")]
-            name = build.kernel.__name__.strip("_").removesuffix("_kernel")
-            short = POINTERS[dtype].removeprefix("*")
-            case = (build.kernel, build.signature, build.constants, build.warps, build.stages)
-            yield f"{name}_{short}_{width}", *case, strides
+        plans = [("", shape, replace(plan, one_pass=False)), ("_kept", shape, plan.in_one_pass())]
+        if (dtype, width) == (torch.bfloat16, 64):
+            plans.append(("_gated", replace(shape, gate="token"), plan.in_one_pass()))
+        seen = set()
+        for suffix, given, way in plans:
+            for build in builds(given, dtype, way):
+                name = build.kernel.__name__.strip("_").removesuffix("_kernel")
+                if suffix == "_kept" and name in seen and name != "chunked_forward":
+                    continue
+                seen.add(name)
+                name += "" if name == "chunked_backward" and suffix == "_kept" else suffix
+                strides = [n for n in build.signature if n.startswith("stride_")]
+                short = POINTERS[dtype].removeprefix("*")
+                case = (build.kernel, build.signature, build.constants, build.warps, build.stages)
+                yield f"{name}_{short}_{width}", *case, strides

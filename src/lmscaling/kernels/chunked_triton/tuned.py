@@ -37,6 +37,8 @@ class Entry:
     """Median time of the forward pass, and of both passes with each kernel of the backward pass."""
     device: str
     triton: str
+    ptxas: str = ""
+    """Empty in entries of earlier versions, which did not write it."""
 
     def distance(self, heads: int, tokens: int) -> float:
         """Distance to another call, in doublings of heads and tokens."""
