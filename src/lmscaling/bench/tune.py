@@ -23,6 +23,7 @@ from lmscaling.files import write_json
 from lmscaling.kernels.chunked_triton import tuned
 from lmscaling.kernels.chunked_triton.config import Config
 from lmscaling.kernels.chunked_triton.plan import Plan, Shape, block, choose
+from lmscaling.runtime import faults
 
 CANDIDATES = [
     Config(chunk=chunk, warps=warps, stages=stages)
@@ -169,8 +170,10 @@ def search(
                     print(f"tune: {role} {config}: {wrong}", flush=True)
                     continue
                 taken = seconds(role, other)
-            except (RuntimeError, ValueError) as error:  # registers or memory do not suffice
-                print(f"tune: {role} {config}: {str(error).splitlines()[0]}", flush=True)
+            except Exception as error:  # registers or memory do not suffice, or no code is found
+                if faults.machine_fault(error):
+                    raise
+                print(f"tune: {role} {config}: {faults.first_line(error)}", flush=True)
                 continue
             if role not in times or taken < times[role]:
                 times[role], best = taken, other

@@ -58,8 +58,7 @@ def calibrate(cell_path: Path, out: Path) -> Calibration:
         if cell.gpus and not torch.cuda.is_available():
             raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
         device = torch.device("cuda" if cell.gpus else "cpu")
-        checks = out.absolute().parents[1] / "checks" / f"{cell.check}.json"
-        fastest = measured(cell, device, checks)
+        fastest = measured(cell, device, gate.record_beside(out, cell))
     write_record(out, dump(fastest))
     return fastest
 

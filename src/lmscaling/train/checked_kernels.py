@@ -42,8 +42,9 @@ def use(module: Training, rank: Rank, scratch: Path) -> None:
     Raises:
         RuntimeError: The ranks found different kernels right.
     """
-    path = scratch.absolute().parents[1] / "checks" / f"{module.cell.check}.json"
+    path = gate.record_beside(scratch, module.cell)
     module.kernels = gate.pass_or_fall_back(
         path, module.model, module.micro_batch, rank.device, module.compiled
     )
+    rank.mark(0)  # compiling may have taken long
     rank.agree("kernels", module.kernels)

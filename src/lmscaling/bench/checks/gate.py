@@ -23,6 +23,7 @@ from torch import Tensor
 from lmscaling import kernels, registry
 from lmscaling.bench.checks import exactness
 from lmscaling.bench.checks.exactness import SEGMENTED, TOKENS, Attend, Comparison
+from lmscaling.config.cell import Cell
 from lmscaling.config.types import digest
 from lmscaling.files import sha256_of, write_record
 from lmscaling.kernels import cross_entropy
@@ -57,10 +58,15 @@ class Part:
     has no kernel of ours and is not checked."""
 
 
+def record_beside(path: Path, cell: Cell) -> Path:
+    """``checks/<name>.json`` of a cell, by any ``<folder>/<name>`` of the same study."""
+    return path.absolute().parents[1] / "checks" / f"{cell.check}.json"
+
+
 def pass_or_fall_back(
     path: Path, model: GPT, micro_batch: int, device: torch.device, compiled: bool
 ) -> str:
-    """Check the kernels with which a model is about to be trained, and replace those that fail.
+    """Check the kernels that a model is about to use, and replace those that fail.
 
     What was found earlier under the same conditions is not checked again. Nothing is checked on a
     CPU, where everything is plain PyTorch.
@@ -69,7 +75,7 @@ def pass_or_fall_back(
         path: ``checks/<name>.json``, which is read and gets what it lacks.
         model: Its attention is changed if plain PyTorch stands in; its weights are not used.
         micro_batch: Sequences of one forward pass.
-        device: Where it will be trained.
+        device: Where it computes.
         compiled: Whether its blocks will be compiled.
 
     Returns:
@@ -107,7 +113,7 @@ def conditions() -> dict[str, Any]:
 
 def _assembler() -> str:
     """Version of the assembler that Triton calls; empty on a device of another maker."""
-    with suppress(ImportError, AttributeError):
+    with suppress(ImportError, AttributeError, RuntimeError):
         from triton.backends.nvidia.compiler import get_ptxas
 
         major, minor = torch.cuda.get_device_capability()
