@@ -17,6 +17,7 @@ from lmscaling.kernels import cross_entropy
 from lmscaling.kernels.chunked_triton import plan
 from lmscaling.kernels.linear import chunked
 from lmscaling.model.gpt import GPT
+from lmscaling.records.checks import findings
 from lmscaling.train import calibrate, checked_kernels
 from lmscaling.train.run import train
 
@@ -316,6 +317,39 @@ def test_nothing_is_checked_on_a_cpu(model, path, monkeypatch):
     monkeypatch.setattr(gate, "conditions", None)
     assert gate.pass_or_fall_back(path, model, 4, CPU, compiled=False) == ""
     assert not path.parent.exists()
+
+
+def test_a_model_on_a_gpu_has_its_loss_checked_and_its_attention_if_it_is_ours(
+    model, cell, path, monkeypatch
+):
+    monkeypatch.setattr(gate, "conditions", lambda: HERE)
+    monkeypatch.setattr(gate, "_planned", lambda *_: plan.Plan())
+    monkeypatch.setattr(gate, "attention_fault", lambda *_: "dv is wrong")
+    monkeypatch.setattr(gate, "cross_entropy_fault", lambda *_: None)
+    gpu = torch.device("cuda")
+    said = gate.pass_or_fall_back(path, model, 4, gpu, compiled=True)
+    assert said == (
+        FAILED + "dv is wrong), its safe configuration failed the check (dv is wrong); "
+        "plain PyTorch is used"
+    )
+    parts = [each.key["part"] for each in findings(path)]
+    assert parts == ["cross_entropy", "linear/chunked"]
+    with torch.device("meta"):
+        softmax = GPT(replace(cell, attention="softmax"))
+    assert gate.pass_or_fall_back(path.with_name("s.json"), softmax, 4, gpu, compiled=True) == ""
+    assert [each.key["part"] for each in findings(path.with_name("s.json"))] == ["cross_entropy"]
+
+
+def test_conditions_are_the_device_its_compilers_and_the_sources(monkeypatch):
+    pytest.importorskip("triton", reason="Triton is not installed: extra test, on Linux")
+    monkeypatch.setattr(gate.environment, "device_name", lambda gpus: "a device")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    found = gate.conditions()
+    assert found.keys() == HERE.keys()
+    assert all(found.values())
+    assert json.loads(json.dumps(found)) == found == gate.conditions()
+    monkeypatch.setattr(gate, "sha256_of", lambda file: "other")
+    assert [name for name in found if gate.conditions()[name] != found[name]] == ["sources"]
 
 
 # Where it stands
