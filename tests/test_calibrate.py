@@ -309,7 +309,7 @@ def two_ranks(cell, monkeypatch):
 CPU = torch.device("cpu")
 
 
-def test_a_cell_of_several_ranks_is_measured_as_one_of_them(two_ranks, monkeypatch):
+def test_a_cell_of_several_ranks_is_measured_as_one_of_them(two_ranks, monkeypatch, tmp_path):
     seen = []
     update = calibrate._Bench._update
 
@@ -319,18 +319,18 @@ def test_a_cell_of_several_ranks_is_measured_as_one_of_them(two_ranks, monkeypat
         update(bench)
 
     monkeypatch.setattr(calibrate._Bench, "_update", watched)
-    result = calibrate.measured(two_ranks, CPU)
+    result = calibrate.measured(two_ranks, CPU, tmp_path)
     assert estimate.sequences(two_ranks) == 2
     assert [t.micro_batch for t in result.trials] == [1, 2]
     assert set(seen) == {("DistributedDataParallel", 1)}
     assert not torch.distributed.is_initialized()
     seen.clear()
-    calibrate.measured(replace(two_ranks, gpus=1), CPU)
+    calibrate.measured(replace(two_ranks, gpus=1), CPU, tmp_path)
     assert {name for name, _ in seen} == {"Loss"}
 
 
 def test_a_backward_pass_that_fails_among_ranks_does_not_spoil_the_next_trial(
-    two_ranks, monkeypatch
+    two_ranks, monkeypatch, tmp_path
 ):
     """The pass fails after the gradients of all blocks, before that of the embedding."""
     embed = calibrate.GPT._embed
@@ -345,14 +345,14 @@ def test_a_backward_pass_that_fails_among_ranks_does_not_spoil_the_next_trial(
         return h_BTD
 
     monkeypatch.setattr(calibrate.GPT, "_embed", fail)
-    result = calibrate.measured(two_ranks, CPU)
+    result = calibrate.measured(two_ranks, CPU, tmp_path)
     assert [(t.micro_batch, t.error) for t in result.trials] == [(1, NO_PLAN), (2, None)]
 
 
-def test_the_process_group_ends_with_an_error_as_well(two_ranks, monkeypatch):
+def test_the_process_group_ends_with_an_error_as_well(two_ranks, monkeypatch, tmp_path):
     monkeypatch.setattr(calibrate._Bench, "best", None)
     with pytest.raises(TypeError):
-        calibrate.measured(two_ranks, CPU)
+        calibrate.measured(two_ranks, CPU, tmp_path)
     assert not torch.distributed.is_initialized()
 
 

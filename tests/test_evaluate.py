@@ -66,6 +66,17 @@ def text(n=1500, documents=23, seed=0):
     return tokens
 
 
+def test_the_kernels_are_checked_beside_the_run(run, long, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        loss_by_position.gate, "pass_or_fall_back", lambda *given, **_: asked.append(given)
+    )
+    evaluate(run, write(tmp_path, text()), tmp_path / "out.jsonl")
+    ((path, model, batch, device),) = asked
+    assert path == tmp_path / "checks" / f"{long.check}.json"
+    assert (isinstance(model, GPT), batch, device.type) == (True, 64, "cpu")
+
+
 def write(folder, tokens, dataset="lines", encoding="bytes"):
     """The only shard of a text for evaluation, and its manifest."""
     path = folder / f"{dataset}-bytes-0" / "validation-00000.bin"

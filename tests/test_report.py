@@ -4,6 +4,7 @@ import base64
 import copy
 import csv
 import html
+import json
 import re
 import shutil
 from itertools import pairwise
@@ -161,6 +162,17 @@ def test_a_held_run_has_its_reason_and_the_command_to_go_on(study, cells):
         table = next(t for t in cell_tables.tables(db) if t.name == "cells")
     assert table.rows[0][1] == "held"
     assert "python -m lmscaling reset --go-on --status held" in table.note
+
+
+def test_runs_whose_kernels_failed_their_check_are_counted_with_the_reason(study, cells):
+    for cell, kernels in zip(cells, ("dv is wrong", "dv is wrong", ""), strict=False):
+        record(study, cell.run, log(header(cell.run), update(1), end(1)))
+        path = study / "runs" / cell.run / "run.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"kernels": kernels}))
+    page = write(study)
+    ((n, query),) = [(n, query) for name, n, query in blocks(page) if name == "kernels"]
+    assert (n, "runs" in query) == (1, True)
+    assert re.search(r"<td[^>]*>dv is wrong</td>\s*<td[^>]*>2</td>", page)
 
 
 def test_a_study_that_has_not_begun_has_its_question_and_its_grid(study):

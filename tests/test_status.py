@@ -10,6 +10,7 @@ from test_store import end, header, live, log, record, update
 
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
+from lmscaling.files import write_record
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
 from lmscaling.runtime.job_logs import Failure
@@ -56,6 +57,21 @@ def test_every_cell_has_its_line(study):
     assert lines["8"] == (
         "8 cells: 2 skipped, 1 done, 1 running, 1 interrupted, 1 stopped, 1 starting, 1 waiting"
     )
+
+
+def test_a_kernel_that_failed_its_check_is_said_once_for_each_device(study):
+    row = {"way": "plain PyTorch", "seconds": 1.0, "started": "a"}
+    found = [
+        row | {"key": {"device": device, "torch": torch}, "message": message}
+        for device, torch, message in (
+            ("H100", "1", "dv is wrong"), ("H100", "2", "dv is wrong"),
+            ("B200", "1", "dv is wrong"), ("B200", "1", ""),
+        )
+    ]  # fmt: skip
+    assert "kernels" not in table.progress(study)
+    write_record(study / "checks" / "linear-d64.json", {"findings": found})
+    said = table.progress(study).splitlines()[-2:]
+    assert said == ["kernels: dv is wrong, on H100", "kernels: dv is wrong, on B200"]
 
 
 def test_the_line_of_a_trunk_counts_the_branches_that_are_done(study, values):

@@ -14,13 +14,25 @@ from lmscaling.kernels.chunked_triton.plan import Plan
 FAST, SLOW, WRONG, HUGE = (Config(chunk=c) for c in (32, 64, 128, 256))
 
 
+class TooLarge(Exception):
+    """As Triton's OutOfResources, neither a RuntimeError nor a ValueError."""
+
+
+def test_a_fault_of_the_machine_ends_the_tuning():
+    def fault(plan):
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    with pytest.raises(RuntimeError, match="uncorrectable ECC"):
+        tune.search(Plan(), [FAST], fault, lambda *_: 0.0)
+
+
 def test_each_kernel_gets_the_fastest_configuration_that_is_right(capsys):
     cost = {32: 1.0, 64: 2.0, 128: 0.1, 256: 0.1, 16: 9.0}
 
     def fault(plan):
         chunks = {getattr(plan, role).chunk for role in tune.ROLES}
         if 256 in chunks:
-            raise RuntimeError("out of resource: shared memory\nmore")
+            raise TooLarge("out of resource: shared memory\nmore")
         return "dv of integers is not exact" if 128 in chunks else None
 
     def seconds(role, plan):

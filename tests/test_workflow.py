@@ -485,6 +485,25 @@ def test_a_job_that_fails_leaves_no_record_and_the_rest_goes_on(place):
     assert len(list(place.results.glob("runs/*/run.json"))) == 3
 
 
+def test_kernels_are_checked_before_anything_is_calibrated_or_trained_on_a_gpu(place):
+    place.study(gpus=1, axes={"seed": [0, 1]})
+    blocks = re.split(r"\n(?=(?:local)?rule )", place.snakemake("-n", "-p").stdout)
+    jobs = {}
+    for block in blocks:
+        if match := re.match(r"rule (check|calibrate|train|branch):", block):
+            (inputs,) = re.findall(r"^    input: (.*)$", block, re.MULTILINE)
+            jobs.setdefault(match[1], []).append(inputs)
+    counts = {rule: len(inputs) for rule, inputs in jobs.items()}
+    assert counts == {"check": 2, "calibrate": 1, "train": 4, "branch": 2}
+    for rule, inputs in jobs.items():
+        assert all(("/checks/" in text) == (rule != "check") for text in inputs), rule
+    checks = [out for rule, out in place.plan() if rule == "check"]
+    for path in checks:
+        (place.root / path).parent.mkdir(exist_ok=True)
+        (place.root / path).write_text("{}")
+    assert not [rule for rule, _ in place.plan() if rule == "check"]
+
+
 MISTAKES = [
     ({"budgt": "1 hours"}, "unknown key 'budgt'; nearest is 'budget'"),
     ({"axes": {"size": ["x"]}}, "axes.size 'x' has no row under sizes"),
@@ -536,6 +555,7 @@ def test_the_slurm_profile_is_found_by_its_name_and_understood(place):
     place.study(gpus=4, sizes={"m": STUDY["sizes"]["m"]}, axes={"size": ["m"]})
     done = place.snakemake("-n", "-p", "--profile", "slurm")
     assert done.stdout.count("gpu=4,") == 3  # two cells and a branch
-    assert done.stdout.count("gpu=1,") == 4  # a calibration, an evaluation and two sweeps take one
+    # Two checks of kernels, a calibration, an evaluation and two sweeps take one.
+    assert done.stdout.count("gpu=1,") == 6
     assert done.stdout.count("slurm_extra=--signal=TERM@600") == 3
     assert done.stdout.count("nodes=1, ") == 5  # those that may have several GPUs

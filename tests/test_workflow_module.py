@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import STUDY
 
 from lmscaling import registry, workflow
 from lmscaling.config import grid
@@ -252,6 +253,43 @@ def test_calibrations_take_one_gpu_and_are_made_once(study, folder):
     assert calibrations.pattern == "[^/]+"
     leave(folder, f"results/tiny/calibrations/{name}.json")
     assert calibrations.pattern == "(?!)"
+
+
+def test_kernels_are_checked_once_for_all_cells_that_use_the_same(study, folder):
+    several = study | {"axes": {**study["axes"], "seed": [0, 1], "context": [16, 32]}}
+    checks, jobs = workflow.Checks(grid.expand(several)), runs(several)
+    names = [name.rpartition("-")[0] for name in checks.cells]
+    assert sorted(names) == ["linear-d8", "softmax-d8"]
+    linear = name_in(checks.cells, "linear")
+    paths = {run: jobs.check(of(run=run)) for run in jobs.cells}
+    expected = [f"results/tiny/checks/{linear}.json"]
+    assert all((path == expected) == ("linear" in run) for run, path in paths.items())
+    calibrations = workflow.Calibrations(grid.expand(several))
+    assert all(calibrations.check(of(calibration=c)) == expected for c in calibrations.cells)
+    assert checks.cell(of(check=linear)).startswith("results/tiny/cells/linear-s-ctx")
+    assert checks.pattern == "[^/]+"
+    leave(folder, expected[0])
+    pattern = workflow.Checks(grid.expand(several)).pattern
+    assert [bool(re.fullmatch(pattern, name)) for name in sorted(checks.cells)] == [False, True]
+    late = workflow.Checks(grid.expand(several), in_job=True)
+    assert re.fullmatch(late.pattern, linear)
+
+
+def test_what_kernels_depend_on_has_a_check_of_its_own(study):
+    def names(**changes):
+        return set(workflow.Checks(grid.expand(study | changes)).cells)
+
+    wide = {"s": STUDY["sizes"]["s"] | {"d_model": 16}}
+    tokenizers = {"bytes": {"encoding": "bytes", "vocab_size": 999}}
+    for change in ({"position": "rope"}, {"sizes": wide}, {"tokenizers": tokenizers}):
+        assert names().isdisjoint(names(**change)), change
+    assert names() == names(budget="1 updates", update_tokens=128)
+
+
+def test_a_study_on_a_cpu_has_no_check(study):
+    checks, jobs = workflow.Checks(grid.expand(study | {"gpus": 0})), runs(study | {"gpus": 0})
+    assert checks.pattern == "(?!)"
+    assert {str(jobs.check(of(run=run))) for run in jobs.cells} == {"[]"}
 
 
 HUB = {

@@ -119,7 +119,7 @@ def is_made(name):
     if workflow.is_rule(name):
         return True
     producers = (rule for rule in workflow.rules if rule.is_producer(name))
-    return any(producers) and not lms.is_foreign(name, RUNS, EVALUATIONS, CALIBRATIONS)
+    return any(producers) and not lms.is_foreign(name, RUNS, EVALUATIONS, CALIBRATIONS, CHECKS)
 
 
 # Snakemake knows the targets once it has read the rules, so they are looked at when it begins.

@@ -2,9 +2,34 @@
 # does not exist yet, and Snakemake forgets a target whose ancient input is about to be made again.
 
 
-rule calibrate:
+# A kernel that a compiler breaks costs a minute here and a day later. Training looks at the record
+# and checks by itself on a device, or with versions, that it does not list.
+rule check:
     input:
         study="<results>/study.json",  # it is written together with the cells
+    output:
+        update("<results>/checks/{check}.json"),
+    log:
+        "<results>/logs/check/{check}.log",
+    wildcard_constraints:
+        check=CHECKS.pattern,
+    conda:
+        "../envs/train.yml"
+    threads: GPU_CORES
+    resources:
+        gpu=1,
+        mem="32GB",
+        runtime="1h",
+    params:
+        cell=CHECKS.cell,
+    shell:
+        "python -m lmscaling check cell {params.cell:q} {output:q} > {log:q} 2>&1"
+
+
+rule calibrate:
+    input:
+        study="<results>/study.json",
+        check=CALIBRATIONS.check,
     output:
         update("<results>/calibrations/{calibration}.json"),
     log:
@@ -28,6 +53,7 @@ rule train:
     input:
         study="<results>/study.json",
         manifest=f"<results>/tokens/{SHARDS.trained}/manifest.json",
+        check=RUNS.check,
         calibration=RUNS.calibration,
     output:
         record=update("<results>/runs/{run}/run.json"),  # written last, beside the log
@@ -62,6 +88,7 @@ use rule train as branch with:
     input:
         study="<results>/study.json",
         manifest=f"<results>/tokens/{SHARDS.trained}/manifest.json",
+        check=RUNS.check,
         calibration=RUNS.calibration,
         trunk=RUNS.trunk,
     log:

@@ -4,8 +4,10 @@ A module in this folder defines ``class Attention(nn.Module)`` that follows the 
 ``Attention`` below. Its file stem is then a legal value of ``axes.attention``, and tests, FLOP
 counts, figures and the report use that name. If a variant has several implementations, they are
 files in ``kernels/<name>/``, and its attribute ``implementation`` is the stem of the one in use. If
-its GPU kernels have a widest head, it has a constant ``WIDEST_ON_GPU``: wider heads are refused, as
-they would be computed without the kernels and many times slower.
+these compute linear attention as in ``kernels/__init__.py``, its attribute ``form`` is the feature
+map and the normalisation that it gives them, and training begins with a check of their GPU kernels.
+If its GPU kernels have a widest head, it has a constant ``WIDEST_ON_GPU``: wider heads are refused,
+as they would be computed without the kernels and many times slower.
 
 Legend: B batch, T tokens, D model width, H heads, K head width.
 """

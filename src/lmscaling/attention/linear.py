@@ -45,6 +45,7 @@ class Attention(nn.Module):
         super().__init__()
         self.d_model, self.n_head, self.rotate = d_model, n_head, rotate
         self.chunk = CHUNK
+        self.form = (FEATURE_MAP, True) if rotate is unrotated else ("identity", False)
         self.implementation = "chunked"
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
@@ -73,15 +74,15 @@ class Attention(nn.Module):
             if self.rotate is not unrotated:
                 return self._mix_rotated(*self._heads(qkv_BTW))
             if self.implementation == "chunked":  # reads the projection without a copy
-                return chunked.attend_packed(qkv_BTW, self.n_head, FEATURE_MAP, True, self.chunk)
-            return self._attend(*self._heads(qkv_BTW), FEATURE_MAP, True, *self._options())
+                return chunked.attend_packed(qkv_BTW, self.n_head, *self.form, self.chunk)
+            return self._attend(*self._heads(qkv_BTW), *self.form, *self._options())
 
     def _mix_rotated(self, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:
         q, k = (find(FEATURE_MAP).of(at_least_float32(x)) for x in (q_BTHK, k_BTHK))
         weights = (q * k.cumsum(1)).sum(-1, keepdim=True)
         # Divided before the products, so that in bf16 the result is rounded once.
         q, k = (x.to(v_BTHK.dtype) for x in (self._rotated(q) / weights, self._rotated(k)))
-        return self._attend(q, k, v_BTHK, "identity", False, *self._options())
+        return self._attend(q, k, v_BTHK, *self.form, *self._options())
 
     def _heads(self, qkv_BTW: Tensor) -> tuple[Tensor, ...]:
         return qkv_BTW.unflatten(-1, (3, self.n_head, -1)).unbind(2)

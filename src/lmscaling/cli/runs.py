@@ -15,6 +15,14 @@ RUN = argument("run", type=Path, help="results/<study>/runs/<run>")
 MANIFEST = argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
 
 
+@verb(VERBS, CELL, argument("out", type=Path, help="checks/<name>.json"), name="check cell")
+def check_cell(args: Namespace) -> str:
+    """Check the kernels that a cell trains with on this GPU."""
+    from lmscaling.train import checked_kernels
+
+    return f"check: {args.out.stem}: {checked_kernels.check(args.cell, args.out) or 'right'}"
+
+
 @verb(VERBS, CELL, argument("out", type=Path, help="calibration.json"))
 def calibrate(args: Namespace) -> str:
     """Measure the fastest way to train a cell on this device."""

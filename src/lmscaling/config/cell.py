@@ -153,6 +153,13 @@ class Cell:
         name = f"{self.attention}-{self.size}-ctx{self.context}"
         return f"{name}-{digest({key: values[key] for key in keys})}"
 
+    @cached_property
+    def check(self) -> str:
+        """Name of the check of its kernels, with a hash of the values that these depend on."""
+        width = self.model.d_model // self.model.n_head
+        values = {"vocab_size": self.model.vocab_size, "position": self.position}
+        return f"{self.attention}-d{width}-{digest(values)}"
+
     def to_json(self) -> str:
         """One line of JSON with all values, including defaults."""
         return json.dumps(dump(self), ensure_ascii=True)

@@ -79,6 +79,11 @@ class Grid:
         cells = [cell for cell in self.cells.values() if part and part.covers(vars(cell))]
         return {cell.calibration: cell for cell in reversed(cells)}
 
+    @property
+    def checked(self) -> dict[str, Cell]:
+        """Names of the checks of kernels, each with a cell that uses them; none on a CPU."""
+        return {cell.check: cell for cell in reversed(self.cells.values()) if cell.gpus}
+
 
 def expand(values: dict[str, Any]) -> Grid:
     """The cells of a study, in the order of its axes.

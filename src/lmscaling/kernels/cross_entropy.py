@@ -24,6 +24,14 @@ from lmscaling.kernels import at_least_float32, on_triton_device
 
 TRITON_DTYPES = (torch.float32, torch.bfloat16)
 
+_is_plain = False
+
+
+def use_plain() -> None:
+    """Let every later call of this process compute in plain PyTorch."""
+    global _is_plain
+    _is_plain = True
+
 
 def mean(h_ND: Tensor, weight_VD: Tensor, y_N: Tensor, rows: int) -> Tensor:
     """Mean of ``token_losses``, with gradients by ``h`` and the weight.
@@ -104,7 +112,7 @@ def _operands(h_ND: Tensor, weight_VD: Tensor) -> tuple[Tensor, Tensor]:
 
 def _losses(logits_NV: Tensor, y_N: Tensor, scale: float | None) -> Tensor:
     """Losses ``[N]``; with ``scale``, the logits become ``scale`` times their gradient."""
-    if on_triton_device(logits_NV) and logits_NV.dtype in TRITON_DTYPES:
+    if on_triton_device(logits_NV) and logits_NV.dtype in TRITON_DTYPES and not _is_plain:
         from lmscaling.kernels.cross_entropy_triton import launch  # needs Triton
 
         return launch.cross_entropy(logits_NV, y_N.contiguous(), scale)

@@ -1,8 +1,13 @@
 """Records of how correctly a device computes: checks of kernels, and errors of gradients."""
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
+from lmscaling.errors import UserError
+from lmscaling.files import read_json
+from lmscaling.records import schema
 from lmscaling.records.run import FORMAT
 
 CHECK_STATUSES = {
@@ -23,7 +28,8 @@ class Check:
     name: str
     """``attention/implementation``, or an attention alone: the module as a model uses it."""
     case: str
-    """What was computed: inputs, and sequences x tokens x heads x width."""
+    """What was computed: inputs, and sequences x tokens x heads x width. ``elements`` is the
+    element that is furthest off, in units of the root mean square of 16 tokens of its head."""
     dtype: str
     """Data type of inputs and results."""
     quantity: str
@@ -46,6 +52,34 @@ class Check:
     """Host, device, versions, git commit."""
     format: int = FORMAT
     """Version of the record's format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A finding in ``checks/<name>.json``: what computes a part of a model on a device."""
+
+    key: dict[str, Any]
+    """What the finding depends on: the part, the device, versions, sources and launch options."""
+    way: str
+    """What computes the part."""
+    message: str
+    """What failed its check before, and why; empty if nothing did."""
+    seconds: float
+    """Seconds that the check took, most of them for compiling."""
+    started: str
+    """UTC, ISO 8601."""
+
+
+def findings(path: Path) -> list[Finding]:
+    """The findings of ``checks/<name>.json``; none if there is no file, or it is damaged."""
+    if not path.is_file():
+        return []
+    try:
+        rows = read_json(path, "check")["findings"]
+        return [Finding(**schema.read(Finding, row, f"check {path}", "")[0]) for row in rows]
+    except (UserError, KeyError, TypeError) as error:
+        print(f"{path} is not used: {error}; the kernels are checked again", file=sys.stderr)
+        return []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -219,6 +219,9 @@ class Run:
     """What the run may spend, in ``budget_unit``; runs of older versions have it in the cell."""
     budget_unit: str | None = None
     """``hours``, ``minutes`` or ``seconds`` of productive time, ``updates`` or ``tokens``."""
+    kernels: str = ""
+    """Which kernels failed their check before the last attempt, why, and what stood in for them;
+    empty if none did."""
 
 
 def line(row: Any) -> bytes:

@@ -15,11 +15,18 @@ ENVIRONMENTS = """
     ORDER BY run
 """
 
+KERNELS = """
+    SELECT kernels, count(*) AS runs FROM runs
+    WHERE in_study AND kernels <> ''
+    GROUP BY kernels
+    ORDER BY runs DESC, kernels
+"""
+
 PLAN = "SELECT unnest(forecasts, max_depth := 2) FROM read_json('plan.json')"
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """Distinct environments of the runs, the most frequent first."""
+    """Distinct environments of the runs, the most frequent first, and kernels that failed."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for (text,) in db.execute(ENVIRONMENTS).fetchall():
         environment = json.loads(text)
@@ -39,7 +46,17 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             head=("device", "versions", "git commit", "runs"),
             rows=tuple((*environment, str(n)) for environment, n in counts.most_common()),
             text=frozenset({0, 1, 2}),
-        )
+        ),
+        Table(
+            name="kernels",
+            section="audit",
+            title="Kernels that failed their check",
+            note="Before a run begins, its GPU kernels are compared with exact results. What fails "
+            "is replaced by something slower, which the time of these runs includes.",
+            query=KERNELS,
+            head=("finding", "runs"),
+            rows=tuple((text, f"{n:,}") for text, n in db.execute(KERNELS).fetchall()),
+        ),
     ]
 
 

@@ -19,6 +19,7 @@ from lmscaling.config import study_file, sweeps
 from lmscaling.config.grid import Grid
 from lmscaling.formatting import aligned, printable
 from lmscaling.records import finished
+from lmscaling.records.checks import findings
 from lmscaling.records.run import HELD
 from lmscaling.runtime import lock
 from lmscaling.runtime.job_logs import tail
@@ -56,7 +57,8 @@ def progress(study: Path) -> str:
     lines = aligned([list(astuple(row)) for row in (head, *rows)], left={0, 1, 6})
     counts = Counter(row.status for row in rows)
     total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
-    return "\n".join(map(printable, [*lines, total, *_speed_line(study, grid)]))
+    notes = [*_speed_line(study, grid), *_kernel_lines(study)]
+    return "\n".join(map(printable, [*lines, total, *notes]))
 
 
 def record_of(study: Path, run: str) -> dict[str, Any] | None:
@@ -81,6 +83,13 @@ def _speed_line(study: Path, grid: Grid) -> list[str]:
     ]
     done = f"{len(planned) - len(pending)} of {len(planned)} sweeps"
     return [f"speed: {done} are done, {sum(points)} of {len(points)} points have a record"]
+
+
+def _kernel_lines(study: Path) -> list[str]:
+    """A line for each kernel that failed its check, by device."""
+    found = (each for path in sorted(study.glob("checks/*.json")) for each in findings(path))
+    said = (f"{each.message}, on {each.key.get('device')}" for each in found if each.message)
+    return [f"kernels: {text}" for text in dict.fromkeys(said)]
 
 
 def _branch_notes(study: Path, grid: Grid) -> dict[str, str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed, nn
 
+from lmscaling.bench.checks import gate
 from lmscaling.config.calibration import Calibration, Trial
 from lmscaling.config.cell import Cell
 from lmscaling.config.types import dump
@@ -56,7 +57,8 @@ def calibrate(cell_path: Path, out: Path) -> Calibration:
     with gpus.reserved(min(1, cell.gpus)):
         if cell.gpus and not torch.cuda.is_available():
             raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
-        fastest = measured(cell, torch.device("cuda" if cell.gpus else "cpu"))
+        device = torch.device("cuda" if cell.gpus else "cpu")
+        fastest = measured(cell, device, gate.record_beside(out, cell))
     write_record(out, dump(fastest))
     return fastest
 
@@ -71,14 +73,17 @@ def _existing(path: Path) -> Calibration | None:
     return calibration
 
 
-def measured(cell: Cell, device: torch.device) -> Calibration:
+def measured(cell: Cell, device: torch.device, checks: Path) -> Calibration:
     """The fastest way to train a cell on one device, as one of its ranks.
+
+    Kernels that fail their check are replaced first, as in training; ``checks`` is
+    ``checks/<name>.json``.
 
     Raises:
         UserError: Not even one sequence fits into memory, or every trial failed.
     """
     with parallel.world_of_one(device) if cell.gpus > 1 else nullcontext():
-        return _Bench(cell, device).best()
+        return _Bench(cell, device, checks).best()
 
 
 def memory_bytes(device: torch.device) -> int | None:
@@ -93,10 +98,13 @@ class _Bench:
     With a process group, the gradients lie in the buckets of ``DistributedDataParallel``.
     """
 
-    def __init__(self, cell: Cell, device: torch.device) -> None:
+    def __init__(self, cell: Cell, device: torch.device, checks: Path) -> None:
         self.cell, self.device = cell, device
         self.gpt = GPT(cell).to(device)
-        if device.type == "cuda":
+        compiled = device.type == "cuda"
+        size = self._start().micro_batch
+        gate.pass_or_fall_back(checks, self.gpt, size, device, compiled)
+        if compiled:
             self.gpt.compile_blocks()
         self.shared = distributed.is_initialized()
         self.loss: nn.Module = parallel.Loss(self.gpt)
@@ -107,8 +115,7 @@ class _Bench:
     def best(self) -> Calibration:
         """Try the settings one after another and return the fastest."""
         sizes = [d for d in range(1, estimate.sequences(self.cell) + 1) if not self._too_long(d)]
-        guess = estimate.guess(self.cell, self.gpt.params_total, memory_bytes(self.device))
-        start = guess or estimate.Layout(1, True, 0.0)
+        start = self._start()
         choice = self._choose(start.micro_batch, start.recompute)
         fastest = self._grow(sizes, recompute=False, choice=choice)
         if fastest is None:
@@ -116,6 +123,11 @@ class _Bench:
         if fastest is None:
             raise UserError(self._refusal())
         return self._conclude(fastest)
+
+    def _start(self) -> estimate.Layout:
+        """The plan's guess, or the smallest layout if not even that should fit."""
+        guess = estimate.guess(self.cell, self.gpt.params_total, memory_bytes(self.device))
+        return guess or estimate.Layout(1, True, 0.0)
 
     def _refusal(self) -> str:
         """Why there is no calibration."""

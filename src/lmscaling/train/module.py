@@ -62,8 +62,10 @@ class Training:
         self, cell: Cell, train: Stream, validation: Stream, calibration: Calibration
     ) -> None:
         self.cell, self.train_stream, self.validation_stream = cell, train, validation
-        self.micro_batch = calibration.micro_batch
+        self.micro_batch, self.compiled = calibration.micro_batch, calibration.compiled
         self.model = prepared(cell, calibration)
+        self.kernels = ""
+        """What stands in for kernels that failed their check, see ``checked_kernels``."""
         self.updates = 0
         """Updates completed."""
         self.rates: Rates = cell.rates

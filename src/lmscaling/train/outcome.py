@@ -58,5 +58,6 @@ def run_record(
         ended=end.ended,
         budget_amount=budget.amount,
         budget_unit=budget.unit,
+        kernels=module.kernels,
         **description,
     )

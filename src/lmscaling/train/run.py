@@ -32,7 +32,7 @@ from lmscaling.records import ledger
 from lmscaling.records.run import HELD, STATUSES, Header, Run
 from lmscaling.runtime import gpus, lock
 from lmscaling.runtime.rank import RANK, number
-from lmscaling.train import branch, checkpoint, failure, outcome, settings
+from lmscaling.train import branch, checked_kernels, checkpoint, failure, outcome, settings
 from lmscaling.train.checkpoint import Checkpoint
 from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import Log, close_last, ended, publish
@@ -133,6 +133,7 @@ def _follow(module: Training, scratch: Path, record: Path) -> None:
     rank = None
     try:
         rank = Rank(ranks(module.cell), bool(module.cell.gpus), scratch)
+        checked_kernels.use(module, rank, scratch)
         Loop(module, None, _resume(module, scratch, record)).run(rank)
         rank.leave()
     except Exception as error:
@@ -202,10 +203,11 @@ def _train_together(loop: Loop, others: Others) -> None:
     """
     assert loop.writer
     module, book = loop.module, loop.writer.ledger
-    rank = None
+    scratch, rank = book.path.parent, None
     try:
         with Watch(others, _giving_up(loop, others)) as watch:
-            rank = Rank(ranks(module.cell), bool(module.cell.gpus), book.path.parent, others.store)
+            rank = Rank(ranks(module.cell), bool(module.cell.gpus), scratch, others.store)
+            checked_kernels.use(module, rank, scratch)
             loop.run(rank, watch)
             rank.leave()
             others.wait(BLAME_SECONDS)

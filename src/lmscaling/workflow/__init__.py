@@ -21,10 +21,10 @@ from lmscaling import registry
 from lmscaling.config import study_file, sweeps
 from lmscaling.config.grid import Grid
 from lmscaling.records.exports import EXPORTS, PUBLISHED
-from lmscaling.workflow.runs import TRUNK, Runs, any_of, some_of
+from lmscaling.workflow.runs import TRUNK, Runs, any_of, check_of, some_of
 from lmscaling.workflow.text import Shards
 
-__all__ = ["Calibrations", "Evaluations", "Figures", "Runs", "Shards", "Sweeps"]
+__all__ = ["Calibrations", "Checks", "Evaluations", "Figures", "Runs", "Shards", "Sweeps"]
 
 MOST_CHANGES = 5
 """Changes of a study that are printed."""
@@ -34,7 +34,11 @@ Wildcards = Any
 
 
 def is_foreign(
-    path: str, runs: Runs, evaluations: "Evaluations", calibrations: "Calibrations"
+    path: str,
+    runs: Runs,
+    evaluations: "Evaluations",
+    calibrations: "Calibrations",
+    checks: "Checks",
 ) -> bool:
     """Whether a path looks like a result of the study and belongs to none of its cells.
 
@@ -47,6 +51,8 @@ def is_foreign(
             return f"{run}/{text.removesuffix('.jsonl')}" not in evaluations.names
         case ("calibrations", name):
             return name.removesuffix(".json") not in calibrations.cells
+        case ("checks", name):
+            return name.removesuffix(".json") not in checks.cells
     return False
 
 
@@ -76,6 +82,24 @@ def say_changes(grid: Grid, config: dict[str, Any]) -> None:
         )
 
 
+class Checks:
+    """Checks of the kernels that cells train with on GPUs, one for all cells with the same."""
+
+    def __init__(self, grid: Grid, in_job: bool = False) -> None:
+        self.results = grid.results
+        self.cells = grid.checked
+        self.in_job = in_job
+
+    @property
+    def pattern(self) -> str:
+        folder = Path(self.results, "checks")
+        pending = (n for n in self.cells if self.in_job or not (folder / f"{n}.json").is_file())
+        return some_of("[^/]+", pending, self.cells)
+
+    def cell(self, wildcards: Wildcards) -> str:
+        return f"{self.results}/cells/{self.cells[wildcards.check].run}.json"
+
+
 class Calibrations:
     """Measurements of how a cell is trained fastest on this device."""
 
@@ -92,6 +116,9 @@ class Calibrations:
 
     def cell(self, wildcards: Wildcards) -> str:
         return f"{self.results}/cells/{self.cells[wildcards.calibration].run}.json"
+
+    def check(self, wildcards: Wildcards) -> list[str]:
+        return check_of(self.results, self.cells[wildcards.calibration])
 
     def gpus(self, wildcards: Wildcards) -> int:
         return min(1, self.cells[wildcards.calibration].gpus)

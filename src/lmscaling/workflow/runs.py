@@ -55,6 +55,11 @@ def some_of(pattern: str, pending: Iterable[str], known: Iterable[str]) -> str:
     return f"(?!(?:[^/]+-)?(?:{any_of(others)})[/.]){pattern}"
 
 
+def check_of(results: str, cell: Cell) -> list[str]:
+    """The check of the kernels that a cell trains with; none on a CPU."""
+    return [f"{results}/checks/{cell.check}.json"] if cell.gpus else []
+
+
 class Runs:
     """Trunks and branches, and the jobs that train them.
 
@@ -182,6 +187,9 @@ class Runs:
         """The calibration of a run, if the study measures it."""
         name = self.cells[wildcards.run].calibration
         return [f"{self.results}/calibrations/{name}.json"] if name in self.calibrated else []
+
+    def check(self, wildcards: Wildcards) -> list[str]:
+        return check_of(self.results, self.cells[wildcards.run])
 
     def trunk(self, wildcards: Wildcards) -> str:
         """Record of the trunk from which a run branches off."""

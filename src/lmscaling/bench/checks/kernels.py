@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmscaling import attention, registry
+from lmscaling import attention, kernels, registry
 from lmscaling.bench import layer, peers
 from lmscaling.bench.checks.exactness import (
+    SEGMENTED,
     TOLERANCE,
     Attend,
     Comparison,
@@ -122,11 +123,17 @@ def _compare(name: str, gpus: int, dtype: str) -> list[dict[str, Any]]:
 def check_implementation(
     kind: str, attend: Attend, device: torch.device, dtype: torch.dtype
 ) -> Iterator[Comparison]:
-    """Compare an implementation with the exact result at all shapes."""
+    """Compare an implementation with the exact result at all shapes.
+
+    What cuts a sequence is also compared at one that is cut into segments; others may need minutes
+    for so many tokens.
+    """
+    cuts = kind == "linear" and kernels.takes_chunk(attend)
+    long = ((*SEGMENTED, 64),) if cuts else ()
     if kind == "linear":
-        for shape in INTEGERS:
+        for shape in INTEGERS + long:
             yield from integers(attend, device, dtype, shape)
-    for shape in NUMBERS:
+    for shape in NUMBERS + long:
         yield from numbers(kind, attend, device, dtype, shape)
 
 

@@ -66,6 +66,25 @@ SAFE = Config(chunk=16, warps=8, stages=1)
 """Compiles for every width, dtype and architecture, but is slow if registers spill."""
 
 _ONE_STAGE = Config(stages=1)
+
+
+def safe() -> Plan:
+    """Every kernel with ``SAFE``."""
+    return Plan(forward=SAFE, backward=SAFE, backward_q=SAFE, backward_kv=SAFE, sums=SAFE)
+
+
+_given: Plan | None = None
+
+
+def use(plan: Plan | None) -> None:
+    """Let every later call of this process follow a plan, with a number of segments of its own.
+
+    None lets ``choose`` decide again.
+    """
+    global _given
+    _given = plan
+
+
 TABLE = {
     # (tensor cores, dtype, padded width): forward, backward_q, backward_kv
     ("warpgroup", torch.bfloat16, 16): (Config(), Config(), _ONE_STAGE),
@@ -121,6 +140,9 @@ def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
     device = torch.cuda.get_device_properties(qkv_BTW.device)
     wanted = PROGRAMS_PER_PROCESSOR * device.multi_processor_count
     segments = max(1, min(-(-wanted // (B * shape.heads)), T // SEGMENT_TOKENS))
+    if _given:
+        plan = replace(_given, segments=segments)
+        return plan.in_one_pass() if shape.gate != "none" else plan
     architecture = numbered(device.major, device.minor)
     plan = configured(architecture, qkv_BTW.dtype, shape, segments)
     name, width = str(qkv_BTW.dtype).removeprefix("torch."), block(max(shape.key, shape.value))

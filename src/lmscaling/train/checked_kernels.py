@@ -1,0 +1,50 @@
+"""Training uses no kernel that has not passed its check, see ``bench/checks/gate.py``."""
+
+from pathlib import Path
+
+import torch
+
+from lmscaling.bench.checks import gate
+from lmscaling.config.cell import Cell
+from lmscaling.config.validation import checked
+from lmscaling.errors import UserError
+from lmscaling.files import read_json
+from lmscaling.model.gpt import GPT
+from lmscaling.runtime import gpus
+from lmscaling.train import settings
+from lmscaling.train.module import Training
+from lmscaling.train.ranks import Rank
+
+
+def check(cell_path: Path, out: Path) -> str:
+    """Check the kernels of a cell on this machine's GPU and write ``checks/<name>.json``.
+
+    Returns:
+        What had to be replaced; empty if nothing had.
+
+    Raises:
+        UserError: The cell file is not valid, or the machine has no GPU.
+    """
+    cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
+    with gpus.reserved(1):
+        if not torch.cuda.is_available():
+            raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
+        way = settings.guessed(cell)
+        with torch.device("meta"):
+            model = GPT(cell)
+        device = torch.device("cuda")
+        return gate.pass_or_fall_back(out, model, way.micro_batch, device, way.compiled)
+
+
+def use(module: Training, rank: Rank, scratch: Path) -> None:
+    """Let a run compute with what passes on the device of this rank.
+
+    Raises:
+        RuntimeError: The ranks found different kernels right.
+    """
+    path = gate.record_beside(scratch, module.cell)
+    module.kernels = gate.pass_or_fall_back(
+        path, module.model, module.micro_batch, rank.device, module.compiled
+    )
+    rank.mark(0)  # compiling may have taken long
+    rank.agree("kernels", module.kernels)
