@@ -20,6 +20,8 @@ CHUNK = 32
 class Segments:
     """The segments of a batch."""
 
+    shape: tuple[int, int]
+    """Sequences, and tokens of each."""
     lengths: tuple[tuple[int, ...], ...]
     """Of each sequence, the tokens of its segments."""
     table_P4: Tensor
@@ -38,8 +40,8 @@ def cut(lengths: Sequence[Sequence[int]], device: torch.device | str = "cpu") ->
     Raises:
         ValueError: A segment is empty, or the sequences differ in length.
     """
-    if not lengths or any(n < 1 for row in lengths for n in row):
-        raise ValueError(f"segments have {lengths} tokens; allowed: at least one sequence and token")
+    if not lengths or not all(lengths) or any(n < 1 for row in lengths for n in row):
+        raise ValueError(f"segments have {lengths} tokens; allowed: at least one sequence and 1")
     totals = sorted({sum(row) for row in lengths})
     if len(totals) > 1:
         raise ValueError(f"sequences have {totals} tokens in their segments; allowed: one number")
@@ -51,5 +53,6 @@ def cut(lengths: Sequence[Sequence[int]], device: torch.device | str = "cpu") ->
             for first in range(0, length, CHUNK):
                 chunks.append((sequence, start + first, min(CHUNK, length - first)))
             start += length
-    tables = (torch.tensor(x, dtype=torch.int32).to(device) for x in (table, chunks))
-    return Segments(tuple(tuple(row) for row in lengths), *tables)
+    table_P4, chunks_N3 = (torch.tensor(x, dtype=torch.int32) for x in (table, chunks))
+    kept = tuple(tuple(row) for row in lengths)
+    return Segments((len(kept), totals[0]), kept, table_P4.to(device), chunks_N3.to(device))

@@ -15,15 +15,21 @@ from lmscaling.kernels.delta_triton.backward import (
 from lmscaling.kernels.delta_triton.forward import _delta_prepare_kernel, _delta_scan_kernel
 from lmscaling.kernels.segments import CHUNK
 
-SPLIT = 64
-"""Most columns of values that a program has; they do not depend on each other."""
-WARPS = {
-    _delta_prepare_kernel: 4,
-    _delta_scan_kernel: 4,
-    _delta_scan_backward_kernel: 4,
-    _delta_gradients_kernel: 8,
+OPTIONS = {
+    # (dtype, padded width): columns of values of a program, warps of the scans
+    (torch.bfloat16, 16): (16, 4),
+    (torch.bfloat16, 32): (32, 4),
+    (torch.bfloat16, 64): (64, 4),
+    (torch.bfloat16, 128): (32, 8),
+    (torch.float32, 16): (16, 4),
+    (torch.float32, 32): (16, 4),
+    (torch.float32, 64): (16, 4),
+    (torch.float32, 128): (16, 8),
 }
-STAGES = 1
+"""Chosen by compiling for sm_80 and sm_90 (benchmarks/offline.csv), not by timing: the fewest
+spills. Columns of values do not depend on each other, so programs can share those of a head."""
+WARPS_OF_CHUNKS = {_delta_prepare_kernel: 4, _delta_gradients_kernel: 8}
+"""Of the kernels whose programs compute one chunk each."""
 
 
 def forward(
@@ -46,7 +52,7 @@ def forward(
     inverse, states = v.new_empty(len(chunks), H, CHUNK, CHUNK), v.new_empty(len(chunks), H, K, V)
     final = v.new_empty(len(table), H, K, V, dtype=torch.float32)
     initial = final if initial_PHKV is None else initial_PHKV.contiguous()
-    constants = _constants(H, K, V, g.numel() > 0, initial_PHKV is not None)
+    constants = _constants(v.dtype, H, K, V, g.numel() > 0, initial_PHKV is not None)
     arguments = (k, beta, g, decay, inverse, chunks, T)
     _launch(_delta_prepare_kernel, len(chunks) * H, constants, *arguments)
     arguments = (q, k, v, beta, decay, inverse, initial, table, y, u, states, final, T, scale)
@@ -78,7 +84,7 @@ def backward(
     dbeta, dg, dstates = (torch.empty_like(x) for x in (beta, decay_BTH, states_NHKV))
     dinitial = v.new_empty(len(table), H, K, V, dtype=torch.float32)
     dfinal = dinitial if dfinal_PHKV is None else dfinal_PHKV.contiguous()
-    constants = _constants(H, K, V, dg.numel() > 0, dfinal_PHKV is not None)
+    constants = _constants(v.dtype, H, K, V, dg.numel() > 0, dfinal_PHKV is not None)
     arguments = (q, k, dy, beta, decay_BTH, inverse_NHCC, dfinal, table, de, dstates, dinitial)
     programs = len(table) * H * _splits(constants)
     _launch(_delta_scan_backward_kernel, programs, constants, *arguments, T, scale)
@@ -104,7 +110,11 @@ def _whole(B: int, T: int, device: torch.device) -> segments.Segments:
 def _launch(kernel: Any, programs: int, constants: dict[str, Any], *arguments: Any) -> None:
     fixed = {name: value for name, value in constants.items() if name in kernel.arg_names}
     with torch.cuda.device_of(arguments[0]):
-        kernel[(programs,)](*arguments, **fixed, num_warps=WARPS[kernel], num_stages=STAGES)
+        kernel[(programs,)](*arguments, **fixed, num_warps=_warps(kernel, constants), num_stages=1)
+
+
+def _warps(kernel: Any, constants: dict[str, int]) -> int:
+    return WARPS_OF_CHUNKS.get(kernel) or constants["WARPS"]
 
 
 def _splits(constants: dict[str, Any]) -> int:
@@ -113,9 +123,11 @@ def _splits(constants: dict[str, Any]) -> int:
 
 
 def _constants(
-    H: int, K: int, V: int, gate: bool, given: bool
+    dtype: torch.dtype, H: int, K: int, V: int, gate: bool, given: bool
 ) -> dict[str, Any]:
-    """The constants of all kernels; products need blocks of at least 16."""
+    """The constants of all kernels, and the warps of the scans; products need at least 16."""
+    key, value = (max(16, 1 << (width - 1).bit_length()) for width in (K, V))
+    split, warps = OPTIONS[dtype, max(key, value)]
     return {
         "GATE": gate,
         "GIVEN": given,
@@ -123,8 +135,9 @@ def _constants(
         "K": K,
         "V": V,
         "BLOCK_C": CHUNK,
-        "BLOCK_K": max(16, 1 << (K - 1).bit_length()),
-        "BLOCK_V": min(SPLIT, max(16, 1 << (V - 1).bit_length())),
+        "BLOCK_K": key,
+        "BLOCK_V": min(split, value),
+        "WARPS": warps,
     }
 
 
@@ -136,14 +149,20 @@ def offline_cases(
     Yields name, kernel, types of the arguments, constants, warps, stages, and the arguments that
     are multiples of 16 in addition to the pointers.
     """
+    kernels = (
+        _delta_prepare_kernel,
+        _delta_scan_kernel,
+        _delta_scan_backward_kernel,
+        _delta_gradients_kernel,
+    )
     for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 64)):
         short = {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype]
-        constants = _constants(12, width, width, True, True)
-        for kernel, warps in WARPS.items():
+        constants = _constants(dtype, 12, width, width, True, True)
+        for kernel in kernels:
             fixed = {n: value for n, value in constants.items() if n in kernel.arg_names}
             types = {n: _type(n, short) for n in kernel.arg_names if n not in fixed}
             name = kernel.__name__.strip("_").removesuffix("_kernel")
-            yield f"{name}_{short}_{width}", kernel, types, fixed, warps, STAGES, []
+            yield f"{name}_{short}_{width}", kernel, types, fixed, _warps(kernel, constants), 1, []
 
 
 def _type(argument: str, dtype: str) -> str:

@@ -112,8 +112,10 @@ def _(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     P = len(q_BTHK) if table_P4 is None else table_P4.shape[0]
-    gradients = (x.new_empty(x.shape) for x in (q_BTHK, k_BTHK, v_BTHV, beta_BTH, decay_BTH))
-    return *gradients, states_NHKV.new_empty(P, *states_NHKV.shape[1:], dtype=torch.float32)
+    given = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, decay_BTH)
+    dq, dk, dv, dbeta, dg = (x.new_empty(x.shape) for x in given)
+    dinitial = states_NHKV.new_empty(P, *states_NHKV.shape[1:], dtype=torch.float32)
+    return dq, dk, dv, dbeta, dg, dinitial
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -1,7 +1,7 @@
 """Tiles of one chunk of one head: rows, decays, and the inverse of a triangular matrix."""
 
 # Triton compiles these functions; its type stubs accept neither tiles nor constants.
-# pyright: reportArgumentType=false, reportOperatorIssue=false
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 
 import triton
 import triton.language as tl

@@ -8,9 +8,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmscaling.kernels import at_least_float32
+from lmscaling.kernels.segments import CHUNK, Segments
 
 
 def attend(
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    beta_BTH: Tensor,
+    log_decay_BTH: Tensor | None,
+    initial_PHKV: Tensor | None,
+    segments: Segments | None,
+    scale: float,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor]:
+    """``y_BTHV``, and the state after each segment in at least float32; see ``chunked.attend``."""
+    if segments is None:
+        tokens = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH)
+        return _sequences(*tokens, initial_PHKV, scale, chunk)
+    made, first = [], 0
+    q, k, v, beta = (x.flatten(0, 1) for x in (q_BTHK, k_BTHK, v_BTHV, beta_BTH))
+    g = torch.zeros_like(beta) if log_decay_BTH is None else log_decay_BTH.flatten(0, 1)
+    for i, n in enumerate(n for row in segments.lengths for n in row):
+        part = [x[None, first : first + n] for x in (q, k, v, beta, g)]
+        initial = None if initial_PHKV is None else initial_PHKV[i : i + 1]
+        made.append(_sequences(part[0], part[1], part[2], part[3], part[4], initial, scale, chunk))
+        first += n
+    y, final = zip(*made, strict=True)
+    return torch.cat(y, 1).view(v_BTHV.shape), torch.cat(final)
+
+
+def _sequences(
     q_BTHK: Tensor,
     k_BTHK: Tensor,
     v_BTHV: Tensor,
@@ -20,7 +48,6 @@ def attend(
     scale: float,
     chunk: int,
 ) -> tuple[Tensor, Tensor]:
-    """``y_BTHV`` and the state after the last token of each sequence, in at least float32."""
     T = q_BTHK.shape[1]
     cut = [_cut(at_least_float32(x), min(chunk, T)) for x in (q_BTHK, k_BTHK, v_BTHV)]
     q, k, v = cut

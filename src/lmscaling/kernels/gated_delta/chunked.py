@@ -19,7 +19,7 @@ from torch import Tensor
 from lmscaling import kernels
 from lmscaling.kernels.delta_triton import op
 from lmscaling.kernels.gated_delta import _pytorch
-from lmscaling.kernels.segments import CHUNK, Segments
+from lmscaling.kernels.segments import Segments
 
 
 def attend(
@@ -48,7 +48,7 @@ def attend(
             negative number, which costs the later decays of its chunk their precision.
         initial_PHKV: The state before each segment; None for zeros.
         segments: Documents with states of their own, as ``segments.cut`` makes them; None if each
-            sequence is one. Under ``torch.compile`` the same lengths must be given.
+            sequence is one.
         scale: Factor of y; ``K^-1/2`` if None.
 
     Returns:
@@ -70,46 +70,16 @@ def attend(
     for name, (x, shape) in ({"beta": (beta_BTH, (B, T, H))} | optional).items():
         if x is not None and x.shape != shape:
             raise ValueError(f"{name} has shape {tuple(x.shape)}; allowed: {shape}")
-    if segments is not None and (len(segments.lengths), sum(segments.lengths[0])) != (B, T):
-        raise ValueError(
-            f"segments have {len(segments.lengths)} sequences of {sum(segments.lengths[0])} tokens; "
-            f"allowed: {B} of {T}"
-        )
-    scale = K**-0.5 if scale is None else scale
+    if segments is not None and segments.shape != (B, T):
+        found = " sequences of ".join(str(n) for n in segments.shape)
+        raise ValueError(f"segments are {found} tokens; allowed: {B} sequences of {T}")
+    factor = K**-0.5 if scale is None else scale
     if v_BTHV.is_cuda and op.takes(v_BTHV.dtype, K, V):
         single = (x if x is None else x.float() for x in (beta_BTH, log_decay_BTH, initial_PHKV))
         tables = (None, None) if segments is None else (segments.table_P4, segments.chunks_N3)
-        return op.delta(q_BTHK, k_BTHK, v_BTHV, *single, *tables, scale)[:2]
-    return _plain(
-        q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH, initial_PHKV, segments, scale
-    )
-
-
-def _plain(
-    q_BTHK: Tensor,
-    k_BTHK: Tensor,
-    v_BTHV: Tensor,
-    beta_BTH: Tensor,
-    log_decay_BTH: Tensor | None,
-    initial_PHKV: Tensor | None,
-    segments: Segments | None,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
+        return op.delta(q_BTHK, k_BTHK, v_BTHV, *single, *tables, factor)[:2]
     tokens = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH)
-    if segments is None:
-        return _pytorch.attend(*tokens, initial_PHKV, scale, CHUNK)
-    # One sequence after the other, cut at the ends of all segments.
-    lengths = [n for row in segments.lengths for n in row]
-    parts = [
-        (None,) * len(lengths) if x is None else x.flatten(0, 1).unsqueeze(0).split(lengths, 1)
-        for x in tokens
-    ]
-    initial = (None,) * len(lengths) if initial_PHKV is None else initial_PHKV.split(1)
-    made = [
-        _pytorch.attend(*part, scale, CHUNK) for part in zip(*parts, initial, strict=True)
-    ]
-    y, final = zip(*made, strict=True)
-    return torch.cat(y, 1).view(v_BTHV.shape), torch.cat(final)
+    return _pytorch.attend(*tokens, initial_PHKV, segments, factor)
 
 
 @torch.no_grad()
@@ -137,9 +107,9 @@ def step(
         ``7 B H K V`` FLOPs; the state is read three times and written twice.
     """
     dtype = state_BHKV.dtype
-    q, k, v, beta = (x.to(dtype).unsqueeze(-2) for x in (q_BHK, k_BHK, v_BHV, beta_BH.unsqueeze(-1)))
+    q, k, v = (x.to(dtype).unsqueeze(-2) for x in (q_BHK, k_BHK, v_BHV))
     if log_decay_BH is not None:
         state_BHKV *= log_decay_BH.to(dtype).exp()[..., None, None]
-    state_BHKV += k.mT @ (beta * (v - k @ state_BHKV))
-    scale = q_BHK.shape[-1] ** -0.5 if scale is None else scale
-    return (scale * (q @ state_BHKV)).squeeze(-2).to(v_BHV.dtype)
+    state_BHKV += k.mT @ (beta_BH.to(dtype)[..., None, None] * (v - k @ state_BHKV))
+    factor = q_BHK.shape[-1] ** -0.5 if scale is None else scale
+    return (factor * (q @ state_BHKV)).squeeze(-2).to(v_BHV.dtype)
