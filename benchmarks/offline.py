@@ -31,7 +31,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
 TABLE = Path(__file__).with_name("offline.csv")
-PACKAGES = ("chunked_triton", "tiled_triton", "cross_entropy_triton")
+PACKAGES = ("chunked_triton", "tiled_triton", "delta_triton", "cross_entropy_triton")
 SHARED_BYTES = {80: 163 * 1024, 90: 227 * 1024}
 """The most that one program can have; CUDA C++ programming guide, table of compute capabilities."""
 LONGER = 1.05
