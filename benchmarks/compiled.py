@@ -30,7 +30,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-PACKAGES = ("chunked_triton", "tiled_triton", "cross_entropy_triton")
+PACKAGES = ("chunked_triton", "tiled_triton", "delta_triton", "cross_entropy_triton")
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 AMD = 0
 """The architecture of all AMD devices, as in ``plan.numbered``."""

@@ -40,10 +40,14 @@ def inputs(
     return [q[..., :K], k[..., :K], v[..., :V], torch.randn(B, T, H, V).to(dtype)]
 
 
-def plain(q: Tensor, k: Tensor, v: Tensor, feature_map: str, normalize: bool) -> Tensor:
+def plain(
+    q: Tensor, k: Tensor, v: Tensor, feature_map: str, normalize: bool, window: int = 0
+) -> Tensor:
     """The definition, every operation in the dtype of the arguments."""
     phi = feature_maps.find(feature_map)
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
     a = torch.einsum("bthk,bshk->bhts", phi.of(q), phi.of(k)).tril()
+    a = a.triu(1 - window) if window else a
     y = torch.einsum("bhts,bshv->bthv", a, v)
     return y / (a.sum(-1).transpose(1, 2).unsqueeze(-1) + phi.epsilon) if normalize else y
 
@@ -67,9 +71,11 @@ def distances(found: list[Tensor], exact: list[Tensor]) -> list[float]:
     ]
 
 
-def near(name: str, tensors: list[Tensor], feature_map: str, normalize: bool) -> Iterator[Finding]:
+def near(
+    name: str, tensors: list[Tensor], feature_map: str, normalize: bool, window: int = 0
+) -> Iterator[Finding]:
     """At most twice as far from float64 as plain PyTorch; one rounding of the result is free."""
-    options = feature_map, normalize
+    options = feature_map, normalize, window
     exact = outcome(plain, tensors, *options, dtype=torch.float64)
     ours = distances(outcome(op.attend, tensors, *options), exact)
     theirs = distances(outcome(plain, tensors, *options), exact)
@@ -115,6 +121,45 @@ def properties() -> Iterator[Finding]:
         said = exactness.fault("linear", op.attend, torch.device("cpu"), dtype, 64)
         yield f"{dtype} as before a measurement: {said}", float(said is not None), 0.0
     yield from near("tiles of the device", inputs(150, 64, 1, torch.bfloat16), "softplus", True)
+
+
+def windows() -> Iterator[Finding]:
+    """Windows beside the sizes of tiles, and fewer heads of keys than of queries."""
+    dtypes = itertools.cycle((torch.float32, torch.bfloat16))
+    for window, groups in ((1, 1), (2, 2), (15, 1), (17, 4), (33, 2), (62, 1), (63, 2), (200, 4)):
+        dtype = next(dtypes)
+        tensors = inputs(63, 24, 4, dtype)
+        tensors[1:3] = [x[:, :, : 4 // groups] for x in tensors[1:3]]
+        yield from near(f"window {window} {groups}", tensors, "softplus", window % 2 > 0, window)
+    tensors[1:3] = [x.clone() for x in tensors[1:3]]
+    yield from near("groups alone", tensors, "relu", False)
+    q, k, v, dy = inputs(63, 16, 1, torch.float32)
+    before = outcome(op.attend, [q, k, v, dy], "relu", True, 20)
+    q, k, v, dy = (x.clone() for x in (q, k, v, dy))
+    for x in (k, v):
+        x[:, 10] = 100.0
+    dy[:, 50] = 100.0
+    after = outcome(op.attend, [q, k, v, dy], "relu", True, 20)
+    for i in (0, 1):
+        yield "a token behind the window", (before[i] - after[i])[:, 30:50].abs().max().item(), 0.0
+    yield "a token in the window", float(before[0][:, 29].equal(after[0][:, 29])), 0.0
+    yield from skipped()
+    for i in (2, 3):
+        yield "a row past the window", (before[i] - after[i])[:, 30:31].abs().max().item(), 0.0
+
+
+def skipped() -> Iterator[Finding]:
+    """Tiles outside the window are not read: what is no number there does not spread."""
+    q, k, v, dy = inputs(63, 16, 1, torch.bfloat16)
+    v[:, :16], dy[:, 48:] = float("nan"), float("nan")
+    y, dq, dk, dv = outcome(op.attend, [q, k, v, dy], "relu", False, 15)
+    for what, x in (
+        ("y", y[:, 32:]),
+        ("dq", dq[:, 32:48]),
+        ("dk", dk[:, 16:32]),
+        ("dv", dv[:, :32]),
+    ):
+        yield f"tiles outside the window {what}", float(not x.isfinite().all()), 0.0
 
 
 def causality(dtype: torch.dtype) -> Iterator[Finding]:
@@ -163,6 +208,7 @@ TILES_OF_DEVICE = launch.FORWARD, launch.QUERIES, launch.KEYS
 CASES = {
     "float32": lambda: accuracy(torch.float32),
     "bfloat16": lambda: accuracy(torch.bfloat16),
+    "windows": windows,
     "properties": properties,
     "operators": operators,
 }

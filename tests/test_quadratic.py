@@ -63,6 +63,21 @@ def test_without_a_gpu_it_is_a_masked_product(feature_map: str, normalize: bool)
         torch.testing.assert_close(y[:, t], expected)
 
 
+@pytest.mark.parametrize("window", [1, 3, 9, 20])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_without_a_gpu_a_window_and_groups_are_a_masked_product(groups: int, window: int) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.rand(3, 2, 9, 4, 5, dtype=torch.float64)
+    k, v = k[:, :, : 4 // groups], v[:, :, : 4 // groups]
+    y = attention_parallel.attend(q, k, v, "identity", True, window)
+    for t in range(9):
+        seen = slice(max(0, t - window + 1), t + 1)
+        for h in range(4):
+            a = torch.einsum("bk,bsk->bs", q[:, t, h], k[:, seen, h // groups])
+            expected = torch.einsum("bs,bsv->bv", a, v[:, seen, h // groups])
+            torch.testing.assert_close(y[:, t, h], expected / a.sum(1, keepdim=True))
+
+
 def test_it_needs_no_triton_without_a_gpu() -> None:
     code = """
 import sys
@@ -79,5 +94,9 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     x = torch.zeros(1, 2, 3, 16)
     with pytest.raises(ValueError, match="allowed: equal shapes"):
         attention_parallel.attend(x, x[:, :1], x, "relu", True)
+    with pytest.raises(ValueError, match="k has 2 heads; allowed: a divisor of the 3 of q"):
+        attention_parallel.attend(x, x[:, :, :2], x[:, :, :2], "relu", True)
+    with pytest.raises(ValueError, match="window is 0; allowed: at least 1"):
+        attention_parallel.attend(x, x, x, "relu", True, 0)
     with pytest.raises(ValueError, match="nearest is 'softplus'"):
         attention_parallel.attend(x, x, x, "softplux", True)

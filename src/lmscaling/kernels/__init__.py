@@ -55,8 +55,11 @@ def takes_chunk(attend: Callable[..., Tensor]) -> bool:
     return "chunk" in signature(attend).parameters
 
 
-def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> None:
-    """Raise ValueError if shapes, dtypes or devices do not match. All implementations call this."""
+def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, grouped: bool = False) -> None:
+    """Raise ValueError if shapes, dtypes or devices do not match. All implementations call this.
+
+    With ``grouped``, keys and values may have fewer heads, each for as many heads of queries.
+    """
     arguments = {"q": q_BTHK, "k": k_BTHK, "v": v_BTHV}
     for name, x in arguments.items():
         if x.dim() != 4:
@@ -69,7 +72,11 @@ def check(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> None:
                 f"{name} is {x.dtype} on {x.device} and v is {v_BTHV.dtype} on {v_BTHV.device}; "
                 "allowed: the same dtype and device"
             )
-    if q_BTHK.shape != k_BTHK.shape:
+    (*batch, heads, width), shared = q_BTHK.shape, k_BTHK.shape[2]
+    if grouped and shared and heads % shared:
+        raise ValueError(f"k has {shared} heads; allowed: a divisor of the {heads} of q")
+    expected = (*batch, shared if grouped else heads, width)
+    if k_BTHK.shape != expected:
         raise ValueError(
             f"q has shape {tuple(q_BTHK.shape)} and k {tuple(k_BTHK.shape)}; allowed: equal shapes"
         )

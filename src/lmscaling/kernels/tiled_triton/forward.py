@@ -33,12 +33,11 @@ def _features_forward_kernel(
 
 
 @triton.jit
-def _add_keys(b_q, b_k, b_v, b_sum, b_y, offset, CAUSAL: tl.constexpr):
+def _add_keys(b_q, b_k, b_v, b_sum, b_y, offset, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
     """Add a tile of weights to their sum and to the result; its keys start ``offset`` rows down."""
     b_a = tl.dot(b_q, tl.trans(b_k), input_precision="ieee")
-    if CAUSAL:
-        o_i, o_j = tl.arange(0, b_q.shape[0]), tl.arange(0, b_k.shape[0])
-        b_a = tl.where(o_i[:, None] >= offset + o_j[None, :], b_a, 0.0)
+    o_i, o_j = tl.arange(0, b_q.shape[0]), tl.arange(0, b_k.shape[0])
+    b_a = tiles.visible(b_a, o_i[:, None], offset + o_j[None, :], CAUSAL, WINDOW)
     b_a = b_a.to(b_v.dtype)
     b_sum += tl.sum(b_a.to(tl.float32), 1)
     return b_sum, tl.dot(b_a, b_v, b_y, input_precision="ieee")
@@ -47,8 +46,8 @@ def _add_keys(b_q, b_k, b_v, b_sum, b_y, offset, CAUSAL: tl.constexpr):
 @triton.jit(do_not_specialize=["T"])
 def _quadratic_forward_kernel(
     q_ptr,  # [B, T, H, K], features
-    k_ptr,  # [B, T, H, K], features
-    v_ptr,  # [B, T, H, V]
+    k_ptr,  # [B, T, H / GROUP, K], features
+    v_ptr,  # [B, T, H / GROUP, V]
     y_ptr,  # [B, T, H, V], contiguous
     y32_ptr,  # [B, T, H, V], contiguous, float32; only if NORMALIZE
     inverse_ptr,  # [B, H, T], float32: 1 / D; only if NORMALIZE
@@ -66,6 +65,8 @@ def _quadratic_forward_kernel(
     stride_vt,
     stride_vh,
     NORMALIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    GROUP: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
     BLOCK_I: tl.constexpr,
@@ -77,19 +78,21 @@ def _quadratic_forward_kernel(
     i_head = tl.program_id(0) % heads
     first = (tl.cdiv(T, BLOCK_I) - 1 - tl.program_id(0) // heads) * BLOCK_I
     q_ptr = tiles.head(q_ptr, i_head, H, stride_qb, stride_qh)
-    k_ptr = tiles.head(k_ptr, i_head, H, stride_kb, stride_kh)
-    v_ptr = tiles.head(v_ptr, i_head, H, stride_vb, stride_vh)
+    k_ptr = tiles.head(k_ptr, i_head // GROUP, H // GROUP, stride_kb, stride_kh)
+    v_ptr = tiles.head(v_ptr, i_head // GROUP, H // GROUP, stride_vb, stride_vh)
     b_q = tiles.load(q_ptr, first, T, stride_qt, K, BLOCK_I, BLOCK_K)
     b_sum = tl.zeros([BLOCK_I], tl.float32)
     b_y = tl.zeros([BLOCK_I, BLOCK_V], tl.float32)
-    for start in range(0, first, BLOCK_J):
+    for start in range(tiles.begin(first, WINDOW, BLOCK_J), first, BLOCK_J):
         b_k = tiles.load(k_ptr, start, T, stride_kt, K, BLOCK_J, BLOCK_K)
         b_v = tiles.load(v_ptr, start, T, stride_vt, V, BLOCK_J, BLOCK_V)
-        b_sum, b_y = _add_keys(b_q, b_k, b_v, b_sum, b_y, 0, CAUSAL=False)
+        b_sum, b_y = _add_keys(
+            b_q, b_k, b_v, b_sum, b_y, start - first, CAUSAL=False, WINDOW=WINDOW
+        )
     for offset in tl.static_range(0, BLOCK_I, BLOCK_J):
         b_k = tiles.load(k_ptr, first + offset, T, stride_kt, K, BLOCK_J, BLOCK_K)
         b_v = tiles.load(v_ptr, first + offset, T, stride_vt, V, BLOCK_J, BLOCK_V)
-        b_sum, b_y = _add_keys(b_q, b_k, b_v, b_sum, b_y, offset, CAUSAL=True)
+        b_sum, b_y = _add_keys(b_q, b_k, b_v, b_sum, b_y, offset, CAUSAL=True, WINDOW=WINDOW)
     o_y = tl.cast(T, tl.int64) * H * V
     if NORMALIZE:
         o_i = first + tl.arange(0, BLOCK_I)

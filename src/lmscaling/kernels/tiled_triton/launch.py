@@ -32,53 +32,60 @@ ROWS = 32
 
 
 def forward(
-    q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, feature_map: str, normalize: bool
+    q_BTHK: Tensor,
+    k_BTGK: Tensor,
+    v_BTGV: Tensor,
+    feature_map: str,
+    normalize: bool,
+    window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``y_BTHV``; if normalized, also y in float32 and ``1 / D`` as ``[B, H, T]``, else empty."""
-    q, k, v = _contiguous_rows(q_BTHK), _contiguous_rows(k_BTHK), _contiguous_rows(v_BTHV)
+    q, k, v = _contiguous_rows(q_BTHK), _contiguous_rows(k_BTGK), _contiguous_rows(v_BTGV)
     (B, T, H, K), V = q.shape, v.shape[-1]
-    y = torch.empty_like(v, memory_format=torch.contiguous_format)
+    y = v.new_empty(B, T, H, V)
     y32 = v.new_empty(y.shape if normalize else (0,), dtype=torch.float32)
     inverse = v.new_empty((B, H, T) if normalize else (0,), dtype=torch.float32)
     tile = _tile(FORWARD, v.dtype, K, V)
     with torch.cuda.device_of(v):
         q, k = features(q, feature_map), features(k, feature_map)
-        _quadratic_forward_kernel[_grid(v, tile["BLOCK_I"])](
+        _quadratic_forward_kernel[_grid(q, tile["BLOCK_I"])](
             q, k, v, y, y32, inverse, T, H, B * H, feature_maps.find(feature_map).epsilon,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-            NORMALIZE=normalize, K=K, V=V, **tile,
+            NORMALIZE=normalize, WINDOW=_window(window, T), GROUP=H // v.shape[2], K=K, V=V, **tile,
         )  # fmt: skip
     return y, y32, inverse
 
 
 def backward(
     q_BTHK: Tensor,
-    k_BTHK: Tensor,
-    v_BTHV: Tensor,
+    k_BTGK: Tensor,
+    v_BTGV: Tensor,
     dy_BTHV: Tensor,
     y32_BTHV: Tensor,
     inverse_BHT: Tensor,
     feature_map: str,
+    window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v; ``forward`` returns ``y32`` and ``inverse``."""
-    q, k, v = _contiguous_rows(q_BTHK), _contiguous_rows(k_BTHK), _contiguous_rows(v_BTHV)
+    q, k, v = _contiguous_rows(q_BTHK), _contiguous_rows(k_BTGK), _contiguous_rows(v_BTGV)
     dy = _contiguous_rows(dy_BTHV)
-    (B, T, H, K), V = q.shape, v.shape[-1]
+    (B, T, H, K), (G, V) = q.shape, v.shape[2:]
+    options = {"FEATURE_MAP": feature_map, "WINDOW": _window(window, T), "GROUP": H // G}
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     with torch.cuda.device_of(v):
         q, k = features(q, feature_map), features(k, feature_map)
         g, delta = _rows(dy, y32_BTHV, inverse_BHT)
         tile = _tile(QUERIES, v.dtype, K, V)
-        _queries_backward_kernel[_grid(v, tile["BLOCK_I"])](
+        _queries_backward_kernel[_grid(q, tile["BLOCK_I"])](
             q, k, v, g, delta, dq, T, H, B * H,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *g.stride()[:3],
-            FEATURE_MAP=feature_map, K=K, V=V, **tile,
+            **options, K=K, V=V, **tile,
         )  # fmt: skip
         tile = _tile(KEYS, v.dtype, K, V)
         _keys_backward_kernel[_grid(v, tile["BLOCK_J"])](
-            q, k, v, g, delta, dk, dv, T, H, B * H,
+            q, k, v, g, delta, dk, dv, T, H, B * G,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *g.stride()[:3],
-            FEATURE_MAP=feature_map, K=K, V=V, **tile,
+            **options, K=K, V=V, **tile,
         )  # fmt: skip
     return dq, dk, dv
 
@@ -94,6 +101,11 @@ def features(x_BTHK: Tensor, feature_map: str) -> Tensor:
         FEATURE_MAP=feature_map, K=K, BLOCK_I=ROWS, BLOCK_K=BLOCK_K,
     )  # fmt: skip
     return f
+
+
+def _window(window: int, T: int) -> int:
+    """The window that the kernels are compiled for: 0 if every token sees all before it."""
+    return window if window < T else 0
 
 
 def _rows(dy: Tensor, y32: Tensor, inverse_BHT: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,7 +179,7 @@ def offline_cases(
         for name, kernel, table, constants in kernels:
             tile = _tile(table, dtype, width, width)
             warps, stages = tile.pop("num_warps"), tile.pop("num_stages")
-            fixed = {"K": width, "V": width, **constants, **tile}
+            fixed = {"WINDOW": 0, "GROUP": 1, "K": width, "V": width, **constants, **tile}
             types = {n: _type(n, dtype) for n in kernel.arg_names if n not in fixed}
             strides = [n for n in types if n.startswith("stride_")]
             short = {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype]

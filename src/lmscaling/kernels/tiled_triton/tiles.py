@@ -40,6 +40,25 @@ def store(
 
 
 @triton.jit
+def begin(first, WINDOW: tl.constexpr, BLOCK: tl.constexpr):
+    """The first key of the first tile that row ``first`` sees."""
+    start = 0
+    if WINDOW:
+        start = tl.maximum(first - WINDOW + 1, 0) // BLOCK * BLOCK
+    return start
+
+
+@triton.jit
+def visible(b_x, o_i, o_j, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+    """A tile with zeros where a row does not see a column; positions from a common origin."""
+    if CAUSAL:
+        b_x = tl.where(o_i >= o_j, b_x, 0.0)
+    if WINDOW:
+        b_x = tl.where(o_i < o_j + WINDOW, b_x, 0.0)
+    return b_x
+
+
+@triton.jit
 def feature(b_x, FEATURE_MAP: tl.constexpr):
     """``FEATURE_MAPS[FEATURE_MAP].of`` in float32; the comparisons preserve NaN."""
     if FEATURE_MAP == "softplus":

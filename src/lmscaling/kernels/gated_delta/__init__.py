@@ -1,0 +1,1 @@
+"""Implementations of the gated delta rule; see ``chunked.py`` for their signature."""

@@ -1,0 +1,80 @@
+"""The gated delta rule chunk by chunk in plain PyTorch; autograd computes the gradients.
+
+Legend and equations: see ``kernels/delta_triton/__init__.py``.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lmscaling.kernels import at_least_float32
+from lmscaling.kernels.segments import CHUNK, Segments
+
+
+def attend(
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    beta_BTH: Tensor,
+    log_decay_BTH: Tensor | None,
+    initial_PHKV: Tensor | None,
+    segments: Segments | None,
+    scale: float,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor]:
+    """``y_BTHV``, and the state after each segment in at least float32; see ``chunked.attend``."""
+    if segments is None:
+        tokens = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH)
+        return _sequences(*tokens, initial_PHKV, scale, chunk)
+    made, first = [], 0
+    q, k, v, beta = (x.flatten(0, 1) for x in (q_BTHK, k_BTHK, v_BTHV, beta_BTH))
+    g = torch.zeros_like(beta) if log_decay_BTH is None else log_decay_BTH.flatten(0, 1)
+    for i, n in enumerate(n for row in segments.lengths for n in row):
+        part = [x[None, first : first + n] for x in (q, k, v, beta, g)]
+        initial = None if initial_PHKV is None else initial_PHKV[i : i + 1]
+        made.append(_sequences(part[0], part[1], part[2], part[3], part[4], initial, scale, chunk))
+        first += n
+    y, final = zip(*made, strict=True)
+    return torch.cat(y, 1).view(v_BTHV.shape), torch.cat(final)
+
+
+def _sequences(
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    beta_BTH: Tensor,
+    log_decay_BTH: Tensor | None,
+    initial_BHKV: Tensor | None,
+    scale: float,
+    chunk: int,
+) -> tuple[Tensor, Tensor]:
+    T = q_BTHK.shape[1]
+    cut = [_cut(at_least_float32(x), min(chunk, T)) for x in (q_BTHK, k_BTHK, v_BTHV)]
+    q, k, v = cut
+    beta = _cut(beta_BTH.to(q.dtype).unsqueeze(-1), min(chunk, T))
+    g = torch.zeros_like(beta_BTH) if log_decay_BTH is None else log_decay_BTH
+    decay = _cut(g.to(q.dtype).unsqueeze(-1), min(chunk, T)).cumsum(3)
+    lower = torch.ones(q.shape[3], q.shape[3], dtype=torch.bool, device=q.device).tril()
+    between = (decay - decay.mT).masked_fill(~lower, float("-inf")).exp()
+    rows = torch.cat([beta * v, beta * decay.exp() * k], -1)
+    # The solver takes the diagonal as ones and reads nothing above it.
+    system = beta * (k @ k.mT) * between
+    solved = torch.linalg.solve_triangular(system, rows, upper=False, unitriangular=True)
+    values, keys = solved.split([v.shape[-1], k.shape[-1]], -1)
+    weights = scale * (q @ k.mT) * between
+    reads, last = scale * decay.exp() * q, decay[..., -1:, :]
+    writes = ((last - decay).exp() * k).mT
+    state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1])
+    state = state if initial_BHKV is None else state + initial_BHKV
+    y_N = []
+    for n in range(q.shape[2]):
+        u = values[:, :, n] - keys[:, :, n] @ state
+        y_N.append(reads[:, :, n] @ state + weights[:, :, n] @ u)
+        state = last[:, :, n].exp() * state + writes[:, :, n] @ u
+    return torch.cat(y_N, 2)[:, :, :T].transpose(1, 2).to(v_BTHV.dtype), state
+
+
+def _cut(x_BTHX: Tensor, chunk: int) -> Tensor:
+    """[B, T, H, X] to [B, H, N, C, X]; zeros, which change no state, fill the last chunk."""
+    T = x_BTHX.shape[1]
+    return F.pad(x_BTHX.transpose(1, 2), (0, 0, 0, -T % chunk)).unflatten(2, (-1, chunk))

@@ -1,0 +1,115 @@
+"""The gated delta rule in chunks: Triton kernels on CUDA tensors, plain PyTorch on others.
+
+Of one head, with scalars ``a_t = exp(log_decay_t)`` and ``b_t = beta_t``::
+
+    S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t v_t^T
+    y_t = scale S_t^T q_t
+
+A token's key reads the decayed state, and ``b_t`` of what it reads is replaced by ``v_t``.
+
+Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, P segments.
+
+Source: Yang et al. 2024 (arXiv:2412.06464), eq. 10; without decay Yang et al. 2024
+(arXiv:2406.06484).
+"""
+
+import torch
+from torch import Tensor
+
+from lmscaling import kernels
+from lmscaling.kernels.delta_triton import op
+from lmscaling.kernels.gated_delta import _pytorch
+from lmscaling.kernels.segments import Segments
+
+
+def attend(
+    q_BTHK: Tensor,
+    k_BTHK: Tensor,
+    v_BTHV: Tensor,
+    beta_BTH: Tensor,
+    log_decay_BTH: Tensor | None = None,
+    initial_PHKV: Tensor | None = None,
+    segments: Segments | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The gated delta rule, and the state after it.
+
+    The kernels support float32, bfloat16 and widths up to 128. Everything else, and every tensor
+    that is not on a CUDA device, is computed in plain PyTorch. Sums, decays and the states that are
+    returned are at least float32.
+
+    Args:
+        q_BTHK: Queries, in float32, float64 or bfloat16 like k and v.
+        k_BTHK: Keys of unit length: longer ones make the state grow without bound.
+        v_BTHV: Values.
+        beta_BTH: The part that is replaced, in (0, 2), of any floating-point dtype.
+        log_decay_BTH: Logarithms of the decays, at most 0, of any floating-point dtype; None for
+            the delta rule without decay. A state is reset by ``segments`` and not by a large
+            negative number, which costs the later decays of its chunk their precision.
+        initial_PHKV: The state before each segment; None for zeros.
+        segments: Documents with states of their own, as ``segments.cut`` makes them; None if each
+            sequence is one.
+        scale: Factor of y; ``K^-1/2`` if None.
+
+    Returns:
+        ``y_BTHV`` in the dtype of v, and the state after each segment, ``[P, H, K, V]`` in at
+        least float32. Gradients flow through both, to all arguments.
+
+    Raises:
+        ValueError: The arguments do not match.
+
+    Cost:
+        ``B H T (C (3 K + 2 V) + 6 K V)`` FLOPs forward, causal half counted. With e bytes per
+        element, the kernels read and write ``e B H T (5 K + 4 V + 2 C + K V / C)`` bytes forward
+        at V <= 64, and keep ``e B H T (V + C + K V / C)`` of them; about 3 times both backward.
+    """
+    kernels.check(q_BTHK, k_BTHK, v_BTHV)
+    B, T, H, K = q_BTHK.shape
+    V, P = v_BTHV.shape[3], B if segments is None else len(segments.table_P4)
+    optional = {"log_decay": (log_decay_BTH, (B, T, H)), "initial": (initial_PHKV, (P, H, K, V))}
+    for name, (x, shape) in ({"beta": (beta_BTH, (B, T, H))} | optional).items():
+        if x is not None and x.shape != shape:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; allowed: {shape}")
+    if segments is not None and segments.shape != (B, T):
+        found = " sequences of ".join(str(n) for n in segments.shape)
+        raise ValueError(f"segments are {found} tokens; allowed: {B} sequences of {T}")
+    factor = K**-0.5 if scale is None else scale
+    if v_BTHV.is_cuda and op.takes(v_BTHV.dtype, K, V):
+        single = (x if x is None else x.float() for x in (beta_BTH, log_decay_BTH, initial_PHKV))
+        tables = (None, None) if segments is None else (segments.table_P4, segments.chunks_N3)
+        return op.delta(q_BTHK, k_BTHK, v_BTHV, *single, *tables, factor)[:2]
+    tokens = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH)
+    return _pytorch.attend(*tokens, initial_PHKV, segments, factor)
+
+
+@torch.no_grad()
+def step(
+    q_BHK: Tensor,
+    k_BHK: Tensor,
+    v_BHV: Tensor,
+    beta_BH: Tensor,
+    log_decay_BH: Tensor | None,
+    state_BHKV: Tensor,
+    scale: float | None = None,
+) -> Tensor:
+    """The next token's ``y_BHV`` in the dtype of v; updates the state in place, no gradient.
+
+    Args:
+        q_BHK: Query of the token.
+        k_BHK: Key of the token, of unit length.
+        v_BHV: Value of the token.
+        beta_BH: As in ``attend``.
+        log_decay_BH: As in ``attend``.
+        state_BHKV: State before the token, at least float32; updated.
+        scale: As in ``attend``.
+
+    Cost:
+        ``7 B H K V`` FLOPs; the state is read three times and written twice.
+    """
+    dtype = state_BHKV.dtype
+    q, k, v = (x.to(dtype).unsqueeze(-2) for x in (q_BHK, k_BHK, v_BHV))
+    if log_decay_BH is not None:
+        state_BHKV *= log_decay_BH.to(dtype).exp()[..., None, None]
+    state_BHKV += k.mT @ (beta_BH.to(dtype)[..., None, None] * (v - k @ state_BHKV))
+    factor = q_BHK.shape[-1] ** -0.5 if scale is None else scale
+    return (factor * (q @ state_BHKV)).squeeze(-2).to(v_BHV.dtype)
