@@ -113,9 +113,9 @@ TABLE = {
     ("warp", torch.bfloat16, 128): (Config(chunk=32, warps=8), SAFE, SAFE),
 }
 """Chosen by compiling for absent devices with Triton 3.6, 3.7 and 3.9, not by timing: no spills
-below width 128, few at 128 with warpgroups. With two stages, 3.6 and 3.7 compute the keys' features
-twice in ``backward_kv`` on sm_90, and do not compile ``forward`` for sm_100. float32 does not use
-tensor cores and uses ``SAFE``."""
+below width 128 (80 bytes on sm_120 with 3.7), few at 128 with warpgroups. With two stages, 3.6 and
+3.7 compute the keys' features twice in ``backward_kv`` on sm_90, and do not compile ``forward`` for
+sm_100. float32 does not use tensor cores and uses ``SAFE``."""
 
 ONE_PASS = {
     # (tensor cores, dtype, padded width): backward
