@@ -13,7 +13,6 @@ import torch
 from delta_rule import Lengths, distances, outcome, recurrence, sample
 from torch import Tensor
 
-from lmscaling.kernels import segments
 from lmscaling.kernels.delta_triton import op
 from lmscaling.kernels.gated_delta import chunked
 
@@ -54,11 +53,7 @@ def kernels(lengths: Lengths | None, scale: float) -> Callable[..., tuple[Tensor
     """y and the final states by the kernels; without lengths, each sequence is a segment."""
 
     def attend(*tensors: Tensor | None) -> tuple[Tensor, ...]:
-        tables = (None, None)
-        if lengths is not None:
-            made = segments.cut(lengths, DEVICE)
-            tables = made.table_P4, made.chunks_N3
-        return op.delta(*tensors, *tables, scale)[:2]
+        return op.delta(*tensors, [n for row in lengths or () for n in row], scale)[:2]
 
     return attend
 
@@ -167,10 +162,9 @@ def test_operator_is_what_pytorch_asks_of_one(
     monkeypatch.undo()  # PyTorch's own checks compare what empty tensors hold
     lengths = [[3, 2], [5]]
     tensors = [x.to(DEVICE).requires_grad_() for x in sample(lengths, 1, 16, 24, dtype)[:6]]
-    made = segments.cut(lengths, DEVICE)
     given = tensors if gate else [*tensors[:4], None, None]
-    tables = (made.table_P4, made.chunks_N3) if gate else (None, None)
-    torch.library.opcheck(torch.ops.lmscaling.delta.default, (*given, *tables, 0.3))
+    tokens = [3, 2, 5] if gate else []
+    torch.library.opcheck(torch.ops.lmscaling.delta.default, (*given, tokens, 0.3))
 
 
 def test_operator_compiles_into_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:

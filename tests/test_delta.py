@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from delta_rule import distances, outcome, recurrence, sample
-from test_fused import interpreter_is_broken, run_cases
+from test_fused import WITH_TRITON, run_cases
 from torch import Tensor
 
 from lmscaling.kernels import segments
@@ -23,7 +23,7 @@ def test_every_case_belongs_to_a_part() -> None:
     assert [line for line in names if not any(part in line for part in PARTS)] == []
 
 
-@pytest.mark.skipif(bool(interpreter_is_broken()), reason=interpreter_is_broken() or "it runs")
+@WITH_TRITON
 @pytest.mark.parametrize("part", PARTS)
 def test_kernels_are_right_in_the_interpreter(part: str) -> None:
     run_cases(part, interpret=True, cases=CASES)
@@ -47,8 +47,8 @@ def test_it_is_the_recurrence_at_any_chunk(gate: bool, chunk: int) -> None:
     lengths = [[12, 1, 16], [29]]
     tensors: list[Any] = list(sample(lengths, 2, 6, 5))
     tensors[4] = tensors[4] if gate else None
-    cut = segments.cut(lengths)
-    found = outcome(with_options(_pytorch.attend, cut, 0.3, chunk), tensors)
+    flat = [n for row in lengths for n in row]
+    found = outcome(with_options(_pytorch.attend, flat, 0.3, chunk), tensors)
     exact = outcome(recurrence(lengths, 0.3), tensors)
     assert max(distances(found, exact).values()) <= 1e-12
 
@@ -139,16 +139,22 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"log_decay has shape .*; allowed: \(1, 9, 2\)"):
         chunked.attend(q, k, v, beta, g.unsqueeze(-1))
     with pytest.raises(ValueError, match=r"initial has shape .*; allowed: \(2, 2, 6, 5\)"):
-        chunked.attend(q, k, v, beta, g, initial, segments.cut([[4, 5]]))
-    with pytest.raises(ValueError, match="1 sequences of 8 tokens; allowed: 1 sequences of 9"):
-        chunked.attend(q, k, v, beta, g, segments=segments.cut([[8]]))
-    with pytest.raises(ValueError, match="allowed: at least one"):
-        segments.cut([[4, 0]])
-    with pytest.raises(ValueError, match=r"\[4, 5\] tokens in their segments; allowed: one number"):
-        segments.cut([[4], [5]])
+        chunked.attend(q, k, v, beta, g, initial, (4, 5))
+    with pytest.raises(ValueError, match="lengths sum to 8 tokens; allowed: 9"):
+        chunked.attend(q, k, v, beta, g, lengths=(8,))
 
 
 def test_tables_name_each_segment_and_each_chunk_once() -> None:
-    made = segments.cut([[33, 1], [34]])
-    assert made.table_P4.tolist() == [[0, 0, 33, 0], [0, 33, 1, 2], [1, 0, 34, 3]]
-    assert made.chunks_N3.tolist() == [[0, 0, 32], [0, 32, 1], [0, 33, 1], [1, 0, 32], [1, 32, 2]]
+    made = segments.cut(2, 34, (33, 1, 34), 64, 32, torch.device("cpu"))
+    assert made.table.tolist() == [[0, 0, 33, 0], [0, 33, 1, 2], [1, 0, 34, 3]]
+    assert made.chunks.tolist() == [[0, 0, 32], [0, 32, 1], [0, 33, 1], [1, 0, 32], [1, 32, 2]]
+    assert made.ranges.tolist() == [[0, 1], [1, 1], [2, 1]]
+
+
+def test_a_long_sequence_has_several_segments() -> None:
+    made = segments.cut(1, 100, (10, 90), 32, 16, torch.device("cpu"))
+    assert made.table.tolist() == [
+        [0, 0, 10, 0], [0, 10, 32, 1], [0, 42, 32, 3], [0, 74, 26, 5]
+    ]  # fmt: skip
+    assert made.ranges.tolist() == [[0, 1], [1, 3]]
+    assert (made.first.tolist(), made.last.tolist(), made.is_split) == ([0, 1], [0, 3], True)

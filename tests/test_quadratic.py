@@ -34,7 +34,7 @@ def check_bounds(cases: str, environment: Mapping[str, str] = os.environ) -> Non
 
 
 @WITH_TRITON
-@pytest.mark.parametrize("cases", ["float32", "bfloat16", "properties", "operators"])
+@pytest.mark.parametrize("cases", ["float32", "bfloat16", "windows", "properties", "operators"])
 def test_kernels_keep_their_bounds(cases: str) -> None:
     check_bounds(cases)
 

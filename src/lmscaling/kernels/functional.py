@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lmscaling import kernels
+from lmscaling.kernels import segments
 from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.chunked_triton.plan import block
 from lmscaling.kernels.feature_maps import find
@@ -148,16 +149,7 @@ def _check(
         raise ValueError(
             f"log_decay has shape {tuple(log_decay.shape)}; allowed: ({H},) or ({B}, {T}, {H})"
         )
-    at = 0
-    for length in lengths:
-        if length < 1 or at % T + length > T:
-            raise ValueError(
-                f"lengths has a sequence of {length} tokens at token {at % T} of a row of {T}; "
-                "allowed: at least one token, none beyond the end of the row"
-            )
-        at += length
-    if lengths and at != B * T:
-        raise ValueError(f"lengths sum to {at} tokens; allowed: {B * T}, all of the {B} rows")
+    segments.check(B, T, lengths)
     if initial is not None:
         N = len(lengths) or B
         for name, allowed in zip(State._fields, ((N, H, key, V), (N, H, key)), strict=True):

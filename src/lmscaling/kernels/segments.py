@@ -1,58 +1,93 @@
-"""Which tokens share a recurrent state: documents in a sequence, each with a state of its own.
+"""Segments: the runs of tokens that separate programs process, for all recurrences.
 
-A segment is a part of a sequence; states are numbered in the order of the segments, sequence by
-sequence. The tables are built once for a batch and serve all layers.
+A sequence is a row of a batch, or a part of one if lengths are given. It is one segment or several,
+all but the last a multiple of the chunk. The state before a segment is that of the tokens before it
+in its sequence, and before a sequence the given one, or zero.
 
-Legend: P segments, N chunks of all segments; a chunk does not cross the end of its segment.
+Legend: B rows of the batch, T tokens of a row, N sequences, S segments, C chunks of all segments.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-CHUNK = 32
-"""Tokens of every chunk but the last of a segment."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Segments:
-    """The segments of a batch."""
+    """The segments of one call; int32 tables."""
 
-    shape: tuple[int, int]
-    """Sequences, and tokens of each."""
-    lengths: tuple[tuple[int, ...], ...]
-    """Of each sequence, the tokens of its segments."""
-    table_P4: Tensor
-    """Rows (sequence, start, length, first chunk), int32."""
-    chunks_N3: Tensor
-    """Rows (sequence, start, length), int32."""
+    table: Tensor
+    """``[S, 4]``: row of the batch, first token, number of tokens, first chunk of all."""
+    ranges: Tensor
+    """``[N, 2]``: first segment of each sequence, number of its segments."""
+    chunks: Tensor
+    """``[C, 3]``: row of the batch, first token, number of tokens."""
+
+    @property
+    def count(self) -> int:
+        return self.table.shape[0]
+
+    @property
+    def sequences(self) -> int:
+        return self.ranges.shape[0]
+
+    @property
+    def is_split(self) -> bool:
+        """Whether any sequence has several segments."""
+        return self.count > self.sequences
+
+    @property
+    def first(self) -> Tensor:
+        """Index of the first segment of each sequence, ``[N]``."""
+        return self.ranges[:, 0]
+
+    @property
+    def last(self) -> Tensor:
+        """Index of the last segment of each sequence, ``[N]``."""
+        return self.ranges.sum(1) - 1
 
 
-def cut(lengths: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Segments:
-    """The segments with these lengths, with tables on a device.
+@lru_cache(maxsize=64)
+def cut(
+    B: int, T: int, lengths: tuple[int, ...], tokens: int, chunk: int, device: torch.device
+) -> Segments:
+    """Cut sequences into segments.
 
     Args:
-        lengths: Of each sequence, the tokens of its segments, whose sum is the same for all.
-        device: That of the queries.
-
-    Raises:
-        ValueError: A segment is empty, or the sequences differ in length.
+        B: Rows of the batch.
+        T: Tokens of a row.
+        lengths: Tokens of each sequence, which follow one another in a row; empty if each row is a
+            sequence.
+        tokens: Longest segment, a multiple of the chunk.
+        chunk: Tokens of a chunk.
+        device: Where the kernels run.
     """
-    if not lengths or not all(lengths) or any(n < 1 for row in lengths for n in row):
-        raise ValueError(f"segments have {lengths} tokens; allowed: at least one sequence and 1")
-    totals = sorted({sum(row) for row in lengths})
-    if len(totals) > 1:
-        raise ValueError(f"sequences have {totals} tokens in their segments; allowed: one number")
-    table, chunks = [], []
-    for sequence, row in enumerate(lengths):
-        start = 0
-        for length in row:
-            table.append((sequence, start, length, len(chunks)))
-            for first in range(0, length, CHUNK):
-                chunks.append((sequence, start + first, min(CHUNK, length - first)))
-            start += length
-    table_P4, chunks_N3 = (torch.tensor(x, dtype=torch.int32) for x in (table, chunks))
-    kept = tuple(tuple(row) for row in lengths)
-    return Segments((len(kept), totals[0]), kept, table_P4.to(device), chunks_N3.to(device))
+    table, ranges, chunks, at = [], [], [], 0
+    for length in lengths or (T,) * B:
+        row, start = divmod(at, T)
+        ranges.append((len(table), -(-length // tokens)))
+        for offset in range(0, length, tokens):
+            n = min(tokens, length - offset)
+            table.append((row, start + offset, n, len(chunks)))
+            parts = range(0, n, chunk)
+            chunks += [(row, start + offset + part, min(chunk, n - part)) for part in parts]
+        at += length
+    made = [torch.tensor(x, dtype=torch.int32).to(device) for x in (table, ranges, chunks)]
+    return Segments(table=made[0], ranges=made[1], chunks=made[2])
+
+
+def check(B: int, T: int, lengths: Sequence[int]) -> None:
+    """Raise ValueError unless lengths divide the rows of a batch; none do, too."""
+    at = 0
+    for length in lengths:
+        if length < 1 or at % T + length > T:
+            raise ValueError(
+                f"lengths has a sequence of {length} tokens at token {at % T} of a row of {T}; "
+                "allowed: at least one token, none beyond the end of the row"
+            )
+        at += length
+    if lengths and at != B * T:
+        raise ValueError(f"lengths sum to {at} tokens; allowed: {B * T}, all of the {B} rows")

@@ -1,9 +1,9 @@
 """Linear attention as Triton kernels: feature map, both products and the division in one pass.
 
-A program processes one segment of a sequence (``segments.py``) for one head, chunk by chunk, with
-the running sum of ``phi(k) v^T`` in registers. It writes only the result and one number per token
-and head. If heads times sequences cannot fill a device, sequences are split into several segments;
-then two kernels sum over each and one scans the sums (``sums.py``). ``gates.py`` scales the state
+A program processes one segment of a sequence (``kernels/segments.py``) for one head, chunk by
+chunk, with the running sum of ``phi(k) v^T`` in registers. It writes only the result and one number
+per token and head. If heads times sequences cannot fill a device, sequences are split into several
+segments; then two kernels sum over each and one scans the sums (``sums.py``). ``gates.py`` scales the state
 from token to token; without gates none of it is compiled.
 
 The backward pass is one kernel that runs in reverse, with the state of each chunk as the forward

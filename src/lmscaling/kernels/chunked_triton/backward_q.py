@@ -16,7 +16,7 @@ from lmscaling.kernels.chunked_triton.features import (
     times_slope,
     unpacked,
 )
-from lmscaling.kernels.chunked_triton.segments import segment
+from lmscaling.kernels.chunked_triton.programs import segment
 
 
 @triton.jit(do_not_specialize=["T"])

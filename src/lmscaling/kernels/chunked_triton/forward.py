@@ -19,7 +19,7 @@ from lmscaling.kernels.chunked_triton.features import (
     unpacked,
 )
 from lmscaling.kernels.chunked_triton.gates import between, cumulated, scaled
-from lmscaling.kernels.chunked_triton.segments import first_chunk, segment
+from lmscaling.kernels.chunked_triton.programs import first_chunk, segment
 
 
 @triton.jit(do_not_specialize=["T"])

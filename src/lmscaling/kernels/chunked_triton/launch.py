@@ -16,12 +16,12 @@ from lmscaling.kernels.chunked_triton.config import Config
 from lmscaling.kernels.chunked_triton.features import LOG2_E
 from lmscaling.kernels.chunked_triton.forward import _chunked_forward_kernel
 from lmscaling.kernels.chunked_triton.plan import Plan, Shape, block, configured, state_width
-from lmscaling.kernels.chunked_triton.segments import Segments, cut
 from lmscaling.kernels.chunked_triton.sums import (
     _scan_kernel,
     _sums_backward_kernel,
     _sums_forward_kernel,
 )
+from lmscaling.kernels.segments import Segments, cut
 
 POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
 IN_DTYPE = ("qkv_ptr", "y_ptr", "dy_ptr", "dqkv_ptr", "kept_ptr")
@@ -127,7 +127,7 @@ def forward(
     assert qkv_BTW.stride(2) == 1
     call = _Call(qkv_BTW, shape, plan, log_decay, lengths)
     segments, float32 = call.segments, {"dtype": torch.float32}
-    chunks = segments.chunks if keep else 0
+    chunks = len(segments.chunks) if keep else 0
     K, V = block(shape.key), block(shape.value)
     means = K + V if shape.normalize else 0
     rows = segments.count if final else 0

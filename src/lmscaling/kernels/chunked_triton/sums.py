@@ -12,7 +12,7 @@ import triton.language as tl
 
 from lmscaling.kernels.chunked_triton.features import feature
 from lmscaling.kernels.chunked_triton.gates import cumulated, scaled
-from lmscaling.kernels.chunked_triton.segments import segment
+from lmscaling.kernels.chunked_triton.programs import segment
 
 
 @triton.jit(do_not_specialize=["T"])

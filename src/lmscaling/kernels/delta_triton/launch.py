@@ -1,19 +1,18 @@
 """Launch the kernels of one call, or list what to compile without a device."""
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmscaling.kernels import segments
 from lmscaling.kernels.delta_triton.backward import (
     _delta_gradients_kernel,
     _delta_scan_backward_kernel,
 )
 from lmscaling.kernels.delta_triton.forward import _delta_prepare_kernel, _delta_scan_kernel
-from lmscaling.kernels.segments import CHUNK
+from lmscaling.kernels.delta_triton.op import CHUNK
+from lmscaling.kernels.segments import cut
 
 OPTIONS = {
     # (dtype, padded width): columns of values of a program, warps of the scans
@@ -39,12 +38,11 @@ def forward(
     beta_BTH: Tensor,
     log_decay_BTH: Tensor | None,
     initial_PHKV: Tensor | None,
-    table_P4: Tensor | None,
-    chunks_N3: Tensor | None,
+    lengths: tuple[int, ...],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """y, final states, decays, inverses, u and states; see ``op.delta``."""
-    table, chunks = _tables(q_BTHK, table_P4, chunks_N3)
+    table, chunks = _tables(q_BTHK, lengths)
     q, k, v, beta = (x.contiguous() for x in (q_BTHK, k_BTHK, v_BTHV, beta_BTH))
     (T, H, K), V = q.shape[1:], v.shape[3]
     g = beta.new_empty(0) if log_decay_BTH is None else log_decay_BTH.contiguous()
@@ -71,12 +69,11 @@ def backward(
     states_NHKV: Tensor,
     dy_BTHV: Tensor,
     dfinal_PHKV: Tensor | None,
-    table_P4: Tensor | None,
-    chunks_N3: Tensor | None,
+    lengths: tuple[int, ...],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, beta, the log-decays and the initial states."""
-    table, chunks = _tables(q_BTHK, table_P4, chunks_N3)
+    table, chunks = _tables(q_BTHK, lengths)
     given = (q_BTHK, k_BTHK, v_BTHV, dy_BTHV, beta_BTH)
     q, k, v, dy, beta = (x.contiguous() for x in given)
     (T, H, K), V = q.shape[1:], v.shape[3]
@@ -94,17 +91,11 @@ def backward(
     return *made, dinitial
 
 
-def _tables(q_BTHK: Tensor, table: Tensor | None, chunks: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The tables of the segments; each sequence is one if none are given."""
-    if table is not None and chunks is not None:
-        return table.contiguous(), chunks.contiguous()
-    whole = _whole(*q_BTHK.shape[:2], q_BTHK.device)
-    return whole.table_P4, whole.chunks_N3
-
-
-@lru_cache(maxsize=16)
-def _whole(B: int, T: int, device: torch.device) -> segments.Segments:
-    return segments.cut([[T]] * B, device)
+def _tables(q_BTHK: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """The tables of the segments and of their chunks; each sequence is one segment."""
+    B, T = q_BTHK.shape[:2]
+    segments = cut(B, T, lengths, -(-T // CHUNK) * CHUNK, CHUNK, q_BTHK.device)
+    return segments.table, segments.chunks
 
 
 def _launch(kernel: Any, programs: int, constants: dict[str, Any], *arguments: Any) -> None:

@@ -5,13 +5,14 @@ Triton is loaded when an operator first runs, so that this module can be importe
 Legend: see ``kernels/delta_triton/__init__.py``.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmscaling.kernels.segments import CHUNK
-
+CHUNK = 32
+"""Tokens of every chunk but the last of a sequence."""
 DTYPES = (torch.float32, torch.bfloat16)
 WIDEST = 128
 """Largest width of keys and values: the state of a head must fit in registers."""
@@ -30,11 +31,10 @@ def delta(
     beta_BTH: Tensor,
     log_decay_BTH: Tensor | None,
     initial_PHKV: Tensor | None,
-    table_P4: Tensor | None,
-    chunks_N3: Tensor | None,
+    lengths: Sequence[int],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """See ``kernels/gated_delta/chunked.py``; ``table`` and ``chunks`` are those of its segments.
+    """See ``kernels/gated_delta/chunked.py``.
 
     Returns:
         ``y_BTHV`` and ``final_PHKV``; for the backward pass the decays since the start of the
@@ -45,7 +45,7 @@ def delta(
     from lmscaling.kernels.delta_triton import launch
 
     return launch.forward(
-        q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH, initial_PHKV, table_P4, chunks_N3, scale
+        q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH, initial_PHKV, tuple(lengths), scale
     )
 
 
@@ -61,8 +61,7 @@ def delta_backward(
     states_NHKV: Tensor,
     dy_BTHV: Tensor,
     dfinal_PHKV: Tensor | None,
-    table_P4: Tensor | None,
-    chunks_N3: Tensor | None,
+    lengths: Sequence[int],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, beta, the log-decays and the initial states."""
@@ -70,7 +69,7 @@ def delta_backward(
 
     return launch.backward(
         q_BTHK, k_BTHK, v_BTHV, beta_BTH, decay_BTH, inverse_NHCC, u_BTHV, states_NHKV,
-        dy_BTHV, dfinal_PHKV, table_P4, chunks_N3, scale,
+        dy_BTHV, dfinal_PHKV, tuple(lengths), scale,
     )  # fmt: skip
 
 
@@ -82,13 +81,12 @@ def _(
     beta_BTH: Tensor,
     log_decay_BTH: Tensor | None,
     initial_PHKV: Tensor | None,
-    table_P4: Tensor | None,
-    chunks_N3: Tensor | None,
+    lengths: Sequence[int],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     (B, T, H, K), V = q_BTHK.shape, v_BTHV.shape[3]
-    P = B if table_P4 is None else table_P4.shape[0]
-    N = B * -(-T // CHUNK) if chunks_N3 is None else chunks_N3.shape[0]
+    sequences = list(lengths) or [T] * B
+    P, N = len(sequences), sum(-(-n // CHUNK) for n in sequences)
     y, u = (v_BTHV.new_empty(v_BTHV.shape) for _ in range(2))
     final = v_BTHV.new_empty(P, H, K, V, dtype=torch.float32)
     decay = beta_BTH.new_empty((0,) if log_decay_BTH is None else (B, T, H))
@@ -107,11 +105,10 @@ def _(
     states_NHKV: Tensor,
     dy_BTHV: Tensor,
     dfinal_PHKV: Tensor | None,
-    table_P4: Tensor | None,
-    chunks_N3: Tensor | None,
+    lengths: Sequence[int],
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    P = len(q_BTHK) if table_P4 is None else table_P4.shape[0]
+    P = len(lengths) or q_BTHK.shape[0]
     given = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, decay_BTH)
     dq, dk, dv, dbeta, dg = (x.new_empty(x.shape) for x in given)
     dinitial = states_NHKV.new_empty(P, *states_NHKV.shape[1:], dtype=torch.float32)
@@ -119,9 +116,9 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    q, k, v, beta, decays, initial, table, chunks, ctx.scale = inputs
+    q, k, v, beta, decays, initial, ctx.lengths, ctx.scale = inputs
     ctx.given = decays is not None, initial is not None
-    ctx.save_for_backward(q, k, v, beta, *output[2:], table, chunks)
+    ctx.save_for_backward(q, k, v, beta, *output[2:])
     ctx.mark_non_differentiable(*output[2:])
     ctx.set_materialize_grads(False)
 
@@ -130,13 +127,13 @@ def _gradients(
     ctx: Any, dy: Tensor | None, dfinal: Tensor | None, *unused: None
 ) -> tuple[Tensor | None, ...]:
     if dy is None and dfinal is None:
-        return (None,) * 9
-    *saved, table, chunks = ctx.saved_tensors
+        return (None,) * 8
+    saved = ctx.saved_tensors
     dy = torch.zeros_like(saved[2]) if dy is None else dy
-    *made, dg, dinitial = delta_backward(*saved, dy, dfinal, table, chunks, ctx.scale)
+    *made, dg, dinitial = delta_backward(*saved, dy, dfinal, ctx.lengths, ctx.scale)
     decays, initial = ctx.given
     given = dg if decays else None, dinitial if initial else None
-    return *made, *given, None, None, None
+    return *made, *given, None, None
 
 
 delta.register_autograd(_gradients, setup_context=_keep)

@@ -3,12 +3,14 @@
 Legend and equations: see ``kernels/delta_triton/__init__.py``.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from lmscaling.kernels import at_least_float32
-from lmscaling.kernels.segments import CHUNK, Segments
+from lmscaling.kernels.delta_triton.op import CHUNK
 
 
 def attend(
@@ -18,18 +20,18 @@ def attend(
     beta_BTH: Tensor,
     log_decay_BTH: Tensor | None,
     initial_PHKV: Tensor | None,
-    segments: Segments | None,
+    lengths: Sequence[int],
     scale: float,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
-    """``y_BTHV``, and the state after each segment in at least float32; see ``chunked.attend``."""
-    if segments is None:
+    """``y_BTHV``, and the state after each sequence in at least float32; see ``chunked.attend``."""
+    if not lengths:
         tokens = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH)
         return _sequences(*tokens, initial_PHKV, scale, chunk)
     made, first = [], 0
     q, k, v, beta = (x.flatten(0, 1) for x in (q_BTHK, k_BTHK, v_BTHV, beta_BTH))
     g = torch.zeros_like(beta) if log_decay_BTH is None else log_decay_BTH.flatten(0, 1)
-    for i, n in enumerate(n for row in segments.lengths for n in row):
+    for i, n in enumerate(lengths):
         part = [x[None, first : first + n] for x in (q, k, v, beta, g)]
         initial = None if initial_PHKV is None else initial_PHKV[i : i + 1]
         made.append(_sequences(part[0], part[1], part[2], part[3], part[4], initial, scale, chunk))

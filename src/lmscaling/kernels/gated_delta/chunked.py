@@ -7,19 +7,21 @@ Of one head, with scalars ``a_t = exp(log_decay_t)`` and ``b_t = beta_t``::
 
 A token's key reads the decayed state, and ``b_t`` of what it reads is replaced by ``v_t``.
 
-Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, P segments.
+Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, P sequences.
 
 Source: Yang et al. 2024 (arXiv:2412.06464), eq. 10; without decay Yang et al. 2024
 (arXiv:2406.06484).
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from lmscaling import kernels
+from lmscaling.kernels import segments
 from lmscaling.kernels.delta_triton import op
 from lmscaling.kernels.gated_delta import _pytorch
-from lmscaling.kernels.segments import Segments
 
 
 def attend(
@@ -29,7 +31,7 @@ def attend(
     beta_BTH: Tensor,
     log_decay_BTH: Tensor | None = None,
     initial_PHKV: Tensor | None = None,
-    segments: Segments | None = None,
+    lengths: Sequence[int] = (),
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The gated delta rule, and the state after it.
@@ -44,15 +46,15 @@ def attend(
         v_BTHV: Values.
         beta_BTH: The part that is replaced, in (0, 2), of any floating-point dtype.
         log_decay_BTH: Logarithms of the decays, at most 0, of any floating-point dtype; None for
-            the delta rule without decay. A state is reset by ``segments`` and not by a large
+            the delta rule without decay. A state is reset by ``lengths`` and not by a large
             negative number, which costs the later decays of its chunk their precision.
-        initial_PHKV: The state before each segment; None for zeros.
-        segments: Documents with states of their own, as ``segments.cut`` makes them; None if each
-            sequence is one.
+        initial_PHKV: The state before each sequence; None for zeros.
+        lengths: Tokens of each sequence, as of a document. Sequences follow one another in a row
+            and none crosses its end. If not given, each row is a sequence.
         scale: Factor of y; ``K^-1/2`` if None.
 
     Returns:
-        ``y_BTHV`` in the dtype of v, and the state after each segment, ``[P, H, K, V]`` in at
+        ``y_BTHV`` in the dtype of v, and the state after each sequence, ``[P, H, K, V]`` in at
         least float32. Gradients flow through both, to all arguments.
 
     Raises:
@@ -65,21 +67,18 @@ def attend(
     """
     kernels.check(q_BTHK, k_BTHK, v_BTHV)
     B, T, H, K = q_BTHK.shape
-    V, P = v_BTHV.shape[3], B if segments is None else len(segments.table_P4)
+    V, P = v_BTHV.shape[3], len(lengths) or B
+    segments.check(B, T, lengths)
     optional = {"log_decay": (log_decay_BTH, (B, T, H)), "initial": (initial_PHKV, (P, H, K, V))}
     for name, (x, shape) in ({"beta": (beta_BTH, (B, T, H))} | optional).items():
         if x is not None and x.shape != shape:
             raise ValueError(f"{name} has shape {tuple(x.shape)}; allowed: {shape}")
-    if segments is not None and segments.shape != (B, T):
-        found = " sequences of ".join(str(n) for n in segments.shape)
-        raise ValueError(f"segments are {found} tokens; allowed: {B} sequences of {T}")
     factor = K**-0.5 if scale is None else scale
-    if v_BTHV.is_cuda and op.takes(v_BTHV.dtype, K, V):
+    if kernels.on_triton_device(v_BTHV) and op.takes(v_BTHV.dtype, K, V):
         single = (x if x is None else x.float() for x in (beta_BTH, log_decay_BTH, initial_PHKV))
-        tables = (None, None) if segments is None else (segments.table_P4, segments.chunks_N3)
-        return op.delta(q_BTHK, k_BTHK, v_BTHV, *single, *tables, factor)[:2]
+        return op.delta(q_BTHK, k_BTHK, v_BTHV, *single, list(lengths), factor)[:2]
     tokens = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH)
-    return _pytorch.attend(*tokens, initial_PHKV, segments, factor)
+    return _pytorch.attend(*tokens, initial_PHKV, lengths, factor)
 
 
 @torch.no_grad()
