@@ -317,8 +317,8 @@ def test_numbers_are_near_to_float64_with_gates_and_states(
     )  # fmt: skip
     found = [y, *functional.split(states, K, V)]
     exact = [x.detach().double().requires_grad_() for x in leaves]
-    given = (*exact[:3], "softplus", normalize, exact[3], State(*exact[4:]), lengths)
-    y, states = functional._plain(*given)
+    q, k, v, decay, kv, k_sum = exact
+    y, states = functional._plain(q, k, v, "softplus", normalize, decay, State(kv, k_sum), lengths)
     true = [y, *states]
     gradients = [dy, *dstate]
     if not normalize:  # the sum of features serves the division only

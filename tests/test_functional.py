@@ -44,9 +44,10 @@ def test_a_state_is_scaled_then_gets_the_token_and_is_read(normalize, lengths, c
         q, k, v, normalize=normalize, log_decay=g, initial=initial, lengths=lengths
     )
     parts = [x.flatten(0, 1).split(list(lengths) or [T] * B) for x in (q, k, v, g)]
-    for n, part in enumerate(zip(*parts, strict=True)):
+    for n in range(N):
+        q, k, v, g = (part[n] for part in parts)
         state = State(*(x[n : n + 1] for x in initial))
-        expected, kv, z = one_by_one(*part, state, normalize)
+        expected, kv, z = one_by_one(q, k, v, g, state, normalize)
         at = sum(map(len, parts[0][:n]))
         torch.testing.assert_close(y.flatten(0, 1)[at : at + len(expected)], expected)
         torch.testing.assert_close(final.kv_NHKV[n], kv)

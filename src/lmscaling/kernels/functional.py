@@ -177,7 +177,7 @@ def _plain(
     state_NHKV = q.new_zeros(len(parts[0]), H, q.shape[3], V + 1)
     if initial is not None:
         state_NHKV = torch.cat([initial.kv_NHKV, initial.k_NHK.unsqueeze(-1)], -1).to(q.dtype)
-    done = [_sequence(*part, state) for *part, state in zip(*parts, state_NHKV, strict=True)]
+    done = [_sequence(*each) for each in zip(*parts, state_NHKV, strict=True)]
     sums = torch.cat([y for y, _ in done]).view(B, T, H, V + 1)
     state_NHKV = torch.stack([state for _, state in done])
     y_BTHV = sums[..., :V]

@@ -3,8 +3,8 @@
 A program processes one segment of a sequence (``kernels/segments.py``) for one head, chunk by
 chunk, with the running sum of ``phi(k) v^T`` in registers. It writes only the result and one number
 per token and head. If heads times sequences cannot fill a device, sequences are split into several
-segments; then two kernels sum over each and one scans the sums (``sums.py``). ``gates.py`` scales the state
-from token to token; without gates none of it is compiled.
+segments; then two kernels sum over each and one scans the sums (``sums.py``). ``gates.py`` scales
+the state from token to token; without gates none of it is compiled.
 
 The backward pass is one kernel that runs in reverse, with the state of each chunk as the forward
 pass kept it (``backward.py``), or two kernels that keep nothing: one runs forward over the tokens

@@ -71,7 +71,7 @@ def builds(shape: Shape, dtype: torch.dtype, plan: Plan) -> list[Build]:
     """Every kernel that a forward and a backward pass launch, except the scan."""
     split = plan.segments > 1
     flags = {"BEFORE": split, "AFTER": split, "KEEP": plan.one_pass, "FINAL": False}
-    kernels = [(_chunked_forward_kernel, plan.forward)]
+    kernels: list[tuple[Any, Config]] = [(_chunked_forward_kernel, plan.forward)]
     if plan.one_pass:
         kernels.append((_chunked_backward_kernel, plan.backward))
     else:
@@ -126,17 +126,17 @@ def forward(
     assert shape.heads * (2 * shape.key + shape.value) == W
     assert qkv_BTW.stride(2) == 1
     call = _Call(qkv_BTW, shape, plan, log_decay, lengths)
-    segments, float32 = call.segments, {"dtype": torch.float32}
+    segments = call.segments
     chunks = len(segments.chunks) if keep else 0
     K, V = block(shape.key), block(shape.value)
     means = K + V if shape.normalize else 0
     rows = segments.count if final else 0
     result = Forward(
         y_BTHV=qkv_BTW.new_empty(B, T, shape.heads, shape.value),
-        reciprocal_BHT=qkv_BTW.new_empty(B, shape.heads, T if shape.normalize else 0, **float32),
+        reciprocal_BHT=call.empty(B, shape.heads, T if shape.normalize else 0),
         kept=qkv_BTW.new_empty(chunks, shape.heads, V, K),
-        means=qkv_BTW.new_empty(chunks, shape.heads, means, **float32),
-        final=qkv_BTW.new_empty(rows, shape.heads, state_width(shape), **float32),
+        means=call.empty(chunks, shape.heads, means),
+        final=call.empty(rows, shape.heads, state_width(shape)),
     )
     before = call.before(initial)
     call.launch(
@@ -169,12 +169,14 @@ def backward(
     """
     call = _Call(qkv_BTW, shape, plan, log_decay, lengths)
     dqkv_BTW = torch.empty_like(qkv_BTW, memory_format=torch.contiguous_format)
-    given = {"dy": dy_BTHV.contiguous(), "reciprocal": made.reciprocal_BHT, "dqkv": dqkv_BTW}
-    after = call.after(made.y_BTHV, given["dy"], made.reciprocal_BHT, dfinal)
+    dy_BTHV = dy_BTHV.contiguous()
+    after = call.after(made.y_BTHV, dy_BTHV, made.reciprocal_BHT, dfinal)
+    given: dict[str, Tensor | None] = {"dy": dy_BTHV, "dqkv": dqkv_BTW, "after": after}
+    given["reciprocal"] = made.reciprocal_BHT
     if not plan.one_pass:
         assert shape.gate == "none"
         given["e"] = torch.empty_like(made.reciprocal_BHT)
-        given["before"], given["after"] = call.before(None), after
+        given["before"] = call.before(None)
         flags = {"BEFORE": given["before"] is not None, "AFTER": after is not None}
         call.launch(_chunked_backward_q_kernel, plan.backward_q, given, flags)
         call.launch(_chunked_backward_kv_kernel, plan.backward_kv, given, flags)
@@ -187,7 +189,7 @@ def backward(
     dgate = call.empty(B, shape.heads, T if log_decay is not None else 0)
     count = call.segments.count if initial is not None else 0
     dbefore = call.empty(count, shape.heads, state_width(shape))
-    given |= {"kept": made.kept, "means": made.means, "after": after}
+    given |= {"kept": made.kept, "means": made.means}
     given |= {"dgate": dgate, "dbefore": dbefore}
     flags = {"BEFORE": initial is not None, "AFTER": after is not None}
     call.launch(_chunked_backward_kernel, plan.backward, given, flags)
@@ -255,7 +257,7 @@ class _Call:
         S, H = self.segments.count, self.shape.heads
         sums = self.empty(S, H, state_width(self.shape))
         total = self.empty(S, H if self.gate is not None else 0)
-        self.launch(kernel, self.plan.sums, given | {"sums": sums, "total": total}, {})
+        self.launch(kernel, self.plan.sums, {**given, "sums": sums, "total": total}, {})
         return sums, total
 
     def _scan(
@@ -275,7 +277,7 @@ class _Call:
         return states
 
     def launch(
-        self, kernel: Any, config: Config, given: dict[str, Any], flags: dict[str, bool]
+        self, kernel: Any, config: Config, given: dict[str, Tensor | None], flags: dict[str, bool]
     ) -> None:
         """Launch one program per segment and head; heads vary fastest.
 

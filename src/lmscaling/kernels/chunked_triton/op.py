@@ -42,9 +42,10 @@ def _chunked(
 
     shape = _shape(qkv_BTW, log_decay, heads, key, feature_map, normalize)
     plan = _plan(qkv_BTW, shape, initial is not None or final)
-    given = {"log_decay": log_decay, "initial": initial, "lengths": tuple(lengths)}
+    given: Any = {"log_decay": log_decay, "initial": initial, "lengths": tuple(lengths)}
     keep = keep and plan.one_pass
-    return tuple(launch.forward(qkv_BTW, shape, plan, keep=keep, final=final, **given))
+    made = launch.forward(qkv_BTW, shape, plan, keep=keep, final=final, **given)
+    return made.y_BTHV, made.reciprocal_BHT, made.kept, made.means, made.final
 
 
 @torch.library.custom_op("lmscaling::chunked_backward", mutates_args=())
@@ -65,8 +66,9 @@ def _chunked_backward(
 
     shape = _shape(qkv_BTW, log_decay, heads, key, feature_map, normalize)
     plan = _plan(qkv_BTW, shape, initial is not None or dfinal is not None)
-    given = {"log_decay": log_decay, "initial": initial, "lengths": tuple(lengths)}
-    forward = launch.Forward(*made, final=dy_BTHV.new_empty(0))
+    given: Any = {"log_decay": log_decay, "initial": initial, "lengths": tuple(lengths)}
+    y_BTHV, reciprocal_BHT, kept, means = made
+    forward = launch.Forward(y_BTHV, reciprocal_BHT, kept, means, dy_BTHV.new_empty(0))
     result = launch.backward(qkv_BTW, dy_BTHV, forward, shape, plan, dfinal=dfinal, **given)
     return result.dqkv_BTW, result.dgate.contiguous(), result.dinitial
 
@@ -90,13 +92,14 @@ def _(
     sequences = list(lengths) or [T] * B
     chunks = sum(-(-n // plan.forward.chunk) for n in sequences) if keep and plan.one_pass else 0
     K, V = block(key), block(shape.value)
-    states, float32 = len(sequences) if final else 0, {"dtype": torch.float32}
+    states = len(sequences) if final else 0
+    single = torch.float32
     return (
         qkv_BTW.new_empty(B, T, heads, shape.value),
-        qkv_BTW.new_empty(B, heads, T if normalize else 0, **float32),
+        qkv_BTW.new_empty(B, heads, T if normalize else 0, dtype=single),
         qkv_BTW.new_empty(chunks, heads, V, K),
-        qkv_BTW.new_empty(chunks, heads, K + V if normalize else 0, **float32),
-        qkv_BTW.new_empty(states, heads, state_width(shape), **float32),
+        qkv_BTW.new_empty(chunks, heads, K + V if normalize else 0, dtype=single),
+        qkv_BTW.new_empty(states, heads, state_width(shape), dtype=single),
     )
 
 
