@@ -8,6 +8,8 @@ Legend: B batch, T tokens, H heads, K key width, V value width.
 
 import inspect
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -352,16 +354,9 @@ def test_the_decoding_kernel_refuses_a_state_that_it_cannot_update(change, words
     from lmscaling.kernels.chunked_triton.decode import step
 
     q, k, v = (torch.zeros(2, 3, width) for width in (8, 8, 4))
-    state = change(torch.zeros(2, 3, 8, 4), torch.zeros(2, 3, 8))
+    kv, k_sum = change(torch.zeros(2, 3, 8, 4), torch.zeros(2, 3, 8))
     with pytest.raises(ValueError, match=words):
-        step(q, k, v, *state, "softplus", True)
-
-
-class OnGpu:
-    """What is asked of a tensor on the first GPU."""
-
-    is_cuda = True
-    device = torch.device("cuda", 0)
+        step(q, k, v, kv, k_sum, "softplus", True)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +369,8 @@ def test_a_gpu_without_bfloat16_products_gets_plain_pytorch_and_a_warning(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
     monkeypatch.setattr(torch.version, "hip", hip)
-    assert kernels.on_triton_device(OnGpu()) is runs
+    on_gpu: Any = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 0))
+    assert kernels.on_triton_device(on_gpu) is runs
     said = "Tesla T4 has compute capability 7.5 and the Triton kernels need 8.0: plain PyTorch"
     assert [said in str(w.message) for w in recwarn] == ([] if runs else [True])
     assert not kernels.on_triton_device(torch.zeros(1))
