@@ -153,7 +153,7 @@ class Cell:
         name = f"{self.attention}-{self.size}-ctx{self.context}"
         return f"{name}-{digest({key: values[key] for key in keys})}"
 
-    @cached_property
+    @property
     def check(self) -> str:
         """Name of the check of its kernels, with a hash of the values that these depend on."""
         width = self.model.d_model // self.model.n_head

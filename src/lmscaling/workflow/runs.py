@@ -113,6 +113,11 @@ class Runs:
         return self.cells.keys() - self.finished
 
     @cached_property
+    def measured(self) -> set[str]:
+        """Calibrations that exist."""
+        return {path.stem for path in Path(self.results, "calibrations").glob("*.json")}
+
+    @cached_property
     def siblings(self) -> dict[str, list[str]]:
         """Branches of each trunk, the shortest first."""
         groups: dict[str, list[str]] = {}
@@ -189,7 +194,11 @@ class Runs:
         return [f"{self.results}/calibrations/{name}.json"] if name in self.calibrated else []
 
     def check(self, wildcards: Wildcards) -> list[str]:
-        return check_of(self.results, self.cells[wildcards.run])
+        """The check of a run's kernels. A calibration that is still to be made waits for it, so
+        that the plan of a large study needs no more memory."""
+        cell = self.cells[wildcards.run]
+        waits = cell.calibration in self.calibrated and cell.calibration not in self.measured
+        return [] if waits else check_of(self.results, cell)
 
     def trunk(self, wildcards: Wildcards) -> str:
         """Record of the trunk from which a run branches off."""
