@@ -164,7 +164,6 @@ def _delta_gradients_kernel(
     tl.store(dbeta_ptr + i_row + o_c * H, dbeta, mask=m_c)
     if GATE:
         b_p = b_da * tl.dot(b_q, tl.trans(b_k), input_precision="tf32x3")
-        b_p = tl.where(o_i > o_j, b_p, 0.0)
         written = tl.sum(b_written * f_k, 1)
         dg = tl.sum(b_p, 1) - tl.sum(b_p + b_kk * beta[:, None], 0)
         dg += tl.sum(b_dq * b_q.to(tl.float32), 1) + erased * beta

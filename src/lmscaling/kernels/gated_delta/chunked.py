@@ -61,9 +61,11 @@ def attend(
         ValueError: The arguments do not match.
 
     Cost:
-        ``B H T (C (3 K + 2 V) + 6 K V)`` FLOPs forward, causal half counted. With e bytes per
-        element, the kernels read and write ``e B H T (5 K + 4 V + 2 C + K V / C)`` bytes forward
-        at V <= 64, and keep ``e B H T (V + C + K V / C)`` of them; about 3 times both backward.
+        ``B H T (2 C (K + V) + 6 K V)`` FLOPs forward, causal half counted, and
+        ``B H T (C (7 K + 4 V) + 12 K V)`` backward. At V <= 64 the kernels read and write
+        ``B H T (3 K + 3 V + 2 C + K V / C)`` elements forward, of which they keep
+        ``B H T (V + C + K V / C)``, and ``B H T (6 K + 7 V + C + 3 K V / C)`` backward. Programs
+        that share wider values read queries and keys each.
     """
     kernels.check(q_BTHK, k_BTHK, v_BTHV)
     B, T, H, K = q_BTHK.shape
