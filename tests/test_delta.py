@@ -16,6 +16,7 @@ from lmscaling.kernels.gated_delta import _pytorch, chunked
 
 CASES = Path(__file__).with_name("delta_cases.py")
 PARTS = ["numbers_are", "same", "operator"]
+SLOW = [pytest.param(part, marks=pytest.mark.ci) for part in PARTS[1:]]
 
 
 def test_every_case_belongs_to_a_part() -> None:
@@ -24,7 +25,7 @@ def test_every_case_belongs_to_a_part() -> None:
 
 
 @WITH_TRITON
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", [PARTS[0], *SLOW])
 def test_kernels_are_right_in_the_interpreter(part: str) -> None:
     run_cases(part, interpret=True, cases=CASES)
 

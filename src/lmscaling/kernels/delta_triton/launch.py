@@ -23,7 +23,6 @@ OPTIONS = {
     (torch.float32, 16): (16, 4),
     (torch.float32, 32): (16, 4),
     (torch.float32, 64): (16, 4),
-    (torch.float32, 128): (16, 8),
 }
 """Chosen by compiling for sm_80 and sm_90 (benchmarks/offline.csv), not by timing: the fewest
 spills. Columns of values do not depend on each other, so programs can share those of a head."""

@@ -14,13 +14,14 @@ from torch import Tensor
 CHUNK = 32
 """Tokens of every chunk but the last of a sequence."""
 DTYPES = (torch.float32, torch.bfloat16)
-WIDEST = 128
+WIDEST, WIDEST_FLOAT32 = 128, 64
 """Largest width of keys and values: the state of a head must fit in registers."""
 
 
 def takes(dtype: torch.dtype, key: int, value: int) -> bool:
     """Whether the kernels support a dtype and widths."""
-    return dtype in DTYPES and max(key, value) <= WIDEST
+    widest = WIDEST_FLOAT32 if dtype == torch.float32 else WIDEST
+    return dtype in DTYPES and max(key, value) <= widest
 
 
 @torch.library.custom_op("lmscaling::delta", mutates_args=())

@@ -36,7 +36,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """The gated delta rule, and the state after it.
 
-    The kernels support float32, bfloat16 and widths up to 128. Everything else, and every tensor
+    The kernels support bfloat16 up to width 128 and float32 up to 64. Everything else, and every tensor
     that is not on a CUDA device, is computed in plain PyTorch. Sums, decays and the states that are
     returned are at least float32.
 
