@@ -36,9 +36,9 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """The gated delta rule, and the state after it.
 
-    The kernels support bfloat16 up to width 128 and float32 up to 64. Everything else, and every tensor
-    that is not on a CUDA device, is computed in plain PyTorch. Sums, decays and the states that are
-    returned are at least float32.
+    The kernels support bfloat16 up to width 128 and float32 up to 64. Everything else, and every
+    tensor that is not on a CUDA device, is computed in plain PyTorch. Sums, decays and the states
+    that are returned are at least float32.
 
     Args:
         q_BTHK: Queries, in float32, float64 or bfloat16 like k and v.
