@@ -185,6 +185,7 @@ Job.cleanup = clean_up_others
 FileBackupMixin.backup_output = keeping(FileBackupMixin.backup_output)
 FileBackupMixin.restore_output = keeping(FileBackupMixin.restore_output)
 
+
 # A job on Slurm would start two further Snakemakes, one in the other, and the second one the command
 # of the rule. Starting the command itself saves 4 CPU seconds and 250 MB in every job. Groups of
 # jobs, arrays, and environments that Snakemake activates need the others.
