@@ -346,7 +346,9 @@ def offline_cases(
         plan = configured(architecture, dtype, shape, segments=2)
         plans = [("", shape, replace(plan, one_pass=False)), ("_kept", shape, plan.in_one_pass())]
         if (dtype, width) == (torch.bfloat16, 64):
-            plans.append(("_gated", replace(shape, gate="token"), plan.in_one_pass()))
+            gated = replace(shape, gate="token")
+            gated_plan = configured(architecture, dtype, gated, segments=2)
+            plans.append(("_gated", gated, gated_plan.in_one_pass()))
         seen = set()
         for suffix, given, way in plans:
             for build in builds(given, dtype, way):

@@ -129,7 +129,10 @@ ONE_PASS = {
 """Where the backward pass in one kernel hardly spills, and is used. It moves 0.87 of the bytes of
 the two kernels and executes 0.68 of their instructions."""
 SPILLING = Config(chunk=32, warps=8, stages=1)
-"""Of the same kernel elsewhere, where only gates and given states need it."""
+"""Of the same kernel elsewhere, where only given states need it."""
+GATED = Config(chunk=32, stages=1)
+"""Of the same kernel with gates, which need more registers: 224 bytes of stack on sm_90, and 968
+with chunks of 64 tokens."""
 
 
 def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
@@ -151,7 +154,7 @@ def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
         plan = replace(
             plan,
             forward=found.forward,
-            backward=found.backward or plan.backward,
+            backward=plan.backward if shape.gate != "none" else found.backward or plan.backward,
             backward_q=found.backward_q,
             backward_kv=found.backward_kv,
             sums=found.forward,
@@ -170,9 +173,10 @@ def configured(architecture: int, dtype: torch.dtype, shape: Shape, segments: in
     cores = {9: "warpgroup", 10: "tensor memory"}.get(architecture // 10, "warp")
     kind = (cores, dtype, block(max(shape.key, shape.value)))
     forward, backward_q, backward_kv = TABLE.get(kind, (SAFE, SAFE, SAFE))
+    backward = ONE_PASS.get(kind, SPILLING) if shape.gate == "none" else GATED
     return Plan(
         forward=forward,
-        backward=ONE_PASS.get(kind, SAFE if dtype == torch.float32 else SPILLING),
+        backward=SAFE if dtype == torch.float32 else backward,
         backward_q=backward_q,
         backward_kv=backward_kv,
         sums=forward,
