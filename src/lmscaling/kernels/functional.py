@@ -20,6 +20,7 @@ Sources: Katharopoulos et al. 2020 (arXiv:2006.16236), eq. 16 to 20; Sun et al. 
 (arXiv:2405.21060), section 6.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ from torch import Tensor
 from lmscaling import kernels
 from lmscaling.kernels import segments
 from lmscaling.kernels.chunked_triton import op
-from lmscaling.kernels.chunked_triton.plan import block
+from lmscaling.kernels.chunked_triton.plan import block, compiles_gates, numbered
 from lmscaling.kernels.feature_maps import find
 from lmscaling.kernels.linear.chunked import packed
 
@@ -100,7 +101,8 @@ def linear_attention(
     find(feature_map)
     _check(v_BTHV, k_BTHK.shape[3], log_decay, initial, lengths)
     key, value = k_BTHK.shape[3], v_BTHV.shape[3]
-    if kernels.on_triton_device(v_BTHV) and op.takes(v_BTHV.dtype, key, value):
+    runs = kernels.on_triton_device(v_BTHV) and op.takes(v_BTHV.dtype, key, value)
+    if runs and (log_decay is None or _runs_gates(v_BTHV.device.index)):
         with torch.autocast("cuda", enabled=False):
             y_BTHV, states = op.chunked(
                 packed(q_BTHK, k_BTHK, v_BTHV), q_BTHK.shape[2], key, feature_map, normalize,
@@ -109,6 +111,19 @@ def linear_attention(
             )  # fmt: skip
         return y_BTHV, split(states, key, value)
     return _plain(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize, log_decay, initial, lengths)
+
+
+@torch.compiler.assume_constant_result
+def _runs_gates(device: int) -> bool:
+    """Whether the kernels run with gates on a GPU, by its number; warns once about one without."""
+    if compiles_gates(numbered(*torch.cuda.get_device_capability(device))):
+        return True
+    warnings.warn(
+        f"the kernels with gates do not compile for {torch.cuda.get_device_name(device)} by Triton "
+        "3.6 and 3.7: plain PyTorch is used, which is slower",
+        stacklevel=2,
+    )
+    return False
 
 
 def join(state: State) -> Tensor:

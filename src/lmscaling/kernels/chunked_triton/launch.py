@@ -15,7 +15,14 @@ from lmscaling.kernels.chunked_triton.backward_q import _chunked_backward_q_kern
 from lmscaling.kernels.chunked_triton.config import Config
 from lmscaling.kernels.chunked_triton.features import LOG2_E
 from lmscaling.kernels.chunked_triton.forward import _chunked_forward_kernel
-from lmscaling.kernels.chunked_triton.plan import Plan, Shape, block, configured, state_width
+from lmscaling.kernels.chunked_triton.plan import (
+    Plan,
+    Shape,
+    block,
+    compiles_gates,
+    configured,
+    state_width,
+)
 from lmscaling.kernels.chunked_triton.sums import (
     _scan_kernel,
     _sums_backward_kernel,
@@ -345,7 +352,7 @@ def offline_cases(
         shape = Shape(heads=12, key=width, value=width, feature_map="softplus", normalize=True)
         plan = configured(architecture, dtype, shape, segments=2)
         plans = [("", shape, replace(plan, one_pass=False)), ("_kept", shape, plan.in_one_pass())]
-        if (dtype, width) == (torch.bfloat16, 64):
+        if (dtype, width) == (torch.bfloat16, 64) and compiles_gates(architecture):
             gated = replace(shape, gate="token")
             gated_plan = configured(architecture, dtype, gated, segments=2)
             plans.append(("_gated", gated, gated_plan.in_one_pass()))

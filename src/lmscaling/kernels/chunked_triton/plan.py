@@ -185,6 +185,11 @@ def configured(architecture: int, dtype: torch.dtype, shape: Shape, segments: in
     )
 
 
+def compiles_gates(architecture: int) -> bool:
+    """Whether the backward pass with gates compiles; not for sm_10x by Triton 3.6 and 3.7."""
+    return architecture // 10 != 10
+
+
 def block(width: int) -> int:
     """The smallest power of two that is not below a width; products need at least 16."""
     return max(16, 1 << (width - 1).bit_length())

@@ -37,7 +37,7 @@ def attend(
     """The gated delta rule, and the state after it.
 
     The kernels support bfloat16 up to width 128 and float32 up to 64. Everything else, and every
-    tensor that is not on a CUDA device, is computed in plain PyTorch. Sums, decays and the states
+    tensor that is not on an NVIDIA GPU, is computed in plain PyTorch. Sums, decays and the states
     that are returned are at least float32.
 
     Args:
@@ -76,7 +76,8 @@ def attend(
         if x is not None and x.shape != shape:
             raise ValueError(f"{name} has shape {tuple(x.shape)}; allowed: {shape}")
     factor = K**-0.5 if scale is None else scale
-    if kernels.on_triton_device(v_BTHV) and op.takes(v_BTHV.dtype, K, V):
+    runs = kernels.on_triton_device(v_BTHV) and not torch.version.hip
+    if runs and op.takes(v_BTHV.dtype, K, V):
         single = (x if x is None else x.float() for x in (beta_BTH, log_decay_BTH, initial_PHKV))
         return op.delta(q_BTHK, k_BTHK, v_BTHV, *single, list(lengths), factor)[:2]
     tokens = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH)
