@@ -73,6 +73,8 @@ def furthest(lengths: Lengths, tensors: list[Any]) -> float:
 def test_numbers_are_those_of_the_recurrence(
     dtype: torch.dtype, bound: float, size: tuple[Lengths, int, int, int]
 ) -> None:
+    if not op.takes(dtype, *size[2:]):
+        size = (*size[:2], op.WIDEST_FLOAT32, op.WIDEST_FLOAT32 - 8)
     assert furthest(size[0], sample(*size, dtype)) <= bound
 
 
