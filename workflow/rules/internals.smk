@@ -248,9 +248,10 @@ onstart:
             )
     if is_on_slurm():
         executor = workflow.scheduler._executor
-        executor.format_job_exec = functools.partial(
-            started_directly, by_snakemake=executor.format_job_exec
-        )
+        if not IS_MODULE:  # rules of another workflow may have directives that need Snakemake
+            executor.format_job_exec = functools.partial(
+                started_directly, by_snakemake=executor.format_job_exec
+            )
         slurm_submission.Submission(executor, RUNS.queue, profile(), sys.argv)
 
 
