@@ -26,9 +26,11 @@ class Inputs:
 class Recomputed(nn.Module):
     """``init_state``, ``prefill`` and ``decode_step`` that call ``forward`` of all tokens."""
 
+    d_model: int
+
     def init_state(self, batch: int, context: int) -> Inputs:
         weight = next(self.parameters())
-        return Inputs(weight.new_zeros(batch, context, self.d_model), 0)
+        return Inputs(weight.new_zeros((batch, context, self.d_model)), 0)
 
     @torch.no_grad()
     def prefill(self, x_BTD: Tensor, state: Inputs) -> tuple[Tensor, Inputs]:

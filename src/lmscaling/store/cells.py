@@ -19,7 +19,9 @@ class CellRow:
     name: str
     """Name of the cell, for people."""
     attention: str
-    """File stem in ``attention/``."""
+    """File stem in ``attention/``, or the label of a row of ``axes.attention``."""
+    baseline: str
+    """The attention that the others of its study are compared with."""
     size: str
     """Row under ``sizes:``."""
     context: int
@@ -64,16 +66,17 @@ def rows(grid: Grid) -> Iterator[CellRow]:
     """The cells of a study in its order: trunks, branches, skipped ones."""
     cells = [(cell, None) for cell in [*grid.cells.values(), *grid.branches.values()]]
     for place, (cell, skipped) in enumerate([*cells, *grid.skipped]):
-        yield _row(cell, skipped, place)
+        yield _row(cell, skipped, place, grid.study.compared_with)
 
 
-def _row(cell: Cell, skipped: str | None, place: int) -> CellRow:
+def _row(cell: Cell, skipped: str | None, place: int, baseline: str) -> CellRow:
     budget = parse_budget(cell.budget)
     return CellRow(
         source="measured",
         run=cell.run,
         name=cell.name,
         attention=cell.attention,
+        baseline=baseline,
         size=cell.size,
         context=cell.context,
         seed=cell.seed,
