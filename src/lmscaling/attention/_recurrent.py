@@ -196,8 +196,8 @@ class Decaying(Recurrent):
 class Decay(nn.Module):
     """Gates ``exp(-A dt)``, ``dt = softplus(rate + bias)``, with A and the bias of each head.
 
-    ``dt`` starts at 0.1 for the head of the shortest half-life and at 0.001 for that of the longest,
-    the range of Mamba-2, and A such that the half-lives are those of ``half_lives``.
+    ``dt`` starts at 0.1 for the head of the shortest half-life and at 0.001 for that of the
+    longest, the range of Mamba-2, and A such that the half-lives are those of ``half_lives``.
     """
 
     def __init__(self, n_head: int, shortest: float, longest: float) -> None:

@@ -114,10 +114,8 @@ class Attention(nn.Module):
         q, k, v = self._projected(x_BD.unsqueeze(1), state.length)
         here, length = state.length % self.window, state.length + 1
         state.k_BHWK[:, :, here], state.v_BHWK[:, :, here] = k[:, :, 0], v[:, :, 0]
-        filled = slice(min(length, self.window))
-        y = F.scaled_dot_product_attention(
-            q, state.k_BHWK[:, :, filled], state.v_BHWK[:, :, filled]
-        )
+        k, v = (x[:, :, :length] for x in (state.k_BHWK, state.v_BHWK))  # all of a full ring
+        y = F.scaled_dot_product_attention(q, k, v)
         return self.out(y.flatten(1)), State(state.k_BHWK, state.v_BHWK, length)
 
     def flops_per_token(self, context: int) -> float:

@@ -9,10 +9,10 @@ positive for every score; odd ones are negative for some, so they are no average
 
 Queries and keys have a width of their own, since the state grows with its power. Inside a chunk
 the polynomial of the scores is computed and no features. Rotary positions rotate queries and
-keys before the map. Nothing is added to the sum of weights, which is at least a half for each token.
+keys before the map. Nothing is added to the sum of weights, to which each token adds at least a
+half at order 2.
 
-Source: Arora et al. 2024 (arXiv:2402.18668), section 3, and Keles et al. 2022 (arXiv:2209.04881)
-for any order.
+Source: Arora et al. 2024 (arXiv:2402.18668), section 3, for order 2.
 """
 
 import math
@@ -90,7 +90,8 @@ class Attention(Normalized):
 def _monomials(width: int, order: int) -> list[tuple[int, int, float]]:
     """Of each monomial but 1: its place without the last factor among those of one degree less,
     the last factor, and its weight, the root of its share in ``s^m / m!``."""
-    rows, before = [], {(): 0}
+    rows: list[tuple[int, int, float]] = []
+    before: dict[tuple[int, ...], int] = {(): 0}
     for m in range(1, order + 1):
         each = list(combinations_with_replacement(range(width), m))
         for index in each:

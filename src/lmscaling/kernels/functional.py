@@ -194,8 +194,8 @@ def _plain(
         sums, state_NHKV = plain.attend(q, k, v, g, state_NHKV, CHUNK)
     else:
         parts = [x.flatten(0, 1).split(list(lengths)) for x in (q, k, v, g.expand(B, T, H))]
-        rows = [[x.unsqueeze(0) for x in each] for each in zip(*parts, state_NHKV, strict=True)]
-        done = [plain.attend(*each, CHUNK) for each in rows]
+        rows = ([x.unsqueeze(0) for x in each] for each in zip(*parts, state_NHKV, strict=True))
+        done = [plain.attend(q, k, v, g, state, CHUNK) for q, k, v, g, state in rows]
         sums = torch.cat([y for y, _ in done], 1).view(B, T, H, V + 1)
         state_NHKV = torch.cat([state for _, state in done])
     y_BTHV = sums[..., :V]

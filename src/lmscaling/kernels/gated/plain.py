@@ -68,14 +68,9 @@ def attend(
         channels ``K (2 log2(C / LEAF) + LEAF + 2)`` exponentials a token and head. Autograd keeps
         the states, ``B H (T / C) K V`` elements, and the weights, ``B H T C``.
     """
-    y_BTHV, state = weighted_sum(
-        *(at_least_float32(x) for x in (q_BTHK, k_BTHK, v_BTHV)),
-        _of_tokens(log_decay),
-        initial_BHKV,
-        chunk,
-        expand or _same,
-        weigh or _same,
-    )
+    q, k, v = (at_least_float32(x) for x in (q_BTHK, k_BTHK, v_BTHV))
+    given = (initial_BHKV, chunk, expand or _same, weigh or _same)
+    y_BTHV, state = weighted_sum(q, k, v, _of_tokens(log_decay), *given)
     return y_BTHV.to(v_BTHV.dtype), state
 
 
@@ -102,9 +97,10 @@ def weighted_sum(
 ) -> tuple[Tensor, Tensor]:
     """``attend`` in the dtype of its arguments."""
     T = q_BTHK.shape[1]
-    chunk = min(chunk, T)
-    if log_decay_BTHG is not None and log_decay_BTHG.shape[-1] > 1:
-        chunk = 1 << (chunk - 1).bit_length()  # a power of two, which can be halved
+    if log_decay_BTHG is None or log_decay_BTHG.shape[-1] == 1 or T == 1:
+        chunk = min(chunk, T)
+    else:
+        chunk = 1 << (chunk - 1).bit_length()  # halved equally often at any T, as compilers need
     q, k, v = (cut(x, chunk) for x in (q_BTHK, k_BTHK, v_BTHV))  # [B, H, N, C, .]
     if log_decay_BTHG is None:
         added_BHNKV = expand(k).mT @ v

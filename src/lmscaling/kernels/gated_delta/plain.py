@@ -25,17 +25,17 @@ def attend(
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """``y_BTHV``, and the state after each sequence in at least float32; see ``chunked.attend``."""
-    scale = q_BTHK.shape[3] ** -0.5 if scale is None else scale
+    factor = q_BTHK.shape[3] ** -0.5 if scale is None else scale
     if not lengths:
         tokens = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH)
-        return _sequences(*tokens, initial_PHKV, scale, chunk)
+        return _sequences(*tokens, initial_PHKV, factor, chunk)
     made, first = [], 0
     q, k, v, beta = (x.flatten(0, 1) for x in (q_BTHK, k_BTHK, v_BTHV, beta_BTH))
     g = torch.zeros_like(beta) if log_decay_BTH is None else log_decay_BTH.flatten(0, 1)
     for i, n in enumerate(lengths):
         part = [x[None, first : first + n] for x in (q, k, v, beta, g)]
         initial = None if initial_PHKV is None else initial_PHKV[i : i + 1]
-        made.append(_sequences(part[0], part[1], part[2], part[3], part[4], initial, scale, chunk))
+        made.append(_sequences(part[0], part[1], part[2], part[3], part[4], initial, factor, chunk))
         first += n
     y, final = zip(*made, strict=True)
     return torch.cat(y, 1).view(v_BTHV.shape), torch.cat(final)
