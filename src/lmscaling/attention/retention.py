@@ -57,7 +57,3 @@ class Attention(Decaying):
 
     def _tokens(self, q: Tensor, k: Tensor, v: Tensor, rates: Tensor, start: int) -> Tokens:
         return self._rotated(q, start), self._rotated(k, start) * self.key**-0.5, v, rates
-
-    def _step(self, tokens: Tokens, kv_BHKV: Tensor) -> tuple[Tensor, Tensor]:
-        q, k, v, log_decay_H = tokens
-        return super()._step((q, k, v, log_decay_H.unsqueeze(0)), kv_BHKV)
