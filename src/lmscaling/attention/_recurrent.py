@@ -29,8 +29,8 @@ from lmscaling.kernels.rotary import Rotary, Rotate, unrotated
 Tokens = tuple[Tensor, ...]
 
 EPSILON = 1e-12
-"""Added to the mean square in an output norm. Narrow models start with outputs of 4e-5, beside whose
-square the usual 1e-5 would grow as models shrink, and look like an effect of their size."""
+"""Added to the mean square in an output norm. Narrow models start with outputs of 4e-5, beside the
+square of which the usual 1e-5 would look like an effect of a model's size."""
 
 
 @dataclass

@@ -13,5 +13,4 @@ from lmscaling.attention import linear
 class Attention(linear.Attention):
     """Averages values with weights ``phi(q) . phi(k)``, ``phi = elu + 1``."""
 
-    FAMILY = "linear"
     FEATURE_MAP = "elu+1"

@@ -49,6 +49,7 @@ class Attention(Decaying):
 
     FAMILY = "gated_delta"
     WIDEST_ON_GPU = op.WIDEST
+    form = ("token",)
     CHUNKS = (op.CHUNK, 64)
 
     def __init__(

@@ -38,6 +38,7 @@ class State:
 class Attention(nn.Module):
     """Averages values with weights ``softplus(q) . softplus(k)`` over this and earlier tokens."""
 
+    FAMILY = "linear"
     FEATURE_MAP = "softplus"
     WIDEST_ON_GPU = op.WIDEST
 

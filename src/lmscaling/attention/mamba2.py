@@ -35,6 +35,7 @@ class Attention(Decaying):
     """
 
     WIDEST_ON_GPU = op.WIDEST
+    form = ("token",)
 
     def __init__(
         self,

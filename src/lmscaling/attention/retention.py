@@ -37,6 +37,7 @@ class Attention(Decaying):
     """
 
     WIDEST_ON_GPU = op.WIDEST
+    form = ("head",)
 
     def __init__(
         self,
