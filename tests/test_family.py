@@ -10,7 +10,7 @@ from attention_definitions import AVERAGING, DECAYING, Core, output, recurrence
 from delta_rule import recurrence as delta_recurrence
 from torch import nn
 
-from lmscaling import attention
+from lmscaling import attention, kernels
 from lmscaling.errors import UserError
 from lmscaling.kernels.gated import chunked, plain
 from lmscaling.kernels.gated_delta import plain as delta
@@ -155,6 +155,15 @@ def test_a_step_is_a_token_of_the_core():
         step_g = g[:, 0, :, 0] if gate == "token" else g[:, 0]
         close(chunked.step(q[:, 0], k[:, 0], v[:, 0], step_g, state), y[:, 0])
         close(state, last)
+
+
+def test_the_state_of_a_prompt_is_one_that_the_kernel_of_a_step_takes(monkeypatch):
+    """It asks for contiguous ones. In float64, what a GPU calls is computed in plain PyTorch."""
+    q, k, v, g, _ = drawn(29, "token")
+    monkeypatch.setattr(kernels, "on_triton_device", lambda x: True)
+    y, last = chunked.attend(q, k, v, g.squeeze(-1))
+    assert last.is_contiguous()
+    to_1e_12(y, gated_core(q, k, v, g)[0])
 
 
 def test_the_gradient_of_a_gate_is_a_sum_over_later_tokens():

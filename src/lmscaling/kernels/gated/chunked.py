@@ -40,7 +40,7 @@ def attend(
         q_BTHK, k_BTHK, v_BTHV,
         feature_map="identity", normalize=False, log_decay=log_decay, initial=initial,
     )  # fmt: skip
-    return y_BTHV, state.kv_NHKV
+    return y_BTHV, state.kv_NHKV.contiguous()  # as the kernel of ``step`` needs it
 
 
 @torch.no_grad()
