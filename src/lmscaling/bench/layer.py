@@ -1,7 +1,8 @@
 """One attention alone, without its projections: a pass forward, or forward and backward.
 
-Linear implementations run with softplus and normalised; inputs are views of one packed projection,
-and their gradients go back into one, as in a model.
+Linear implementations run with softplus and normalised, those with gates with gates of tokens and
+keys as wide as values; inputs are views of one packed projection, and their gradients go back into
+one, as in a model.
 
 Legend: B batch, T tokens, H heads, K head width.
 """
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from lmscaling import kernels
 from lmscaling.bench import peers
+from lmscaling.bench.checks import exactness
 from lmscaling.bench.checks.exactness import Attend
 from lmscaling.bench.clock import device_of, timed
 from lmscaling.bench.memory import Memory
@@ -60,15 +62,18 @@ def call(
     device: torch.device,
 ) -> Callable[[], object]:
     """A call that computes the ``passes`` of an implementation of a kind on random numbers."""
-    options = () if kind == "softmax" else ("softplus", True)
+    options = exactness.moved(exactness.options(kind, shape_BTHK), device, dtype)
     B, T, H, K = shape_BTHK
     packed = torch.randn(B, T, 3, H, K, device=device, dtype=dtype)
     if passes == "forward":
         return partial(attend, *packed.unbind(2), *options)
     dy = torch.randn_like(packed[:, :, 0])
     packed.requires_grad_()
+    gates = [x for x in options if isinstance(x, Tensor)]
 
     def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(attend(*packed.unbind(2), *options), packed, dy)
+        made = attend(*packed.unbind(2), *options)
+        y = made[0] if isinstance(made, tuple) else made
+        return torch.autograd.grad(y, [packed, *gates], dy)
 
     return both
