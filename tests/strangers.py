@@ -45,6 +45,15 @@ class Attention(nn.Module):
 '''
 """A softmax attention in plain PyTorch with ``forward`` alone, and places to change it."""
 
+COUNTED = """
+    def tunable(self, device_type):
+        return {}
+
+    def flops_per_token(self, context):
+        return 8.0 * self.out.in_features**2
+"""
+"""What a model asks of an attention to train it."""
+
 
 def file(what: str = "Softmax.", init: str = "", then: str = "", more: str = "") -> str:
     """The text of an attention file; ``what`` is its docstring, the others are statements."""

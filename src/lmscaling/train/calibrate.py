@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from lmscaling.bench.checks import gate, variant
+from lmscaling.config import code
 from lmscaling.config.calibration import Calibration, Trial
 from lmscaling.config.cell import Cell
 from lmscaling.config.types import dump
@@ -303,6 +304,7 @@ class _Bench:
             recompute=best.recompute,
             compiled=bool(self.cell.gpus),
             choice=best.choice,
+            code=code.present(self.cell),
             update_seconds=median,
             update_seconds_range=(least, most),
             peak_memory_bytes=best.peak_memory_bytes,

@@ -153,7 +153,7 @@ def _attempt(
     others: Others,
 ) -> Run:
     """One attempt of rank 0: resume from the newest checkpoint, and record the run if it ends."""
-    description = outcome.description(module, calibration)
+    description = outcome.description(module, calibration, scratch)
     start, no_trunk = None, ""
     try:
         start = _resume(module, scratch, record)
