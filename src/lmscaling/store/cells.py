@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
@@ -19,7 +20,8 @@ class CellRow:
     name: str
     """Name of the cell, for people."""
     attention: str
-    """File stem in ``attention/``."""
+    """File stem in ``attention/``; with ``(code ...)`` if runs of this attention were trained by
+    several versions of its code and this one was not by the newest."""
     size: str
     """Row under ``sizes:``."""
     context: int
@@ -56,6 +58,8 @@ class CellRow:
     """``hours``, ``minutes`` or ``seconds`` of productive time, ``updates`` or ``tokens``."""
     skipped: str | None
     """Why the cell is not trained; null if it is."""
+    present_code: str | None
+    """Fingerprint of the present source of the attention; null of published runs."""
     place: int | None
     """Number of the cell in the study's order, from 0; null of published runs."""
 
@@ -92,5 +96,6 @@ def _row(cell: Cell, skipped: str | None, place: int) -> CellRow:
         budget_amount=budget.amount,
         budget_unit=budget.unit,
         skipped=skipped,
+        present_code=code.present(cell),
         place=place,
     )
