@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import strangers
 import torch
 
 from lmscaling.config import grid
@@ -136,6 +137,13 @@ def calibration(folder: Path, cell: Cell, **way: Any) -> Path:
     path = folder / "calibration.json"
     path.write_text(json.dumps(made | way))
     return path
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Iterator[strangers.Copy]:
+    """A copy of the package, to which a test can bring files."""
+    with strangers.copied(tmp_path) as copy:
+        yield copy
 
 
 @pytest.fixture

@@ -23,7 +23,12 @@ def cells(values, *attentions, size="m", **changes):
 
 def test_a_row_is_a_file_a_file_with_options_or_a_pattern(values):
     made = cells(values, "softmax", {"local": {"window": 4}}, PATTERN, {"pattern": ["linear"]})
-    assert [c.attention for c in made] == ["softmax", "local.window4", "linear_x2.softmax", "linear"]
+    assert [c.attention for c in made] == [
+        "softmax",
+        "local.window4",
+        "linear_x2.softmax",
+        "linear",
+    ]
     assert [c.variants for c in made] == [["softmax"], ["local"], ["linear", "softmax"], ["linear"]]
     assert made[0].layers == made[3].layers == ()
 
@@ -39,7 +44,10 @@ def test_names_of_cells_without_options_stay_those_of_earlier_versions(values):
         ("sofmax", "axes.attention 'sofmax' has no file in attention/; nearest is 'softmax'"),
         ({"local": {"windw": 4}}, "local has no option 'windw'; nearest is 'window'"),
         ({"local": {"window": "x"}}, "local has window: 'x'; allowed: a value like the default"),
-        ({"local": {"window": -4}}, "option window of local is -4; allowed: a number without a sign"),
+        (
+            {"local": {"window": -4}},
+            "option window of local is -4; allowed: a number without a sign",
+        ),
         ({"local": 4}, "local has options 4; allowed: {<option>: <value>}"),
         ({"pattern": []}, "pattern is []; allowed: a list of variants"),
         ({"pattern": ["linear", "sofmax"]}, "'sofmax' has no file in attention/"),
@@ -66,7 +74,9 @@ def test_parts_and_speed_name_a_row_by_its_label(values):
     assert sweep.cell_of(point).variants == ["linear", "softmax"]
     values["axes"]["attention"] = ["softmax"]
     values["skip"] = []
-    with pytest.raises(UserError, match=r"time_decode 'linear_x2.softmax' is no row of axes.attent"):
+    with pytest.raises(
+        UserError, match=r"time_decode 'linear_x2.softmax' is no row of axes.attent"
+    ):
         sweeps.expand(grid.expand(values).study)
 
 
@@ -77,7 +87,9 @@ def test_layers_repeat_the_pattern_and_their_states_and_flops_add_up(values):
     kinds = [type(block.attention).__module__.rpartition(".")[2] for block in gpt.blocks]
     assert kinds == ["linear", "linear", "softmax", "linear", "linear"]
     assert 5 * shape(mixed).state_bytes == 4 * shape(one).state_bytes + shape(other).state_bytes
-    assert 5 * gpt.flops_per_token() == 4 * GPT(one).flops_per_token() + GPT(other).flops_per_token()
+    assert (
+        5 * gpt.flops_per_token() == 4 * GPT(one).flops_per_token() + GPT(other).flops_per_token()
+    )
     x = torch.randint(257, (2, 16))
     logits, states = gpt.prefill(x[:, :9], gpt.init_states(2, 16))
     for t in range(9, 16):

@@ -11,23 +11,29 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import strangers
 import torch
 from conftest import ROOT, calibration
 from safetensors.torch import load_file
 from speed_of_python import slowness
 
+from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
 from lmscaling.data.stream import Stream
 from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
+from lmscaling.records.checks import findings
 from lmscaling.records.ledger import Account
 from lmscaling.records.run import End, finite, line
 from lmscaling.runtime import lock
-from lmscaling.train import loop
+from lmscaling.train import checked_kernels, loop
 from lmscaling.train.clock import Clock
 from lmscaling.train.outcome import run_record
 from lmscaling.train.run import train
+
+MINE = strangers.file(more=strangers.COUNTED)
+"""An attention that somebody brings."""
 
 
 @pytest.fixture
@@ -397,3 +403,57 @@ def test_an_attempt_stops_so_many_seconds_after_its_process_began(cell, places, 
     made = train(places[0], tokens, places[1], places[2], way, stop_after=1e6)
     assert made
     assert (made.status, made.attempts) == ("done", 2)
+
+
+def test_an_attention_that_looks_ahead_is_refused_before_anything_is_written(
+    run, cell, places, package
+):
+    package.write("mine", strangers.file().replace("triu(1)", "triu(2)"))
+    with pytest.raises(UserError, match=r"^attention mine looks ahead: its output at "):
+        run(replace(cell, attention="mine"))
+    assert not places[2].parent.exists()
+    assert [path.name for path in places[1].iterdir()] == []
+    assert not (places[1].parents[1] / "checks").exists()
+
+
+def test_an_attention_is_checked_before_its_first_cell_only(run, cell, places, package):
+    package.write("mine", MINE)
+    own = replace(cell, attention="mine")
+    run(own)
+    checks = places[1].parents[1] / "checks" / f"{own.check}.json"
+    first = findings(checks)
+    assert [(found.way, found.key["d_model"]) for found in first] == [("mine", 8)]
+    shutil.rmtree(places[2].parent)
+    shutil.rmtree(places[1])
+    run(replace(own, seed=1, context=32))
+    assert findings(checks) == first
+    package.write("mine", f"# A comment.\n{MINE}")
+    checked_kernels.require(own, places[1])
+    assert findings(checks) == first
+    package.write("mine", MINE.replace("-0.5", "-0.4"))
+    checked_kernels.require(own, places[1])
+    assert len(findings(checks)) == 2
+
+
+def test_a_run_keeps_the_source_of_its_attention(run, cell, places, package):
+    package.write("mine", MINE)
+    own = replace(cell, attention="mine")
+    made, rows = run(own)
+    assert made.code == rows[0]["code"] == code.present(own) != code.present(cell)
+    assert made.code_differs is rows[0]["code_differs"] is None, "the copy is not in git"
+    kept = places[1].parents[1] / "code" / f"{made.code}.json"
+    assert json.loads(kept.read_text()) == {"attention/mine.py": MINE}
+
+
+def test_a_run_that_goes_on_with_other_code_names_both(run, cell, places, tokens, package):
+    package.write("mine", MINE)
+    own = replace(cell, attention="mine")
+    places[0].write_text(own.to_json())
+    way = calibration(places[0].parent, own)
+    with pytest.raises(SystemExit):
+        train(places[0], tokens, places[1], places[2], way, stop_after=-1.0)
+    first = code.present(own)
+    package.write("mine", MINE.replace("-0.5", "-0.4"))
+    made = train(places[0], tokens, places[1], places[2], way)
+    assert made
+    assert made.code == f"{first}+{code.present(own)}"

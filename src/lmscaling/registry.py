@@ -6,6 +6,7 @@ torch or duckdb.
 
 import ast
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,7 @@ def _lineage(attention: str) -> list[ast.ClassDef]:
     """``Attention`` in a variant's file and the classes in ``attention/`` that it extends."""
     classes, name, stem = [], "Attention", attention
     while stem:
-        path = PACKAGE / "attention" / f"{stem}.py"
-        tree = _parsed(path, path.stat().st_mtime_ns)
+        tree = syntax(PACKAGE / "attention" / f"{stem}.py")
         found = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}.get(name)
         if found is None or len(classes) > 9:
             break
@@ -105,19 +105,6 @@ def _base(tree: ast.Module, node: ast.ClassDef, stem: str) -> tuple[str, str]:
     return "", ""
 
 
-@cache
-def _parsed(path: Path, changed: int) -> ast.Module:
-    """The syntax tree of a file as it is since a moment in nanoseconds.
-
-    Raises:
-        UserError: It is no Python.
-    """
-    try:
-        return ast.parse(path.read_text())
-    except SyntaxError as error:
-        raise UserError(f"{path.name}, line {error.lineno}: {error.msg}") from None
-
-
 def kinds() -> list[str]:
     """Names of the kinds of measurements, which are the sections under ``speed:``."""
     return list(sources("bench/kinds"))
@@ -140,6 +127,40 @@ def figure_sources(name: str) -> list[Path]:
         reached.add(path)
         pending |= _imported_files(path) - reached
     return sorted(reached)
+
+
+def attention_sources(names: Iterable[str]) -> list[Path]:
+    """The files that compute some attention variants, sorted.
+
+    These are the variants' own files, the variants and the kernels that they import, also
+    indirectly, and the kernels that they load by name. A name that a package only passes on leads
+    to the module that defines it, so that one edited kernel does not count for all variants.
+
+    Raises:
+        UserError: One of the files is not valid Python.
+    """
+    reached: set[Path] = set()
+    pending = {path for name in names if (path := sources("attention").get(name))}
+    while pending:
+        path = pending.pop()
+        reached.add(path)
+        pending |= _computing(path) - reached
+    return sorted(reached)
+
+
+def syntax(path: Path) -> ast.Module:
+    """The syntax tree of a source file.
+
+    Raises:
+        UserError: It is not valid Python.
+    """
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:  # the second is of a null byte, or not UTF-8
+        line = f" line {error.lineno}:" if isinstance(error, SyntaxError) else ":"
+        reason = getattr(error, "msg", str(error))
+        where = path.relative_to(PACKAGE)
+        raise UserError(f"{where},{line} {reason}; allowed: valid Python") from None
 
 
 def store_sources() -> list[Path]:
@@ -171,12 +192,68 @@ def _imported_files(path: Path) -> frozenset[Path]:
 
 def _imported_names(statement: ast.stmt) -> list[str]:
     """Dotted names that an import statement mentions: of modules, or of objects in them."""
+    return list(_bound_names(statement).values())
+
+
+def _bound_names(statement: ast.AST, package: str = "") -> dict[str, str]:
+    """What an import statement of a module of a package defines, with the dotted name of each."""
     match statement:
         case ast.Import(names=aliases):
-            return [alias.name for alias in aliases]
-        case ast.ImportFrom(module=module, names=aliases):
-            return [f"{module}.{alias.name}" for alias in aliases]
-    return []
+            return {alias.asname or alias.name: alias.name for alias in aliases}
+        case ast.ImportFrom(module=module, names=aliases, level=level):
+            parents = package.split(".")[: 1 - level or None] if level else []
+            base = ".".join([*parents, *filter(None, [module])])
+            return {alias.asname or alias.name: f"{base}.{alias.name}" for alias in aliases}
+    return {}
+
+
+def _computing(path: Path) -> set[Path]:
+    """Files of ``attention/`` and ``kernels/`` that a source file uses.
+
+    Of a package it is what its modules ask for by name, not what ``__init__.py`` imports.
+    """
+    if path.name == "__init__.py":
+        return set()
+    nodes = list(ast.walk(syntax(path)))
+    bound = _all_bound(path, nodes)
+    names, folders = set(bound.values()), set()
+    for node in nodes:
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in bound:
+                names.add(f"{bound[name]}.{attribute}")
+            case ast.Call(func=called, args=[ast.Constant(value=str(kind)), *_]):
+                if ast.unparse(called).endswith("load"):
+                    folders.add(kind)
+            case ast.Assign(targets=[ast.Name(id="FAMILY")], value=ast.Constant(value=str(kind))):
+                folders.add(kind)
+    if path.parent == PACKAGE / "attention":
+        folders.add(path.stem)
+    files = {file for name in names for file in _computing_files(name)}
+    return files | {file for kind in folders for file in (PACKAGE / "kernels" / kind).glob("*.py")}
+
+
+def _all_bound(path: Path, nodes: Iterable[ast.AST]) -> dict[str, str]:
+    package = ".".join([PACKAGE.name, *path.relative_to(PACKAGE).parent.parts])
+    return {k: name for node in nodes for k, name in _bound_names(node, package).items()}
+
+
+def _computing_files(name: str) -> set[Path]:
+    """The file of ``attention/`` or ``kernels/`` that defines a dotted name of this package."""
+    root, *parts = name.split(".")
+    if root != PACKAGE.name or len(parts) < 2 or parts[0] not in ("attention", "kernels"):
+        return set()
+    for depth in range(len(parts), 0, -1):
+        module = PACKAGE.joinpath(*parts[:depth])
+        if module.with_suffix(".py").is_file():
+            return {module.with_suffix(".py")}
+        if (init := module / "__init__.py").is_file():
+            if depth == len(parts):
+                return set()  # a package, of which only what is used counts
+            passed_on = _all_bound(init, syntax(init).body)
+            if defined := passed_on.get(parts[depth]):
+                return _computing_files(defined)
+            return {init} if parts[0] == "kernels" else set()
+    return set()
 
 
 def _files_of(parts: list[str]) -> set[Path]:

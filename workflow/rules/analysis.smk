@@ -5,6 +5,7 @@ rule collect:
     input:
         FIGURES.published,
         local(FIGURES.store_sources),
+        local(FIGURES.attention_sources),
         "<results>/study.json",
         collect("<results>/runs/{run}/run.json", run=RUNS.recorded),
         collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS.names),

@@ -79,11 +79,38 @@ def tune_kernels(args: Namespace) -> str:
         return tune.tune(args.out)
 
 
+CPU = argument("--cpu", action="store_true", help="check the CPU")
+
+
+@verb(
+    VERBS,
+    argument("names", nargs="*", help="file stems in attention/; all by default"),
+    CPU,
+    name="check attention",
+)
+def check_attention(args: Namespace) -> str:
+    """Check that attentions are causal, repeatable and decode what they compute on this device."""
+    import torch
+
+    from lmscaling import registry
+    from lmscaling.bench.checks import variant
+    from lmscaling.runtime import environment, gpus
+
+    with gpus.reserved(0 if args.cpu else 1):
+        on_gpu = torch.cuda.is_available() and not args.cpu
+        device, known = torch.device("cuda" if on_gpu else "cpu"), environment.device_name(on_gpu)
+        for name in args.names or registry.attentions():
+            for rotated in (False, True):
+                variant.check(variant.of(name, rotated=rotated), device)
+            print(f"check: attention {name} is right on {known}, with rotated positions or without")
+    return ""
+
+
 @verb(
     VERBS,
     argument("names", nargs="*", help="such as linear/chunked; all by default"),
     argument("--out", type=Path, required=True, help="JSON lines, one for each comparison"),
-    argument("--cpu", action="store_true", help="check the CPU"),
+    CPU,
     name="check kernels",
 )
 def check_kernels(args: Namespace) -> str:

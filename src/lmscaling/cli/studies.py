@@ -41,6 +41,7 @@ def plan(args: Namespace) -> str:
     from lmscaling.config import grid, study_file
     from lmscaling.model import gpt
     from lmscaling.plan import study_plan
+    from lmscaling.status import stale
 
     if args.study == [Path("-")]:
         values = files.parse_json(sys.stdin.read(), "study")
@@ -48,10 +49,12 @@ def plan(args: Namespace) -> str:
         values = study_file.read_study(args.study)
     expanded = grid.expand(values)
     shapes = {run: gpt.shape(cell) for run, cell in expanded.cells.items()}
-    estimate = study_plan.make(expanded, shapes, args.device, args.results / expanded.study.study)
+    results = args.results / expanded.study.study
+    estimate = study_plan.make(expanded, shapes, args.device, results)
     if args.out:
         files.write_json(args.out, estimate.to_json())
-    return estimate.table()
+    old = stale.line(expanded.study.study, stale.runs(results, expanded))
+    return "\n".join([estimate.table(), *old])
 
 
 @verb(
@@ -72,6 +75,7 @@ def status(args: Namespace) -> str:
     argument("--status", help="every run with this status of its record, or held"),
     argument("--context", type=int, help="every run of this context (and --status, if given)"),
     argument("--study", help="name of the study, if several have such a run"),
+    argument("--stale", action="store_true", help="every run trained by other code"),
     argument("--go-on", action="store_true", help="keep the checkpoints and let held runs go on"),
     RESULTS,
     former="rerun",
@@ -84,9 +88,11 @@ def reset(args: Namespace) -> str:
         study, paths = reset.select_measurements(args.results, args.study, args.cell)
         attic = reset.move_measurements(study, paths)
         return f"moved to {attic}: {', '.join(paths)}; the next snakemake measures again"
-    if not (args.cell or args.status or args.context):
-        raise UserError("nothing is selected; name a cell, or give --status or --context")
-    study, runs = reset.select(args.results, args.study, args.cell, args.status, args.context)
+    if not (args.cell or args.status or args.context or args.stale):
+        raise UserError("nothing is selected; name a cell, or give --status, --context or --stale")
+    study, runs = reset.select(
+        args.results, args.study, args.cell, args.status, args.context, args.stale
+    )
     if args.go_on:
         from lmscaling.train import ledger
 

@@ -51,6 +51,9 @@ class Calibration:
     """Whether blocks are compiled."""
     choice: dict[str, int | str] = field(default_factory=dict)
     """Values of ``Attention.tunable``."""
+    code: str = ""
+    """Fingerprint of the source of the attention; empty in files of earlier versions, and if the
+    settings were not measured."""
     update_seconds: float | None = None
     """Time of one update on one device without communication; median of all repeats."""
     update_seconds_range: tuple[float, float] | None = None

@@ -58,6 +58,11 @@ class Header:
     """Parameters with embeddings, without the rows that pad the vocabulary."""
     flops_per_token: float
     """Forward and backward FLOPs per training token."""
+    code: str = ""
+    """Fingerprint of the source of the attention, a file in ``code/``; empty in logs of earlier
+    versions."""
+    code_differs: bool | None = None
+    """Whether this source differs from the git commit; null if it is not in git."""
     format: int = FORMAT
     """Version of the log's format."""
 
@@ -222,6 +227,11 @@ class Run:
     kernels: str = ""
     """Which kernels failed their check before the last attempt, why, and what stood in for them;
     empty if none did."""
+    code: str = ""
+    """Fingerprint of the source of the attention, a file in ``code/``, or those of several attempts
+    joined by ``+``; empty in records of earlier versions."""
+    code_differs: bool | None = None
+    """Whether this source differs from the git commit; null if it is not in git."""
 
 
 def line(row: Any) -> bytes:

@@ -12,14 +12,15 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from lmscaling import registry
 
-STUDY, COMMIT = "study.json", "git_commit"
-"""Files of a copy: the study, and the commit of the source tree, or nothing."""
+STUDY, COMMIT, CHANGED = "study.json", "git_commit", "git_changed"
+"""Files of a copy: the study; the commit of the source tree, or nothing; the names of files of this
+package that differ from it."""
 
 
 def freeze(folder: Path, rules: Path, study: dict[str, Any]) -> Path:
@@ -31,11 +32,16 @@ def freeze(folder: Path, rules: Path, study: dict[str, Any]) -> Path:
         study: The study, merged from its files.
 
     Returns:
-        The copy: ``study.json``, ``git_commit``, ``workflow/`` and ``src/lmscaling/``.
+        The copy: ``study.json``, ``git_commit``, ``git_changed``, ``workflow/`` and
+        ``src/lmscaling/``.
     """
     sources = dict(_files(registry.PACKAGE, "src/lmscaling"))
     sources |= dict(_files(rules, "workflow"))
-    texts = {STUDY: json.dumps(study, indent=2) + "\n", COMMIT: commit() or ""}
+    texts = {
+        STUDY: json.dumps(study, indent=2) + "\n",
+        COMMIT: commit() or "",
+        CHANGED: "".join(f"{name}\n" for name in sorted(_changed() or ())),
+    }
     digest = hashlib.sha256("".join(texts.values()).encode())
     for name, path in sources.items():
         digest.update(f"{name}\n".encode() + path.read_bytes())
@@ -79,8 +85,32 @@ def commit() -> str | None:
     """Commit of the source tree, with ``+`` if files differ from it; None outside a repository."""
     if copy := here():
         return (copy / COMMIT).read_text() or None
-    describe = ["describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
-    command = ["git", "-C", str(registry.PACKAGE), *describe]
+    return _git("describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*")
+
+
+def differ(paths: Iterable[Path]) -> bool | None:
+    """Whether files of this package differ from the commit; None outside a repository."""
+    names = {path.relative_to(registry.PACKAGE).as_posix() for path in paths}
+    copy = here()
+    if copy and (copy / COMMIT).read_text() and (copy / CHANGED).is_file():
+        return not names.isdisjoint((copy / CHANGED).read_text().splitlines())
+    changed = None if copy else _changed()
+    return None if changed is None else not names.isdisjoint(changed)
+
+
+def _changed() -> set[str] | None:
+    """Files of this package that differ from the commit or are not in it; None outside of git."""
+    listed = _git("ls-files")
+    edited = _git("diff", "--name-only", "--relative", "HEAD", "--", ".")
+    if not listed or edited is None:
+        return None
+    present = {name.removeprefix("./") for name, _ in _files(registry.PACKAGE, ".")}
+    return present - set(listed.splitlines()) | set(edited.splitlines())
+
+
+def _git(*words: str) -> str | None:
+    """What git says in the folder of this package; None if it is in no repository."""
+    command = ["git", "-C", str(registry.PACKAGE), *words]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

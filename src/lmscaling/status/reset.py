@@ -8,6 +8,7 @@ deleted.
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lmscaling.config import code
 from lmscaling.config.cell import Cell, branch_checkpoint
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError, choose
@@ -26,6 +27,7 @@ def select(
     cell: str | None,
     status: str | None,
     context: int | None = None,
+    stale: bool = False,
 ) -> tuple[Path, list[str]]:
     """A study's runs that match all given criteria, with the branches of selected trunks.
 
@@ -34,6 +36,7 @@ def select(
         cell: Name of a cell or a run.
         status: Status of the record.
         context: Context of the cell.
+        stale: Whether the run must have been trained by other code than the present.
 
     Returns:
         The folder of the study, and the names of the runs.
@@ -50,16 +53,20 @@ def select(
         known = sorted(folder.name for folder in results.glob("*/") if _runs(folder))
         raise UserError(f"{results / (study or '')} has no run; studies: {choose(study, known)}")
     matches = {
-        folder: _matching(folder, names, cell, status, context) for folder, names in runs.items()
+        folder: _matching(folder, names, cell, status, context, stale)
+        for folder, names in runs.items()
     }
     matches = {folder: names for folder, names in matches.items() if names}
     if not matches:
         criteria = [f"is called {cell!r}"] if cell else []
         criteria += [f"has status {status!r}"] if status else []
         criteria += [f"has context {context}"] if context else []
+        criteria += ["was trained by other code"] if stale else []
         names = {_without_hash(run) for names in runs.values() for run in names}
         statuses = [*STATUSES, HELD, finished.DAMAGED]
         allowed = choose(status, statuses) if status else choose(cell, sorted(names))
+        if stale and not (status or cell):
+            allowed = "runs of earlier versions do not say by which"
         studies = ", ".join(folder.name for folder in runs)
         raise UserError(f"no run of {studies} {' and '.join(criteria)}; {allowed}")
     folder, chosen = _only(matches, "such a run", cell)
@@ -94,7 +101,12 @@ def _branches(study: Path, runs: set[str], trunks: set[str]) -> list[str]:
 
 
 def _matching(
-    study: Path, runs: set[str], cell: str | None, status: str | None, context: int | None
+    study: Path,
+    runs: set[str],
+    cell: str | None,
+    status: str | None,
+    context: int | None,
+    stale: bool,
 ) -> list[str]:
     # A cell whose values were changed has several runs of one name: all of them match.
     return sorted(
@@ -103,7 +115,16 @@ def _matching(
         if cell in (None, run, _without_hash(run))
         and (not status or status == _status(study, run))
         and (not context or context == _value(study / "cells" / f"{run}.json", "context"))
+        and (not stale or _is_stale(study, run))
     )
+
+
+def _is_stale(study: Path, run: str) -> bool:
+    record, path = study / "runs" / run / "run.json", study / "cells" / f"{run}.json"
+    if not (record.is_file() and path.is_file()):
+        return False
+    cell = checked(Cell, read_json(path, "cell file"), str(path))
+    return code.is_stale(cell, finished.look(record))
 
 
 def _status(study: Path, run: str) -> object:

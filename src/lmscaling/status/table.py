@@ -23,6 +23,7 @@ from lmscaling.records.checks import findings
 from lmscaling.records.run import HELD
 from lmscaling.runtime import lock
 from lmscaling.runtime.job_logs import tail
+from lmscaling.status import stale
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,18 @@ def progress(study: Path) -> str:
         UserError: There is no such study.
     """
     grid = study_file.read_record(study / "study.json").grid
-    branches = _branch_notes(study, grid)
+    branches, old = _branch_notes(study, grid), stale.runs(study, grid)
     rows = []
     for run, cell in grid.cells.items():
         row = _row(study, run, cell.name)
-        rows.append(replace(row, note=_joined(row.note, branches.get(run, ""))))
+        notes = row.note, stale.NOTE if run in old else "", branches.get(run, "")
+        rows.append(replace(row, note=_joined(*notes)))
     rows += [Row(cell.name, "skipped", note=reason) for cell, reason in grid.skipped]
     head = Row("cell", "status", "updates", "budget", "loss", "tokens/s", "")
     lines = aligned([list(astuple(row)) for row in (head, *rows)], left={0, 1, 6})
     counts = Counter(row.status for row in rows)
     total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
-    notes = [*_speed_line(study, grid), *_kernel_lines(study)]
+    notes = [*_speed_line(study, grid), *_kernel_lines(study), *stale.line(study.name, old)]
     return "\n".join(map(printable, [*lines, total, *notes]))
 
 

@@ -29,7 +29,7 @@ from lmscaling.records.run import End, Evaluation, Header, Run, Update, Validati
 from lmscaling.records.timing import Measurement
 from lmscaling.store import cells, published, spikes
 
-TABLES = ("logs", "measurements", "runs")
+TABLES = ("logs", "measurements", "runs", "series")
 """Files of SQL that fill tables, in order."""
 
 VIEWS = ("cells", "losses", "laws", "speed")
@@ -212,7 +212,7 @@ def _view_lines(db: duckdb.DuckDBPyConnection, kind: str, paths: list[Path], wor
         columns = list(schema.columns(record))
         db.execute(f"SET VARIABLE {record.__name__.lower()}_columns = ?", [columns])
     defaults = ", ".join(
-        f"coalesce({name}, {json.dumps(column.default)}) AS {name}"
+        f"coalesce({name}, $${column.default}$$::{column.sql}) AS {name}"
         for name, column in schema.columns(*LINES[kind]).items()
         if column.default is not MISSING and column.default is not None
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
@@ -19,7 +20,8 @@ class CellRow:
     name: str
     """Name of the cell, for people."""
     attention: str
-    """File stem in ``attention/``, or the label of a row of ``axes.attention``."""
+    """File stem in ``attention/``, or the label of a row of ``axes.attention``; with ``(code ...)``
+    if runs of it were trained by several versions of its code and this one was not by the newest."""
     baseline: str
     """The attention that the others of its study are compared with."""
     size: str
@@ -58,6 +60,8 @@ class CellRow:
     """``hours``, ``minutes`` or ``seconds`` of productive time, ``updates`` or ``tokens``."""
     skipped: str | None
     """Why the cell is not trained; null if it is."""
+    present_code: str | None
+    """Fingerprint of the present source of the attention; null of published runs."""
     place: int | None
     """Number of the cell in the study's order, from 0; null of published runs."""
 
@@ -95,5 +99,6 @@ def _row(cell: Cell, skipped: str | None, place: int, baseline: str) -> CellRow:
         budget_amount=budget.amount,
         budget_unit=budget.unit,
         skipped=skipped,
+        present_code=code.present(cell),
         place=place,
     )

@@ -10,7 +10,7 @@ SELECT
     END AS budget_hours,
     r.* EXCLUDE (
         run, source, in_study, budget_amount, budget_unit, status, spikes, highest_spike,
-        lines, damaged_lines, superseded_rows, unknown_fields, environment
+        lines, damaged_lines, superseded_rows, unknown_fields, environment, code_differs
     ),
     CASE WHEN c.skipped IS NOT NULL THEN 'skipped' ELSE coalesce(r.status, 'pending') END AS status
 FROM cells c LEFT JOIN runs r USING (run);

@@ -19,7 +19,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, distributed, nn
 
-from lmscaling.bench.checks import gate
+from lmscaling.bench.checks import gate, variant
+from lmscaling.config import code
 from lmscaling.config.calibration import Calibration, Trial
 from lmscaling.config.cell import Cell
 from lmscaling.config.types import dump
@@ -48,8 +49,8 @@ def calibrate(cell_path: Path, out: Path) -> Calibration:
     """Measure a cell on this machine's device and write ``calibration.json``, if there is none.
 
     Raises:
-        UserError: The cell file is not valid, the machine lacks a GPU, not even one sequence fits
-            into memory, or every trial failed.
+        UserError: The cell file is not valid, the machine lacks a GPU, the attention fails its
+            check, not even one sequence fits into memory, or every trial failed.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
     if earlier := _existing(out):
@@ -58,7 +59,9 @@ def calibrate(cell_path: Path, out: Path) -> Calibration:
         if cell.gpus and not torch.cuda.is_available():
             raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
         device = torch.device("cuda" if cell.gpus else "cpu")
-        fastest = measured(cell, device, gate.record_beside(out, cell))
+        checks = gate.record_beside(out, cell)
+        variant.require(cell, device, checks)
+        fastest = measured(cell, device, checks)
     write_record(out, dump(fastest))
     return fastest
 
@@ -301,6 +304,7 @@ class _Bench:
             recompute=best.recompute,
             compiled=bool(self.cell.gpus),
             choice=best.choice,
+            code=code.present(self.cell),
             update_seconds=median,
             update_seconds_range=(least, most),
             peak_memory_bytes=best.peak_memory_bytes,

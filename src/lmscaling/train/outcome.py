@@ -1,13 +1,17 @@
 """What the header, the end and the record of a run say."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.types import dump
 from lmscaling.records.run import End, Run
-from lmscaling.runtime import environment
+from lmscaling.runtime import environment, frozen
 from lmscaling.train.ledger import Ledger
+from lmscaling.train.log import attempts
 from lmscaling.train.loop import Loop
 from lmscaling.train.module import Training
 
@@ -17,9 +21,13 @@ def end_row(attempt: int, update: int, status: str, message: str) -> End:
     return End(attempt=attempt, update=update, status=status, message=message, ended=now)
 
 
-def description(module: Training, calibration: Calibration) -> dict[str, Any]:
-    """The fields that the header of an attempt and the record of its run share."""
+def description(module: Training, calibration: Calibration, scratch: Path) -> dict[str, Any]:
+    """The fields that the header of an attempt and the record of its run share.
+
+    The source of the attention is kept in ``code/`` of the study.
+    """
     cell = module.cell
+    files = code.attention_files(cell)
     return {
         "run": cell.run,
         "cell": dump(cell),
@@ -29,6 +37,8 @@ def description(module: Training, calibration: Calibration) -> dict[str, Any]:
         "params": module.model.params,
         "params_total": module.model.params_total,
         "flops_per_token": module.model.flops_per_token(),
+        "code": code.keep(files, scratch.absolute().parents[1] / "code"),
+        "code_differs": frozen.differ(files),
     }
 
 
@@ -59,5 +69,15 @@ def run_record(
         budget_amount=budget.amount,
         budget_unit=budget.unit,
         kernels=module.kernels,
-        **description,
+        **description | {"code": "+".join(dict.fromkeys(_codes(book.path.parent)))},
     )
+
+
+def _codes(scratch: Path) -> list[str]:
+    """Fingerprints of the attempts that have trained the weights of a run."""
+    headers: list[dict[str, Any]] = []
+    for path in attempts(scratch):
+        with path.open() as log:
+            header = json.loads(log.readline())
+        headers = [*(headers if header["start_update"] else []), header]
+    return [header["code"] for header in headers if header.get("code")]

@@ -74,8 +74,8 @@ def train(
         The record; None on ranks other than 0.
 
     Raises:
-        UserError: The cell, the tokens and the machine do not match, the run is being trained, or
-            it is held, as one of its ranks or the machine has failed.
+        UserError: The cell, the tokens and the machine do not match, the attention fails its check,
+            the run is being trained, or it is held, as one of its ranks or the machine has failed.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
     if run := ended(cell, scratch, record):
@@ -106,6 +106,7 @@ def _train(
         if run := ended(cell, scratch, record):  # whoever had the lock has finished
             return run
         _refuse_held(cell, scratch)
+        checked_kernels.require(cell, scratch)
         others = Others(ranks(cell), scratch)
         try:
             module = Training(cell, *streams, chosen)
@@ -152,7 +153,7 @@ def _attempt(
     others: Others,
 ) -> Run:
     """One attempt of rank 0: resume from the newest checkpoint, and record the run if it ends."""
-    description = outcome.description(module, calibration)
+    description = outcome.description(module, calibration, scratch)
     start, no_trunk = None, ""
     try:
         start = _resume(module, scratch, record)

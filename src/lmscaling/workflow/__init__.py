@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from lmscaling import registry
-from lmscaling.config import study_file, sweeps
+from lmscaling.config import code, study_file, sweeps
 from lmscaling.config.grid import Grid
 from lmscaling.records.exports import EXPORTS, PUBLISHED
+from lmscaling.status import stale
 from lmscaling.workflow.runs import TRUNK, Runs, any_of, check_of, some_of
 from lmscaling.workflow.text import Shards
 
@@ -69,7 +70,7 @@ def study_record(config: dict[str, Any], configfiles: Iterable[Path]) -> str:
 
 
 def say_changes(grid: Grid, config: dict[str, Any]) -> None:
-    """Print what has changed in the study since Snakemake last ran it."""
+    """Print what has changed in the study, and in the code that trained its runs."""
     path = Path(grid.results, "study.json")
     if found := study_file.changes(path, config):
         shown = found[:MOST_CHANGES]
@@ -80,6 +81,8 @@ def say_changes(grid: Grid, config: dict[str, Any]) -> None:
             "that are queued keep the study with which they were submitted",
             file=sys.stderr,
         )
+    old = stale.runs(path.parent, grid)
+    print(*stale.line(grid.study.study, old), sep="\n", end="\n" if old else "", file=sys.stderr)
 
 
 class Checks:
@@ -204,7 +207,7 @@ class Figures:
     """Figures of the package by name, and the tables that they are drawn from."""
 
     def __init__(self, grid: Grid) -> None:
-        results = grid.results
+        results, self.cells = grid.results, grid.cells
         self.names = list(registry.figures())
         self.tables = [f"{results}/store/{table}.parquet" for table in EXPORTS]
         """The store as Parquet files."""
@@ -214,6 +217,11 @@ class Figures:
         """Numbers of others that the store holds beside those of the study."""
         self.store_sources = [os.path.relpath(path) for path in registry.store_sources()]
         """Source files that decide what the store contains."""
+
+    def attention_sources(self, wildcards: Wildcards) -> list[str]:
+        """Source files of the attentions of the study: the report says which runs are of others."""
+        names = {name for cell in self.cells.values() for name in code.attentions(cell)}
+        return [os.path.relpath(path) for path in registry.attention_sources(names)]
 
     def sources(self, wildcards: Wildcards) -> list[str]:
         """Source files that decide what a figure shows."""

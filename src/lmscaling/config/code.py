@@ -1,0 +1,105 @@
+"""The code of a cell's attention: its files, their fingerprint and whether a run was trained by it.
+
+An edit of an attention or of a kernel changes results, not the cell, so it neither renames a run
+nor trains it again. Records keep a fingerprint instead, and a copy of the source.
+"""
+
+import ast
+import hashlib
+import io
+import tokenize
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lmscaling import registry
+from lmscaling.config.cell import Cell
+from lmscaling.files import write_json
+
+DIGITS = 12
+"""Hexadecimal digits of a fingerprint."""
+
+
+def attentions(cell: Cell) -> tuple[str, ...]:
+    """Names of the attention variants that a cell computes with."""
+    return tuple(cell.variants)
+
+
+def attention_files(cell: Cell) -> list[Path]:
+    """The source files of a cell's attention and of its kernels; none if it has no file any more.
+
+    Raises:
+        UserError: One of them is not valid Python.
+    """
+    return registry.attention_sources(attentions(cell))
+
+
+@cache
+def _fingerprint(names: tuple[str, ...]) -> str:
+    missing = set(names) - set(registry.attentions())
+    return "" if missing else fingerprint(registry.attention_sources(names))
+
+
+def present(cell: Cell) -> str:
+    """The fingerprint of the present source of a cell's attention; empty if it has no file."""
+    return _fingerprint(attentions(cell))
+
+
+def is_stale(cell: Cell, record: Mapping[str, Any]) -> bool:
+    """Whether a run was trained by other code than the present.
+
+    Records of earlier versions have no fingerprint, and nothing is said of them.
+    """
+    then = record.get("code")
+    return bool(then and (now := present(cell)) and then != now)
+
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """A hash of what source files compute: of their text without comments, docstrings, blank lines.
+
+    Raises:
+        UserError: One of them is not valid Python.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        name = path.relative_to(registry.PACKAGE).as_posix()
+        digest.update(f"{name}\n{_stripped(path)}\n".encode())
+    return digest.hexdigest()[:DIGITS]
+
+
+def _stripped(path: Path) -> str:
+    """The text of a source file without what does not run.
+
+    It is the text that is hashed and not a syntax tree, whose form depends on Python's version.
+    """
+    nodes, source = ast.walk(registry.syntax(path)), path.read_text(encoding="utf-8")
+    texts = source.split("\n")
+    for row, column in _comments(source):
+        texts[row - 1] = texts[row - 1][:column]
+    lines = [text.encode() for text in texts]  # a syntax tree counts bytes
+    for node in nodes:
+        match node:
+            case ast.Expr(value=ast.Constant(value=str()), end_lineno=int(last)):
+                first, start, end = node.lineno, node.col_offset, node.end_col_offset
+                kept = lines[first - 1][:start], lines[last - 1][end:]
+                lines[first - 1 : last] = [b"".join(kept), *[b""] * (last - first)]
+    kept_lines = (line.rstrip() for line in lines)
+    return b"\n".join(line for line in kept_lines if line).decode()
+
+
+def _comments(text: str) -> list[tuple[int, int]]:
+    """Line, from 1, and column of each comment."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [token.start for token in tokens if token.type == tokenize.COMMENT]
+
+
+def keep(paths: Iterable[Path], folder: Path) -> str:
+    """Keep source files in ``<folder>/<fingerprint>.json``, once, and return their fingerprint."""
+    paths = list(paths)
+    code = fingerprint(paths)
+    copy = folder / f"{code}.json"
+    if not copy.is_file():
+        names = {path.relative_to(registry.PACKAGE).as_posix(): path for path in paths}
+        write_json(copy, {name: path.read_text() for name, path in names.items()})
+    return code
