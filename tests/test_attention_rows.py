@@ -1,4 +1,4 @@
-"""Attentions with options, patterns of layers, equal parameters, and variants with forward alone."""
+"""Options, patterns of layers, equal parameters, and variants that offer forward alone."""
 
 import pytest
 import strangers
@@ -46,7 +46,7 @@ def test_names_of_cells_without_options_stay_those_of_earlier_versions(values):
         ({"local": {"window": "x"}}, "local has window: 'x'; allowed: a value like the default"),
         (
             {"local": {"window": -4}},
-            "option window of local is -4; allowed: a number without a sign",
+            "option window of local is -4; allowed: a number without",
         ),
         ({"local": 4}, "local has options 4; allowed: {<option>: <value>}"),
         ({"pattern": []}, "pattern is []; allowed: a list of variants"),
@@ -74,9 +74,7 @@ def test_parts_and_speed_name_a_row_by_its_label(values):
     assert sweep.cell_of(point).variants == ["linear", "softmax"]
     values["axes"]["attention"] = ["softmax"]
     values["skip"] = []
-    with pytest.raises(
-        UserError, match=r"time_decode 'linear_x2.softmax' is no row of axes.attent"
-    ):
+    with pytest.raises(UserError, match=r"'linear_x2\.softmax' is no row of axes"):
         sweeps.expand(grid.expand(values).study)
 
 
@@ -103,7 +101,7 @@ def test_an_option_of_a_kind_of_layer_is_tuned_in_its_layers_only(values):
     assert gpt.tunable("cpu") == {"linear.chunk": (64, 32, 128, 256)}
     gpt.tune({"linear.chunk": 32})
     assert [getattr(block.attention, "chunk", None) for block in gpt.blocks] == [32, 32]
-    with pytest.raises(UserError, match="this attention has no option softmax.chunk"):
+    with pytest.raises(UserError, match=r"this attention has no option softmax\.chunk"):
         gpt.tune({"softmax.chunk": 32})
 
 
@@ -113,7 +111,8 @@ def test_models_match_the_parameters_of_the_baseline_by_their_mlps(values):
     made = cells(values, *rows, size="m", sizes={"m": size}, match="params")
     unmatched = [shape(c).params for c in cells(values, *rows, match=None)]
     base, *others = (shape(c).params for c in made)
-    assert unmatched[0] == base and all(n != base for n in unmatched[1:])
+    assert unmatched[0] == base
+    assert base not in unmatched[1:]
     # Widths are multiples of 8: half of that is the most that is missing, in three layers.
     assert all(abs(n - base) <= 3 * 4 * (2 * 64 + 1) for n in others)
 
@@ -129,7 +128,7 @@ def test_the_baseline_is_softmax_or_what_the_study_says_or_the_first(values):
 def test_a_variant_with_forward_alone_samples_by_recomputation_and_is_counted(tmp_path):
     with strangers.copied(tmp_path) as copy:
         copy.write("mine", strangers.file())
-        assert attention.recomputes("mine") and not attention.recomputes("softmax")
+        assert [attention.recomputes(name) for name in ("mine", "softmax")] == [True, False]
         mine, softmax = (
             attention.build(name, {}, 32, 2, unrotated, 64) for name in ("mine", "softmax")
         )

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lmscaling import kernels
+from lmscaling import kernels, registry
 from lmscaling.bench import peers
 from lmscaling.bench.checks import exactness
 from lmscaling.bench.checks.exactness import Attend
@@ -35,7 +35,7 @@ def measure(sweep: Sweep, point: Point) -> Outcome:
     device, dtype = device_of(sweep)
     memory = Memory(device)
     shape = (point.batch, point.context, sweep.layer.n_head, sweep.layer.d_head)
-    passes = call(attend, point.attention, point.passes, shape, dtype, device)
+    passes = call(attend, registry.family(point.attention), point.passes, shape, dtype, device)
     return timed(passes, memory, sweep.target_seconds, sweep.repeats).outcome(point, dtype)
 
 
@@ -47,7 +47,7 @@ def load(attention: str, implementation: str) -> Attend:
         RuntimeError: The other library is not installed.
     """
     if attention != "peer":
-        return kernels.load(attention, implementation)
+        return kernels.load(registry.family(attention), implementation)
     if implementation not in peers.installed():
         raise RuntimeError(f"{PEERS[implementation]} is not installed")
     return peers.installed()[implementation]

@@ -21,7 +21,7 @@ class CellRow:
     """Name of the cell, for people."""
     attention: str
     """File stem in ``attention/``, or the label of a row of ``axes.attention``; with ``(code ...)``
-    if runs of it were trained by several versions of its code and this one was not by the newest."""
+    if its runs were trained by several versions of its code and this one not by the newest."""
     baseline: str
     """The attention that the others of its study are compared with."""
     size: str
