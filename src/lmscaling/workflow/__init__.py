@@ -81,8 +81,8 @@ def say_changes(grid: Grid, config: dict[str, Any]) -> None:
             "that are queued keep the study with which they were submitted",
             file=sys.stderr,
         )
-    old = stale.runs(path.parent, grid)
-    print(*stale.line(grid.study.study, old), sep="\n", end="\n" if old else "", file=sys.stderr)
+    for line in code.stale_line(grid.study.study, len(stale.runs(path.parent, grid))):
+        print(line, file=sys.stderr)
 
 
 class Checks:
