@@ -6,9 +6,7 @@ rule collect:
         FIGURES.published,
         local(FIGURES.store_sources),
         "<results>/study.json",
-        collect("<results>/runs/{run}/run.json", run=RUNS.recorded),
-        collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS.names),
-        collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS.names),
+        RECORDS.every,
     output:
         FIGURES.tables,
     log:
