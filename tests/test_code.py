@@ -1,12 +1,13 @@
 """What the code of an attention is, when it is another one, and who says so."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 from test_store import end, header, log, record, update, validation
 
-from lmscaling import registry
+from lmscaling import figures, registry, report
 from lmscaling.config import code, study_file
 from lmscaling.errors import UserError
 from lmscaling.files import write_json
@@ -186,3 +187,22 @@ def test_without_a_run_of_the_present_code_the_latest_keeps_the_name(study, pack
     named = series(study)
     assert named["mine-s-ctx16-s0"] == "mine"
     assert named["mine-s-ctx32-s0"] == "mine (code abcd+0123)"
+
+
+def test_the_report_says_which_runs_are_of_other_code_and_figures_split(study, monkeypatch):
+    trained(study, "mine-s-ctx16-s0", by="0123456789ab")
+    trained(study, "mine-s-ctx32-s0")
+    drawn = {name: registry.figures()[name] for name in ("grid_status", "learning_curves_tokens")}
+    monkeypatch.setattr(registry, "figures", lambda: drawn)
+    build.build(study)
+    for name in drawn:
+        figures.save(name, study / "store", study / "figures")
+        assert "mine (code 0123)" in (study / "figures" / f"{name}.csv").read_text()
+    page = report.write(study).read_text()
+    assert (
+        "1 run was trained by other code than the present; to train again: python -m lmscaling "
+        "reset --study tiny --stale."
+    ) in page
+    assert len(re.findall(r"<td[^>]*>trained by other code</td>", page)) == 1
+    columns = (r"mine \(code 0123\)", "0123456789ab", "another")
+    assert re.search(r"</td>\s*<td[^>]*>".join(columns), page)

@@ -38,7 +38,7 @@ def study(args: Namespace) -> str:
 )
 def plan(args: Namespace) -> str:
     """Estimate what a study costs and list the cells that cannot run."""
-    from lmscaling.config import grid, study_file
+    from lmscaling.config import code, grid, study_file
     from lmscaling.model import gpt
     from lmscaling.plan import study_plan
     from lmscaling.status import stale
@@ -53,7 +53,7 @@ def plan(args: Namespace) -> str:
     estimate = study_plan.make(expanded, shapes, args.device, results)
     if args.out:
         files.write_json(args.out, estimate.to_json())
-    old = stale.line(expanded.study.study, stale.runs(results, expanded))
+    old = code.stale_line(results.name, len(stale.runs(results, expanded)))
     return "\n".join([estimate.table(), *old])
 
 

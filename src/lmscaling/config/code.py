@@ -17,6 +17,8 @@ from lmscaling import registry
 from lmscaling.config.cell import Cell
 from lmscaling.files import write_json
 
+STALE = "trained by other code"
+
 DIGITS = 12
 """Hexadecimal digits of a fingerprint."""
 
@@ -53,6 +55,15 @@ def is_stale(cell: Cell, record: Mapping[str, Any]) -> bool:
     """
     then = record.get("code")
     return bool(then and (now := present(cell)) and then != now)
+
+
+def stale_line(study: str, n: int) -> list[str]:
+    """A sentence on n stale runs of a study, if there are any."""
+    if not n:
+        return []
+    runs = "1 run was" if n == 1 else f"{n:,} runs were"
+    again = f"python -m lmscaling reset --study {study} --stale"
+    return [f"{runs} {STALE} than the present; to train again: {again}"]
 
 
 def fingerprint(paths: Iterable[Path]) -> str:

@@ -112,7 +112,7 @@ def linear_attention(
     return _plain(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize, log_decay, initial, lengths)
 
 
-@torch.compiler.assume_constant_result
+@kernels.constant
 def _runs_gates(device: int) -> bool:
     """Whether the kernels run with gates on a GPU, by its number; warns once about one without."""
     if compiles_gates(numbered(*torch.cuda.get_device_capability(device))):

@@ -5,12 +5,13 @@ from typing import Any
 
 import duckdb
 
+from lmscaling.config import code
 from lmscaling.report.table import Table, format_row, query_rows
 
 CELLS = """
     SELECT s.name, s.status, s.params, s.updates, s.tokens, s.train_seconds / 3600 AS hours,
         v.val_loss, s.attempts, c.spikes, c.spikes_per_10000_updates, c.highest_spike,
-        c.median_recovery, coalesce(s.skipped, nullif(s.message, ''), '') AS note,
+        c.median_recovery, coalesce(s.skipped, nullif(s.message, ''), '') AS note, s.is_stale,
         (SELECT coalesce(max(val_tokens), 0) FROM validations) AS val_tokens
     FROM status s
     LEFT JOIN last_validation v USING (run)
@@ -101,11 +102,12 @@ def _simplified(row: dict[str, Any]) -> dict[str, Any]:
     """A single attempt is left out, and a missing recovery moves to the note."""
     recovery = row["median_recovery"]
     never = recovery is not None and math.isinf(recovery)
+    words = row["note"], code.STALE if row["is_stale"] else "", "no recovery" if never else ""
     return row | {
         "status": row["status"].replace("_", " "),
         "attempts": None if row["attempts"] == 1 else row["attempts"],
         "median_recovery": None if never else recovery,
-        "note": "; ".join(filter(None, [row["note"], "no recovery" if never else ""])),
+        "note": "; ".join(filter(None, words)),
     }
 
 

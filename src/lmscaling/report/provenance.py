@@ -22,11 +22,23 @@ KERNELS = """
     ORDER BY runs DESC, kernels
 """
 
+CODES = """
+    SELECT
+        c.attention, r.code, r.code_differs, r.code = any_value(c.present_code) AS is_present,
+        count(*) AS runs
+    FROM runs r JOIN cells c USING (run, source)
+    WHERE in_study AND r.code <> ''
+    GROUP BY c.attention, r.code, r.code_differs
+    ORDER BY c.attention, runs DESC, r.code, r.code_differs
+"""
+
+GIT = {None: "not in git", True: "differs from the commit", False: "that of the commit"}
+
 PLAN = "SELECT unnest(forecasts, max_depth := 2) FROM read_json('plan.json')"
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
-    """Distinct environments of the runs, the most frequent first, and kernels that failed."""
+    """Environments of the runs, the most frequent first, kernels that failed, and code."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for (text,) in db.execute(ENVIRONMENTS).fetchall():
         environment = json.loads(text)
@@ -56,6 +68,20 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             query=KERNELS,
             head=("finding", "runs"),
             rows=tuple((text, f"{n:,}") for text, n in db.execute(KERNELS).fetchall()),
+        ),
+        Table(
+            name="code",
+            section="audit",
+            title="Code of the attentions",
+            note="Runs by the fingerprint of the source of their attention and its kernels, which "
+            "is in code/ of the study. Comments do not count.",
+            query=CODES,
+            head=("attention", "code", "source", "git", "runs"),
+            rows=tuple(
+                (attention, code, "present" if is_present else "another", GIT[differs], f"{n:,}")
+                for attention, code, differs, is_present, n in db.execute(CODES).fetchall()
+            ),
+            text=frozenset({0, 1, 2, 3}),
         ),
     ]
 

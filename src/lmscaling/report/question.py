@@ -3,6 +3,7 @@
 import duckdb
 
 from lmscaling import figures
+from lmscaling.config import code
 from lmscaling.config.study import Study
 from lmscaling.report.table import Table, format_row, query_rows
 from lmscaling.store import published
@@ -18,6 +19,8 @@ SIZES = """
     ORDER BY source, n_layer, d_model, size
 """
 
+STALE = "SELECT count(*) FROM planned WHERE is_stale"
+
 CITED = """
     SELECT
         (SELECT count(*) FROM runs WHERE source = 'published') AS runs,
@@ -26,12 +29,18 @@ CITED = """
 
 
 def paragraphs(db: duckdb.DuckDBPyConnection, study: Study | None) -> list[str]:
-    """The question, the design and the published numbers, if any; without a study the published
-    numbers alone."""
+    """The question, the design, runs that other code has trained, and the published numbers, if
+    any; without a study the published numbers alone."""
     citation = _published(db)
     if study is None:
         return [f"Published numbers only, without runs of this project. {citation}"]
-    return [_question(study), _design(db, study), *([citation] if citation else [])]
+    ((stale,),) = db.execute(STALE).fetchall()
+    return [
+        _question(study),
+        _design(db, study),
+        *(f"{line}." for line in code.stale_line(study.study, stale)),
+        *([citation] if citation else []),
+    ]
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:

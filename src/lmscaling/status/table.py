@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmscaling.config import study_file, sweeps
+from lmscaling.config import code, study_file, sweeps
 from lmscaling.config.grid import Grid
 from lmscaling.formatting import aligned, printable
 from lmscaling.records import finished
@@ -52,14 +52,18 @@ def progress(study: Path) -> str:
     rows = []
     for run, cell in grid.cells.items():
         row = _row(study, run, cell.name)
-        notes = row.note, stale.NOTE if run in old else "", branches.get(run, "")
+        notes = row.note, code.STALE if run in old else "", branches.get(run, "")
         rows.append(replace(row, note=_joined(*notes)))
     rows += [Row(cell.name, "skipped", note=reason) for cell, reason in grid.skipped]
     head = Row("cell", "status", "updates", "budget", "loss", "tokens/s", "")
     lines = aligned([list(astuple(row)) for row in (head, *rows)], left={0, 1, 6})
     counts = Counter(row.status for row in rows)
     total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
-    notes = [*_speed_line(study, grid), *_kernel_lines(study), *stale.line(study.name, old)]
+    notes = [
+        *_speed_line(study, grid),
+        *_kernel_lines(study),
+        *code.stale_line(study.name, len(old)),
+    ]
     return "\n".join(map(printable, [*lines, total, *notes]))
 
 

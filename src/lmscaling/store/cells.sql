@@ -12,6 +12,9 @@ SELECT
         run, source, in_study, budget_amount, budget_unit, status, spikes, highest_spike,
         lines, damaged_lines, superseded_rows, unknown_fields, environment, code_differs
     ),
+    coalesce(
+        r.code <> '' AND c.present_code <> '' AND r.code <> c.present_code, false
+    ) AS is_stale,
     CASE WHEN c.skipped IS NOT NULL THEN 'skipped' ELSE coalesce(r.status, 'pending') END AS status
 FROM cells c LEFT JOIN runs r USING (run);
 

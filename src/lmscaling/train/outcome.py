@@ -53,6 +53,7 @@ def run_record(
     cell, account = module.cell, book.account()
     budget = parse_budget(cell.budget)
     shard, identity = module.reached()
+    shared: dict[str, Any] = description | {"code": "+".join(_codes(book.path.parent))}
     return Run(
         name=cell.name,
         status=end.status,
@@ -69,7 +70,7 @@ def run_record(
         budget_amount=budget.amount,
         budget_unit=budget.unit,
         kernels=module.kernels,
-        **description | {"code": "+".join(dict.fromkeys(_codes(book.path.parent)))},
+        **shared,
     )
 
 
@@ -80,4 +81,4 @@ def _codes(scratch: Path) -> list[str]:
         with path.open() as log:
             header = json.loads(log.readline())
         headers = [*(headers if header["start_update"] else []), header]
-    return [header["code"] for header in headers if header.get("code")]
+    return list(dict.fromkeys(header["code"] for header in headers if header.get("code")))
