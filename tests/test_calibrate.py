@@ -5,10 +5,12 @@ import json
 from dataclasses import replace
 
 import pytest
+import strangers
 import torch
 from conftest import calibration
 
 from lmscaling.attention import load
+from lmscaling.config import code
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
@@ -81,6 +83,18 @@ def test_it_goes_on_after_a_size_that_is_no_faster(cell, places, monkeypatch):
     softmax(cell, places)
     Slow(lambda size: {1: 1.0, 2: 2.0, 4: 2.0}[size], {False: 99, True: 99}, monkeypatch)
     assert calibrate.calibrate(*places).micro_batch == 4
+
+
+def test_a_wrong_attention_is_not_measured(cell, places, package):
+    package.write("mine", strangers.file(more=strangers.COUNTED).replace("triu(1)", "triu(2)"))
+    places[0].write_text(replace(cell, attention="mine").to_json())
+    with pytest.raises(UserError, match="attention mine looks ahead"):
+        calibrate.calibrate(*places)
+    assert not places[1].exists()
+
+
+def test_a_calibration_names_the_code_that_it_measured(cell, places):
+    assert calibrate.calibrate(*places).code == code.present(cell)
 
 
 def test_a_calibration_that_exists_stays_for_runs_use_it(places, capfd):

@@ -82,6 +82,11 @@ def test_the_files_of_a_variant_are_its_bases_and_kernels_however_they_are_named
     assert {"attention/_base.py", "kernels/softmax/_pytorch.py"} <= mine
     assert {"kernels/linear/chunked.py", "kernels/chunked_triton/forward.py"} < linear
     assert "kernels/functional.py" not in linear
+    for line in ("FAMILY: str = 'softmax'", "attend = kernels.load('softmax', name)"):
+        package.write("mine", f"from lmscaling import kernels\n\nname = 'flash'\n{line}\n")
+        files = names(code.attention_files(replace(cell, attention="mine")))
+        assert files >= {"kernels/softmax/flash.py", "attention/mine.py"}
+        assert "kernels/linear/chunked.py" not in files
     package.write("mine", "from lmscaling import kernels\nattend = kernels.linear_attention\n")
     files = names(code.attention_files(replace(cell, attention="mine")))
     assert {"kernels/functional.py", "kernels/chunked_triton/gates.py"} < files

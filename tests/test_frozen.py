@@ -41,6 +41,38 @@ def test_a_process_that_starts_later_reads_the_copy_and_the_commit_of_the_origin
     assert os.environ["PYTHONPATH"].startswith(str(copy))
 
 
+def test_files_that_differ_from_the_commit_are_known_here_and_in_a_copy(package, tmp_path):
+    def git(*words):
+        names = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", package.src, *names, *words], check=True, capture_output=True)
+
+    def told(name):
+        """Whether a file differs, as this process and one that reads a copy say."""
+        path = package.package / "attention" / f"{name}.py"
+        copy = frozen.freeze(tmp_path / "submitted", RULES, {})
+        code = (
+            "from lmscaling import registry; from lmscaling.runtime import frozen\n"
+            f"print(frozen.differ([registry.PACKAGE / 'attention' / '{name}.py']))"
+        )
+        environment = os.environ | {"PYTHONPATH": str(copy / "src")}
+        said = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+        )
+        assert said.stdout == f"{frozen.differ([path])}\n", said.stderr
+        return frozen.differ([path])
+
+    assert told("softmax") is None
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "all")
+    assert told("softmax") is False
+    package.write("mine", "x = 1\n")
+    assert told("mine") is True
+    assert told("softmax") is False
+    package.write("softmax", "x = 1\n")
+    assert told("softmax") is True
+
+
 @pytest.mark.parametrize(
     ("before", "now", "said"),
     [

@@ -228,6 +228,21 @@ def test_held_runs_are_selected_by_status_and_others_are_refused(study):
         reset.held(study, [other])
 
 
+def test_a_trunk_of_other_code_takes_its_branches_along(study, values):
+    values["branches"] = {"shares": [0.5], "context": 16}
+    (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    laid_out = study_file.read_record(study / "study.json").grid
+    run, branch = next(iter(laid_out.branches.items()))
+    for name, cell in ((branch.trunk, laid_out.cells[branch.trunk]), (run, branch)):
+        (study / "cells").mkdir(exist_ok=True)
+        (study / "cells" / f"{name}.json").write_text(cell.to_json())
+        record(study, name, log(header(name), end(2)))
+    path = study / "runs" / branch.trunk / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"code": "0123456789ab"}))
+    found = reset.select(study.parent, study.name, None, None, stale=True)
+    assert found == (study, sorted([branch.trunk, run]))
+
+
 def test_a_branch_alone_is_not_reset_once_the_checkpoint_of_its_trunk_is_deleted(study, values):
     values["branches"] = {"shares": [0.5], "context": 16}
     (study / "study.json").write_text(json.dumps({"command": "", "study": values}))

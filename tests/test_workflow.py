@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import strangers
 import yaml
 from conftest import ROOT, STUDY
 
@@ -257,6 +258,21 @@ def test_editing_a_helper_plans_the_figures_that_import_it(place):
     assert drawn_after_editing("fits/power_law.py") == []
 
 
+def test_editing_a_kernel_trains_nothing_is_said_and_reset_takes_the_runs_of_the_old_one(place):
+    with (place.root / "src/lmscaling/kernels/feature_maps.py").open("a") as file:
+        file.write("# A comment.\n")
+    sentence = "2 runs were trained by other code than the present; to train again: python -m "
+    assert sentence not in place.snakemake("-n").stderr
+    with (place.root / "src/lmscaling/kernels/feature_maps.py").open("a") as file:
+        file.write("EDITED = True\n")
+    assert sentence in place.snakemake("-n").stderr
+    assert {rule for rule, _ in place.plan()} == {"collect", "figure", "report"}
+    place.lmscaling("reset", "--stale")
+    assert place.trained() == ["linear-s-ctx16-s0"]
+    assert "branch" in {rule for rule, _ in place.plan()}
+    assert sentence not in place.snakemake("-n").stderr
+
+
 def test_deleted_tokens_and_a_new_cell_train_only_the_new_cell(place):
     shutil.rmtree(place.results / "tokens")
     place.study(axes={"size": ["s", "m"], "attention": ["linear"]})
@@ -482,6 +498,20 @@ def test_a_job_that_fails_leaves_no_record_and_the_rest_goes_on(place):
     assert done.returncode == 1
     assert "its header states" in said
     assert "Traceback" not in said
+    assert len(list(place.results.glob("runs/*/run.json"))) == 3
+
+
+def test_an_attention_that_looks_ahead_is_not_trained_and_the_rest_goes_on(place):
+    leaks = strangers.file(more=strangers.COUNTED).replace("triu(1)", "triu(2)")
+    (place.root / "src/lmscaling/attention/mine.py").write_text(leaks)
+    place.study(axes={"attention": ["softmax", "linear", "mine"]})
+    done = place.snakemake("--cores", "1", "--keep-going", check=False)
+    assert done.returncode == 1
+    sentence = "attention mine looks ahead: its output at position 0 changes with the token at "
+    assert sentence in done.stdout + done.stderr
+    assert sentence in place.lmscaling("status", "results/tiny", "--failed").stdout
+    assert not list(place.results.glob("runs/mine-*"))
+    assert not list(place.results.glob("scratch/mine-*/*"))
     assert len(list(place.results.glob("runs/*/run.json"))) == 3
 
 

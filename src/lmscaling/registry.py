@@ -224,7 +224,10 @@ def _computing(path: Path) -> set[Path]:
             case ast.Call(func=called, args=[ast.Constant(value=str(kind)), *_]):
                 if ast.unparse(called).endswith("load"):
                     folders.add(kind)
-            case ast.Assign(targets=[ast.Name(id="FAMILY")], value=ast.Constant(value=str(kind))):
+            case (
+                ast.Assign(targets=[ast.Name(id="FAMILY")], value=ast.Constant(value=str(kind)))
+                | ast.AnnAssign(target=ast.Name(id="FAMILY"), value=ast.Constant(value=str(kind)))
+            ):
                 folders.add(kind)
     if path.parent == PACKAGE / "attention":
         folders.add(path.stem)
