@@ -14,14 +14,21 @@ from lmscaling.errors import UserError
 from lmscaling.kernels.rotary import Rotary, unrotated
 
 NAMES = [*AVERAGING, *DECAYING]
-SMALL = {"cosformer": {"context": 80}, "local": {"window": 5}, "favor": {"features": 24}}
+OPTIONS = {
+    "cosformer": {"context": 80},
+    "favor": {"features": 24},
+    "gated": {"rank": 3, "temperature": 4.0},
+    "gated_delta": {"largest_beta": 2.0},
+    "local": {"window": 5},
+    "taylor2": {"order": 4, "width": 6},
+}
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 to_1e_12 = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
 
 def layer(name, rotate=unrotated, D=32, H=2, **options):
     torch.manual_seed(0)
-    options = SMALL.get(name, {}) | options
+    options = OPTIONS.get(name, {}) | options
     return attention.load(name)(D, H, rotate, **options).double()
 
 
