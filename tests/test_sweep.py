@@ -235,7 +235,7 @@ def test_a_mistake_in_one_series_leaves_the_others_and_is_tried_again(run, tmp_p
         == set(records)
         == {f"softmax.flash-b1-ctx{c}" for c in (16, 32, 64)}
     )
-    assert "without linear.chunked-b1: implementation 'x' has no file" in capfd.readouterr().out
+    assert "without linear/chunked: implementation 'x' has no file" in capfd.readouterr().out
     summary, _ = run(outcome)
     assert summary["statuses"]["linear.chunked-b1-ctx16"] == "done"
 

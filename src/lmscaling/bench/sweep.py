@@ -94,7 +94,7 @@ def _measure_points(
             except Refused as error:  # it has no record, so the next snakemake tries it again
                 refused[point.series] = str(error)
                 ended.add(series)
-                print(f"{sweep.kind}: {sweep.name} without {point.series}: {error}", flush=True)
+                print(f"{sweep.kind}: {sweep.name} without {point.way}: {error}", flush=True)
                 continue
             record = {"record": row.record, **asdict(row)}
             write_json(file, record)
