@@ -1,6 +1,7 @@
 """What the Triton of this process makes of every kernel; one JSON line a kernel.
 
     python benchmarks/compiled.py sm_90 gfx942 --only chunked
+    python benchmarks/compiled.py sm_90 gfx942 --sample
 
 Triton compiles without a device and brings ptxas and nvdisasm along. A package of kernels takes
 part by ``offline_cases(sm)`` in its ``launch`` module. ``offline.py`` runs this under several
@@ -14,7 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +33,8 @@ from triton.compiler import ASTSource
 
 PACKAGES = ("chunked_triton", "tiled_triton", "delta_triton", "cross_entropy_triton")
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+SAMPLED = re.compile("_bf16(_64)?$")
+"""Cases of which a sample takes one for each kernel."""
 AMD = 0
 """The architecture of all AMD devices, as in ``plan.numbered``."""
 
@@ -43,6 +46,22 @@ def cases(target: str) -> Iterator[Case]:
     sm = int(target[3:]) if target.startswith("sm_") else AMD
     for package in PACKAGES:
         yield from import_module(f"lmscaling.kernels.{package}.launch").offline_cases(sm)
+
+
+def every(targets: Sequence[str], only: str = "") -> Iterator[tuple[Case, str]]:
+    """Each case whose name contains ``only``, with its target."""
+    for target in targets:
+        yield from ((case, target) for case in cases(target) if only in case[0])
+
+
+def sample(targets: Sequence[str]) -> Iterator[tuple[Case, str]]:
+    """One case of each kernel, for the next target in turn that it is compiled for."""
+    found = {t: {case[0]: case for case in cases(t) if SAMPLED.search(case[0])} for t in targets}
+    names = dict.fromkeys(name for each in found.values() for name in each)
+    for i, name in enumerate(names):
+        turn = (targets[(i + j) % len(targets)] for j in range(len(targets)))
+        target = next(t for t in turn if name in found[t])
+        yield found[target][name], target
 
 
 def compiled(case: Case, target: str) -> Row:
@@ -138,12 +157,13 @@ def _tool(name: str, *arguments: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("targets", nargs="+", help="such as sm_90 or gfx942")
-    parser.add_argument("--only", default="", help="a part of the kernels' names")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--only", default="", help="a part of the kernels' names")
+    what.add_argument("--sample", action="store_true", help="each kernel for one of the targets")
     args = parser.parse_args()
-    for target in args.targets:
-        for case in cases(target):
-            if args.only in case[0]:
-                print(json.dumps(asdict(compiled(case, target))), flush=True)
+    chosen = sample(args.targets) if args.sample else every(args.targets, args.only)
+    for case, target in chosen:
+        print(json.dumps(asdict(compiled(case, target))), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     make compilers                         # unpack the versions into .triton/
     python benchmarks/offline.py           # compare with benchmarks/offline.csv, name what is worse
+    python benchmarks/offline.py --sample  # each kernel for one of the devices
     python benchmarks/offline.py --write   # write it anew
 
 PyTorch 2.11 asks for Triton 3.6.0, and 2.12 and 2.13 for 3.7; 3.9.0 is the newest. Each version has
@@ -21,6 +22,8 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +90,12 @@ def versions() -> list[str]:
     return sorted(path.name for path in UNPACKED.glob("*.*.*")) or [INSTALLED]
 
 
+def others() -> list[str]:
+    """The versions in ``.triton/`` that are not the installed one."""
+    installed = metadata.version("triton") if find_spec("triton") else INSTALLED
+    return [version for version in versions() if version not in (INSTALLED, installed)]
+
+
 def environment(version: str) -> dict[str, str]:
     """Variables of a process that imports a version of Triton."""
     path = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
@@ -95,9 +104,9 @@ def environment(version: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
-def compiled(version: str, targets: Sequence[str], only: str = "") -> list[Row]:
-    """Every kernel whose name contains ``only``, compiled by one version."""
-    command = [sys.executable, Path(__file__).with_name("compiled.py"), *targets, "--only", only]
+def compiled(version: str, targets: Sequence[str], *options: str) -> list[Row]:
+    """Kernels compiled by one version, with options of ``compiled.py``."""
+    command = [sys.executable, Path(__file__).with_name("compiled.py"), *targets, *options]
     done = subprocess.run(command, env=environment(version), capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"Triton {version}: {done.stderr.strip()[-2000:]}")
@@ -154,15 +163,22 @@ def write(rows: Sequence[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", choices=SHARED_BYTES, action="append", help="only this device")
-    parser.add_argument("--installed", action="store_true", help="only the installed Triton")
+    parser.add_argument("--triton", choices=[INSTALLED, *versions()], help="only this version")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--write", action="store_true", help="write the table anew")
     what.add_argument("--only", default="", help="only kernels with this in their name")
+    what.add_argument("--sample", action="store_true", help="each kernel for one of the devices")
     args = parser.parse_args()
     targets: Any = args.target or list(SHARED_BYTES)
-    chosen = [INSTALLED] if args.installed else versions()
+    options = ["--sample"] if args.sample else ["--only", args.only]
+
+    def make(version: str) -> list[Row]:
+        first = 3 * versions().index(version) if version in versions() else 0
+        turn = [targets[(first + i) % len(targets)] for i in range(len(targets))]
+        return compiled(version, turn if args.sample else targets, *options)
+
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = pool.map(lambda version: compiled(version, targets, args.only), chosen)
+        made = pool.map(make, [args.triton] if args.triton else versions())
         rows = [row for each in made for row in each]
     for row in rows:
         print(", ".join(f"{n} {v}" for n, v in vars(row).items()))

@@ -20,7 +20,7 @@ with_any_position = pytest.mark.parametrize(
 @pytest.mark.parametrize("name", NAMES)
 def test_it_passes_the_check_before_training(name, rotated):
     """Causality, shape, dtype, gradients, repetition, sequences of a batch, and decoding."""
-    variant.check(variant.of(name, rotated=rotated), torch.device("cpu"))
+    variant.check(variant.Variant(name=name, rotated=rotated), torch.device("cpu"))
 
 
 @with_any_position

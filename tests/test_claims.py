@@ -441,7 +441,7 @@ def test_the_verb_prints_and_writes_and_so_do_the_figures(study):
     run = [sys.executable, "-m", "lmscaling"]
     done = subprocess.run([*run, "claims", study], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["claim", "source", "verdict", "number", "range", "why"]
+    assert lines[0].split() == ["claim", "attention", "source", "verdict", "number", "range", "why"]
     assert len(lines) == 2 + len(NAMES)
     assert lines[-1].endswith("claims.json; measured: holds 1, fails 0, not tested 11")
     written = json.loads((study / "claims.json").read_text())

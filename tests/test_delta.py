@@ -12,7 +12,7 @@ from test_fused import WITH_TRITON, run_cases
 from torch import Tensor
 
 from lmscaling.kernels import segments
-from lmscaling.kernels.gated_delta import _pytorch, chunked
+from lmscaling.kernels.gated_delta import chunked, plain
 
 CASES = Path(__file__).with_name("delta_cases.py")
 PARTS = ["numbers_are", "same", "operator"]
@@ -49,7 +49,7 @@ def test_it_is_the_recurrence_at_any_chunk(gate: bool, chunk: int) -> None:
     tensors: list[Any] = list(sample(lengths, 2, 6, 5))
     tensors[4] = tensors[4] if gate else None
     flat = [n for row in lengths for n in row]
-    found = outcome(with_options(_pytorch.attend, flat, 0.3, chunk), tensors)
+    found = outcome(with_options(plain.attend, flat, 0.3, chunk), tensors)
     exact = outcome(recurrence(lengths, 0.3), tensors)
     assert max(distances(found, exact).values()) <= 1e-12
 

@@ -5,6 +5,7 @@ The kernels of a GPU are played by plain PyTorch with a fault.
 
 import json
 from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 import torch
@@ -43,15 +44,24 @@ def full_size(small, monkeypatch):
         monkeypatch.setattr(gate, name, getattr(exactness, name))
 
 
-def fault(attend, form=FORM, compiled=False):
-    return gate.attention_fault(attend, CPU, torch.float32, 16, form, compiled)
+def fault(attend, form=FORM, compiled=False, kind="linear"):
+    return gate.attention_fault(kind, attend, CPU, torch.float32, 16, form, compiled)
 
 
 @pytest.mark.parametrize("name", gate.OURS)
 def test_ours_pass_at_the_shapes_of_a_gpu(full_size, name):
-    attend = kernels.load("linear", name)
-    assert gate.attention_fault(attend, CPU, gate.DTYPE, 16, FORM, compiled=True) is None
-    assert gate.attention_fault(attend, CPU, gate.DTYPE, 16, ("identity", False), False) is None
+    checked = partial(gate.attention_fault, "linear", kernels.load("linear", name), CPU)
+    assert checked(gate.DTYPE, 16, FORM, compiled=True) is None
+    assert checked(gate.DTYPE, 16, ("identity", False), False) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("kind", "gates"), [("gated", "head"), ("gated", "token"), ("gated_delta", "token")]
+)
+def test_ours_with_gates_pass_at_the_shapes_of_a_gpu(full_size, kind, gates, dtype):
+    attend = kernels.load(kind, "chunked")
+    assert gate.attention_fault(kind, attend, CPU, dtype, 16, (gates,), compiled=True) is None
 
 
 @pytest.mark.parametrize("width", [64, 128])
@@ -81,7 +91,7 @@ class Wrong(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         dx = gradients[0].clone()
-        dx[0, -3, 0, 1] = 0
+        dx[0, -3, 0, -1] = 0
         return dx
 
 
@@ -101,6 +111,28 @@ def test_one_wrong_element_is_found_forward_and_backward():
 
     for attend, name in ((forward, "y"), (backward, "dk")):
         assert (fault(attend) or "").startswith(f"{name} of integers is not exact")
+
+
+@pytest.mark.parametrize(
+    ("kind", "gradients"), [("gated", ["dg"]), ("gated_delta", ["dbeta", "dg"])]
+)
+def test_a_gate_that_acts_wrongly_is_found_forward_and_backward(kind, gradients):
+    right = kernels.load(kind, "chunked")
+
+    def late(q, k, v, *gates):
+        """Gates act on the token after theirs."""
+        return right(q, k, v, *gates[:-1], gates[-1].roll(1, 1))
+
+    assert (fault(late, ("token",), kind=kind) or "").startswith("y is")
+    for i, name in enumerate(gradients):
+
+        def lost(q, k, v, *gates, i=i):
+            gates = [
+                Wrong.apply(x[..., None])[..., 0] if j == i else x for j, x in enumerate(gates)
+            ]
+            return right(q, k, v, *gates)
+
+        assert name in (fault(lost, ("token",), kind=kind) or "")
 
 
 def test_one_wrong_element_of_the_normalised_form_alone_is_found():
@@ -171,6 +203,12 @@ def model(cell):
         return GPT(cell)
 
 
+def part(model, compiled=False, here=HERE):
+    """The one kind of attention of a model."""
+    (attentions,) = gate._by_kernels(model)
+    return gate.attention_part(model, 4, CPU, compiled, here, attentions)
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "checks" / "linear-d8.json"
@@ -196,7 +234,7 @@ def kernel(monkeypatch, model, tried):
 
         with monkeypatch.context() as patch:
             patch.setattr(kernels, "load", lambda *_: attend)
-            return gate.attention_part(model, 4, CPU, False, HERE | here)
+            return part(model, here=HERE | here)
 
     return play
 
@@ -293,7 +331,7 @@ def test_a_damaged_record_is_said_and_checked_again(kernel, path, capfd):
 
 def test_the_key_tells_plans_forms_and_compilation_apart(model, cell):
     def key(made, compiled=False):
-        return gate.attention_part(made, 4, CPU, compiled, HERE).key
+        return part(made, compiled).key
 
     with torch.device("meta"):
         rotated = GPT(replace(cell, position="rope"))
@@ -302,6 +340,36 @@ def test_the_key_tells_plans_forms_and_compilation_apart(model, cell):
     keys.append(key(model))
     assert len({json.dumps(each) for each in keys}) == 4
     assert keys[0]["plan"] == asdict(plan.Plan())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("retention", "linear attention with gates by chunked, heads of 8"),
+        ("mamba2", "linear attention with gates by chunked, heads of 8"),
+        ("gated_delta", "the gated delta rule by chunked, heads of 8"),
+    ],
+)
+def test_a_variant_with_gates_falls_back_to_plain_pytorch(name, said, cell, path):
+    with torch.device("meta"):
+        made = GPT(replace(cell, attention=name))
+    of, attention = part(made), gate._by_kernels(made)[0][0]
+    assert gate.settle(of, path, CPU) == ""
+    of = replace(of, fault=lambda: "wrong", key={})
+    assert gate.settle(of, path, CPU).startswith(f"{said}: its kernel failed the check (wrong)")
+    assert attention.implementation == "plain"
+
+
+def test_every_kind_of_attention_in_a_model_is_a_part(cell):
+    with torch.device("meta"):
+        kinds = ["linear", "elu", "retention", "mamba2", "gated_delta", "gated", "softmax"]
+        model = GPT(replace(cell, attention="linear"))
+        for name in kinds:
+            model.blocks.append(GPT(replace(cell, attention=name)).blocks[0])
+    found = gate._by_kernels(model)
+    assert [len(each) for each in found] == [2, 1, 1, 1, 1]
+    keys = [gate.attention_part(model, 4, CPU, False, HERE, each).key for each in found]
+    assert len({json.dumps(key) for key in keys}) == 5
 
 
 def test_the_loss_falls_back_to_plain_pytorch(model, path):

@@ -1,7 +1,5 @@
 """The kernels compute the same in the interpreter of every Triton that a PyTorch asks for."""
 
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
 import offline
@@ -10,8 +8,7 @@ from test_fused import run_cases
 from test_quadratic import check_bounds
 
 CROSS_ENTROPY = Path(__file__).with_name("cross_entropy_cases.py")
-installed = [version("triton")] if find_spec("triton") else []  # test_fused.py and others use it
-VERSIONS = [v for v in offline.versions() if v not in (offline.INSTALLED, *installed)]
+VERSIONS = offline.others()  # test_fused.py and others use the installed one
 pytestmark = [
     pytest.mark.ci,
     pytest.mark.skipif(not VERSIONS, reason="no versions of Triton in .triton/: make compilers"),

@@ -15,7 +15,7 @@ from lmscaling.bench.memory import Memory
 from lmscaling.config.cell import Cell, Model
 from lmscaling.config.speed import Heads, Sweep
 from lmscaling.errors import UserError
-from lmscaling.kernels.linear import chunked_materialized
+from lmscaling.kernels.gated import plain
 from lmscaling.model.gpt import GPT
 from lmscaling.records.timing import Point
 
@@ -93,10 +93,8 @@ def test_an_unknown_implementation_is_refused(sweep, measure):
 
 @pytest.mark.parametrize("implementation", ["chunked", "chunked_materialized"])
 def test_the_chunk_of_a_point_is_the_chunk_in_use(sweep, implementation, monkeypatch):
-    used, cut = [], chunked_materialized._cut
-    monkeypatch.setattr(
-        chunked_materialized, "_cut", lambda x, chunk: used.append(chunk) or cut(x, chunk)
-    )
+    used, cut = [], plain.cut
+    monkeypatch.setattr(plain, "cut", lambda x, chunk: used.append(chunk) or cut(x, chunk))
     outcome = training_step.measure(sweep, point("linear", implementation, chunk=8))
     assert (outcome.chunk, set(used)) == (8, {8})
 

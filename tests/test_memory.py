@@ -110,7 +110,7 @@ def test_a_block_keeps_37_bytes_a_token_and_unit_of_width_or_a_little_less(backe
     recomputes some; ACTIVATION_BYTES is above both by at most a twelfth."""
     torch.compiler.reset()
     B, T, D = 2, 100, 256
-    block = Block(D, 4, load("softmax"), unrotated)
+    block = Block(D, load("softmax")(D, 4, unrotated), 4 * D)
     saved: dict[int, int] = {}
     weights = {p.untyped_storage().data_ptr() for p in block.parameters()}
     matrices = {p.numel() for p in block.parameters() if p.dim() == 2}

@@ -44,7 +44,7 @@ def test_a_wrong_gradient_is_found():
     assert said == "dk is 1 from float64; allowed: 0.0001"
 
 
-@pytest.mark.parametrize("kind", ["linear", "softmax"])
+@pytest.mark.parametrize("kind", ["linear", "softmax", "gated", "gated_delta"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_ours_are_right(kind, dtype):
     for name in kernels.names(kind):

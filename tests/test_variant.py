@@ -117,7 +117,7 @@ def test_a_wrong_attention_is_refused_with_one_sentence(package, fault):
     text, sentence = FAULTS[fault]
     package.write("mine", text)
     with pytest.raises(UserError, match=f"^attention mine {sentence}") as refusal:
-        variant.check(variant.of("mine"), CPU)
+        variant.check(variant.Variant(name="mine"), CPU)
     assert "\n" not in str(refusal.value)
     assert str(refusal.value).endswith("python -m lmscaling check attention mine")
 
@@ -127,7 +127,7 @@ def test_a_leak_in_one_place_is_named_by_its_positions(package):
         "triu(1).bool()", "triu(1).bool()\n        ahead[20:25, 20:] = False"
     ))  # fmt: skip
     with pytest.raises(UserError, match="position 20 changes with the token at position 21;"):
-        variant.check(variant.of("mine"), CPU)
+        variant.check(variant.Variant(name="mine"), CPU)
 
 
 @pytest.mark.parametrize("rotated", [False, True], ids=["unrotated", "rope"])
@@ -135,29 +135,31 @@ def test_a_leak_in_one_place_is_named_by_its_positions(package):
 def test_a_right_attention_of_a_stranger_passes(package, name, rotated):
     package.write("mine", strangers.RIGHT[name])
     assert "mine" in registry.attentions()
-    variant.check(variant.of("mine", rotated=rotated), CPU)
+    variant.check(variant.Variant(name="mine", rotated=rotated), CPU)
 
 
 def test_steps_that_keep_enough_pass(package):
     package.write("mine", file(more=DECODE.format(kept=70)))
-    variant.check(variant.of("mine"), CPU)
+    variant.check(variant.Variant(name="mine"), CPU)
 
 
 def test_the_options_of_a_cell_and_its_context_reach_the_attention(package):
     package.write("mine", file(init="assert (rank, context) == (8, 200)").replace(
         "rotate):", "rotate, *, rank=8, context):"
     ))  # fmt: skip
-    variant.check(variant.of("mine", 200), CPU)
+    variant.check(variant.Variant(name="mine", context=200), CPU)
     with pytest.raises(UserError, match=r"mine raises AssertionError in line \d+: "):
-        variant.check(variant.of("mine", 201), CPU)
-    assert variant.of("mine", 16).options == {"context": 70}, "as long as what is checked"
-    assert variant.of("softmax", 200).options == {}
+        variant.check(variant.Variant(name="mine", context=201), CPU)
+    package.write(
+        "mine", file(init="assert context == 70").replace("rotate):", "rotate, *, context):")
+    )
+    variant.check(variant.Variant(name="mine", context=16), CPU)  # as long as what is checked
 
 
 def test_of_a_variant_without_memory_nothing_is_said(package):
     package.write("mine", file(then='raise torch.OutOfMemoryError("CUDA out of memory")'))
     with pytest.raises(torch.OutOfMemoryError):
-        variant.check(variant.of("mine"), CPU)
+        variant.check(variant.Variant(name="mine"), CPU)
 
 
 def test_the_verb_checks_a_file_that_has_just_come(package):

@@ -121,6 +121,23 @@ def test_names_with_equal_hashes_are_told_apart():
     assert not re.fullmatch(f"({pattern})/x", "a-12345678/x")
 
 
+def test_a_lost_record_of_a_finished_study_is_a_target_and_others_follow_from_the_report(
+    study, folder
+):
+    """Snakemake asks for no input of a store that exists."""
+    jobs, made = runs(study), grid.expand(study)
+    parts = workflow.Evaluations(made, jobs), workflow.Sweeps(made)
+    records = workflow.Records(jobs, *parts, ["store.parquet"])
+    report, sweeps = "results/tiny/report.html", [n for n in records.names if "/speed/" in n]
+    assert sweeps
+    assert records.targets(of()) == [report, *sweeps]
+    leave(folder, "store.parquet")
+    for name in records.names[1:]:
+        leave(folder, name)
+    assert "/runs/" in records.names[0]
+    assert records.targets(of()) == [report, records.names[0], *sweeps]
+
+
 def test_one_job_trains_the_missing_branches_of_a_trunk_and_is_named_after_the_last(study, folder):
     shares = [0.125, 0.25, 0.5, 1.0]
     study = study | {"branches": {"attention": "linear", "shares": shares}}
@@ -162,7 +179,7 @@ def test_a_branch_reads_its_trunk_and_only_measured_runs_read_a_calibration(stud
     trunk = name_in(jobs.trunks, "linear")
     (branch,) = jobs.branches
     assert jobs.trunk(of(run=branch)) == f"results/tiny/runs/{trunk}/run.json"
-    assert len(jobs.calibration(of(run=branch))) == 1
+    assert str(jobs.calibration(of(run=branch))).startswith("results/tiny/calibrations/linear-s-")
     assert jobs.calibration(of(run=name_in(jobs.trunks, "softmax"))) == []
 
 
@@ -261,15 +278,15 @@ def test_kernels_are_checked_once_for_all_cells_that_use_the_same(study, folder)
     names = [name.rpartition("-")[0] for name in checks.cells]
     assert sorted(names) == ["linear-d8", "softmax-d8"]
     linear = name_in(checks.cells, "linear")
-    expected = [f"results/tiny/checks/{linear}.json"]
+    record, expected = "results/tiny/study.json", [f"results/tiny/checks/{linear}.json"]
     calibrations = workflow.Calibrations(grid.expand(several))
     assert all(calibrations.check(of(calibration=c)) == expected for c in calibrations.cells)
     for run in jobs.cells:  # linear attention waits for its calibration
-        assert bool(jobs.check(of(run=run))) == ("softmax" in run)
+        assert bool(jobs.before(of(run=run))) == ("softmax" in run)
     for name in calibrations.cells:
         leave(folder, f"results/tiny/calibrations/{name}.json")
     for run in jobs.cells:
-        assert (runs(several).check(of(run=run)) == expected) == ("linear" in run)
+        assert (runs(several).before(of(run=run)) == [record, *expected]) == ("linear" in run)
     assert checks.cell(of(check=linear)).startswith("results/tiny/cells/linear-s-ctx")
     assert checks.pattern == "[^/]+"
     leave(folder, expected[0])
@@ -293,7 +310,8 @@ def test_what_kernels_depend_on_has_a_check_of_its_own(study):
 def test_a_study_on_a_cpu_has_no_check(study):
     checks, jobs = workflow.Checks(grid.expand(study | {"gpus": 0})), runs(study | {"gpus": 0})
     assert checks.pattern == "(?!)"
-    assert {str(jobs.check(of(run=run))) for run in jobs.cells} == {"[]"}
+    softmax = name_in(jobs.trunks, "softmax")
+    assert jobs.before(of(run=softmax)) == ["results/tiny/study.json"]
 
 
 HUB = {

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from lmscaling.errors import UserError
 
@@ -34,7 +35,74 @@ def attentions() -> list[str]:
 
 def implementations(attention: str) -> list[str]:
     """Names of the implementations of an attention variant; empty if it has only its own."""
-    return list(sources(f"kernels/{attention}"))
+    return list(sources(f"kernels/{family(attention)}"))
+
+
+def family(attention: str) -> str:
+    """The folder in ``kernels/`` with the implementations of a variant: the constant ``FAMILY`` of
+    its class or of a class that this one extends, else its own name."""
+    for node in _lineage(attention):
+        for statement in node.body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id="FAMILY")], value=ast.Constant(str(name))):
+                    return name
+                case ast.AnnAssign(target=ast.Name(id="FAMILY"), value=ast.Constant(str(name))):
+                    return name
+    return attention
+
+
+def options(attention: str) -> dict[str, Any]:
+    """Options of a variant by name, with their default, or None if that is no literal.
+
+    They are the keyword-only parameters of its class but ``context``, which the model gives.
+    """
+    for node in _lineage(attention):
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                pairs = zip(method.args.kwonlyargs, method.args.kw_defaults, strict=True)
+                given = {argument.arg: default for argument, default in pairs}
+                return {name: _literal(x) for name, x in given.items() if name != "context"}
+    return {}
+
+
+def _literal(node: ast.expr | None) -> Any:
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def _lineage(attention: str) -> list[ast.ClassDef]:
+    """``Attention`` in a variant's file and the classes in ``attention/`` that it extends."""
+    classes, name, stem = [], "Attention", attention
+    while stem:
+        tree = syntax(PACKAGE / "attention" / f"{stem}.py")
+        found = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}.get(name)
+        if found is None or len(classes) > 9:
+            break
+        classes.append(found)
+        stem, name = _base(tree, found, stem)
+    return classes
+
+
+def _base(tree: ast.Module, node: ast.ClassDef, stem: str) -> tuple[str, str]:
+    """File and name of the first class that a class extends; no file if it is not one of ours."""
+    if not node.bases:
+        return "", ""
+    base, own = ast.unparse(node.bases[0]), __package__
+    local = {each.name for each in tree.body if isinstance(each, ast.ClassDef)}
+    if base in local:
+        return stem, base
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom):
+            module = statement.module or ""
+            for alias in statement.names:
+                bound = alias.asname or alias.name
+                if module == f"{own}.attention" and base.partition(".")[0] == bound:
+                    return alias.name, base.partition(".")[2]
+                if module.startswith(f"{own}.attention.") and base == bound:
+                    return module.rpartition(".")[2], alias.name
+    return "", ""
 
 
 def kinds() -> list[str]:

@@ -7,9 +7,7 @@ rule collect:
         local(FIGURES.store_sources),
         local(FIGURES.attention_sources),
         "<results>/study.json",
-        collect("<results>/runs/{run}/run.json", run=RUNS.recorded),
-        collect("<results>/evaluations/{evaluation}.jsonl", evaluation=EVALUATIONS.names),
-        collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS.names),
+        RECORDS.every,
     output:
         FIGURES.tables,
     log:

@@ -125,7 +125,7 @@ def is_made(name):
 # Snakemake knows the targets once it has read the rules, so they are looked at when it begins.
 TARGETS = requested.Targets(
     is_made,
-    lambda: [*(rule.name for rule in workflow.rules), *map(str, rules.all.input)],
+    lambda: [*(rule.name for rule in workflow.rules), RECORDS.report, *RECORDS.names],
     lambda target: RUNS.represented(target),
 )
 EXECUTE = workflow.execute

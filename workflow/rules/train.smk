@@ -28,8 +28,8 @@ rule check:
 
 rule calibrate:
     input:
+        CALIBRATIONS.check,
         study="<results>/study.json",
-        check=CALIBRATIONS.check,
     output:
         update("<results>/calibrations/{calibration}.json"),
     log:
@@ -51,9 +51,8 @@ rule calibrate:
 
 rule train:
     input:
-        study="<results>/study.json",
+        RUNS.before,
         manifest=f"<results>/tokens/{SHARDS.trained}/manifest.json",
-        check=RUNS.check,
         calibration=RUNS.calibration,
     output:
         record=update("<results>/runs/{run}/run.json"),  # written last, beside the log
@@ -72,7 +71,7 @@ rule train:
         slurm_extra=RUNS.sbatch_options,
     params:
         cells=RUNS.cell_files,
-        results=subpath(input.study, parent=True),
+        results=subpath(output.record, ancestor=3),
         options=RUNS.options,
     # exec: a signal must reach Python; a shell in between would die of it alone. The scratch folder
     # outlives an attempt that failed.
@@ -86,9 +85,8 @@ rule train:
 # cannot train it again.
 use rule train as branch with:
     input:
-        study="<results>/study.json",
+        RUNS.before,
         manifest=f"<results>/tokens/{SHARDS.trained}/manifest.json",
-        check=RUNS.check,
         calibration=RUNS.calibration,
         trunk=RUNS.trunk,
     log:

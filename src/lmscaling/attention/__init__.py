@@ -1,23 +1,37 @@
 """Attention variants: one module each, found by file name.
 
-A module in this folder defines ``class Attention(nn.Module)`` that follows the protocol
-``Attention`` below. Its file stem is then a legal value of ``axes.attention``, and tests, FLOP
-counts, figures and the report use that name. If a variant has several implementations, they are
-files in ``kernels/<name>/``, and its attribute ``implementation`` is the stem of the one in use. If
-these compute linear attention as in ``kernels/__init__.py``, its attribute ``form`` is the feature
-map and the normalisation that it gives them, and training begins with a check of their GPU kernels.
-If its GPU kernels have a widest head, it has a constant ``WIDEST_ON_GPU``: wider heads are refused,
-as they would be computed without the kernels and many times slower.
+A module in this folder defines ``class Attention(nn.Module)``. Its file stem is then a legal value
+of ``axes.attention``; plan, training, sampling, measurements, figures and the report know it by
+that name, and nothing else has to be edited. ``lmscaling check attention <name>`` tests it.
+
+What a variant must have: ``__init__(d_model, n_head, rotate)`` and ``forward``. What it may have:
+
+- The other methods of the protocol ``Attention`` below. Without ``prefill``, ``decode_step`` and
+  ``init_state`` sampling computes all tokens again for each token; without ``flops_per_token``
+  PyTorch counts; without ``out``, the projection into the residual stream starts as large as the
+  other projections, not scaled by the depth.
+- Keyword-only parameters with defaults. They are its options: ``axes.attention: [{mine: {rank:
+  8}}]``. A parameter ``context`` gets the context of the cell.
+- ``FAMILY``, a folder in ``kernels/``, and the attribute ``implementation``, the stem of the file
+  there that is in use. Without ``FAMILY`` the folder has its own name.
+- ``form``, if these compute linear attention as in ``kernels/__init__.py``: the feature map and the
+  normalisation that it gives them. Training then begins with a check of their GPU kernels.
+- ``WIDEST_ON_GPU``, the widest head of its GPU kernels. Wider heads are refused, as they would be
+  many times slower.
+- ``ON_GPU``, a sentence for plan and report: why it has no kernels on a GPU, and what that costs.
 
 Legend: B batch, T tokens, D model width, H heads, K head width.
 """
 
+from dataclasses import fields, is_dataclass
 from importlib import import_module
+from inspect import signature
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from lmscaling import registry
+from lmscaling.attention._completed import Recomputed, complete
 from lmscaling.errors import UserError, choose
 from lmscaling.kernels.rotary import Rotate
 
@@ -65,7 +79,7 @@ class Attention(Protocol):
 
 
 def load(name: str) -> Any:
-    """The ``Attention`` class of ``lmscaling/attention/<name>.py``.
+    """The ``Attention`` class of ``lmscaling/attention/<name>.py``, with all methods.
 
     Raises:
         UserError: There is no such file, or it defines no such class.
@@ -77,4 +91,39 @@ def load(name: str) -> Any:
         raise UserError(
             f"attention/{name}.py defines no class Attention; see attention/__init__.py"
         )
-    return module.Attention
+    return complete(module.Attention)
+
+
+def build(
+    name: str, options: dict[str, Any], d_model: int, n_head: int, rotate: Rotate, context: int
+) -> Any:
+    """The attention of one layer of a model, with random weights.
+
+    Raises:
+        UserError: See ``load``; or the variant refuses its options.
+    """
+    more = {"context": context} if takes_context(name) else {}
+    attend = load(name)(d_model, n_head, rotate, **options, **more)
+    attend.d_model = d_model  # ``Recomputed`` and ``Counted`` need it
+    return attend
+
+
+def takes_context(name: str) -> bool:
+    """Whether a variant is made for the longest context of its model."""
+    return "context" in signature(load(name)).parameters
+
+
+def recomputes(name: str) -> bool:
+    """Whether a variant offers no state, so that sampling computes all tokens again."""
+    return issubclass(load(name), Recomputed)
+
+
+def state_bytes(state: Any) -> int:
+    """Size of the tensors in a state, in bytes."""
+    if isinstance(state, Tensor):
+        return state.numel() * state.element_size()
+    if is_dataclass(state):
+        return sum(state_bytes(getattr(state, each.name)) for each in fields(state))
+    if isinstance(state, dict):
+        return sum(map(state_bytes, state.values()))
+    return sum(map(state_bytes, state)) if isinstance(state, tuple | list) else 0

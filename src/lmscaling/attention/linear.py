@@ -22,7 +22,6 @@ from lmscaling.kernels.feature_maps import find
 from lmscaling.kernels.linear import chunked
 from lmscaling.kernels.rotary import Rotate, unrotated
 
-FEATURE_MAP = "softplus"
 CHUNK = 64
 """Tokens per chunk without a calibration. FLOPs are counted at this size, so it never changes."""
 
@@ -39,13 +38,15 @@ class State:
 class Attention(nn.Module):
     """Averages values with weights ``softplus(q) . softplus(k)`` over this and earlier tokens."""
 
+    FAMILY = "linear"
+    FEATURE_MAP = "softplus"
     WIDEST_ON_GPU = op.WIDEST
 
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
         super().__init__()
         self.d_model, self.n_head, self.rotate = d_model, n_head, rotate
         self.chunk = CHUNK
-        self.form = (FEATURE_MAP, True) if rotate is unrotated else ("identity", False)
+        self.form = (self.FEATURE_MAP, True) if rotate is unrotated else ("identity", False)
         self.implementation = "chunked"
         self.qkv = nn.Linear(d_model, 3 * d_model)
         self.out = nn.Linear(d_model, d_model)
@@ -78,7 +79,7 @@ class Attention(nn.Module):
             return self._attend(*self._heads(qkv_BTW), *self.form, *self._options())
 
     def _mix_rotated(self, q_BTHK: Tensor, k_BTHK: Tensor, v_BTHK: Tensor) -> Tensor:
-        q, k = (find(FEATURE_MAP).of(at_least_float32(x)) for x in (q_BTHK, k_BTHK))
+        q, k = (find(self.FEATURE_MAP).of(at_least_float32(x)) for x in (q_BTHK, k_BTHK))
         weights = (q * k.cumsum(1)).sum(-1, keepdim=True)
         # Divided before the products, so that in bf16 the result is rounded once.
         q, k = (x.to(v_BTHK.dtype) for x in (self._rotated(q) / weights, self._rotated(k)))
@@ -109,8 +110,8 @@ class Attention(nn.Module):
 
     def _sums(self, k_BTHK: Tensor, v_BTHK: Tensor) -> tuple[Tensor, Tensor]:
         if self.rotate is unrotated:
-            return decode.prefill(k_BTHK, v_BTHK, FEATURE_MAP)
-        k = find(FEATURE_MAP).of(at_least_float32(k_BTHK))
+            return decode.prefill(k_BTHK, v_BTHK, self.FEATURE_MAP)
+        k = find(self.FEATURE_MAP).of(at_least_float32(k_BTHK))
         kv_BHKK, _ = decode.prefill(self._rotated(k).to(v_BTHK.dtype), v_BTHK, "identity")
         return kv_BHKK, k.sum(1)
 
@@ -125,8 +126,8 @@ class Attention(nn.Module):
     def _decode_step(self, q: Tensor, k: Tensor, v: Tensor, state: State) -> Tensor:
         sums = (state.kv_BHKK, state.k_sum_BHK)
         if self.rotate is unrotated:
-            return decode.step(q, k, v, *sums, FEATURE_MAP, True)
-        q, k = (find(FEATURE_MAP).of(x.to(state.k_sum_BHK.dtype)) for x in (q, k))
+            return decode.step(q, k, v, *sums, self.FEATURE_MAP, True)
+        q, k = (find(self.FEATURE_MAP).of(x.to(state.k_sum_BHK.dtype)) for x in (q, k))
         state.k_sum_BHK += k
         q = q / (q * state.k_sum_BHK).sum(-1, keepdim=True)
         turned = (self.rotate(x.unsqueeze(2), state.length).squeeze(2) for x in (q, k))

@@ -1,7 +1,8 @@
 """One attention alone, without its projections: a pass forward, or forward and backward.
 
-Linear implementations run with softplus and normalised; inputs are views of one packed projection,
-and their gradients go back into one, as in a model.
+Linear implementations run with softplus and normalised, those with gates with gates of tokens and
+keys as wide as values; inputs are views of one packed projection, and their gradients go back into
+one, as in a model.
 
 Legend: B batch, T tokens, H heads, K head width.
 """
@@ -12,8 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lmscaling import kernels
+from lmscaling import kernels, registry
 from lmscaling.bench import peers
+from lmscaling.bench.checks import exactness
 from lmscaling.bench.checks.exactness import Attend
 from lmscaling.bench.clock import device_of, timed
 from lmscaling.bench.memory import Memory
@@ -33,7 +35,7 @@ def measure(sweep: Sweep, point: Point) -> Outcome:
     device, dtype = device_of(sweep)
     memory = Memory(device)
     shape = (point.batch, point.context, sweep.layer.n_head, sweep.layer.d_head)
-    passes = call(attend, point.attention, point.passes, shape, dtype, device)
+    passes = call(attend, registry.family(point.attention), point.passes, shape, dtype, device)
     return timed(passes, memory, sweep.target_seconds, sweep.repeats).outcome(point, dtype)
 
 
@@ -45,7 +47,7 @@ def load(attention: str, implementation: str) -> Attend:
         RuntimeError: The other library is not installed.
     """
     if attention != "peer":
-        return kernels.load(attention, implementation)
+        return kernels.load(registry.family(attention), implementation)
     if implementation not in peers.installed():
         raise RuntimeError(f"{PEERS[implementation]} is not installed")
     return peers.installed()[implementation]
@@ -60,15 +62,18 @@ def call(
     device: torch.device,
 ) -> Callable[[], object]:
     """A call that computes the ``passes`` of an implementation of a kind on random numbers."""
-    options = () if kind == "softmax" else ("softplus", True)
+    options = exactness.moved(exactness.options(kind, shape_BTHK), device, dtype)
     B, T, H, K = shape_BTHK
     packed = torch.randn(B, T, 3, H, K, device=device, dtype=dtype)
     if passes == "forward":
         return partial(attend, *packed.unbind(2), *options)
     dy = torch.randn_like(packed[:, :, 0])
     packed.requires_grad_()
+    gates = [x for x in options if isinstance(x, Tensor)]
 
     def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(attend(*packed.unbind(2), *options), packed, dy)
+        made = attend(*packed.unbind(2), *options)
+        y = made[0] if isinstance(made, tuple) else made
+        return torch.autograd.grad(y, [packed, *gates], dy)
 
     return both

@@ -13,7 +13,7 @@ import torch
 import torch._dynamo  # AdamW would load it in its first step, and 160 MB would count as the step's
 from torch import Tensor
 
-from lmscaling import kernels
+from lmscaling import kernels, registry
 from lmscaling.bench.clock import device_of, launched
 from lmscaling.bench.memory import Memory
 from lmscaling.config.speed import Sweep
@@ -97,5 +97,5 @@ def _takes_chunk(attention: Any, name: str, device_type: str) -> bool:
     if not implementation:
         return hasattr(attention, "chunk")
     # On a CPU plain PyTorch, which takes a chunk, replaces the fused kernels.
-    fused = device_type == "cuda" and (name, implementation) == ("linear", "chunked")
-    return not fused and kernels.takes_chunk(kernels.load(name, implementation))
+    fused = device_type == "cuda" and implementation == "chunked"
+    return not fused and kernels.takes_chunk(kernels.load(registry.family(name), implementation))

@@ -5,11 +5,17 @@ the criterion), a ``QUERY`` over the views of the store, ``NUMBER`` (the meaning
 judgement), a ``THRESHOLD`` with its reason, and ``judge(rows) -> Judgement``. The rows are those of
 one source, ``published`` or ``measured``, and of one setup if the query has that column:
 measurements of different setups are never combined. Without rows ``judge`` states what is missing.
+
+In a query ``linear`` and ``softmax`` are roles: an attention with linear cost, and the one that it
+is compared with. In a study with other attentions each of them also plays the first role, and the
+study's baseline the second one.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,7 +29,35 @@ from lmscaling.errors import UserError, choose
 from lmscaling.files import write_json
 from lmscaling.store.build import connect
 
-HEAD = ("claim", "source", "verdict", "number", "range", "why")
+OTHERS = """
+    SELECT DISTINCT attention, baseline FROM cells
+    WHERE source = 'measured' AND attention <> baseline
+        AND (attention <> 'linear' OR baseline <> 'softmax')
+    ORDER BY ALL
+"""
+"""Attentions that play a role which is not that of their name."""
+
+PLAYED = """
+    SELECT table_name, bool_or(column_name = 'method') FROM duckdb_columns()
+    WHERE schema_name = 'main' AND NOT internal
+    GROUP BY table_name HAVING bool_or(column_name = 'attention') ORDER BY table_name
+"""
+"""Tables and views with attentions, and whether they have methods."""
+
+HEAD = ("claim", "attention", "source", "verdict", "number", "range", "why")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The attentions that play the two roles of a claim."""
+
+    linear: str = "linear"
+    softmax: str = "softmax"
+
+    def name(self, text: str) -> str:
+        """A sentence about the roles as one about the attentions."""
+        text = re.sub(r"\b[Ll]inear( attention)?\b", self.linear, text) if self != Roles() else text
+        return re.sub(r"\b[Ss]oftmax\b", self.softmax, text) if self != Roles() else text
 
 
 @dataclass(frozen=True)
@@ -46,6 +80,7 @@ class Judged:
     claim: Claim
     source: str
     """``published`` or ``measured``."""
+    roles: Roles
     setup: str
     """Hardware and versions; empty if the claim does not depend on them or nothing was measured."""
     judgement: Judgement
@@ -68,7 +103,9 @@ def claim(name: str) -> Claim:
     return Claim(*(" ".join(part.split()) for part in load(name).__doc__.strip().split("\n\n")))
 
 
-def judge(name: str, rows: DataFrame, sources: Iterable[str]) -> list[Judged]:
+def judge(
+    name: str, rows: DataFrame, sources: Iterable[str], roles: Roles = Roles()
+) -> list[Judged]:
     """Judge one claim by the rows of its query, separately for each source and setup."""
     judged = []
     for source in sources:
@@ -78,29 +115,62 @@ def judge(name: str, rows: DataFrame, sources: Iterable[str]) -> list[Judged]:
         for setup in setups or [""]:
             part = of_source.loc[of_source.setup == setup] if setups else of_source
             judgement = load(name).judge(part.reset_index(drop=True))
+            judgement = replace(judgement, why=roles.name(judgement.why))
             judged.append(
                 Judged(
-                    name=name, claim=claim(name), source=source, setup=setup, judgement=judgement
+                    name=name, claim=claim(name), source=source, roles=roles, setup=setup,
+                    judgement=judgement,
                 )
-            )
+            )  # fmt: skip
     return judged
 
 
 def judge_all(db: duckdb.DuckDBPyConnection) -> list[Judged]:
-    """Judge every claim by every source of a connected store."""
+    """Judge every claim by every source of a connected store, and by other attentions of the study
+    in its roles, as far as they test it."""
     query = "SELECT source FROM cells UNION SELECT source FROM measurements ORDER BY source"
     sources = [source for (source,) in db.sql(query).fetchall()] or ["measured"]
-    return [
-        judged
-        for name in registry.claims()
-        for judged in judge(name, db.sql(load(name).QUERY).df(), sources)
-    ]
+    judged = {
+        name: judge(name, db.sql(load(name).QUERY).df(), sources) for name in registry.claims()
+    }
+    for linear, softmax in db.sql(OTHERS).fetchall():
+        with _cast(db, roles := Roles(linear, softmax)):
+            for name in registry.claims():
+                own = judge(name, db.sql(load(name).QUERY).df(), ["measured"], roles)
+                judged[name] += [one for one in own if one.judgement.verdict != "not tested"]
+    return [one for of_claim in judged.values() for one in of_claim]
+
+
+@contextmanager
+def _cast(db: duckdb.DuckDBPyConnection, roles: Roles) -> Iterator[None]:
+    """Let unqualified names of tables and views mean their rows of two attentions, which have the
+    names of their roles there."""
+    db.execute("SET VARIABLE linear_role = ?", [roles.linear])
+    db.execute("SET VARIABLE softmax_role = ?", [roles.softmax])
+    db.execute("CREATE SCHEMA cast_roles")
+    for table, method in db.sql(PLAYED).fetchall():
+        also = ", if(attention = getvariable('linear_role'), 'linear chunked', method) AS method"
+        db.execute(f'''
+            CREATE VIEW cast_roles."{table}" AS
+            SELECT * REPLACE (
+                if(attention = getvariable('linear_role'), 'linear', 'softmax') AS attention
+                {also if method else ""}
+            )
+            FROM main."{table}"
+            WHERE attention IN (getvariable('linear_role'), getvariable('softmax_role'))
+        ''')
+    db.execute("SET search_path = 'cast_roles,main'")
+    try:
+        yield
+    finally:
+        db.execute("SET search_path = 'main'")
+        db.execute("DROP SCHEMA cast_roles CASCADE")
 
 
 def text(judged: list[Judged]) -> str:
     """All judgements as aligned lines for the terminal."""
     lines = [[one.name, *row] for one, row in zip(judged, format_rows(judged), strict=True)]
-    return "\n".join(formatting.aligned([list(HEAD), *lines], left={0, 1, 2, 5}))
+    return "\n".join(formatting.aligned([list(HEAD), *lines], left={0, 1, 2, 3, 6}))
 
 
 def write(study: Path) -> list[Judged]:
@@ -114,7 +184,8 @@ def write(study: Path) -> list[Judged]:
     values = [
         {
             "name": one.name, **asdict(one.claim), "threshold": load(one.name).THRESHOLD,
-            "source": one.source, "setup": one.setup, "number_is": load(one.name).NUMBER,
+            "source": one.source, "attention": one.roles.linear, "baseline": one.roles.softmax,
+            "setup": one.setup, "number_is": load(one.name).NUMBER,
             **asdict(one.judgement),
         }
         for one in judged
@@ -144,6 +215,7 @@ def format_rows(judged: list[Judged]) -> list[tuple[str, ...]]:
         number, interval = one.judgement.number, one.judgement.interval
         ends = (None, None) if interval is None else (interval.low, interval.high)
         rows.append((
+            one.roles.linear,
             f"{one.source}: {one.setup}" if several else one.source,
             one.judgement.verdict,
             _short(number),

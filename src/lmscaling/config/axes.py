@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from lmscaling.config.attention_row import Layer, Row
 from lmscaling.config.types import STRICT, Distinct, Name, OneOrMore, Positive, Share
 
 
@@ -17,8 +18,9 @@ from lmscaling.config.types import STRICT, Distinct, Name, OneOrMore, Positive, 
 class Axes:
     """The axes of the grid; every combination of their values is one cell."""
 
-    attention: Distinct[Name]
-    """File stems in ``src/lmscaling/attention/``."""
+    attention: Distinct[Row]
+    """File stems in ``src/lmscaling/attention/``, alone or with options as in ``{gated: {rank:
+    16}}``, or a pattern of them over the layers as in ``{pattern: [linear, linear, softmax]}``."""
     size: Distinct[Name]
     """Rows under ``sizes:``."""
     context: Distinct[Positive]
@@ -28,14 +30,24 @@ class Axes:
     lr_scale: Distinct[Annotated[float, Field(gt=0)]] = field(default_factory=lambda: [1.0])
     """Factors by which the learning rate of the size is multiplied."""
 
+    def values(self, axis: str) -> list[Any]:
+        """The values of an axis; attentions by their labels, as other sections name them."""
+        values = getattr(self, axis)
+        return [row.label for row in values] if axis == "attention" else values
+
+    @property
+    def layers(self) -> dict[str, tuple[Layer, ...]]:
+        """What the layers of each attention are, by label; nothing for a variant's name alone."""
+        return {row.label: () if row.is_file else row.layers for row in self.attention}
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Where:
     """A part of the grid: the cells that match every axis given here; all if none is given."""
 
     attention: OneOrMore[Name] | None = None
-    """Attentions of the part. Every axis takes one value or a list; an axis that is left out
-    matches all its values."""
+    """Attentions of the part by label, such as ``gated.rank16``. Every axis takes one value or a
+    list; an axis that is left out matches all its values."""
     size: OneOrMore[Name] | None = None
     """Sizes of the part."""
     context: OneOrMore[Positive] | None = None

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field, JsonValue
 from pydantic.dataclasses import dataclass
 
+from lmscaling.config.attention_row import Layer
 from lmscaling.config.budget import Budget
 from lmscaling.config.schedule import CONSTANT, AnySchedule, WarmUp
 from lmscaling.config.types import (
@@ -88,7 +89,12 @@ class Cell:
     """One point of the grid, with every number that the result of its run depends on."""
 
     attention: Name
-    """File stem in ``src/lmscaling/attention/``."""
+    """File stem in ``src/lmscaling/attention/``, or the label of ``layers``."""
+    layers: tuple[Layer, ...] = ()
+    """Attentions of the layers, repeated in this order; empty if ``attention`` is that of all."""
+    match: tuple[Layer, ...] = ()
+    """Attentions of the baseline whose number of parameters the model has; its MLPs are wider or
+    narrower for it. Empty if the MLPs are four times as wide as the model."""
     size: Name
     """Row under ``sizes:``; its values are in ``model`` and ``lr``."""
     context: Positive
@@ -124,6 +130,16 @@ class Cell:
     run, so its name does not depend on them."""
 
     @property
+    def mixers(self) -> tuple[Layer, ...]:
+        """Attentions of the first layers; the following layers repeat them in this order."""
+        return self.layers or (Layer(attention=self.attention),)
+
+    @property
+    def variants(self) -> list[str]:
+        """File stems of its attentions, each once."""
+        return list(dict.fromkeys(layer.attention for layer in self.mixers))
+
+    @property
     def name(self) -> str:
         """Name for display; code reads the fields and never parses the name."""
         scale = f"-lr{self.lr_scale:g}" if self.lr_scale != 1 else ""
@@ -151,13 +167,18 @@ class Cell:
         values = dump(self)
         keys = ("attention", "model", "position", "context", "update_tokens", "gpus")
         name = f"{self.attention}-{self.size}-ctx{self.context}"
+        # Hashes of earlier versions stay.
+        keys += tuple(key for key in ("layers", "match") if values[key])
         return f"{name}-{digest({key: values[key] for key in keys})}"
 
     @property
     def check(self) -> str:
         """Name of the check of its kernels, with a hash of the values that these depend on."""
         width = self.model.d_model // self.model.n_head
+        values: dict[str, JsonValue]
         values = {"vocab_size": self.model.vocab_size, "position": self.position}
+        if self.layers:
+            values["layers"] = dump(self)["layers"]
         return f"{self.attention}-d{width}-{digest(values)}"
 
     def to_json(self) -> str:

@@ -25,7 +25,7 @@ DIGITS = 12
 
 def attentions(cell: Cell) -> tuple[str, ...]:
     """Names of the attention variants that a cell computes with."""
-    return (cell.attention,)
+    return tuple(cell.variants)
 
 
 def attention_files(cell: Cell) -> list[Path]:

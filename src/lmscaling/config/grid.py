@@ -11,6 +11,8 @@ from itertools import product
 from typing import Any
 
 from lmscaling import registry
+from lmscaling.config import attention_row
+from lmscaling.config.attention_row import Layer
 from lmscaling.config.axes import Where
 from lmscaling.config.cell import Cell, Data, Model
 from lmscaling.config.datasets import Corpus
@@ -95,7 +97,7 @@ def expand(values: dict[str, Any]) -> Grid:
     _check_rows(study)
     _check_schedule(study)
     cells, branches, skipped = {}, {}, []
-    for combination in product(*(getattr(study.axes, axis) for axis in AXES)):
+    for combination in product(*(study.axes.values(axis) for axis in AXES)):
         point: dict[str, Any] = dict(zip(AXES, combination, strict=True))
         trunk = cell(study, point)
         reasons = [skip.reason for skip in study.skip if skip.covers(point)]
@@ -128,7 +130,12 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
     """The cell at a point of the axes."""
     size = study.sizes[point["size"]]
     corpus = _corpus(study, study.dataset)
-    protocols = ("all", point["attention"])
+    layers = study.axes.layers
+    own = layers.get(point["attention"], ())
+    protocols = {
+        "all",
+        *(layer.attention for layer in own or (Layer(attention=point["attention"]),)),
+    }
     branches = study.branches
     common = {name: getattr(study, name) for name in ("gpus", "update_tokens", "epochs")}
     for exempt in study.exceptions:
@@ -137,6 +144,8 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
     return Cell(
         **point,
         **common,
+        layers=own,
+        match=_matched(study, point["attention"]),
         lr=size.lr * point["lr_scale"],
         model=Model(
             n_layer=size.n_layer,
@@ -153,6 +162,14 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
         protocol={k: v for k, v in study.protocol.items() if k in protocols and v != 1},
         keep=tuple(sorted(branches.shares)) if branches and branches.covers(point) else (),
     )
+
+
+def _matched(study: Study, attention: str) -> tuple[Layer, ...]:
+    """Layers of the baseline whose parameters a model of this attention has; none for itself."""
+    baseline = study.compared_with
+    if study.match is None or attention == baseline:
+        return ()
+    return study.axes.layers[baseline] or (Layer(attention=baseline),)
 
 
 def _corpus(study: Study, dataset: str) -> Corpus:
@@ -175,6 +192,7 @@ def _data(corpus: Corpus) -> Data:
 
 def _check_rows(study: Study) -> None:
     """Check that every name has its row or its file."""
+    attention_row.check(study.axes.attention)
     if study.study in RESERVED:
         raise UserError(
             f"study file: study {study.study!r} is the name of a folder of results/ that is under "
@@ -191,7 +209,6 @@ def _check_rows(study: Study) -> None:
         *_speed_uses(study),
         ("tokenizer", [study.tokenizer], study.tokenizers, "row under tokenizers"),
         ("axes.size", study.axes.size, study.sizes, "row under sizes"),
-        ("axes.attention", study.axes.attention, registry.attentions(), "file in attention/"),
         ("protocol", study.protocol, ["all", *registry.attentions()], "file in attention/"),
     ]
     for place, names, known, what in uses:
@@ -263,7 +280,7 @@ def _check_shape(cell: Cell) -> None:
 def _check_part(study: Study, place: str, part: Where) -> None:
     """Check that every value of a part is on its axis."""
     for axis, values in part.axes.items():
-        known = getattr(study.axes, axis)
+        known = study.axes.values(axis)
         for value in values:
             if value not in known:
                 raise UserError(

@@ -14,9 +14,10 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from lmscaling import registry
+from lmscaling.config.attention_row import Layer
 from lmscaling.config.cell import Cell
 from lmscaling.config.types import STRICT, Name, Positive, digest, dump, renamed
-from lmscaling.errors import choose
+from lmscaling.errors import UserError, choose
 from lmscaling.records.timing import Point
 
 PEERS = {"fla_chunk": "flash-linear-attention"}
@@ -30,6 +31,8 @@ def _check_implementation(text: str) -> str:
     attention, slash, implementation = text.partition("/")
     if attention == "peer" and implementation in PEERS:
         return text
+    if "." in attention and not slash:
+        return text  # the label of a row of axes.attention, which ``Planner.sweep`` looks up
     if attention not in registry.attentions():
         raise ValueError(
             f"{text!r} has no file in attention/; {choose(attention, registry.attentions())}"
@@ -92,6 +95,9 @@ class Sweep:
     """The layer that is measured if there is no model."""
     points: list[Point] = field(default_factory=list)
     """The points of each series in growing order of context."""
+    layers: dict[Name, tuple[Layer, ...]] = field(default_factory=dict)
+    """Layers of the points whose attention is no file but the label of a row of
+    ``axes.attention``."""
 
     @property
     def folder(self) -> str:
@@ -104,7 +110,12 @@ class Sweep:
     def cell_of(self, point: Point) -> Cell:
         """The cell of a point: its attention and its context."""
         assert self.cell
-        return replace(self.cell, attention=point.attention, context=point.context)
+        return replace(
+            self.cell,
+            attention=point.attention,
+            layers=self.layers.get(point.attention, ()),
+            context=point.context,
+        )
 
 
 AnySweep = cast("type[Sweep]", Annotated[Sweep, FORMER])
@@ -133,9 +144,14 @@ class Planner:
     """What a kind's ``sweeps(section, planner)`` may use of the study around its section."""
 
     def __init__(
-        self, speed: Speed, gpus: int, sizes: list[str], cell: Callable[[str], Cell]
+        self,
+        speed: Speed,
+        gpus: int,
+        sizes: list[str],
+        cell: Callable[[str], Cell],
+        layers: dict[str, tuple[Layer, ...]],
     ) -> None:
-        self.speed, self.cell = speed, cell
+        self.speed, self.cell, self.layers = speed, cell, layers
         self.sizes = sizes
         """Rows under ``sizes:`` that are trained; ``cell(size)`` is a model of any row."""
         self.values: dict[str, Any] = dump(speed) | {"gpus": 1 if gpus else 0}
@@ -145,9 +161,21 @@ class Planner:
         return getattr(self.speed, kind)
 
     def sweep(self, **values: Any) -> Sweep:
-        """A sweep with the common numbers of the speed study, unless they are given."""
+        """A sweep with the common numbers of the speed study, unless they are given.
+
+        Raises:
+            UserError: A label is not on the axis.
+        """
         common = ("timeout_seconds", "repeats", "target_seconds", "gpus")
-        return Sweep(**{key: self.values[key] for key in common} | values)
+        labels = {point.attention for point in values["points"] if "." in point.attention}
+        for label in labels - self.layers.keys():
+            raise UserError(
+                f"study file: speed.{values['kind']} {label!r} is no row of axes.attention; "
+                f"{choose(label, self.layers)}"
+            )
+        layers = {label: self.layers[label] for label in sorted(labels)}
+        numbers = {key: self.values[key] for key in common}
+        return Sweep(**numbers | values, layers=layers)
 
 
 def point(way: str, **values: Any) -> Point:

@@ -1,7 +1,7 @@
 """The schema of a study file, as frozen checked dataclasses; ``grid.py`` derives the cells."""
 
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass
@@ -36,6 +36,12 @@ class Study:
     """Combinations that are left out, with the reason."""
     exceptions: list[Exempt] = field(default_factory=list)
     """Cells with other ``gpus``, ``update_tokens`` or ``epochs`` than the rest, with the reason."""
+    baseline: Name = "softmax"
+    """Label of the attention that the others are compared with; without it on the axis, the first
+    one there."""
+    match: Literal["params"] | None = None
+    """With ``params``, all models of a size have as many parameters as that of the baseline: the
+    width of their MLPs is chosen so, as a multiple of 8. By default all MLPs are equally wide."""
     position: Position = "learned"
     """Position encoding: a learned table, rotary embeddings of queries and keys, or none."""
     update_tokens: Positive
@@ -73,6 +79,12 @@ class Study:
     protocol: dict[str, Positive]
     """Version of the training method, for ``all`` attentions or for one by name. Raising a number
     trains the cells again to which it applies."""
+
+    @property
+    def compared_with(self) -> str:
+        """Label of the baseline."""
+        known = self.axes.values("attention")
+        return self.baseline if self.baseline in known else known[0]
 
 
 def schema() -> dict[str, Any]:

@@ -22,7 +22,9 @@ def expand(study: Study) -> dict[str, Sweep]:
     """The sweeps of a study by their folder; none without a section ``speed:``."""
     if study.speed is None:
         return {}
-    planner = Planner(study.speed, study.gpus, study.axes.size, lambda size: _cell(study, size))
+    planner = Planner(
+        study.speed, study.gpus, study.axes.size, lambda size: _cell(study, size), study.axes.layers
+    )
     sweeps = [
         sweep
         for kind, module in kinds.MODULES.items()
@@ -51,5 +53,7 @@ def is_pending(folder: Path, sweep: Sweep) -> bool:
 
 
 def _cell(study: Study, size: str) -> Cell:
-    point = {axis: getattr(study.axes, axis)[0] for axis in grid.AXES}
-    return replace(grid.cell(study, point | {"size": size}), keep=(), protocol={})
+    point = {axis: study.axes.values(axis)[0] for axis in grid.AXES}
+    return replace(
+        grid.cell(study, point | {"size": size}), keep=(), protocol={}, layers=(), match=()
+    )

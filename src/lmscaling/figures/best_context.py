@@ -29,7 +29,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     groups = points.groups(law_panels.points(rows), "attention", "size")
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
-    looks = law_panels.assign_looks(attentions, [colours[name] for name in attentions])
+    looks = {name: (colours[name], style.marker(name)) for name in attentions}
     sizes = style.sizes_of(rows)
     columns = min(COLUMNS, len(sizes))
     figure, panels = law_panels.panel_grid(-(-len(sizes) // columns), columns, 2.6)
@@ -37,7 +37,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         axes.set_axis_off()
     for size, axes in zip(sizes, panels.flat, strict=False):
         by_attention = {a: group for (_, a, s), group in groups.items() if s == size}
-        _draw_panel(axes, by_attention, looks, attentions)
+        _draw_panel(axes, by_attention, looks)
         law_panels.title_above_note(axes, size)
         axes.set_xlabel("Context (tokens)")
     for row in panels:
@@ -50,15 +50,15 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     return figure
 
 
-def _draw_panel(axes: Axes, groups: dict[str, Group], looks: dict, attentions: list[str]) -> None:
+def _draw_panel(axes: Axes, groups: dict[str, Group], looks: dict) -> None:
     contexts = {point.context for group in groups.values() for point in group.points}
     for name, group in groups.items():
         colour, mark = looks[name]
         at, loss = group.column("context"), group.column("loss")
         means = {c: loss[at == c].mean() for c in sorted(set(at))}
         axes.plot(at, loss, mark, color=colour, markersize=4)
-        stroke = style.dashes(name, attentions)
-        axes.plot(list(means), list(means.values()), stroke, color=colour, linewidth=1.1)
+        stroke = style.dashes(name)
+        axes.plot(list(means), list(means.values()), linestyle=stroke, color=colour, linewidth=1.1)
     law_panels.context_scale(axes, contexts)
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.margins(0.06)

@@ -67,7 +67,7 @@ def _handles(
         for budget, (colour, mark) in looks.items()
     ]
     lines = [
-        Line2D([], [], color=colours[name], label=name, linestyle=style.dashes(name, attentions))
+        Line2D([], [], color=colours[name], label=name, linestyle=style.dashes(name))
         for name in attentions
     ]
     return budgets + lines
@@ -117,7 +117,7 @@ def _draw_growth(axes: Axes, laws: dict[str, IsoTime], colours: dict[str, str]) 
         law = laws[name]
         if law.G is not None and law.p is not None:
             axes.plot(times := sorted(times), [law.G * t**law.p for t in times],
-                      style.dashes(name, list(laws)), color=colours[name])  # fmt: skip
+                      linestyle=style.dashes(name), color=colours[name])  # fmt: skip
     axes.yaxis.set_major_locator(LogLocator(subs=[1, 1.5, 2, 3, 5, 7]))
     axes.yaxis.set_major_formatter(lambda value, _: short(value))
     axes.yaxis.set_minor_locator(NullLocator())

@@ -64,7 +64,6 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 
 
 def _draw_panel(axes: Axes, rows: DataFrame, shades: dict[tuple[str, str], str]) -> None:
-    attentions = [attention for attention, _ in shades]
     for (attention, size), colour in shades.items():
         cell = rows.loc[(rows.attention == attention) & (rows["size"] == size)]
         for _, run in cell.groupby("run"):
@@ -75,7 +74,7 @@ def _draw_panel(axes: Axes, rows: DataFrame, shades: dict[tuple[str, str], str])
                 color=colour, alpha=0.2, linewidth=0,
             )  # fmt: skip
             axes.plot(
-                line.position, line.loss, style.dashes(attention, attentions),
+                line.position, line.loss, linestyle=style.dashes(attention),
                 color=colour, linewidth=1.0,
             )  # fmt: skip
     axes.set_xscale("log")

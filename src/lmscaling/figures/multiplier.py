@@ -1,8 +1,9 @@
-"""How much more softmax attention must spend to reach the same loss. The compute multiplier of
-another attention, m(L) = spent by softmax / spent by the other when the loss first reaches L, in
-updates, in counted FLOPs where they are known, and in productive hours; above 1 the other attention
-is the better one. The loss falls to the right, over the last 1.5 nats; rows are sizes, lines
-contexts. The multiplier in hours is the one in updates times the ratio of the times of an update.
+"""How much more the baseline must spend to reach the same loss. The compute multiplier of an
+attention against the baseline of the study, m(L) = spent by the baseline / spent by the attention
+when the loss first reaches L, in updates, in counted FLOPs where they are known, and in productive
+hours; above 1 the attention is better than the baseline. The loss falls to the right, over the last
+1.5 nats; rows are pairs and sizes, lines contexts. The multiplier in hours is the one in updates
+times the ratio of the times of an update.
 Bands are 95 % intervals for one shift of each curve by its seed (0.002 nats); they end where a
 shifted curve does not reach the loss. Curves are training losses for published runs, validation
 losses at a constant learning rate for measured runs.
@@ -38,15 +39,17 @@ NARROW = (0.3, 0.4, 0.7, 1.5, 3, 4)
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     plain = rows.astype(object).where(rows.notna(), None)
     pairs = multiplier.compare(plain.itertuples(index=False, name=None), law_panels.COUNT)
+    pairs = [pair for pair in pairs if pair.with_baseline] or pairs
     known_axes = [a for a in multiplier.AXES if any(a in pair.axes for pair in pairs)]
     contexts = sorted({pair.context for pair in pairs})
     colours = dict(zip(contexts, sns.color_palette("crest", len(contexts)).as_hex(), strict=True))
-    lines = list(dict.fromkeys((pair.size, pair.attention) for pair in pairs))
+    lines = list(dict.fromkeys((pair.size, pair.reference, pair.attention) for pair in pairs))
     figure, panels = law_panels.panel_grid(
         len(lines), len(known_axes), 1.9, sharex="row", sharey=True
     )
-    for (size, attention), row in zip(lines, panels, strict=True):
-        in_row = [pair for pair in pairs if (pair.size, pair.attention) == (size, attention)]
+    for line, row in zip(lines, panels, strict=True):
+        size, reference, attention = line
+        in_row = [p for p in pairs if (p.size, p.reference, p.attention) == line]
         for axis, axes in zip(known_axes, row, strict=True):
             _draw_panel(axes, in_row, axis, colours)
             axes.set_ylabel(LABELS[axis])
@@ -54,7 +57,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         lowest = min((lvl.loss for pair in in_row for lvl in pair.result.levels), default=None)
         if lowest is not None:
             row[0].set_xlim(lowest + SHOWN, lowest - 0.05 * SHOWN)
-        law_panels.label_row(row[-1], f"{attention}, {size}")
+        law_panels.label_row(row[-1], f"{attention} / {reference}, {size}")
     low, high = panels[0, 0].get_ylim()
     for axes in panels.flat:
         law_panels.plain_log(axes, sorted(TICKS + NARROW) if high < 10 * low else TICKS, "y")

@@ -20,8 +20,10 @@ QUERY = """
         1e3 * seconds AS milliseconds,
         1e3 * lower_seconds AS lower_milliseconds, 1e3 * upper_seconds AS upper_milliseconds
     FROM speeds
-    WHERE kind = 'time_step' AND method IN (
-        'softmax flash', 'softmax no_flash', 'softmax cudnn', 'linear state', 'linear chunked'
+    WHERE kind = 'time_step' AND (
+        method IN (
+            'softmax flash', 'softmax no_flash', 'softmax cudnn', 'linear state', 'linear chunked'
+        ) OR attention NOT IN ('softmax', 'linear')
     )
     ORDER BY ALL
 """

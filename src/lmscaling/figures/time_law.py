@@ -36,7 +36,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     curves = curves.loc[(curves.source == min(rows.source)) & (curves.spent > curves.budget / 50)]
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
-    looks = law_panels.assign_looks(attentions, [colours[name] for name in attentions])
+    looks = {name: (colours[name], style.marker(name)) for name in attentions}
     sizes = style.sizes_of(rows)
     contexts = law_panels.widest_contexts([p for group in groups.values() for p in group.points])
     figure, panels = law_panels.panel_grid(len(sizes), len(contexts), 1.9, sharex=True)
@@ -44,7 +44,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for context, axes in zip(contexts, row, strict=True):
             group = groups.get((min(rows.source), size, context))
             runs = curves.loc[(curves["size"] == size) & (curves.context == context)]
-            _draw_panel(axes, group, runs, looks, attentions)
+            _draw_panel(axes, group, runs, looks)
         row[0].set_ylabel("Loss (nats per token)")
         law_panels.label_row(row[-1], size)
     unit = next(iter(groups.values())).unit
@@ -56,9 +56,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     return figure
 
 
-def _draw_panel(
-    axes: Axes, group: Group | None, curves: DataFrame, looks: dict, attentions: list[str]
-) -> None:
+def _draw_panel(axes: Axes, group: Group | None, curves: DataFrame, looks: dict) -> None:
     for _, run in curves.groupby("run"):
         axes.plot(run.spent, run.loss, color="0.75", linewidth=0.8, zorder=1)
     if group is None:
@@ -72,8 +70,8 @@ def _draw_panel(
         axes.plot(spent, part.column("loss"), mark, color=colour, markersize=4, zorder=3)
         if law.E is not None and law.status != "bound":
             x = np.geomspace(spent.min(), spent.max(), 40)
-            stroke = style.dashes(name, attentions)
-            axes.plot(x, law.loss(x), stroke, color=colour, linewidth=1.2)
+            stroke = style.dashes(name)
+            axes.plot(x, law.loss(x), linestyle=stroke, color=colour, linewidth=1.2)
             law_panels.draw_band(axes, x.tolist(), law.band(x), colour)
         if law.gamma is not None and law.status not in ("bound", "stopped_early"):
             interval = law_panels.format_interval(law.intervals["gamma"])

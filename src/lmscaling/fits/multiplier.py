@@ -1,4 +1,4 @@
-"""The compute multiplier of an attention: how much more the reference spends for the same loss.
+"""The compute multiplier of an attention: how much more a reference spends for the same loss.
 
 ``m(L) = x_reference(L) / x_other(L)``, where ``x(L)`` is the number of updates, FLOPs or hours that
 a run spends until its loss first reaches ``L``. Above 1 the other attention is the better one. The
@@ -16,6 +16,7 @@ A seed shifts an entire curve: intervals come from replicates with one shift for
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import ClassVar
 
 import numpy as np
@@ -32,15 +33,16 @@ STATUSES = {
 }
 
 QUERY = """
-    SELECT source, size, params, context, attention, seeds, updates, hours, flops, loss
+    SELECT source, size, context, attention = baseline AS is_baseline, attention,
+        seeds, updates, hours, flops, loss
     FROM law_means
     WINDOW pair AS (PARTITION BY source, size, context)
-    QUALIFY bool_or(attention = 'softmax') OVER pair AND bool_or(attention <> 'softmax') OVER pair
-    ORDER BY source, params, size, context, attention DESC, updates
+    QUALIFY min(attention) OVER pair <> max(attention) OVER pair
+    ORDER BY source, min(params) OVER (PARTITION BY source, size), size, context, is_baseline DESC,
+        attention DESC, updates
 """
-"""Loss curves of softmax and of the attentions compared with it, means over seeds."""
+"""Loss curves where there are several attentions, the baseline first; means over seeds."""
 
-REFERENCE = "softmax"
 AXES = ("updates", "flops", "hours")
 WINDOW = 21
 LEVELS = 20
@@ -128,31 +130,39 @@ def fit(
 
 @dataclass(frozen=True)
 class Pair:
-    """An attention compared with softmax at one size and context of one source."""
+    """An attention compared with another one at one size and context of one source."""
 
     source: str
     size: str
     context: int
+    reference: str
     attention: str
+    with_baseline: bool
+    """Whether the reference is the baseline of the study."""
     axes: tuple[str, ...]
     """Those of ``AXES`` that are known for both."""
     result: Multipliers
 
 
 def compare(rows: Iterable[tuple], count: int = uncertainty.REPLICATES) -> list[Pair]:
-    """Compare every attention in the rows of ``QUERY`` with softmax, in the order of the rows."""
+    """Compare every two attentions in the rows of ``QUERY``, in the order of the rows.
+
+    The baseline is the reference of every other one; of two others, the first one is.
+    """
     curves: dict[tuple[str, str, int], dict[str, list[tuple]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for source, size, _, context, attention, *numbers in rows:
+    baselines = set()
+    for source, size, context, is_baseline, attention, *numbers in rows:
         curves[source, size, context][attention].append(tuple(numbers))
+        baselines |= {(source, attention)} if is_baseline else set()
     pairs = []
     for key, known in curves.items():
         table = {name: np.array(part, dtype=float).T for name, part in known.items()}
-        reference = table.pop(REFERENCE)
-        for attention, other in table.items():
-            axes, result = _compare(reference, other, count)
-            pairs.append(Pair(*key, attention, axes, result))
+        for reference, attention in combinations(table, 2):
+            axes, result = _compare(table[reference], table[attention], count)
+            with_baseline = (key[0], reference) in baselines
+            pairs.append(Pair(*key, reference, attention, with_baseline, axes, result))
     return pairs
 
 

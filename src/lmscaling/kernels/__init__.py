@@ -96,12 +96,22 @@ def at_least_float32(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def constant(asked: Callable[[int], bool]) -> Callable[[int], bool]:
+    """Let a compiler ask a function once and take its answer for a constant.
+
+    ``torch.compiler.assume_constant_result`` does no more, but loads the compiler, which would read
+    its settings before ``runtime.gpus`` has made them.
+    """
+    asked._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return asked
+
+
 def on_triton_device(x: Tensor) -> bool:
     """Whether Triton's kernels can run where a tensor is; warns once about a GPU without."""
     return x.is_cuda and _runs_triton(x.device.index)
 
 
-@torch.compiler.assume_constant_result
+@constant
 def _runs_triton(device: int) -> bool:
     """Of a GPU, by its number. AMD's compute capabilities are other numbers than NVIDIA's."""
     capability = torch.cuda.get_device_capability(device)

@@ -85,7 +85,8 @@ def step(
     if log_decay_BH is not None:
         kept_BH = log_decay_BH.to(dtype).exp()
         kv_BHKV *= kept_BH[..., None, None]
-        k_sum_BHK *= kept_BH[..., None]
+        if normalize:
+            k_sum_BHK *= kept_BH[..., None]
     kv_BHKV += k_BHK.unsqueeze(-1) * v_BHV.to(dtype).unsqueeze(-2)
     y_BHV = (q_BHK.unsqueeze(-2) @ kv_BHKV).squeeze(-2)
     if normalize:

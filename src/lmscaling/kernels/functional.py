@@ -33,10 +33,9 @@ from lmscaling.kernels import segments
 from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.chunked_triton.plan import block, compiles_gates, numbered
 from lmscaling.kernels.feature_maps import find
+from lmscaling.kernels.gated import plain
+from lmscaling.kernels.gated.plain import CHUNK
 from lmscaling.kernels.linear.chunked import packed
-
-CHUNK = 64
-"""Tokens that plain PyTorch takes at once."""
 
 
 class State(NamedTuple):
@@ -113,7 +112,7 @@ def linear_attention(
     return _plain(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize, log_decay, initial, lengths)
 
 
-@torch.compiler.assume_constant_result
+@kernels.constant
 def _runs_gates(device: int) -> bool:
     """Whether the kernels run with gates on a GPU, by its number; warns once about one without."""
     if compiles_gates(numbered(*torch.cuda.get_device_capability(device))):
@@ -188,31 +187,18 @@ def _plain(
     q, k = (phi.of(kernels.at_least_float32(x)) for x in (q_BTHK, k_BTHK))
     v = F.pad(kernels.at_least_float32(v_BTHV), (0, 1), value=1.0)
     g = q.new_zeros(H) if log_decay is None else log_decay.to(q.dtype)
-    parts = [x.flatten(0, 1).split(list(lengths) or [T] * B) for x in (q, k, v, g.expand(B, T, H))]
-    state_NHKV = q.new_zeros(len(parts[0]), H, q.shape[3], V + 1)
+    state_NHKV = q.new_zeros(len(lengths) or B, H, q.shape[3], V + 1)
     if initial is not None:
         state_NHKV = torch.cat([initial.kv_NHKV, initial.k_NHK.unsqueeze(-1)], -1).to(q.dtype)
-    done = [_sequence(*each) for each in zip(*parts, state_NHKV, strict=True)]
-    sums = torch.cat([y for y, _ in done]).view(B, T, H, V + 1)
-    state_NHKV = torch.stack([state for _, state in done])
+    if not lengths:
+        sums, state_NHKV = plain.attend(q, k, v, g, state_NHKV, CHUNK)
+    else:
+        parts = [x.flatten(0, 1).split(list(lengths)) for x in (q, k, v, g.expand(B, T, H))]
+        rows = ([x.unsqueeze(0) for x in each] for each in zip(*parts, state_NHKV, strict=True))
+        done = [plain.attend(q, k, v, g, state, CHUNK) for q, k, v, g, state in rows]
+        sums = torch.cat([y for y, _ in done], 1).view(B, T, H, V + 1)
+        state_NHKV = torch.cat([state for _, state in done])
     y_BTHV = sums[..., :V]
     if normalize:
         y_BTHV = y_BTHV / (sums[..., V:] + phi.epsilon)
     return y_BTHV.to(v_BTHV.dtype), State(state_NHKV[..., :V], state_NHKV[..., V])
-
-
-def _sequence(
-    q_THK: Tensor, k_THK: Tensor, v_THV: Tensor, g_TH: Tensor, state_HKV: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Weighted sums of one sequence, ``[T, H, V]``, and the state after it."""
-    result = []
-    for q, k, v, g in zip(*(x.split(CHUNK) for x in (q_THK, k_THK, v_THV, g_TH)), strict=True):
-        q, k, v, G = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), g.cumsum(0).T
-        later = torch.ones(len(g), len(g), dtype=torch.bool, device=g.device).triu(1)
-        # Masked before the exponential, which would overflow, and whose gradient would be NaN.
-        between = (G.unsqueeze(2) - G.unsqueeze(1)).masked_fill(later, float("-inf")).exp()
-        before = (q * G.exp().unsqueeze(2)) @ state_HKV
-        result.append((q @ k.transpose(1, 2) * between @ v + before).transpose(0, 1))
-        kept = (G[:, -1:] - G).exp().unsqueeze(2)
-        state_HKV = G[:, -1].exp()[:, None, None] * state_HKV + (k * kept).transpose(1, 2) @ v
-    return torch.cat(result), state_HKV

@@ -10,9 +10,10 @@ Legend: B batch, T tokens, N = B T, D model width, V vocabulary (padded).
 Source: Radford et al. 2019 (GPT-2), section 2.3; initial values as in OpenAI's code.
 """
 
+import copy
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lmscaling import attention
+from lmscaling.config.attention_row import Layer
 from lmscaling.config.cell import Cell
 from lmscaling.errors import UserError
 from lmscaling.kernels import cross_entropy
@@ -30,6 +32,10 @@ from lmscaling.plan.estimate import Shape
 
 PAD_VOCABULARY = 64
 INIT_STD = 0.02
+MLP = 4
+"""Width of the hidden layer of an MLP in widths of the model."""
+STEP = 8
+"""Widths of MLPs that match parameters are multiples of it, as tensor cores need."""
 LOGITS_AT_ONCE = 2**28
 """Most logits in memory at one time: half a GiB in bf16, with their gradient in their place."""
 
@@ -38,15 +44,15 @@ PROMPT_AT_ONCE = 2**16
 
 
 class Block(nn.Module):
-    """Attention and an MLP of width 4 D, each added to the residual stream."""
+    """Attention and an MLP, each added to the residual stream."""
 
-    def __init__(self, d_model: int, n_head: int, attend: type, rotate: Rotate) -> None:
+    def __init__(self, d_model: int, attend: Any, width: int) -> None:
         super().__init__()
         self.norm_1 = nn.LayerNorm(d_model)
-        self.attention = attend(d_model, n_head, rotate)
+        self.attention = attend
         self.norm_2 = nn.LayerNorm(d_model)
-        self.up = nn.Linear(d_model, 4 * d_model)
-        self.down = nn.Linear(4 * d_model, d_model)
+        self.up = nn.Linear(d_model, width)
+        self.down = nn.Linear(width, d_model)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return self._mlp(x_BTD + self.attention(self.norm_1(x_BTD)))
@@ -66,10 +72,6 @@ class Block(nn.Module):
 
     def _mlp(self, x: Tensor) -> Tensor:
         return x + self.down(F.gelu(self.up(self.norm_2(x)), approximate="tanh"))
-
-    def flops_per_token(self, context: int) -> float:
-        """Forward FLOPs: those that the attention reports, and the two matrices of the MLP."""
-        return self.attention.flops_per_token(context) + 2 * 8 * self.up.in_features**2
 
 
 @dataclass
@@ -93,14 +95,15 @@ class GPT(nn.Module):
         self.context, self.vocab_size = cell.context, shape.vocab_size
         padded = math.ceil(shape.vocab_size / PAD_VOCABULARY) * PAD_VOCABULARY
         torch.manual_seed(cell.seed)  # for parameters that a variant initializes itself
-        attend = attention.load(cell.attention)
         rope = cell.position == "rope"
         rotate = Rotary(shape.d_model // shape.n_head) if rope else unrotated
         self.wte = nn.Embedding(padded, shape.d_model)
         learned = cell.position == "learned"
         self.wpe = nn.Embedding(cell.context, shape.d_model) if learned else None
+        self.mixers = cell.mixers
+        width = _matched_width(cell, rotate) if cell.match else MLP * shape.d_model
         self.blocks = nn.ModuleList(
-            Block(shape.d_model, shape.n_head, attend, rotate) for _ in range(shape.n_layer)
+            Block(shape.d_model, attend, width) for attend in _attentions(cell, self.mixers, rotate)
         )
         self.norm = nn.LayerNorm(shape.d_model)
         self.recompute = False
@@ -183,24 +186,42 @@ class GPT(nn.Module):
     def _logits(self, h_BD: Tensor) -> Tensor:
         return F.linear(self.norm(h_BD), self.wte.weight)
 
+    def each_attention(self) -> dict[str, list[Any]]:
+        """The attentions of the layers, by the label of their kind."""
+        n, kinds = len(self.mixers), {layer.label: [] for layer in self.mixers}
+        for i, block in enumerate(self._each_block()):
+            kinds[self.mixers[i % n].label].append(block.attention)
+        return {label: layers for label, layers in kinds.items() if layers}
+
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
-        """Options of the attention on this type of device; see ``Attention.tunable``."""
-        return next(self._each_block()).attention.tunable(device_type)
+        """Options of the attention on this type of device; see ``Attention.tunable``.
+
+        Of a model with several kinds of attention, names begin with the kind: ``linear.chunk``.
+        """
+        kinds = self.each_attention()
+        return {
+            f"{label}.{name}" if len(kinds) > 1 else name: values
+            for label, layers in kinds.items()
+            for name, values in layers[0].tunable(device_type).items()
+        }
 
     def tune(self, choice: dict[str, int | str]) -> None:
-        """Set options of the attention.
+        """Set options of the attention by the names of ``tunable``.
 
         Raises:
             UserError: The attention has no such option, or an implementation has no file.
         """
-        for block in self.blocks:
-            for name, value in choice.items():
-                if not hasattr(block.attention, name):
-                    raise UserError(f"{name} {value!r}: this attention has no option {name}")
-                setattr(block.attention, name, value)
+        kinds = self.each_attention()
+        for name, value in choice.items():
+            label, _, option = name.rpartition(".")
+            layers = [one for kind in kinds if label in ("", kind) for one in kinds[kind]]
+            if not layers or not all(hasattr(each, option) for each in layers):
+                raise UserError(f"{name} {value!r}: this attention has no option {name}")
+            for each in layers:
+                setattr(each, option, value)
 
     def compile_blocks(self) -> None:
-        """Compile each block in place. They have the same shape and share one graph."""
+        """Compile each block in place. Those with the same attention share one graph."""
         for block in self.blocks:
             block.compile(dynamic=False)
 
@@ -235,29 +256,81 @@ class GPT(nn.Module):
     def flops_per_token(self) -> float:
         """Training FLOPs per token at the cell's context: three times those of a forward pass."""
         head = 2 * self.wte.weight.numel()
-        blocks = sum(block.flops_per_token(self.context) for block in self._each_block())
-        return 3 * (head + blocks)
+        attentions = sum(
+            len(layers) * layers[0].flops_per_token(self.context)
+            for layers in self.each_attention().values()
+        )
+        mlps = sum(4 * block.up.in_features * block.up.out_features for block in self._each_block())
+        return 3 * (head + attentions + mlps)
+
+    def state_bytes(self, gpus: int) -> int:
+        """Bytes of the states of one sequence after as many tokens as the context has.
+
+        On GPUs the model samples in bfloat16, on a CPU in float32.
+        """
+        with torch.device("meta"):
+            kinds = copy.deepcopy([layers[0] for layers in self.each_attention().values()])
+            counts = [len(layers) for layers in self.each_attention().values()]
+            dtype = torch.bfloat16 if gpus else torch.float32
+            return sum(
+                n * attention.state_bytes(one.to("meta", dtype).init_state(1, self.context))
+                for n, one in zip(counts, kinds, strict=True)
+            )
 
     def _each_block(self) -> Iterator[Block]:
         return iter(cast("list[Block]", self.blocks))  # the element type of a ModuleList is Module
 
 
+def _attentions(cell: Cell, mixers: Sequence[Layer], rotate: Rotate) -> Iterator[Any]:
+    """The attention of each layer of a cell's model, if its layers repeat ``mixers``."""
+    shape = cell.model
+    for i in range(shape.n_layer):
+        layer = mixers[i % len(mixers)]
+        yield attention.build(
+            layer.attention, layer.options, shape.d_model, shape.n_head, rotate, cell.context
+        )
+
+
+def _matched_width(cell: Cell, rotate: Rotate) -> int:
+    """Width of the MLPs that gives the model as many parameters as that of the baseline.
+
+    Raises:
+        UserError: The attention alone has more parameters than the model of the baseline.
+    """
+    D, L = cell.model.d_model, cell.model.n_layer
+    with torch.device("meta"):
+        own, baseline = (
+            sum(p.numel() for attend in _attentions(cell, mixers, rotate)
+                for p in attend.parameters())
+            for mixers in (cell.mixers, cell.match)
+        )  # fmt: skip
+    # A unit of width has two rows of weights and a bias.
+    width = STEP * round((MLP * D + (baseline - own) / L / (2 * D + 1)) / STEP)
+    if width < STEP:
+        raise UserError(
+            f"match: params: attention {cell.attention} has {own:,} parameters, more than the "
+            f"attention and the MLPs of the baseline at size {cell.size}; write match: null"
+        )
+    return width
+
+
 def shape(cell: Cell) -> Shape:
-    """Parameters and FLOPs of a cell's model, without allocating its weights.
+    """Parameters, FLOPs and state of a cell's model, without allocating its weights.
 
     Raises:
         UserError: A head of a cell for GPUs is wider than the kernels of its attention.
     """
     width = cell.model.d_model // cell.model.n_head
-    widest = getattr(attention.load(cell.attention), "WIDEST_ON_GPU", width)
-    if cell.gpus and width > widest:
-        raise UserError(
-            f"size {cell.size}: a head of {width} is too wide for attention {cell.attention} on a "
-            f"GPU; allowed: up to {widest}; write n_head: {_heads(cell.model.d_model, widest)}"
-        )
+    for name in cell.variants:
+        widest = getattr(attention.load(name), "WIDEST_ON_GPU", width)
+        if cell.gpus and width > widest:
+            raise UserError(
+                f"size {cell.size}: a head of {width} is too wide for attention {name} on a GPU; "
+                f"allowed: up to {widest}; write n_head: {_heads(cell.model.d_model, widest)}"
+            )
     with torch.device("meta"):
         gpt = GPT(cell)
-    return Shape(gpt.params_total, gpt.flops_per_token())
+    return Shape(gpt.params_total, gpt.flops_per_token(), gpt.params, gpt.state_bytes(cell.gpus))
 
 
 def _heads(d_model: int, widest: int) -> int:

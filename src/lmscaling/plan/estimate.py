@@ -46,10 +46,14 @@ CHECKPOINT_BYTES = 12
 
 @dataclass(frozen=True)
 class Shape:
-    """Parameters of a cell's model, and its training FLOPs per token."""
+    """Parameters of a cell's model, its training FLOPs per token, and its state in sampling."""
 
     params_total: int
     flops_per_token: float
+    params: int = 0
+    """Without embeddings."""
+    state_bytes: int = 0
+    """Of one sequence after as many tokens as the context has."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tables that compare the loss curves of an attention with those of softmax."""
+"""Tables that compare the loss curves of every two attentions."""
 
 from collections.abc import Iterable
 
@@ -24,7 +24,7 @@ def multipliers(pairs: Iterable[Pair]) -> Table:
     """Compute multipliers at the lowest loss that both curves reach."""
     rows = []
     for pair in pairs:
-        head = (pair.attention, pair.size, format_context(pair.context), pair.source)
+        head = _head(pair)
         status = multiplier.STATUSES[pair.result.status]
         if not pair.result.levels:
             rows.append((*head, *[""] * 5, status))
@@ -41,15 +41,15 @@ def multipliers(pairs: Iterable[Pair]) -> Table:
         name="multipliers",
         section="laws",
         title="Compute multipliers",
-        note="Spent by softmax divided by spent by the other attention when both reach the given "
-        "loss, the lowest that almost all seeds of both reach; above 1 the other attention is the "
-        "better one. The multiplier in hours is that in updates times the speed, the ratio of the "
+        note="Spent by the reference divided by spent by the attention when both reach the given "
+        "loss, the lowest that almost all seeds of both reach; above 1 the attention is the better "
+        "one. The multiplier in hours is that in updates times the speed, the ratio of the "
         f"times of an update. {INTERVALS}",
         query=multiplier.QUERY,
-        head=("attention", "size", "context (tokens)", "source", "at loss (nats)",
+        head=("attention", "reference", "size", "context (tokens)", "source", "at loss (nats)",
               "updates (ratio)", "x speed (ratio)", "= hours (ratio)", "FLOPs (ratio)", "status"),
         rows=tuple(rows),
-        text=frozenset({0, 1, 3, 9}),
+        text=frozenset({0, 1, 2, 4, 10}),
     )  # fmt: skip
 
 
@@ -60,14 +60,14 @@ def crossings(pairs: Iterable[Pair]) -> Table:
         for axis in (axis for axis in pair.axes if axis in pair.result.crossings):
             result = pair.result.crossings[axis]
             form = short if axis == "updates" else format_number
-            names = {"other": pair.attention, "reference": multiplier.REFERENCE, None: ""}
+            names = {"other": pair.attention, "reference": pair.reference, None: ""}
             observed = "" if result.observed is None else " to ".join(map(form, result.observed))
             last = result.points[-1] if result.points else None
             at = "" if last is None else with_interval(last.at, last.interval, form)
             status = crossing.STATUSES[result.status]
             if len(result.points) > 1:
                 status += f" {len(result.points)} times"
-            head = (pair.attention, pair.size, format_context(pair.context), pair.source)
+            head = _head(pair)
             rows.append((*head, AXES[axis], at, names[result.ahead], observed, status))
     return Table(
         name="loss_crossings",
@@ -77,8 +77,14 @@ def crossings(pairs: Iterable[Pair]) -> Table:
         "Brackets contain the nearest points on both sides whose gap exceeds the 95 % noise band "
         "of seeds that differ by 0.002 nats. The curves may cross outside the observed range.",
         query=multiplier.QUERY,
-        head=("attention", "size", "context (tokens)", "source", "axis", "last crossing",
+        head=("attention", "reference", "size", "context (tokens)", "source", "axis",
+              "last crossing",
               "lower loss at the end", "observed range", "status"),
         rows=tuple(rows),
-        text=frozenset({0, 1, 3, 4, 6, 8}),
+        text=frozenset({0, 1, 2, 4, 5, 7, 9}),
     )  # fmt: skip
+
+
+def _head(pair: Pair) -> tuple[str, ...]:
+    context = format_context(pair.context)
+    return pair.attention, pair.reference, pair.size, context, pair.source

@@ -67,7 +67,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
 
 
 def _question(study: Study) -> str:
-    names = study.axes.attention
+    names = study.axes.values("attention")
     if len(names) == 1:
         return (
             f"Which loss does a model with {names[0]} attention reach within {study.budget} per "

@@ -20,8 +20,10 @@ class CellRow:
     name: str
     """Name of the cell, for people."""
     attention: str
-    """File stem in ``attention/``; with ``(code ...)`` if runs of this attention were trained by
-    several versions of its code and this one was not by the newest."""
+    """File stem in ``attention/``, or the label of a row of ``axes.attention``; with ``(code ...)``
+    if its runs were trained by several versions of its code and this one not by the newest."""
+    baseline: str
+    """The attention that the others of its study are compared with."""
     size: str
     """Row under ``sizes:``."""
     context: int
@@ -68,16 +70,17 @@ def rows(grid: Grid) -> Iterator[CellRow]:
     """The cells of a study in its order: trunks, branches, skipped ones."""
     cells = [(cell, None) for cell in [*grid.cells.values(), *grid.branches.values()]]
     for place, (cell, skipped) in enumerate([*cells, *grid.skipped]):
-        yield _row(cell, skipped, place)
+        yield _row(cell, skipped, place, grid.study.compared_with)
 
 
-def _row(cell: Cell, skipped: str | None, place: int) -> CellRow:
+def _row(cell: Cell, skipped: str | None, place: int, baseline: str) -> CellRow:
     budget = parse_budget(cell.budget)
     return CellRow(
         source="measured",
         run=cell.run,
         name=cell.name,
         attention=cell.attention,
+        baseline=baseline,
         size=cell.size,
         context=cell.context,
         seed=cell.seed,

@@ -35,10 +35,10 @@ FROM points p JOIN budgets b USING (run);
 -- the budget only losses at a constant rate are comparable.
 CREATE VIEW law_means AS
 SELECT
-    source, split, size, params, context, attention, count(*) AS seeds,
+    source, split, size, params, context, attention, baseline, count(*) AS seeds,
     updates, avg(tokens) AS tokens, avg(hours) AS hours, avg(flops) AS flops, avg(loss) AS loss
 FROM law_curves WHERE schedule = 'constant'
-GROUP BY source, split, size, params, context, attention, updates
+GROUP BY source, split, size, params, context, attention, baseline, updates
 QUALIFY seeds = max(seeds) OVER (PARTITION BY source, size, context, attention);
 
 -- What laws of loss are fitted to, one row per run and share of the budget. `schedule` is `decayed`

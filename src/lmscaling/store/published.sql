@@ -66,7 +66,7 @@ SELECT
     'published' AS source,
     published_run(attention, params_millions, context) AS run,
     run[11:] AS name,
-    attention, size, context, 0 AS seed, 1 AS lr_scale, run AS trunk, d_model, n_layer,
+    attention, 'softmax' AS baseline, size, context, 0 AS seed, 1 AS lr_scale, run AS trunk, d_model, n_layer,
     'learned' AS positions, 'c4' AS dataset, 'gpt2' AS encoding, 'constant' AS schedule,
     524288 AS update_tokens, '24 hours' AS budget, 24 AS budget_amount,
     'hours' AS budget_unit

@@ -54,6 +54,15 @@ WITH pairs AS (
         ('time_step', 'linear chunked', 'linear state_parallel'),
         ('time_decode', 'linear', 'softmax')
     ) AS pairs (kind, challenger, baseline)
+    UNION
+    -- Every other attention against the fastest forms of these two, and against each other.
+    SELECT a.kind, a.method, b.method
+    FROM speeds a JOIN speeds b USING (kind, sweep)
+    WHERE a.kind IN ('time_step', 'time_decode') AND a.attention NOT IN ('softmax', 'linear')
+        AND (
+            b.method IN ('softmax', 'softmax flash', 'linear', 'linear chunked')
+            OR b.attention NOT IN ('softmax', 'linear') AND a.attention > b.attention
+        )
 ),
 compared AS (
     SELECT

@@ -25,7 +25,16 @@ from lmscaling.status import stale
 from lmscaling.workflow.runs import TRUNK, Runs, any_of, check_of, some_of
 from lmscaling.workflow.text import Shards
 
-__all__ = ["Calibrations", "Checks", "Evaluations", "Figures", "Runs", "Shards", "Sweeps"]
+__all__ = [
+    "Calibrations",
+    "Checks",
+    "Evaluations",
+    "Figures",
+    "Records",
+    "Runs",
+    "Shards",
+    "Sweeps",
+]
 
 MOST_CHANGES = 5
 """Changes of a study that are printed."""
@@ -201,6 +210,36 @@ class Sweeps:
 
     def options(self, wildcards: Wildcards, input: Any) -> str:
         return f"--chunks {shlex.quote(str(input.chunks))}" if input.chunks else ""
+
+
+class Records:
+    """What the store is built from, and the report in the end."""
+
+    def __init__(
+        self, runs: Runs, evaluations: Evaluations, sweeps: Sweeps, tables: list[str]
+    ) -> None:
+        self.tables = tables
+        self.report = f"{runs.results}/report.html"
+        self.names = [
+            *(f"{runs.results}/runs/{run}/run.json" for run in runs.recorded),
+            *(f"{runs.results}/evaluations/{name}.jsonl" for name in evaluations.names),
+            *(f"{runs.results}/speed/{sweep}/sweep.json" for sweep in sweeps.names),
+        ]
+        self.sweeps = self.names[len(self.names) - len(sweeps.names) :]
+
+    def every(self, wildcards: Wildcards) -> list[str]:
+        """A function: of names in a rule, Snakemake would hold a second copy."""
+        return self.names
+
+    def targets(self, wildcards: Wildcards) -> list[str]:
+        """The report, and what leads to it only where Snakemake would not look.
+
+        It does not ask for the records of a store that exists. To name them all needs 6 MB for
+        1,000 cells.
+        """
+        built = all(map(os.path.exists, self.tables))
+        lost = [name for name in self.names if not os.path.exists(name)] if built else []
+        return list(dict.fromkeys([self.report, *lost, *self.sweeps]))
 
 
 class Figures:

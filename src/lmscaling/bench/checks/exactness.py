@@ -9,13 +9,17 @@ all elements together, and the one that is furthest off.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from lmscaling import kernels
 from lmscaling.kernels import feature_maps
 
-Attend = Callable[..., Tensor]
+Attend = Callable[..., Any]
+"""y, or a pair of y and a state."""
 Shape = tuple[int, int, int, int]
 """Sequences, tokens, heads, width."""
 
@@ -33,6 +37,8 @@ SEGMENTED = (1, 1600, 2)
 """Sequences, tokens and heads that every GPU cuts into segments. The integers of ``integers`` are
 drawn so that its states stay below 256, too."""
 NAMES = ("y", "dq", "dk", "dv")
+LINEAR = ("softplus", True)
+"""Feature map of linear attention, and whether it is normalised."""
 
 
 @dataclass(frozen=True)
@@ -102,42 +108,86 @@ def numbers(
     device: torch.device,
     dtype: torch.dtype,
     shape: Shape,
-    form: tuple[str, bool] = ("softplus", True),
+    form: tuple[Any, ...] = LINEAR,
 ) -> Iterator[Comparison]:
-    """Attention of a kind, of normal numbers: y, dq, dk, dv, each with its relative error and with
-    that of the element that is furthest off.
+    """Attention of a kind, of normal numbers: y, dq, dk, dv and the gradients of gates, each with
+    its relative error and with that of the element that is furthest off.
 
-    ``form`` is the feature map of linear attention, and whether it is normalised.
+    ``form`` is what an implementation takes besides tensors, or which gates; see ``options``. Kinds
+    with gates are compared with their plain PyTorch, which their tests compare with the definition.
     """
-    drawn = _drawn(shape, dtype)
-    definition, options = (softmax, ()) if kind == "softmax" else (linear, form)
-    exact = outcome(definition, drawn, device, torch.float64, *options)
-    results = outcome(attend, drawn, device, dtype, *options)
+    drawn, given = _drawn(shape, dtype, kind), options(kind, shape, form)
+    definition = DEFINITIONS.get(kind) or kernels.load(kind, "plain")
+    exact = outcome(definition, drawn, device, torch.float64, *given)
+    results = outcome(attend, drawn, device, dtype, *given)
     allowed = TOLERANCE[dtype]
-    for name, x, y in zip(NAMES, results, exact, strict=True):
+    for name, x, y in zip(_names(given), results, exact, strict=True):
         yield Comparison(_case("numbers", shape), name, distance(x, y), allowed)
         yield Comparison(_case("elements", shape), name, largest(x, y), LARGEST * allowed)
 
 
 def repeated(
+    kind: str,
     attend: Attend,
     device: torch.device,
     dtype: torch.dtype,
     shape: Shape,
-    form: tuple[str, bool],
+    form: tuple[Any, ...],
 ) -> Iterator[Comparison]:
-    """Two calls of linear attention: y, dq, dk, dv, each with how many elements differ, which
-    must be 0."""
-    drawn = _drawn(shape, dtype)
-    first, second = (outcome(attend, drawn, device, dtype, *form) for _ in range(2))
-    for name, x, y in zip(NAMES, first, second, strict=True):
+    """Two calls of attention of a kind: y and the gradients, each with how many elements differ,
+    which must be 0."""
+    drawn, given = _drawn(shape, dtype, kind), options(kind, shape, form)
+    first, second = (outcome(attend, drawn, device, dtype, *given) for _ in range(2))
+    for name, x, y in zip(_names(given), first, second, strict=True):
         yield Comparison(_case("repeated", shape), name, float((x != y).sum()), 0.0)
 
 
-def _drawn(shape: Shape, dtype: torch.dtype) -> list[Tensor]:
-    """q, k, v and dy: normal numbers that the dtype represents, in float64."""
+def _drawn(shape: Shape, dtype: torch.dtype, kind: str) -> list[Tensor]:
+    """q, k, v and dy: normal numbers that the dtype represents, in float64.
+
+    Kinds with gates have queries and keys of half the width, and the delta rule keys of length 1.
+    """
     generator = torch.Generator().manual_seed(0)
-    return [torch.randn(shape, generator=generator).to(dtype).double() for _ in range(4)]
+    q, k, v, dy = (torch.randn(shape, generator=generator) for _ in range(4))
+    if kind in DEFINITIONS:
+        return [x.to(dtype).double() for x in (q, k, v, dy)]
+    q, k = (x[..., : shape[3] // 2] for x in (q, k))
+    k = F.normalize(k, dim=-1) if kind == "gated_delta" else k
+    return [x.to(dtype).double() for x in (q, k, v, dy)]
+
+
+def options(kind: str, shape: Shape, form: tuple[Any, ...] = LINEAR) -> tuple[Any, ...]:
+    """What an implementation of a kind takes behind q, k and v.
+
+    Linear attention takes ``form``; the delta rule beta and logarithms of decays; gated linear
+    attention those of ``form[0]``: of each ``head``, or else of each token and head.
+    """
+    generator = torch.Generator().manual_seed(1)
+    beta, decay = (torch.randn(shape[:3], generator=generator).double() for _ in range(2))
+    decay = F.logsigmoid(decay)
+    if kind == "gated":
+        return (decay[0, 0],) if form[0] == "head" else (decay.requires_grad_(),)
+    if kind == "gated_delta":
+        return beta.sigmoid().requires_grad_(), decay.requires_grad_()
+    return () if kind == "softmax" else form
+
+
+def moved(options: tuple[Any, ...], device: torch.device, dtype: torch.dtype) -> list[Any]:
+    """Options with their tensors on a device, in at least float32."""
+    single = torch.promote_types(dtype, torch.float32)
+
+    def move(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        return x.detach().to(device, single).requires_grad_(x.requires_grad)
+
+    return [move(x) for x in options]
+
+
+def _names(given: tuple[Any, ...]) -> tuple[str, ...]:
+    """Of the results with these options."""
+    gates = sum(isinstance(x, Tensor) and x.requires_grad for x in given)
+    return NAMES + ("dbeta", "dg")[2 - gates :]
 
 
 def distance(x: Tensor, exact: Tensor) -> float:
@@ -148,7 +198,9 @@ def distance(x: Tensor, exact: Tensor) -> float:
 
 def largest(x_BTHX: Tensor, exact_BTHX: Tensor) -> float:
     """Largest difference of an element, over the root mean square of ``ROWS`` tokens of a head."""
-    parts = zip(x_BTHX.double().split(ROWS, 1), exact_BTHX.double().split(ROWS, 1), strict=True)
+    # Gradients of gates have three axes.
+    found, exact = (x.double().reshape(*x.shape[:3], -1) for x in (x_BTHX, exact_BTHX))
+    parts = zip(found.split(ROWS, 1), exact.split(ROWS, 1), strict=True)
     off = [(x - y).abs().amax((1, 3)) / y.square().mean((1, 3)).sqrt() for x, y in parts]
     return torch.stack(off).max().item()
 
@@ -164,10 +216,14 @@ def outcome(
     dtype: torch.dtype,
     *options: object,
 ) -> list[Tensor]:
-    """y, dq, dk and dv."""
+    """y, dq, dk and dv, and the gradients of options that need one; gates are at least float32."""
     q, k, v, dy = (x.to(device, dtype) for x in tensors)
-    leaves = [x.requires_grad_() for x in torch.stack((q, k, v), 2).unbind(2)]
-    y = attend(*leaves, *options)
+    same = q.shape == v.shape  # as if cut from one projection
+    leaves = list(torch.stack((q, k, v), 2).unbind(2)) if same else [q, k, v]
+    leaves, given = [x.requires_grad_() for x in leaves], moved(options, device, dtype)
+    made = attend(*leaves, *given)
+    y = made[0] if isinstance(made, tuple) else made
+    leaves += [x for x in given if isinstance(x, Tensor) and x.requires_grad]
     return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
 
 
@@ -186,3 +242,7 @@ def softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     later = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
     scores = torch.einsum("bthk,bshk->bhts", q, k) / K**0.5
     return torch.einsum("bhts,bshv->bthv", scores.masked_fill(later, -torch.inf).softmax(-1), v)
+
+
+DEFINITIONS: dict[str, Attend] = {"linear": linear, "peer": linear, "softmax": softmax}
+"""Of the kinds without gates."""

@@ -33,9 +33,14 @@ from lmscaling.records.checks import Finding, findings
 from lmscaling.runtime import environment, faults
 
 OURS = ("chunked", "attention_parallel")
-"""Implementations of linear attention whose GPU kernels are ours."""
-PLAIN = "chunked_materialized"
-"""The implementation in plain PyTorch that stands in for them."""
+"""Implementations whose GPU kernels are ours."""
+PLAIN = {"linear": "chunked_materialized", "gated": "plain", "gated_delta": "plain"}
+"""The implementation in plain PyTorch that stands in for them, by folder of ``kernels/``."""
+TITLES = {
+    "linear": "linear attention",
+    "gated": "linear attention with gates",
+    "gated_delta": "the gated delta rule",
+}
 DTYPE = torch.bfloat16
 """What attention and logits are computed in on a GPU, see ``train/module.py``."""
 HEADS, ROWS = 3, 64
@@ -88,9 +93,8 @@ def pass_or_fall_back(
         return ""
     here = conditions()
     parts = [cross_entropy_part(model, device, here)]
-    attention = cast("Block", model.blocks[0]).attention
-    if hasattr(attention, "form") and attention.implementation in OURS:
-        parts.append(attention_part(model, micro_batch, device, compiled, here))
+    for attentions in _by_kernels(model):
+        parts.append(attention_part(model, micro_batch, device, compiled, here, attentions))
     messages = [settle(part, path, device) for part in parts]
     torch.cuda.empty_cache()
     return "; ".join(filter(None, messages))
@@ -162,15 +166,36 @@ def _fault(part: Part, device: torch.device) -> str | None:
         return f"{type(error).__name__}: {faults.first_line(error)}"
 
 
+def _by_kernels(model: GPT) -> list[list[Any]]:
+    """The attentions of a model that kernels of ours compute, those of a kind together."""
+    kinds: dict[Any, list[Any]] = {}
+    for block in model.blocks:
+        attention = cast("Block", block).attention
+        if hasattr(attention, "form") and attention.implementation in OURS:
+            kinds.setdefault((attention.FAMILY, attention.form), []).append(attention)
+    return list(kinds.values())
+
+
 def attention_part(
-    model: GPT, micro_batch: int, device: torch.device, compiled: bool, here: dict[str, Any]
+    model: GPT,
+    micro_batch: int,
+    device: torch.device,
+    compiled: bool,
+    here: dict[str, Any],
+    attentions: list[Any],
 ) -> Part:
-    """Linear attention as the blocks of a model compute it."""
-    attention = cast("Block", model.blocks[0]).attention
+    """Attentions of one kind as the blocks of a model compute them."""
+    attention = attentions[0]
+    family, form = attention.FAMILY, attention.form
     width, name = attention.d_model // attention.n_head, attention.implementation
     options: dict[str, Any] = {}
     ways: dict[str, Callable[[], None]] = {"its kernel": lambda: None}
-    if name == "chunked":
+
+    def use_plain() -> None:
+        for each in attentions:
+            each.implementation = PLAIN[family]
+
+    if name == "chunked" and family != "gated_delta":
         planned = _planned(attention, micro_batch, model.context, device)
         options = {"plan": asdict(replace(planned, segments=1))}
         ways = {
@@ -178,45 +203,49 @@ def attention_part(
             "its safe configuration": partial(plan.use, plan.safe()),
         }
     return Part(
-        name=f"linear attention by {name}, heads of {width}",
+        name=f"{TITLES[family]} by {name}, heads of {width}",
         key={
-            "part": f"linear/{name}",
+            "part": f"{family}/{name}",
             "dtype": str(DTYPE).removeprefix("torch."),
             "width": width,
-            "form": list(attention.form),
+            "form": list(form),
             "compiled": compiled,
             **options,
             **here,
         },
         fault=partial(
             attention_fault,
-            kernels.load("linear", name), device, DTYPE, width, attention.form, compiled,
+            family, kernels.load(family, name), device, DTYPE, width, form, compiled,
         ),
-        ways={**ways, "plain PyTorch": partial(model.tune, {"implementation": PLAIN})},
+        ways={**ways, "plain PyTorch": use_plain},
     )  # fmt: skip
 
 
 def _planned(attention: Any, batch: int, context: int, device: torch.device) -> plan.Plan:
     """The launch options at the shape of training; the tensor has no memory of its own."""
-    K = attention.d_model // attention.n_head
-    qkv_BTW = torch.empty(1, 1, 3 * attention.d_model, dtype=DTYPE, device=device)
-    feature_map, normalize = attention.form
-    shape = plan.Shape(
-        heads=attention.n_head, key=K, value=K, feature_map=feature_map, normalize=normalize
-    )
+    key = value = attention.d_model // attention.n_head
+    of: dict[str, Any] = {"feature_map": "identity", "normalize": False}
+    if attention.FAMILY == "gated":
+        key, of["gate"] = attention.key, attention.form[0]
+    else:
+        of["feature_map"], of["normalize"] = attention.form
+    shape = plan.Shape(heads=attention.n_head, key=key, value=value, **of)
+    width = attention.n_head * (2 * key + value)
+    qkv_BTW = torch.empty(1, 1, width, dtype=DTYPE, device=device)
     plan.use(None)
     return plan.choose(qkv_BTW.expand(batch, context, -1), shape)
 
 
 def attention_fault(
+    kind: str,
     attend: Attend,
     device: torch.device,
     dtype: torch.dtype,
     width: int,
-    form: tuple[str, bool],
+    form: tuple[Any, ...],
     compiled: bool,
 ) -> str | None:
-    """What is wrong with linear attention, forward and backward; None if nothing is.
+    """What is wrong with attention of a kind, forward and backward; None if nothing is.
 
     Short sequences are one segment, long ones several. ``torch.compile`` is also tried as training
     calls it.
@@ -227,16 +256,16 @@ def attention_fault(
         comparisons
         for shape in shapes
         for comparisons in (
-            exactness.integers(attend, *given, shape),
-            exactness.numbers("linear", attend, *given, shape, form),
-            exactness.repeated(attend, *given, shape, form),
+            exactness.integers(attend, *given, shape) if kind == "linear" else (),
+            exactness.numbers(kind, attend, *given, shape, form),
+            exactness.repeated(kind, attend, *given, shape, form),
         )
     ]
     if compiled:
         # Inductor needs a C++ compiler on a CPU, where blocks are never compiled.
         backend = "inductor" if device.type == "cuda" else "aot_eager"
         call = torch.compile(attend, fullgraph=True, dynamic=False, backend=backend)
-        checks.append(exactness.numbers("linear", call, *given, shapes[0], form))
+        checks.append(exactness.numbers(kind, call, *given, shapes[0], form))
     return exactness.first_fault(chain.from_iterable(checks))
 
 

@@ -13,7 +13,6 @@ Legend: B sequences, T tokens, D model width.
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from inspect import signature
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lmscaling import attention
+from lmscaling.attention import Recomputed
 from lmscaling.config import code
 from lmscaling.config.cell import Cell
 from lmscaling.errors import UserError
@@ -50,27 +50,30 @@ class Variant:
     n_head: int = 4
     rotated: bool = False
     """Whether its positions are rotations."""
+    context: int = TOKENS[0]
+    """Longest context of the model, if the attention asks for it."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments."""
 
     def build(self) -> nn.Module:
         rotate = Rotary(self.d_model // self.n_head) if self.rotated else unrotated
-        return attention.load(self.name)(self.d_model, self.n_head, rotate, **self.options)
-
-
-def of(name: str, context: int = TOKENS[0], **shape: Any) -> Variant:
-    """A variant with its default options, made for at least as many tokens as the check has."""
-    takes = signature(attention.load(name)).parameters
-    options = {"context": max(context, TOKENS[0])} if "context" in takes else {}
-    return Variant(name=name, options=options, **shape)
+        context = max(self.context, TOKENS[0])  # as long as what is checked
+        return attention.build(self.name, self.options, self.d_model, self.n_head, rotate, context)
 
 
 def of_cell(cell: Cell) -> list[Variant]:
     """The attentions of a cell."""
-    shape = {"d_model": cell.model.d_model, "n_head": cell.model.n_head}
-    rotated = cell.position == "rope"
-    names = code.attentions(cell)
-    return [of(name, cell.context, rotated=rotated, **shape) for name in names]
+    layers = {layer.label: layer for layer in cell.mixers}
+    return [
+        Variant(
+            name=layer.attention,
+            d_model=cell.model.d_model,
+            n_head=cell.model.n_head,
+            rotated=cell.position == "rope",
+            context=cell.context if attention.takes_context(layer.attention) else TOKENS[0],
+            options=layer.options,
+        )
+        for layer in layers.values()
+    ]
 
 
 def require(cell: Cell, device: torch.device, path: Path) -> None:
@@ -151,7 +154,7 @@ class _Bench:
             yield self._alone(self.x_BTD[:2, :T])
         yield self._ahead(trained)
         yield self._gradients(self.x_BTD[:2], trained)
-        if hasattr(self.attend, "decode_step"):
+        if not isinstance(self.attend, Recomputed):
             yield self._decoded(self.x_BTD[:2])
 
     def _forward(self, x_BTD: Tensor, lowered: bool = False) -> Tensor:

@@ -74,12 +74,11 @@ def _draw_panel(
     shades: dict[tuple[str, str], str],
     published: dict[str, Any],
 ) -> None:
-    attentions = [attention for attention, _ in shades]
     for (attention, size), colour in shades.items():  # dashed lines last: they hide less
         cell = rows.loc[(rows.attention == attention) & (rows["size"] == size)]
         for _, run in cell.groupby("run"):
             curve, dots = run[run.split == "train"], run[run.split == "validation"]
-            look = {"linestyle": style.dashes(attention, attentions), "linewidth": 1.0}
+            look = {"linestyle": style.dashes(attention), "linewidth": 1.0}
             if curve.source.eq("published").any():
                 look |= published
             axes.plot(curve[column], curve.loss, color=colour, **look)

@@ -182,7 +182,7 @@ def assign_looks(names: Iterable[Hashable], colours: Sequence) -> dict:
 def attention_handles(looks: dict) -> list[Line2D]:
     """Legend entries of attentions: colour, marker and dashes."""
     return [
-        Line2D([], [], color=colour, linestyle=style.dashes(name, list(looks)), marker=mark,
+        Line2D([], [], color=colour, linestyle=style.dashes(name), marker=mark,
                markersize=4.5, label=name)
         for name, (colour, mark) in looks.items()
     ]  # fmt: skip

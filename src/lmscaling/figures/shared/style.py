@@ -1,8 +1,9 @@
 """The common style of all figures: theme, page width, colours, markers, dashes and legends."""
 
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import matplotlib as mpl
 import seaborn as sns
@@ -19,13 +20,39 @@ from pandas import DataFrame
 from lmscaling.formatting import short
 
 Sources = Iterable[str]
+Dash = str | tuple[int, tuple[float, ...]]
+"""A stroke as Matplotlib takes it."""
+
+T = TypeVar("T")
 
 PAGE = 7.4
 """Width of a figure across the page, inches."""
 
-COLOURS = {"softmax": "#0173B2", "linear": "#DE8F05"}
-OTHERS = ["#029E73", "#CC78BC", "#CA9161", "#56B4E9", "#D55E00", "#949494"]
-"""Colours of seaborn's colour-blind palette, assigned to other variants in this order."""
+COLOURS = {
+    "softmax": "#0173B2",
+    "linear": "#DE8F05",
+    "gated_delta": "#029E73",
+    "gated": "#CC78BC",
+    "mamba2": "#D55E00",
+    "retention": "#CA9161",
+    "elu": "#B5A300",
+    "taylor2": "#56B4E9",
+    "favor": "#949494",
+    "cosformer": "#7B3294",
+    "local": "#1A3A8F",
+}
+"""Colours of the variants of this package, distinct for colour-blind readers if few are shown."""
+OTHERS = [to_hex(rgb) for rgb in sns.husl_palette(17, h=0.42, s=0.85, l=0.5)]
+"""Colours of other variants, which are chosen by their name."""
+MARKERS = {"softmax": "o", "linear": "^"}
+DASHES: dict[str, Dash] = {"softmax": "-", "linear": "--"}
+OTHER_DASHES: tuple[Dash, ...] = (
+    "-.",
+    (0, (6, 1)),
+    (0, (3, 1, 1, 1)),
+    (0, (5, 1, 1, 1, 1, 1)),
+    (0, (2, 1)),
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +79,7 @@ METHODS = {
 }
 """Methods of the speed study in the order of legends. Softmax flash and linear chunked have the
 colour of their attention; the other colours remain distinct for colour-blind readers."""
-OTHER_MARKERS = "X*8dH"
+OTHER_MARKERS = "X*8dHDsvPp<>h"
 
 PUBLISHED = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
 """Lines of published runs in figures that also show measured runs."""
@@ -79,19 +106,33 @@ def use() -> None:
 
 
 def palette(attentions: list[str]) -> dict[str, str]:
-    """The colour of each variant; softmax and linear have the same colour in every figure."""
-    others = [name for name in sorted(set(attentions)) if name not in COLOURS]
-    return COLOURS | {name: OTHERS[i % len(OTHERS)] for i, name in enumerate(others)}
+    """The colour of each variant; it depends on the name alone and is the same in every figure.
+
+    The variants of this package come first.
+    """
+    return COLOURS | {name: _pick(name, COLOURS, OTHERS) for name in sorted(set(attentions))}
 
 
 def methods(names: list[str]) -> dict[str, Method]:
     """Colour and marker of each named method, in the order of legends."""
-    others = [name for name in sorted(set(names)) if name not in METHODS]
     known = {name: look for name, look in METHODS.items() if name in set(names)}
-    return known | {
-        name: Method(OTHERS[i % len(OTHERS)], OTHER_MARKERS[i % len(OTHER_MARKERS)])
-        for i, name in enumerate(others)
-    }
+    return known | {name: METHODS.get(name) or _method(name) for name in sorted(set(names))}
+
+
+def marker(name: str) -> str:
+    """The marker of an attention or a method, which depends on the name alone."""
+    return _pick(name, MARKERS, OTHER_MARKERS)
+
+
+def _method(name: str) -> Method:
+    """The colour of the attention, and a marker by the name of the method."""
+    attention = name.partition(" ")[0]
+    return Method(_pick(attention, COLOURS, OTHERS), marker(name))
+
+
+def _pick(name: str, known: dict[str, T], others: Sequence[T]) -> T:
+    """What belongs to a name, in any company; two other names may get the same."""
+    return known[name] if name in known else others[zlib.crc32(name.encode()) % len(others)]
 
 
 def tokens(value: float, position: int | None = None) -> str:
@@ -129,9 +170,9 @@ def sizes_of(rows: DataFrame) -> list[str]:
 
 def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sources = ()) -> None:
     """One legend above all panels for the shades of ``shades_of`` and for published runs."""
-    attentions, sizes = (list(dict.fromkeys(names)) for names in zip(*shades, strict=True))
+    _, sizes = (list(dict.fromkeys(names)) for names in zip(*shades, strict=True))
     handles = [
-        Line2D([], [], color=colour, linestyle=dashes(name, attentions), label=f"{name} {size}")
+        Line2D([], [], color=colour, linestyle=dashes(name), label=f"{name} {size}")
         for (name, size), colour in shades.items()
     ]
     if mixes_sources(sources):
@@ -174,9 +215,9 @@ def loss_label(rows: DataFrame) -> str:
     return f"{LOSSES[splits.pop()] if len(splits) == 1 else 'Loss'} (nats per token)"
 
 
-def dashes(attention: str, attentions: list[str]) -> Literal["-", "--"]:
-    """Solid for the first variant, dashed for the others, so that coinciding curves are visible."""
-    return "-" if attention == attentions[0] else "--"
+def dashes(attention: str) -> Any:
+    """A stroke by the name of a variant, so that coinciding curves are visible."""
+    return _pick(attention, DASHES, OTHER_DASHES)
 
 
 def mark_unusual(axes: Axes, rows, x: str, y: str, colours: dict[str, str]) -> None:

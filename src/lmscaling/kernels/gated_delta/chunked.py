@@ -21,7 +21,7 @@ from torch import Tensor
 from lmscaling import kernels
 from lmscaling.kernels import segments
 from lmscaling.kernels.delta_triton import op
-from lmscaling.kernels.gated_delta import _pytorch
+from lmscaling.kernels.gated_delta import plain
 
 
 def attend(
@@ -33,6 +33,7 @@ def attend(
     initial_PHKV: Tensor | None = None,
     lengths: Sequence[int] = (),
     scale: float | None = None,
+    chunk: int = op.CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """The gated delta rule, and the state after it.
 
@@ -52,6 +53,7 @@ def attend(
         lengths: Tokens of each sequence, as of a document. Sequences follow one another in a row
             and none crosses its end. If not given, each row is a sequence.
         scale: Factor of y; ``K^-1/2`` if None.
+        chunk: Tokens per chunk in plain PyTorch; the kernels have their own.
 
     Returns:
         ``y_BTHV`` in the dtype of v, and the state after each sequence, ``[P, H, K, V]`` in at
@@ -81,7 +83,7 @@ def attend(
         single = (x if x is None else x.float() for x in (beta_BTH, log_decay_BTH, initial_PHKV))
         return op.delta(q_BTHK, k_BTHK, v_BTHV, *single, list(lengths), factor)[:2]
     tokens = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH)
-    return _pytorch.attend(*tokens, initial_PHKV, lengths, factor)
+    return plain.attend(*tokens, initial_PHKV, lengths, factor, chunk)
 
 
 @torch.no_grad()

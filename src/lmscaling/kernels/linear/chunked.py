@@ -14,8 +14,9 @@ from torch import Tensor
 from lmscaling import kernels
 from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.feature_maps import find
+from lmscaling.kernels.gated.plain import CHUNK
 from lmscaling.kernels.linear import chunked_materialized
-from lmscaling.kernels.linear.chunked_materialized import CHUNK, check_chunk
+from lmscaling.kernels.linear.chunked_materialized import check_chunk
 
 
 def attend(

@@ -17,9 +17,7 @@ from torch import Tensor
 
 from lmscaling.kernels import at_least_float32, check
 from lmscaling.kernels.feature_maps import find
-
-CHUNK = 64
-"""Tokens per chunk. At head width 64, the C x C product and the state cost about the same."""
+from lmscaling.kernels.gated.plain import CHUNK, weighted_sum
 
 
 def attend(
@@ -55,8 +53,9 @@ def attend(
     q_BTHK, k_BTHK = phi.of(at_least_float32(q_BTHK)), phi.of(at_least_float32(k_BTHK))
     values = at_least_float32(v_BTHV)
     if not normalize:
-        return _weighted_sum(q_BTHK, k_BTHK, values, chunk).to(v_BTHV.dtype)
-    sums = _weighted_sum(q_BTHK, k_BTHK, F.pad(values, (0, 1), value=1.0), chunk)
+        return weighted_sum(q_BTHK, k_BTHK, values, None, None, chunk)[0].to(v_BTHV.dtype)
+    values = F.pad(values, (0, 1), value=1.0)
+    sums, _ = weighted_sum(q_BTHK, k_BTHK, values, None, None, chunk)
     return (sums[..., :-1] / (sums[..., -1:] + phi.epsilon)).to(v_BTHV.dtype)
 
 
@@ -65,21 +64,3 @@ def check_chunk(chunk: int) -> None:
     if chunk < 1 or chunk & (chunk - 1):
         nearest = 2 ** round(math.log2(max(chunk, 1)))
         raise ValueError(f"chunk is {chunk}; allowed: powers of two; nearest is {nearest}")
-
-
-def _weighted_sum(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, chunk: int) -> Tensor:
-    """``sum_{s<=t} (q_t . k_s) v_s`` of features, ``[B, T, H, V]``."""
-    T = q_BTHK.shape[1]
-    q, k, v = (_cut(x, min(chunk, T)) for x in (q_BTHK, k_BTHK, v_BTHV))  # [B, H, N, C, .]
-    added_BHNKV = k.transpose(-1, -2) @ v
-    # The state before each chunk. Subtracting a chunk's contribution from the inclusive sum would
-    # make the rounding of an output depend on later tokens of its chunk.
-    state_BHNKV = F.pad(added_BHNKV.cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))
-    sums = (q @ k.transpose(-1, -2)).tril() @ v + q @ state_BHNKV
-    return sums.flatten(2, 3)[:, :, :T].transpose(1, 2)
-
-
-def _cut(x_BTHX: Tensor, chunk: int) -> Tensor:
-    """[B, T, H, X] to [B, H, N, C, X]; zeros, which change no sum, fill the last chunk."""
-    T = x_BTHX.shape[1]
-    return F.pad(x_BTHX.transpose(1, 2), (0, 0, 0, -T % chunk)).unflatten(2, (-1, chunk))

@@ -6,11 +6,11 @@ Legend and equations: see ``kernels/delta_triton/__init__.py``.
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from lmscaling.kernels import at_least_float32
 from lmscaling.kernels.delta_triton.op import CHUNK
+from lmscaling.kernels.gated.plain import cut
 
 
 def attend(
@@ -18,23 +18,24 @@ def attend(
     k_BTHK: Tensor,
     v_BTHV: Tensor,
     beta_BTH: Tensor,
-    log_decay_BTH: Tensor | None,
-    initial_PHKV: Tensor | None,
-    lengths: Sequence[int],
-    scale: float,
+    log_decay_BTH: Tensor | None = None,
+    initial_PHKV: Tensor | None = None,
+    lengths: Sequence[int] = (),
+    scale: float | None = None,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """``y_BTHV``, and the state after each sequence in at least float32; see ``chunked.attend``."""
+    factor = q_BTHK.shape[3] ** -0.5 if scale is None else scale
     if not lengths:
         tokens = (q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay_BTH)
-        return _sequences(*tokens, initial_PHKV, scale, chunk)
+        return _sequences(*tokens, initial_PHKV, factor, chunk)
     made, first = [], 0
     q, k, v, beta = (x.flatten(0, 1) for x in (q_BTHK, k_BTHK, v_BTHV, beta_BTH))
     g = torch.zeros_like(beta) if log_decay_BTH is None else log_decay_BTH.flatten(0, 1)
     for i, n in enumerate(lengths):
         part = [x[None, first : first + n] for x in (q, k, v, beta, g)]
         initial = None if initial_PHKV is None else initial_PHKV[i : i + 1]
-        made.append(_sequences(part[0], part[1], part[2], part[3], part[4], initial, scale, chunk))
+        made.append(_sequences(part[0], part[1], part[2], part[3], part[4], initial, factor, chunk))
         first += n
     y, final = zip(*made, strict=True)
     return torch.cat(y, 1).view(v_BTHV.shape), torch.cat(final)
@@ -51,11 +52,10 @@ def _sequences(
     chunk: int,
 ) -> tuple[Tensor, Tensor]:
     T = q_BTHK.shape[1]
-    cut = [_cut(at_least_float32(x), min(chunk, T)) for x in (q_BTHK, k_BTHK, v_BTHV)]
-    q, k, v = cut
-    beta = _cut(beta_BTH.to(q.dtype).unsqueeze(-1), min(chunk, T))
+    q, k, v = (cut(at_least_float32(x), min(chunk, T)) for x in (q_BTHK, k_BTHK, v_BTHV))
+    beta = cut(beta_BTH.to(q.dtype).unsqueeze(-1), min(chunk, T))
     g = torch.zeros_like(beta_BTH) if log_decay_BTH is None else log_decay_BTH
-    decay = _cut(g.to(q.dtype).unsqueeze(-1), min(chunk, T)).cumsum(3)
+    decay = cut(g.to(q.dtype).unsqueeze(-1), min(chunk, T)).cumsum(3)
     lower = torch.ones(q.shape[3], q.shape[3], dtype=torch.bool, device=q.device).tril()
     between = (decay - decay.mT).masked_fill(~lower, float("-inf")).exp()
     rows = torch.cat([beta * v, beta * decay.exp() * k], -1)
@@ -69,14 +69,10 @@ def _sequences(
     state = q.new_zeros(*q.shape[:2], k.shape[-1], v.shape[-1])
     state = state if initial_BHKV is None else state + initial_BHKV
     y_N = []
-    for n in range(q.shape[2]):
-        u = values[:, :, n] - keys[:, :, n] @ state
-        y_N.append(reads[:, :, n] @ state + weights[:, :, n] @ u)
-        state = last[:, :, n].exp() * state + writes[:, :, n] @ u
+    # Unbound, because the gradient of an index is a tensor as large as what it was taken from.
+    chunks = (x.unbind(2) for x in (values, keys, reads, weights, last.exp(), writes))
+    for value, key, read, weight, kept, write in zip(*chunks, strict=True):
+        u = value - key @ state
+        y_N.append(read @ state + weight @ u)
+        state = kept * state + write @ u
     return torch.cat(y_N, 2)[:, :, :T].transpose(1, 2).to(v_BTHV.dtype), state
-
-
-def _cut(x_BTHX: Tensor, chunk: int) -> Tensor:
-    """[B, T, H, X] to [B, H, N, C, X]; zeros, which change no state, fill the last chunk."""
-    T = x_BTHX.shape[1]
-    return F.pad(x_BTHX.transpose(1, 2), (0, 0, 0, -T % chunk)).unflatten(2, (-1, chunk))

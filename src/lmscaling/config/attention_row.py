@@ -1,0 +1,138 @@
+"""A value of ``axes.attention``: a variant, a variant with options, or a pattern of layers.
+
+    attention:
+      - softmax
+      - gated: {rank: 16}
+      - pattern: [linear, linear, linear, softmax]
+
+A row has a label, which names its series in figures, tables and other sections of the study file:
+``softmax``, ``gated.rank16``, ``linear_x3.softmax``.
+"""
+
+import re
+from dataclasses import field
+from itertools import groupby
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, JsonValue
+from pydantic.dataclasses import dataclass
+
+from lmscaling import registry
+from lmscaling.config.types import STRICT, Name
+from lmscaling.errors import UserError, choose
+
+FORMS = "a file stem in attention/, {<variant>: {<option>: <value>}} or {pattern: [<variant>, ...]}"
+OPTION = (bool, int, float, str)
+"""Types of the values of options."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Layer:
+    """The attention of one layer."""
+
+    attention: Name
+    """File stem in ``src/lmscaling/attention/``."""
+    options: dict[str, JsonValue] = field(default_factory=dict)
+    """Keyword-only parameters of its class that the study gives; the others have their default."""
+
+    @property
+    def label(self) -> str:
+        """The name and the options, as in ``gated.rank16``."""
+        return ".".join([self.attention, *(f"{key}{self.options[key]}" for key in self.options)])
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class AttentionRow:
+    """One value of the axis."""
+
+    layers: tuple[Layer, ...]
+    """Attentions of the first layers; the following layers repeat them in this order."""
+
+    @property
+    def label(self) -> str:
+        """Layers in order, each with the number of its repetitions if there are several."""
+        runs = [(label, len(list(same))) for label, same in groupby(x.label for x in self.layers)]
+        return ".".join(label if n == 1 else f"{label}_x{n}" for label, n in runs)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a variant without options, for which a cell needs its name alone."""
+        return len(self.layers) == 1 and not self.layers[0].options
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def _read(value: Any) -> Any:
+    """The fields of a row from what the study file has."""
+    if isinstance(value, AttentionRow):
+        return value
+    if isinstance(value, dict) and list(value) == ["pattern"]:
+        pattern = value["pattern"]
+        if not isinstance(pattern, list) or not pattern:
+            raise ValueError(f"pattern is {pattern!r}; allowed: a list of variants, one per layer")
+        layers = [_layer(each) for each in pattern]
+        return {"layers": layers[:1] if all(each == layers[0] for each in layers) else layers}
+    return {"layers": [_layer(value)]}
+
+
+def _layer(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"attention": value}
+    if not isinstance(value, dict) or len(value) != 1:
+        raise ValueError(f"{value!r} is no attention; allowed: {FORMS}")
+    ((name, options),) = value.items()
+    if not isinstance(options, dict | None):
+        raise ValueError(f"{name} has options {options!r}; allowed: {{<option>: <value>}}")
+    for key, found in (options or {}).items():
+        if not isinstance(found, OPTION) or not re.fullmatch(r"[A-Za-z0-9_.]+", str(found)):
+            raise ValueError(
+                f"option {key} of {name} is {found!r}; allowed: a number without a sign, or a word"
+            )
+    return {"attention": name, "options": options or {}}
+
+
+Row = Annotated[AttentionRow, BeforeValidator(_read, json_schema_input_type=str | dict[str, Any])]
+
+
+def check(rows: list[AttentionRow]) -> None:
+    """Check that every variant has a file and every option is one of its class.
+
+    Raises:
+        UserError: They do not, or two rows have the same label.
+    """
+    known = registry.attentions()
+    for row in rows:
+        for layer in row.layers:
+            name = layer.attention
+            if name not in known:
+                raise UserError(
+                    f"study file: axes.attention {name!r} has no file in attention/; "
+                    f"{choose(name, known)}"
+                )
+            allowed = registry.options(name)
+            for option in layer.options:
+                if option not in allowed:
+                    raise UserError(
+                        f"study file: axes.attention {name} has no option {option!r}; "
+                        f"{choose(option, allowed)}"
+                    )
+                _check_type(layer, option, allowed[option])
+    labels = [row.label for row in rows]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UserError(
+                f"study file: axes.attention has two rows that would be called {label}; "
+                "rename the file of one"
+            )
+
+
+def _check_type(layer: Layer, option: str, default: Any) -> None:
+    """Check that a value has the type of the default, where the file writes that as a literal."""
+    found, kind = layer.options[option], type(default)
+    fits = isinstance(found, kind) and (kind is bool or not isinstance(found, bool))
+    if default is not None and not fits and not (kind is float and type(found) is int):
+        raise UserError(
+            f"study file: axes.attention {layer.attention} has {option}: {found!r}; allowed: "
+            f"a value like the default, {default!r}"
+        )

@@ -1,0 +1,1 @@
+"""Implementations of gated linear attention; see ``chunked.py`` for their signature."""

@@ -1,0 +1,171 @@
+"""Options, patterns of layers, equal parameters, and variants that offer forward alone."""
+
+import pytest
+import strangers
+import torch
+
+from lmscaling import attention
+from lmscaling.claims import Roles
+from lmscaling.config import grid, sweeps
+from lmscaling.errors import UserError
+from lmscaling.figures.shared import style
+from lmscaling.kernels.rotary import unrotated
+from lmscaling.model.gpt import GPT, shape
+
+PATTERN = {"pattern": ["linear", "linear", "softmax"]}
+
+
+def cells(values, *attentions, size="m", **changes):
+    values["axes"] |= {"attention": list(attentions), "size": [size]}
+    values |= changes
+    return list(grid.expand(values).cells.values())
+
+
+def test_a_row_is_a_file_a_file_with_options_or_a_pattern(values):
+    made = cells(values, "softmax", {"local": {"window": 4}}, PATTERN, {"pattern": ["linear"]})
+    assert [c.attention for c in made] == [
+        "softmax",
+        "local.window4",
+        "linear_x2.softmax",
+        "linear",
+    ]
+    assert [c.variants for c in made] == [["softmax"], ["local"], ["linear", "softmax"], ["linear"]]
+    assert made[0].layers == made[3].layers == ()
+
+
+def test_names_of_cells_without_options_stay_those_of_earlier_versions(values):
+    runs = [c.run for c in cells(values, "softmax", "linear", size="s")]
+    assert runs == ["softmax-s-ctx16-s0-5f9a3bb8", "linear-s-ctx16-s0-7ae25c0a"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("sofmax", "axes.attention 'sofmax' has no file in attention/; nearest is 'softmax'"),
+        ({"local": {"windw": 4}}, "local has no option 'windw'; nearest is 'window'"),
+        ({"local": {"window": "x"}}, "local has window: 'x'; allowed: a value like the default"),
+        (
+            {"local": {"window": -4}},
+            "option window of local is -4; allowed: a number without",
+        ),
+        ({"local": 4}, "local has options 4; allowed: {<option>: <value>}"),
+        ({"pattern": []}, "pattern is []; allowed: a list of variants"),
+        ({"pattern": ["linear", "sofmax"]}, "'sofmax' has no file in attention/"),
+        ({"local": {}, "linear": {}}, "is no attention; allowed: a file stem"),
+    ],
+)
+def test_a_mistake_in_a_row_is_one_sentence(values, row, message):
+    with pytest.raises(UserError) as caught:
+        cells(values, "softmax", row)
+    assert message in str(caught.value)
+
+
+def test_parts_and_speed_name_a_row_by_its_label(values):
+    values["skip"] = [{"attention": "linear_x2.softmax", "reason": "x"}]
+    values["speed"] = {
+        "timeout_seconds": 1, "repeats": 3, "target_seconds": 1,
+        "time_decode": {
+            "sizes": ["m"], "contexts": [16], "attentions": ["linear_x2.softmax"], "batches": [1]
+        },
+    }  # fmt: skip
+    assert [c.attention for c in cells(values, "softmax", PATTERN)] == ["softmax"]
+    (sweep,) = sweeps.expand(grid.expand(values).study).values()
+    (point,) = sweep.points
+    assert sweep.cell_of(point).variants == ["linear", "softmax"]
+    values["axes"]["attention"] = ["softmax"]
+    values["skip"] = []
+    with pytest.raises(UserError, match=r"'linear_x2\.softmax' is no row of axes"):
+        sweeps.expand(grid.expand(values).study)
+
+
+def test_layers_repeat_the_pattern_and_their_states_and_flops_add_up(values):
+    values["sizes"]["m"]["n_layer"] = 5
+    one, other, mixed = cells(values, "linear", "softmax", PATTERN)
+    gpt = GPT(mixed)
+    kinds = [type(block.attention).__module__.rpartition(".")[2] for block in gpt.blocks]
+    assert kinds == ["linear", "linear", "softmax", "linear", "linear"]
+    assert 5 * shape(mixed).state_bytes == 4 * shape(one).state_bytes + shape(other).state_bytes
+    assert (
+        5 * gpt.flops_per_token() == 4 * GPT(one).flops_per_token() + GPT(other).flops_per_token()
+    )
+    x = torch.randint(257, (2, 16))
+    logits, states = gpt.prefill(x[:, :9], gpt.init_states(2, 16))
+    for t in range(9, 16):
+        logits, states = gpt.decode_step(x[:, t], states)
+    torch.testing.assert_close(logits, gpt(x)[:, -1])
+
+
+def test_an_option_of_a_kind_of_layer_is_tuned_in_its_layers_only(values):
+    (mixed,) = cells(values, PATTERN)
+    gpt = GPT(mixed)
+    assert gpt.tunable("cpu") == {"linear.chunk": (64, 32, 128, 256)}
+    gpt.tune({"linear.chunk": 32})
+    assert [getattr(block.attention, "chunk", None) for block in gpt.blocks] == [32, 32]
+    with pytest.raises(UserError, match=r"this attention has no option softmax\.chunk"):
+        gpt.tune({"softmax.chunk": 32})
+
+
+def test_models_match_the_parameters_of_the_baseline_by_their_mlps(values):
+    size = {"n_layer": 3, "n_head": 2, "d_model": 64, "lr": 1e-3}
+    rows = ["softmax", "taylor2", "gated"]
+    made = cells(values, *rows, size="m", sizes={"m": size}, match="params")
+    unmatched = [shape(c).params for c in cells(values, *rows, match=None)]
+    base, *others = (shape(c).params for c in made)
+    assert unmatched[0] == base
+    assert base not in unmatched[1:]
+    # Widths are multiples of 8: half of that is the most that is missing, in three layers.
+    assert all(abs(n - base) <= 3 * 4 * (2 * 64 + 1) for n in others)
+
+
+def test_the_baseline_is_softmax_or_what_the_study_says_or_the_first(values):
+    values["axes"]["attention"] = ["linear", "softmax"]
+    assert grid.expand(values).study.compared_with == "softmax"
+    assert grid.expand(values | {"baseline": "linear"}).study.compared_with == "linear"
+    values["axes"]["attention"] = ["linear", "elu"]
+    assert grid.expand(values).study.compared_with == "linear"
+
+
+def test_a_variant_with_forward_alone_samples_by_recomputation_and_is_counted(tmp_path):
+    with strangers.copied(tmp_path) as copy:
+        copy.write("mine", strangers.file())
+        assert [attention.recomputes(name) for name in ("mine", "softmax")] == [True, False]
+        mine, softmax = (
+            attention.build(name, {}, 32, 2, unrotated, 64) for name in ("mine", "softmax")
+        )
+        x = torch.randn(2, 20, 32)
+        y, state = mine.prefill(x[:, :13], mine.init_state(2, 20))
+        outs = [y]
+        for t in range(13, 20):
+            y, state = mine.decode_step(x[:, t], state)
+            outs.append(y.unsqueeze(1))
+        torch.testing.assert_close(torch.cat(outs, 1), mine(x))
+        with pytest.raises(ValueError, match="21 tokens do not fit into a state for 20"):
+            mine.decode_step(x[:, 0], state)
+        # Both halves of the matrix are computed, of which softmax counts one.
+        D, T = 32, 64
+        assert mine.flops_per_token(T) == softmax.flops_per_token(T) + 2 * D * T
+        assert mine.flops_per_token(65536) == softmax.flops_per_token(65536) + 2 * D * 65536
+
+
+def test_a_variant_gets_the_context_of_the_cell_if_it_asks(tmp_path):
+    with strangers.copied(tmp_path) as copy:
+        text = strangers.file(init="self.longest = context")
+        copy.write("mine", text.replace("rotate):", "rotate, *, context, rank=4):", 1))
+        assert attention.build("mine", {"rank": 2}, 32, 2, unrotated, 77).longest == 77
+
+
+def test_looks_depend_on_the_name_alone():
+    names = ["softmax", "linear", "gated", "mine", "yours", "theirs"]
+    for name in names:
+        assert style.palette([name])[name] == style.palette(names)[name]
+        assert style.methods([name])[name] == style.methods(names)[name]
+        assert style.dashes(name) == style.dashes(name)
+    assert len({style.palette(names)[name] for name in names}) == len(names)
+
+
+def test_a_sentence_of_a_claim_names_the_attentions_that_play_its_roles():
+    why = "Slopes of linear attention are at most 0.1, those of softmax 0.9; linearly."
+    assert Roles("mine", "elu").name(why) == (
+        "Slopes of mine are at most 0.1, those of elu 0.9; linearly."
+    )
+    assert Roles().name(why) == why
