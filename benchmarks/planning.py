@@ -43,8 +43,7 @@ def plan(cells: int) -> Plan:
             "seed": list(range(cells // SEED_CELLS)),
             "lr_scale": [1.0],
         },
-        "skip": [],
-        "speed": None,
+        **dict.fromkeys(("dataset", "calibrate", "branches", "evaluate"), "inherit"),
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "planning.yaml"

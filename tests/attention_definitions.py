@@ -4,7 +4,7 @@ Legend: B batch, T tokens, D model width, H heads, K key width, V value width.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmscaling.kernels.rotary import Rotary, unrotated
 
-ROPE = Rotary(16)
+Core = Callable[..., tuple[Tensor, Tensor]]
 
 
 def heads(layer: Any, x: Tensor, *widths: int) -> list[Tensor]:
@@ -139,4 +139,13 @@ def recurrence(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tup
     return torch.stack(rows, 1), state
 
 
-Core = Callable[..., tuple[Tensor, Tensor]]
+def slopes(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient of a loss by outputs."""
+    torch.manual_seed(2)
+    return [torch.randn(y.shape, dtype=torch.float64) for y in outputs]
+
+
+def gradients(outputs: Tensor | tuple[Tensor, ...], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The gradients of that loss by inputs."""
+    each = outputs if isinstance(outputs, tuple) else (outputs,)
+    return torch.autograd.grad(each, inputs, slopes(each))

@@ -97,6 +97,16 @@ def accuracy(dtype: torch.dtype) -> Iterator[Finding]:
     yield from near("V < K, B 2", inputs(40, 24, 2, dtype, B=2, V=16), "softplus", True)
 
 
+def sample() -> Iterator[Finding]:
+    """For Tritons that run no more than this: a ragged end, and a window of grouped queries."""
+    for dtype in (torch.float32, torch.bfloat16):
+        yield from near(f"{dtype} 63", inputs(63, 24, 1, dtype), "softplus", True)
+        tensors = inputs(40, 16, 2, dtype)
+        tensors[1:3] = [x[:, :, :1] for x in tensors[1:3]]
+        yield from near(f"{dtype} window", tensors, "relu", False, 17)
+    yield from causality(torch.bfloat16)
+
+
 def properties() -> Iterator[Finding]:
     for dtype in (torch.float32, torch.bfloat16):
         yield from causality(dtype)
@@ -209,6 +219,7 @@ CASES = {
     "float32": lambda: accuracy(torch.float32),
     "bfloat16": lambda: accuracy(torch.bfloat16),
     "windows": windows,
+    "sample": sample,
     "properties": properties,
     "operators": operators,
 }

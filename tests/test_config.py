@@ -152,6 +152,60 @@ def test_files_are_laid_over_each_other_key_by_key(tmp_path):
     assert study_file.read_study(paths) == {"sizes": {"s": 1, "m": 3}, "skip": []}
 
 
+BASE = """
+study: big
+dataset: c4
+sizes: {s: 1}
+skip: [1]
+exceptions: [2]
+calibrate: all
+branches: {shares: [1.0], size: s}
+evaluate: {datasets: [c4]}
+speed: {repeats: 3, time_layer: [5]}
+"""
+
+
+def laid_over(folder, *texts, **changes):
+    """The study of files with these texts."""
+    paths = [folder / f"{i}.yaml" for i in range(len(texts) + 1)]
+    for path, text in zip(paths, (BASE, *texts), strict=True):
+        path.write_text(text)
+    return study_file.read_study(paths, changes)
+
+
+def test_a_study_with_another_name_inherits_tables_and_no_jobs(tmp_path):
+    made = laid_over(tmp_path, "study: small\nspeed: {repeats: 5}\n")
+    off = dict.fromkeys(("calibrate", "branches", "evaluate"))
+    own = {"study": "small", "speed": {"repeats": 5}, "skip": [], "exceptions": []}
+    assert made == {"sizes": {"s": 1}} | own | off
+    assert laid_over(tmp_path, "study: small\n") == laid_over(tmp_path, study="small")
+
+
+def test_a_study_says_what_it_inherits(tmp_path):
+    keys = ["dataset", "skip", "exceptions", "calibrate", "branches", "evaluate", "speed"]
+    text = "".join(f"{key}: inherit\n" for key in keys)
+    big = laid_over(tmp_path)
+    assert laid_over(tmp_path, "study: small\n" + text) == big | {"study": "small"}
+    assert laid_over(tmp_path, text) == big
+
+
+@pytest.mark.parametrize("empty", ["{}", "null"])
+@pytest.mark.parametrize("section", ["calibrate", "branches", "evaluate", "speed"])
+def test_an_empty_section_is_off_wherever_it_stands(tmp_path, section, empty):
+    off = f"{section}: {empty}\n"
+    assert laid_over(tmp_path, off) == laid_over(tmp_path) | {section: None}
+    assert laid_over(tmp_path, "study: x\nspeed: {a: 1}\n", off)[section] is None
+    (tmp_path / "whole.yaml").write_text(off)
+    assert study_file.read_study([tmp_path / "whole.yaml"]) == {section: None}
+
+
+def test_all_cells_are_calibrated_by_the_word_and_by_what_older_records_hold(values):
+    every = set(grid.expand(values | {"calibrate": "all"}).calibrated)
+    assert every == set(grid.expand(values | {"calibrate": {}}).calibrated)
+    assert len(every) == 2
+    assert not grid.expand(values | {"calibrate": None}).calibrated
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [(None, "does not exist"), ("a: [", "is not valid YAML"), ("- 1", "allowed: keys with values")],

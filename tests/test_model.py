@@ -130,6 +130,7 @@ def test_compiled_blocks_are_one_graph_and_give_the_same_numbers(
     gpt, cell, attention, recompute, monkeypatch
 ):
     """Captured and differentiated by the compiler, then run without its generated code."""
+    torch._dynamo.reset()  # it keeps only so many graphs of the code of a block
     gpt = GPT(replace(cell, model=gpt_shape(), context=32, attention=attention))
     gpt.recompute = recompute
     x, y = torch.randint(0, 257, (2, 2, 32))

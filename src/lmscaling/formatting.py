@@ -35,7 +35,7 @@ def short(n: float) -> str:
 
 def bytes_of(n: float) -> str:
     """A number of bytes with three significant digits, such as ``8.74 GB``."""
-    return _scaled(n, ((1e12, " TB"), (1e9, " GB"), (1e6, " MB"), (1e3, " kB")))
+    return _scaled(n, ((1e12, " TB"), (1e9, " GB"), (1e6, " MB"), (1e3, " kB"), (1, " bytes")))
 
 
 def _scaled(n: float, units: tuple[tuple[float, str], ...]) -> str:

@@ -145,8 +145,11 @@ def execute_targets(*arguments, **options):
 if IS_ASKED:
     workflow.execute = execute_targets
 
-# The command that makes this study again names the study files that were given.
+# The command that makes this study again names the study files that were given. A job's file is the
+# whole study, and so is that of a module and of --replace-workflow-config.
 CONFIGFILES = workflow.overwrite_configfiles
+IS_WHOLE = IS_MODULE or workflow.config_settings.replace_workflow_config
+IS_OVER = not IS_WHOLE and not (IN_JOB and frozen.here())
 
 # `snakemake figures` without --cores takes all cores. The default profile cannot say so: its
 # `cores:` would also cut the threads of Slurm jobs down to the cores of the login node.

@@ -35,8 +35,9 @@ class Attention(Normalized):
     """
 
     ON_GPU = (
-        "plain PyTorch: our kernels add nothing to a sum of weights that can be zero; about 5 "
-        "times the bytes of queries, keys and values are written and read in float32"
+        "plain PyTorch, because our kernels divide by sums of weights that cannot be zero: "
+        "forward, about 5 float32 numbers are written and read for each element of queries, keys "
+        "and values"
     )
     EPSILON = 1e-6
 

@@ -51,9 +51,8 @@ class Attention(Normalized):
     """
 
     ON_GPU = (
-        "plain PyTorch: our kernels have no gates of channels; for each token and head features "
-        "and gates, 128 each unless the study says otherwise, are written and read about 9 times "
-        "in float32"
+        "plain PyTorch, because our kernels have no gates of channels: forward, about 26 float32 "
+        "numbers are written and read for each feature of a token and head, 13 KB at 128 features"
     )
 
     def __init__(

@@ -46,9 +46,8 @@ class Attention(nn.Module):
     """
 
     ON_GPU = (
-        "PyTorch's attention with a mask: our kernels with a window are of linear attention; "
-        "blocks compute at least twice the products of the window, and keys and values are copied "
-        "twice"
+        "PyTorch's masked attention, because our kernels with a window have no softmax: it "
+        "computes at least twice the products of the window and copies keys and values twice"
     )
 
     def __init__(self, d_model: int, n_head: int, rotate: Rotate, *, window: int = 128) -> None:

@@ -34,11 +34,16 @@ class Ended:
     value: Any
 
 
+class Refused(UserError):
+    """A mistake of the user in what is measured, which says nothing about other measurements."""
+
+
 def isolated(call: Callable[[], Any], limit_seconds: float) -> Ended:
     """Run ``call``, whose value must be JSON, for at most ``limit_seconds``.
 
     Raises:
-        UserError: The call does, the machine failed, or somebody stopped the process.
+        Refused: The call raises a ``UserError``.
+        UserError: The machine failed, or somebody stopped the process.
     """
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
@@ -57,6 +62,8 @@ def isolated(call: Callable[[], Any], limit_seconds: float) -> Ended:
         process.join()
         receiver.close()
     if answer["status"] == "refused":
+        raise Refused(answer["message"])
+    if answer["status"] == "stopped":
         raise UserError(answer["message"])
     return Ended(status=answer["status"], message=answer["message"], value=answer.get("value"))
 
@@ -83,7 +90,7 @@ def _failure(error: Exception) -> dict[str, Any]:
     if out_of_memory(error):
         return {"status": "oom", "message": message}
     if broken := machine_fault(error):
-        return {"status": "refused", "message": FAULT.format(broken, message)}
+        return {"status": "stopped", "message": FAULT.format(broken, message)}
     return {"status": "failed", "message": message}
 
 
@@ -93,9 +100,9 @@ def _died(code: int | None) -> dict[str, str]:
         return {"status": "oom", "message": "killed, as Linux does when memory runs out"}
     name = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
     if code and -code in STOPPED:
-        return {"status": "refused", "message": f"the measurement was stopped by {name}"}
+        return {"status": "stopped", "message": f"the measurement was stopped by {name}"}
     if code == -signal.SIGBUS:  # a page of a file that cannot be read or has no room on disk
-        return {"status": "refused", "message": FAULT.format("disk", f"ended by {name}")}
+        return {"status": "stopped", "message": FAULT.format("disk", f"ended by {name}")}
     return {"status": "failed", "message": f"ended by {name}"}
 
 

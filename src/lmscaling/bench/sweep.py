@@ -7,13 +7,14 @@ record like any other. A point with a record is not measured again.
 import json
 import signal
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lmscaling.bench.checks.passed_checks import faults
-from lmscaling.bench.isolation import Ended, isolated
+from lmscaling.bench.isolation import Ended, Refused, isolated
 from lmscaling.config.kinds import MODULES
 from lmscaling.config.speed import PEERS, AnySweep, Sweep
 from lmscaling.config.types import dump
@@ -58,8 +59,8 @@ def measure(
     out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with lock.hold(out, f"{out} is being measured"), gpus.reserved(sweep.gpus):
-        records = _measure_points(sweep, out, fastest, checks)
-        text = json.dumps(_summary(sweep, records), indent=2) + "\n"
+        records, refused = _measure_points(sweep, out, fastest, checks)
+        text = json.dumps(_summary(sweep, records, refused), indent=2) + "\n"
         path = out / "sweep.json"
         if not path.is_file() or path.read_text() != text:  # another job may have ended the sweep
             write_text(path, text)
@@ -68,12 +69,18 @@ def measure(
 
 def _measure_points(
     sweep: Sweep, out: Path, fastest: dict[str, Any], checks: Path | None
-) -> Records:
-    """Every point's record by its name; a point that was not tried has none."""
+) -> tuple[Records, dict[str, str]]:
+    """Every point's record by its name, and why series were refused; a point that was not tried
+    has no record.
+
+    Raises:
+        UserError: Nothing could be measured.
+    """
     here = isolated(partial(environment.complete, sweep.gpus), SETUP_SECONDS).value
     if any(point.attention == "peer" for point in sweep.points):
         here["versions"] |= environment.versions_if_installed(tuple(PEERS.values()))
     records: Records = {}
+    refused: dict[str, str] = {}
     ended: set[tuple[str, int]] = set()
     for point in sweep.points:
         series = point.series, _batch_of_series(sweep, point)
@@ -82,14 +89,22 @@ def _measure_points(
         file = out / f"{point.name}.json"
         record = _measured(file)
         if record is None:
-            row = _measure_point(sweep, _with_chunk(point, fastest), checks, here)
+            try:
+                row = _measure_point(sweep, _with_chunk(point, fastest), checks, here)
+            except Refused as error:  # it has no record, so the next snakemake tries it again
+                refused[point.series] = str(error)
+                ended.add(series)
+                print(f"{sweep.kind}: {sweep.name} without {point.series}: {error}", flush=True)
+                continue
             record = {"record": row.record, **asdict(row)}
             write_json(file, record)
             print(f"{sweep.kind}: {sweep.name} {_line(record)}", flush=True)
         records[point.name] = record
         if record["status"] != "done":
             ended.add(series)
-    return records
+    if refused and not records:
+        raise UserError("; ".join(refused.values()))
+    return records, refused
 
 
 def _measured(path: Path) -> dict[str, Any] | None:
@@ -154,10 +169,13 @@ def _shape(sweep: Sweep) -> dict[str, Any]:
     return {"n_layer": None, **heads}
 
 
-def _summary(sweep: Sweep, records: Records) -> dict[str, Any]:
-    """``sweep.json``: the sweep, how every point ended, and the fastest chunks."""
+def _summary(sweep: Sweep, records: Records, refused: Iterable[str]) -> dict[str, Any]:
+    """``sweep.json``: the sweep, how every point ended, and the fastest chunks. A point that was
+    refused has not ended."""
     statuses = {
-        p.name: records[p.name]["status"] if p.name in records else NOT_TRIED for p in sweep.points
+        p.name: records[p.name]["status"] if p.name in records else NOT_TRIED
+        for p in sweep.points
+        if p.name in records or p.series not in refused
     }
     return {"sweep": dump(sweep), "statuses": statuses, "fastest": _fastest(sweep, records)}
 

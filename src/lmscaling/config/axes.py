@@ -13,6 +13,8 @@ from pydantic.dataclasses import dataclass
 from lmscaling.config.attention_row import Layer, Row
 from lmscaling.config.types import STRICT, Distinct, Name, OneOrMore, Positive, Share
 
+Scales = Distinct[Annotated[float, Field(gt=0)]]
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Axes:
@@ -27,13 +29,26 @@ class Axes:
     """Sequence lengths in tokens."""
     seed: Distinct[Annotated[int, Field(ge=0)]] = field(default_factory=lambda: [0])
     """Seeds of the initial weights; the order of the data is fixed."""
-    lr_scale: Distinct[Annotated[float, Field(gt=0)]] = field(default_factory=lambda: [1.0])
-    """Factors by which the learning rate of the size is multiplied."""
+    lr_scale: Scales | dict[Name, Scales] = field(default_factory=lambda: [1.0])
+    """Factors by which the learning rate of the size is multiplied; or those of some attentions by
+    label, as in ``{mine: [0.5, 1, 2]}``, and 1 for the others."""
 
     def values(self, axis: str) -> list[Any]:
         """The values of an axis; attentions by their labels, as other sections name them."""
         values = getattr(self, axis)
-        return [row.label for row in values] if axis == "attention" else values
+        if axis == "attention":
+            return [row.label for row in values]
+        if isinstance(values, dict):  # lr_scale
+            return sorted(
+                {scale for name in self.values("attention") for scale in self.rates(name)}
+            )
+        return values
+
+    def rates(self, attention: str) -> list[float]:
+        """The values of ``lr_scale`` of an attention."""
+        if isinstance(self.lr_scale, dict):
+            return self.lr_scale.get(attention, [1.0])
+        return self.lr_scale
 
     @property
     def layers(self) -> dict[str, tuple[Layer, ...]]:

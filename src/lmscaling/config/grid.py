@@ -99,6 +99,8 @@ def expand(values: dict[str, Any]) -> Grid:
     cells, branches, skipped = {}, {}, []
     for combination in product(*(study.axes.values(axis) for axis in AXES)):
         point: dict[str, Any] = dict(zip(AXES, combination, strict=True))
+        if point["lr_scale"] not in study.axes.rates(point["attention"]):
+            continue
         trunk = cell(study, point)
         reasons = [skip.reason for skip in study.skip if skip.covers(point)]
         if reasons:
@@ -193,6 +195,13 @@ def _data(corpus: Corpus) -> Data:
 def _check_rows(study: Study) -> None:
     """Check that every name has its row or its file."""
     attention_row.check(study.axes.attention)
+    rates, known = study.axes.lr_scale, study.axes.values("attention")
+    for name in rates if isinstance(rates, dict) else ():
+        if name not in known:
+            raise UserError(
+                f"study file: axes.lr_scale {name!r} is no attention of the study; "
+                f"{choose(name, known)}"
+            )
     if study.study in RESERVED:
         raise UserError(
             f"study file: study {study.study!r} is the name of a folder of results/ that is under "

@@ -3,7 +3,7 @@
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
@@ -13,6 +13,11 @@ from lmscaling.config.datasets import DatasetRow, Size, Tokenizer
 from lmscaling.config.kinds import SpeedSection
 from lmscaling.config.schedule import CONSTANT, AnySchedule
 from lmscaling.config.types import STRICT, Name, Position, Positive
+
+
+def _part(value: Any) -> Any:
+    """``all`` is the part without an axis."""
+    return {} if value == "all" else value
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -65,9 +70,11 @@ class Study:
     ``src/lmscaling/config/schedules/``, or a mapping with ``kind`` and the fields of that kind.
     The warm-up, ``optimizer.warmup_updates``, comes before every kind."""
     validation: Validation
-    calibrate: Where | None = field(default_factory=Where)
+    calibrate: Annotated[
+        Where | None, BeforeValidator(_part, json_schema_input_type=Where | Literal["all"] | None)
+    ] = field(default_factory=Where)
     """Cells that are calibrated before training: micro-batch, recomputation and tunable values are
-    measured. The other cells use the plan's estimate."""
+    measured. The other cells use the plan's estimate. ``all`` for all cells; null for none."""
     branches: Branches | None = None
     """Decayed branches; null for none."""
     evaluate: Evaluate | None = None

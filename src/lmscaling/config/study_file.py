@@ -1,8 +1,9 @@
 """Reads study files as users write them; reads and writes the workflow's ``study.json``."""
 
+import copy
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,16 @@ import yaml
 from lmscaling.config.grid import Grid, expand
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json, write_json, write_text
+
+SECTIONS = ("calibrate", "branches", "evaluate", "speed")
+"""Sections that null and ``{}`` both switch off."""
+
+OWN: dict[str, Any] = {
+    "dataset": MISSING, "skip": [], "exceptions": [], **dict.fromkeys(SECTIONS)
+}  # fmt: skip
+"""What each study says for itself, with the value where it does not."""
+
+INHERIT = "inherit"
 
 ABSENT = "not given"
 
@@ -87,25 +98,49 @@ def read_record(path: Path) -> Record:
     return Record(values["command"], expand(values["study"]))
 
 
-def read_study(paths: list[Path]) -> dict[str, Any]:
-    """Merge study files as Snakemake does: mappings are merged, other values are replaced.
+def read_study(paths: list[Path], changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The study of a file and of those laid over it: mappings are merged, other values replaced.
+
+    A study with another name than that of the first file is one of its own: it gets none of the
+    first file's ``OWN`` keys. ``inherit`` as the value of such a key takes it over all the same.
+
+    Args:
+        paths: The complete study, then what differs from it.
+        changes: Keys with values that are laid over the files.
 
     Raises:
         UserError: A file is missing or is not a YAML mapping.
     """
-    merged: dict[str, Any] = {}
-    for path in paths:
-        try:
-            values = yaml.safe_load(path.read_text())
-        except FileNotFoundError:
-            raise UserError(f"study file {path} does not exist") from None
-        except yaml.YAMLError as error:
-            problem = " ".join(str(error).split())
-            raise UserError(f"study file {path} is not valid YAML: {problem}") from None
-        if not isinstance(values, dict):
-            raise UserError(f"study file {path} contains {values!r}; allowed: keys with values")
-        _merge(merged, values)
-    return merged
+    base, *others = [*map(_read, paths), _without_empty(changes or {})]
+    over: dict[str, Any] = {}
+    for values in others:
+        _merge(over, values)
+    inherited = {key for key in OWN if over.get(key) == INHERIT}
+    if over.get("study", base.get("study")) != base.get("study"):
+        for key in OWN.keys() - inherited:
+            base.pop(key, None)
+            if OWN[key] is not MISSING:
+                base[key] = copy.copy(OWN[key])
+    _merge(base, {key: value for key, value in over.items() if key not in inherited})
+    return base
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"study file {path} does not exist") from None
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise UserError(f"study file {path} is not valid YAML: {problem}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"study file {path} contains {values!r}; allowed: keys with values")
+    return _without_empty(values)
+
+
+def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With null for each section that is ``{}``."""
+    return {k: None if k in SECTIONS and value == {} else value for k, value in values.items()}
 
 
 def _merge(base: dict[str, Any], changes: dict[str, Any]) -> None:

@@ -1,13 +1,13 @@
 """Implementations of causal attention; this package does not import configurations.
 
-Each file in ``linear/`` and ``softmax/`` is an implementation, found by its file name. All files of
-a folder compute the same function with the same signature; they differ in speed and memory.
+Each file in a folder of attention is an implementation, found by its file name. All files of a
+folder compute the same function with the same signature; they differ in speed and memory.
 
 Linear: ``attend(q_BTHK, k_BTHK, v_BTHV, feature_map, normalize) -> y_BTHV`` with
 ``y_t = sum_{s<=t} a_ts v_s``, ``a_ts = phi(q_t) . phi(k_s)``, divided by ``sum_{s<=t} a_ts`` if
 ``normalize``. Softmax: ``attend(q_BTHK, k_BTHK, v_BTHV) -> y_BTHV`` with
-``a_ts = exp(q_t . k_s / sqrt(K))``, divided by its sum. ``gated_delta/`` has more arguments and
-returns the state as well; see ``gated_delta/chunked.py``.
+``a_ts = exp(q_t . k_s / sqrt(K))``, divided by its sum. ``gated/`` and ``gated_delta/`` have more
+arguments and return the state as well; see their ``chunked.py``.
 
 The result has the dtype of ``v``; sums are computed in at least float32. Arguments may be views of
 one packed projection ``[B, T, 3, H, K]``; only the last axis must be contiguous.

@@ -330,7 +330,22 @@ def shape(cell: Cell) -> Shape:
             )
     with torch.device("meta"):
         gpt = GPT(cell)
-    return Shape(gpt.params_total, gpt.flops_per_token(), gpt.params, gpt.state_bytes(cell.gpus))
+    return Shape(
+        params_total=gpt.params_total,
+        flops_per_token=gpt.flops_per_token(),
+        params=gpt.params,
+        state_bytes=gpt.state_bytes(cell.gpus),
+        remarks=tuple(remarks(cell)),
+    )
+
+
+def remarks(cell: Cell) -> Iterator[str]:
+    """What a reader should know about the attentions of a cell."""
+    for name in cell.variants:
+        if attention.recomputes(name):
+            yield f"{name} has no state, so sampling computes all tokens again for each token"
+        if cell.gpus and (reason := getattr(attention.load(name), "ON_GPU", "")):
+            yield f"{name} on a GPU: {reason.rstrip('.')}"
 
 
 def _heads(d_model: int, widest: int) -> int:

@@ -54,6 +54,8 @@ class Shape:
     """Without embeddings."""
     state_bytes: int = 0
     """Of one sequence after as many tokens as the context has."""
+    remarks: tuple[str, ...] = ()
+    """What a reader should know about its attentions, one sentence each without a full stop."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def forecast(
     # A run ends when it has read all its data; it does not use the rest of a budget in hours.
     read = min(1.0, cell.epochs * tokens / wanted) if wanted and tokens else 1.0
     hours = None if total is None else total * read * cell.gpus / 3600
-    notes = [exhausts(cell, updates, tokens), _early_branch(cell, updates)]
+    notes = [exhausts(cell, updates, tokens), _early_branch(cell, updates), *shape.remarks]
     return Forecast(
         **common,
         micro_batch=layout.micro_batch,

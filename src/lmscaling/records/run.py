@@ -58,6 +58,11 @@ class Header:
     """Parameters with embeddings, without the rows that pad the vocabulary."""
     flops_per_token: float
     """Forward and backward FLOPs per training token."""
+    state_bytes: int | None = None
+    """Bytes of the states of one sequence after as many tokens as the context has; null in records
+    of earlier versions."""
+    remarks: str = ""
+    """What a reader should know about the attention, sentences joined by semicolons."""
     code: str = ""
     """Fingerprint of the source of the attention, a file in ``code/``; empty in logs of earlier
     versions."""
@@ -227,6 +232,11 @@ class Run:
     kernels: str = ""
     """Which kernels failed their check before the last attempt, why, and what stood in for them;
     empty if none did."""
+    state_bytes: int | None = None
+    """Bytes of the states of one sequence after as many tokens as the context has; null in records
+    of earlier versions."""
+    remarks: str = ""
+    """What a reader should know about the attention, sentences joined by semicolons."""
     code: str = ""
     """Fingerprint of the source of the attention, a file in ``code/``, or those of several attempts
     joined by ``+``; empty in records of earlier versions."""

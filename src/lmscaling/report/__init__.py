@@ -22,6 +22,7 @@ from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.files import write_text
 from lmscaling.report import (
+    attentions,
     cells,
     comparisons,
     laws,
@@ -38,6 +39,7 @@ from lmscaling.store.build import connect
 
 TABLES: tuple[Callable[[DuckDBPyConnection], list[Table]], ...] = (
     question.tables,
+    attentions.tables,
     cells.tables,
     losses.tables,
     rates.tables,

@@ -85,8 +85,8 @@ def _design(db: duckdb.DuckDBPyConnection, study: Study) -> str:
         n_cells = n
     device = f"{study.gpus} GPUs" if study.gpus else "the CPU"
     rates = ""
-    if len(axes.lr_scale) > 1:
-        rates = f", learning rates {join_names(axes.lr_scale)} times that of the size"
+    if len(scales := axes.values("lr_scale")) > 1:
+        rates = f", learning rates {join_names(scales)} times that of the size"
     return (
         f"{n_cells} cells, each with a budget of {study.budget} and {study.update_tokens:,} tokens "
         f"per update on {device}, are trained on {study.dataset} with the tokenizer "

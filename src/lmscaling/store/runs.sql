@@ -27,6 +27,8 @@ SELECT
         coalesce(r.params, first.params) AS params,
         coalesce(r.params_total, first.params_total) AS params_total,
         coalesce(r.flops_per_token, first.flops_per_token) AS flops_per_token,
+        coalesce(r.state_bytes, first.state_bytes) AS state_bytes,
+        coalesce(r.remarks, first.remarks, '') AS remarks,
         coalesce(r.code, first.code, '') AS code,
         r.environment::VARCHAR AS environment
     ),

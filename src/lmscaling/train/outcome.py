@@ -8,6 +8,7 @@ from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.types import dump
+from lmscaling.model import gpt
 from lmscaling.records.run import End, Run
 from lmscaling.runtime import environment, frozen
 from lmscaling.train.ledger import Ledger
@@ -37,6 +38,8 @@ def description(module: Training, calibration: Calibration, scratch: Path) -> di
         "params": module.model.params,
         "params_total": module.model.params_total,
         "flops_per_token": module.model.flops_per_token(),
+        "state_bytes": module.model.state_bytes(cell.gpus),
+        "remarks": "; ".join(gpt.remarks(cell)),
         "code": code.keep(files, scratch.absolute().parents[1] / "code"),
         "code_differs": frozen.differ(files),
     }
