@@ -97,6 +97,9 @@ def test_a_file_that_is_no_python_is_named_with_its_line(package, mine):
     package.write("mine", "x = 1\nclass Attention(:\n")
     with pytest.raises(UserError, match=r"^attention/mine.py, line 2: invalid syntax; allowed: "):
         code.present(mine)
+    (package.package / "attention" / "mine.py").write_bytes(b"x = '\xff'\n")
+    with pytest.raises(UserError, match=r"^attention/mine.py has invalid start byte at byte 5; "):
+        code.present(mine)
 
 
 def test_a_variant_whose_file_is_gone_has_no_code(package, mine):

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lmscaling.errors import UserError
+from lmscaling import source_code
 
 PACKAGE = Path(__file__).parent
 
@@ -76,7 +76,7 @@ def _lineage(attention: str) -> list[ast.ClassDef]:
     """``Attention`` in a variant's file and the classes in ``attention/`` that it extends."""
     classes, name, stem = [], "Attention", attention
     while stem:
-        tree = syntax(PACKAGE / "attention" / f"{stem}.py")
+        tree = source_code.syntax(PACKAGE / "attention" / f"{stem}.py")
         found = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}.get(name)
         if found is None or len(classes) > 9:
             break
@@ -148,21 +148,6 @@ def attention_sources(names: Iterable[str]) -> list[Path]:
     return sorted(reached)
 
 
-def syntax(path: Path) -> ast.Module:
-    """The syntax tree of a source file.
-
-    Raises:
-        UserError: It is not valid Python.
-    """
-    try:
-        return ast.parse(path.read_text(encoding="utf-8"))
-    except (SyntaxError, ValueError) as error:  # the second is of a null byte, or not UTF-8
-        line = f" line {error.lineno}:" if isinstance(error, SyntaxError) else ":"
-        reason = getattr(error, "msg", str(error))
-        where = path.relative_to(PACKAGE)
-        raise UserError(f"{where},{line} {reason}; allowed: valid Python") from None
-
-
 def store_sources() -> list[Path]:
     """The code, the queries and the columns of the store.
 
@@ -184,27 +169,10 @@ def _imported_files(path: Path) -> frozenset[Path]:
     files = set()
     for statement in IMPORT.findall(path.read_text()):
         # Parsing the statements alone takes a tenth of the time of parsing the file.
-        for name in _imported_names(ast.parse(statement.strip()).body[0]):
+        for name in source_code.imported_names(ast.parse(statement.strip()).body[0]):
             if any(f"{name}.".startswith(f"lmscaling.{part}.") for part in DRAWING):
                 files |= _files_of(name.split(".")[1:])
     return frozenset(files)
-
-
-def _imported_names(statement: ast.stmt) -> list[str]:
-    """Dotted names that an import statement mentions: of modules, or of objects in them."""
-    return list(_bound_names(statement).values())
-
-
-def _bound_names(statement: ast.AST, package: str = "") -> dict[str, str]:
-    """What an import statement of a module of a package defines, with the dotted name of each."""
-    match statement:
-        case ast.Import(names=aliases):
-            return {alias.asname or alias.name: alias.name for alias in aliases}
-        case ast.ImportFrom(module=module, names=aliases, level=level):
-            parents = package.split(".")[: 1 - level or None] if level else []
-            base = ".".join([*parents, *filter(None, [module])])
-            return {alias.asname or alias.name: f"{base}.{alias.name}" for alias in aliases}
-    return {}
 
 
 def _computing(path: Path) -> set[Path]:
@@ -214,8 +182,30 @@ def _computing(path: Path) -> set[Path]:
     """
     if path.name == "__init__.py":
         return set()
-    nodes = list(ast.walk(syntax(path)))
-    bound = _all_bound(path, nodes)
+    uses = _uses(path, source_code.text_of(path))
+    folders = uses.folders | ({path.stem} if path.parent == PACKAGE / "attention" else set())
+    files = {file for name in uses.names for file in _computing_files(name)}
+    return files | {file for kind in folders for file in (PACKAGE / "kernels" / kind).glob("*.py")}
+
+
+class _Uses(NamedTuple):
+    """What the text of a source file names of this package."""
+
+    bound: dict[str, str]
+    """Names that its imports define, with the dotted name of each."""
+    names: set[str]
+    """Dotted names that it uses."""
+    folders: set[str]
+    """Folders of ``kernels/`` whose files it loads by a name that only the program knows."""
+
+
+@cache
+def _uses(path: Path, text: str) -> _Uses:
+    nodes = list(ast.walk(source_code.parsed(path, text)))
+    package = ".".join([PACKAGE.name, *path.relative_to(PACKAGE).parent.parts])
+    bound = {
+        k: name for node in nodes for k, name in source_code.bound_names(node, package).items()
+    }
     names, folders = set(bound.values()), set()
     for node in nodes:
         match node:
@@ -229,15 +219,7 @@ def _computing(path: Path) -> set[Path]:
                 | ast.AnnAssign(target=ast.Name(id="FAMILY"), value=ast.Constant(value=str(kind)))
             ):
                 folders.add(kind)
-    if path.parent == PACKAGE / "attention":
-        folders.add(path.stem)
-    files = {file for name in names for file in _computing_files(name)}
-    return files | {file for kind in folders for file in (PACKAGE / "kernels" / kind).glob("*.py")}
-
-
-def _all_bound(path: Path, nodes: Iterable[ast.AST]) -> dict[str, str]:
-    package = ".".join([PACKAGE.name, *path.relative_to(PACKAGE).parent.parts])
-    return {k: name for node in nodes for k, name in _bound_names(node, package).items()}
+    return _Uses(bound, names, folders)
 
 
 def _computing_files(name: str) -> set[Path]:
@@ -252,7 +234,7 @@ def _computing_files(name: str) -> set[Path]:
         if (init := module / "__init__.py").is_file():
             if depth == len(parts):
                 return set()  # a package, of which only what is used counts
-            passed_on = _all_bound(init, syntax(init).body)
+            passed_on = _uses(init, source_code.text_of(init)).bound
             if defined := passed_on.get(parts[depth]):
                 return _computing_files(defined)
             return {init} if parts[0] == "kernels" else set()

@@ -102,12 +102,15 @@ def build(
     Raises:
         UserError: See ``load``; or the variant refuses its options.
     """
-    variant = load(name)
-    takes_context = "context" in signature(variant).parameters
-    more = {"context": context} if takes_context else {}
-    attend = variant(d_model, n_head, rotate, **options, **more)
+    more = {"context": context} if takes_context(name) else {}
+    attend = load(name)(d_model, n_head, rotate, **options, **more)
     attend.d_model = d_model  # ``Recomputed`` and ``Counted`` need it
     return attend
+
+
+def takes_context(name: str) -> bool:
+    """Whether a variant is made for the longest context of its model."""
+    return "context" in signature(load(name)).parameters
 
 
 def recomputes(name: str) -> bool:

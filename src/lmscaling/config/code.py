@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lmscaling import registry
+from lmscaling import registry, source_code
 from lmscaling.config.cell import Cell
 from lmscaling.files import write_json
 
@@ -75,21 +75,22 @@ def fingerprint(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in sorted(paths):
         name = path.relative_to(registry.PACKAGE).as_posix()
-        digest.update(f"{name}\n{_stripped(path)}\n".encode())
+        text = _stripped(path, source_code.text_of(path))
+        digest.update(f"{name}\n{text}\n".encode())
     return digest.hexdigest()[:DIGITS]
 
 
-def _stripped(path: Path) -> str:
+@cache
+def _stripped(path: Path, source: str) -> str:
     """The text of a source file without what does not run.
 
     It is the text that is hashed and not a syntax tree, whose form depends on Python's version.
     """
-    nodes, source = ast.walk(registry.syntax(path)), path.read_text(encoding="utf-8")
     texts = source.split("\n")
     for row, column in _comments(source):
         texts[row - 1] = texts[row - 1][:column]
     lines = [text.encode() for text in texts]  # a syntax tree counts bytes
-    for node in nodes:
+    for node in ast.walk(source_code.parsed(path, source)):
         match node:
             case ast.Expr(value=ast.Constant(value=str()), end_lineno=int(last)):
                 first, start, end = node.lineno, node.col_offset, node.end_col_offset
@@ -112,5 +113,5 @@ def keep(paths: Iterable[Path], folder: Path) -> str:
     copy = folder / f"{code}.json"
     if not copy.is_file():
         names = {path.relative_to(registry.PACKAGE).as_posix(): path for path in paths}
-        write_json(copy, {name: path.read_text() for name, path in names.items()})
+        write_json(copy, {name: source_code.text_of(path) for name, path in names.items()})
     return code

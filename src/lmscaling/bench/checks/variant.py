@@ -51,7 +51,7 @@ class Variant:
     rotated: bool = False
     """Whether its positions are rotations."""
     context: int = TOKENS[0]
-    """Longest context of the model."""
+    """Longest context of the model, if the attention asks for it."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def build(self) -> nn.Module:
@@ -69,7 +69,7 @@ def of_cell(cell: Cell) -> list[Variant]:
             d_model=cell.model.d_model,
             n_head=cell.model.n_head,
             rotated=cell.position == "rope",
-            context=cell.context,
+            context=cell.context if attention.takes_context(layer.attention) else TOKENS[0],
             options=layer.options,
         )
         for layer in layers.values()

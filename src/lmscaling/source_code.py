@@ -1,0 +1,64 @@
+"""Source files of this package as text and as syntax trees, for what must not run them."""
+
+import ast
+from pathlib import Path
+
+from lmscaling.errors import UserError
+
+
+def text_of(path: Path) -> str:
+    """The text of a source file.
+
+    Raises:
+        UserError: It is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"{error.reason} at byte {error.start}"
+        raise UserError(f"{_where(path)} has {problem}; allowed: UTF-8") from None
+
+
+def syntax(path: Path) -> ast.Module:
+    """The syntax tree of a source file.
+
+    Raises:
+        UserError: It is not valid Python.
+    """
+    return parsed(path, text_of(path))
+
+
+def parsed(path: Path, text: str) -> ast.Module:
+    """The syntax tree of the text of a source file; the path is for the error.
+
+    Raises:
+        UserError: It is not valid Python.
+    """
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError) as error:  # the second is of a null byte
+        line = f" line {error.lineno}:" if isinstance(error, SyntaxError) else ""
+        reason = getattr(error, "msg", str(error))
+        raise UserError(f"{_where(path)},{line} {reason}; allowed: valid Python") from None
+
+
+def _where(path: Path) -> str:
+    """Folder and name, as ``attention/mine.py``."""
+    return "/".join(path.parts[-2:])
+
+
+def imported_names(statement: ast.stmt) -> list[str]:
+    """Dotted names that an import statement mentions: of modules, or of objects in them."""
+    return list(bound_names(statement).values())
+
+
+def bound_names(statement: ast.AST, package: str = "") -> dict[str, str]:
+    """What an import statement of a module of a package defines, with the dotted name of each."""
+    match statement:
+        case ast.Import(names=aliases):
+            return {alias.asname or alias.name: alias.name for alias in aliases}
+        case ast.ImportFrom(module=module, names=aliases, level=level):
+            parents = package.split(".")[: 1 - level or None] if level else []
+            base = ".".join([*parents, *filter(None, [module])])
+            return {alias.asname or alias.name: f"{base}.{alias.name}" for alias in aliases}
+    return {}
