@@ -251,9 +251,8 @@ class Figures:
             f"{grid.folder}/published/{stem}.csv" for stem in PUBLISHED if grid.study.published
         ]
         """Numbers of others that the store holds beside those of the study."""
+        sources = {path for name in self.names for path in registry.figure_sources(name)}
+        self.sources = sorted(map(os.path.relpath, sources))
+        """Source files that decide what figures show."""
         self.store_sources = [os.path.relpath(path) for path in registry.store_sources()]
         """Source files that decide what the store contains."""
-
-    def sources(self, wildcards: Wildcards) -> list[str]:
-        """Source files that decide what a figure shows."""
-        return [os.path.relpath(path) for path in registry.figure_sources(wildcards.figure)]
