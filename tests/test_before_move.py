@@ -41,7 +41,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def test_only_the_store_and_what_is_drawn_from_it_is_made_anew(old):
-    assert {rule for rule, _ in old.plan()} == {"collect", "figure", "report"}
+    assert {rule for rule, _ in old.plan()} == {"collect", "draw", "report"}
 
 
 def test_the_store_holds_the_numbers_of_the_old_one(old):

@@ -97,7 +97,7 @@ def test_another_workflow_trains_below_its_prefix_and_does_it_once(used):
     shutil.rmtree(results / "tokens")
     planned = jobs(snakemake(used, "-n", "--", "lms_all"))
     assert "lms_train" not in planned
-    assert "lms_figure" in planned
+    assert "lms_draw" in planned
 
 
 def test_another_workflow_keeps_its_target_its_cores_and_its_shell(used, tmp_path):
@@ -114,7 +114,7 @@ def test_another_workflow_keeps_its_target_its_cores_and_its_shell(used, tmp_pat
 def test_a_module_is_used_with_and_without_new_names_and_places(tmp_path, prefix, folder):
     project(tmp_path, prefix=prefix, names="exclude all as *")
     text = snakemake(tmp_path, "-n", "--", "report")
-    assert {"train": 1, "figure": 28, "report": 1}.items() <= jobs(text).items()
+    assert {"train": 1, "draw": 1, "report": 1}.items() <= jobs(text).items()
     assert f"output: {folder}/tiny/report.html" in text
 
 

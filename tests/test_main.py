@@ -52,7 +52,7 @@ MISTAKES = [
         "no.json does not exist",
     ),
     (["figures", "results/nothing"], "study.json does not exist; studies: none is defined"),
-    (["figure", "parameter_scalin", "s", "f"], "nearest is 'parameter_scaling'"),
+    (["figure", "s", "parameter_scalin"], "nearest is 'parameter_scaling'"),
     (["reset", "softmax-124M-ctx256-s0"], "results has no run; studies: none is defined"),
     (["manifest", "m.json", "1", "1"], "sidecar train-00000.json does not exist"),
     (["tokenize", "train-00000-00000", "o"], "corpus is not valid JSON"),

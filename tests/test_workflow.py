@@ -235,23 +235,27 @@ def test_a_comment_or_a_blank_in_a_rule_plans_nothing(place):
     assert place.plan() == []
 
 
-def test_editing_a_figure_plans_that_figure_and_the_report(place):
+def test_editing_a_figure_draws_that_figure_and_writes_the_report(place):
     with (place.root / "src/lmscaling/figures/context_scaling.py").open("a") as file:
         file.write("# edited\n")
-    assert place.plan() == [
-        ("figure", "results/tiny/figures/context_scaling.svg"),
-        ("report", "results/tiny/report.html"),
+    report = ("report", "results/tiny/report.html")
+    assert place.plan() == [("draw", "results/tiny/figures/context_scaling.svg"), report]
+    place.snakemake("--cores", "2")
+    assert (place.results / "logs/draw.log").read_text().splitlines() == [
+        "figure: results/tiny/figures/context_scaling.svg"
     ]
+    assert place.plan() == []
 
 
-def test_editing_a_helper_plans_the_figures_that_import_it(place):
+def test_editing_a_helper_draws_the_figures_that_import_it(place):
     def drawn_after_editing(helper):
         path = place.root / "src/lmscaling" / helper
         text = path.read_text()
-        path.write_text(f"{text}# edited\n")  # Snakemake ignores a new time of an equal text
-        figures = [Path(out).stem for rule, out in place.plan() if rule == "figure"]
+        path.write_text(f"{text}# edited\n")
+        said = place.lmscaling("figure", "results/tiny").stdout
         path.write_text(text)
-        return figures
+        place.lmscaling("figure", "results/tiny")
+        return re.findall(r"(\w+)\.svg", said)
 
     assert drawn_after_editing("figures/shared/curves.py") == ["learning_curves"]
     assert drawn_after_editing("figures/shared/own_context.py") == sorted(FIGURES)
@@ -266,11 +270,24 @@ def test_editing_a_kernel_trains_nothing_is_said_and_reset_takes_the_runs_of_the
     with (place.root / "src/lmscaling/kernels/feature_maps.py").open("a") as file:
         file.write("EDITED = True\n")
     assert sentence in place.snakemake("-n").stderr
-    assert {rule for rule, _ in place.plan()} == {"collect", "figure", "report"}
+    assert {rule for rule, _ in place.plan()} == {"collect", "draw", "report"}
     place.lmscaling("reset", "--stale")
     assert place.trained() == ["linear-s-ctx16-s0"]
     assert "branch" in {rule for rule, _ in place.plan()}
     assert sentence not in place.snakemake("-n").stderr
+
+
+def test_a_figure_that_fails_is_named_and_the_others_are_drawn(place):
+    place.edit("src/lmscaling/figures/context_scaling.py", "QUERY =", "QUERY = 'SELECT' #")
+    with (place.root / "src/lmscaling/figures/step_time.py").open("a") as file:
+        file.write("# edited\n")
+    failed = place.snakemake("--cores", "2", check=False)
+    assert failed.returncode
+    assert "1 of the figures cannot be drawn: context_scaling (" in failed.stdout + failed.stderr
+    log = (place.results / "logs/draw.log").read_text()
+    assert "Traceback" in log
+    assert json.loads((place.results / "figures/drawn.json").read_text()).keys() == FIGURES
+    assert (place.results / "figures/context_scaling.svg").is_file()
 
 
 def test_deleted_tokens_and_a_new_cell_train_only_the_new_cell(place):

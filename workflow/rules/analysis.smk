@@ -21,31 +21,36 @@ rule collect:
         "python -m lmscaling build-store {params.results:q} > {log:q} 2>&1"
 
 
-rule figure:
+# One job, for Python and its packages take most of the time of a figure. It draws those whose code,
+# data or files have changed, goes on when one fails, and names these at the end of its log.
+rule draw:
     input:
         FIGURES.tables,
-        code=local(FIGURES.sources),
+        local(FIGURES.sources),
     output:
-        report(
-            "<results>/figures/{figure}.svg",
-            caption="../report/figure.rst",
-            category="Figures",
-            labels={"figure": "{figure}"},
+        [
+            update(
+                report(
+                    f"{RESULTS}/figures/{name}.svg",
+                    caption="../report/figure.rst",
+                    category="Figures",
+                    labels={"figure": name},
+                )
+            )
+            for name in FIGURES.names
+        ],
+        update(
+            collect("<results>/figures/{figure}.{kind}", figure=FIGURES.names, kind=["png", "csv"])
         ),
-        "<results>/figures/{figure}.png",
-        "<results>/figures/{figure}.csv",
     log:
-        "<results>/logs/figure/{figure}.log",
-    wildcard_constraints:
-        figure=lms.any_of(FIGURES.names),
+        "<results>/logs/draw.log",
     localrule: True
     conda:
         "../envs/analysis.yml"
     params:
         results=subpath(output[0], ancestor=2),
     shell:
-        "python -m lmscaling figure {wildcards.figure} {params.results:q}/store"
-        " {params.results:q}/figures > {log:q} 2>&1"
+        "python -m lmscaling figure {params.results:q} > {log:q} 2>&1"
 
 
 rule report:

@@ -20,17 +20,15 @@ def build_store(args: Namespace) -> str:
     return f"store: {', '.join(f'{n:,} {name}' for name, n in counts.items())}"
 
 
-@verb(
-    VERBS,
-    argument("name", help="file stem in figures/"),
-    argument("store", type=Path, help="results/<study>/store"),
-    argument("folder", type=Path, help="gets the figure"),
-)
+@verb(VERBS, STUDY, argument("names", nargs="*", help="file stems in figures/"))
 def figure(args: Namespace) -> str:
-    """Draw one figure from the store."""
+    """Draw the figures of a study that have changed, or those that are named, from the store."""
     from lmscaling import figures
 
-    return f"figure: {figures.save(args.name, args.store, args.folder)}"
+    places = args.study / "store", args.study / "figures"
+    named = (figures.save(name, *places) for name in args.names)
+    paths = list(named if args.names else figures.save_changed(*places))
+    return "\n".join(f"figure: {path}" for path in paths) or "figures: nothing has changed"
 
 
 @verb(VERBS, STUDY)

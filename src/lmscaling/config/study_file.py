@@ -117,7 +117,7 @@ def read_study(paths: list[Path], changes: Mapping[str, Any] | None = None) -> d
         _merge(over, values)
     inherited = {key for key in OWN if over.get(key) == INHERIT}
     if over.get("study", base.get("study")) != base.get("study"):
-        for key in OWN.keys() - inherited:
+        for key in (key for key in OWN if key not in inherited):  # in order: the text is compared
             base.pop(key, None)
             if OWN[key] is not MISSING:
                 base[key] = copy.copy(OWN[key])

@@ -9,7 +9,9 @@ runs, text and sources.
 """
 
 import csv
-from collections.abc import Iterable
+import hashlib
+import traceback
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,12 +25,14 @@ from pandas import DataFrame
 from lmscaling import registry
 from lmscaling.errors import UserError, choose
 from lmscaling.figures.shared import own_context, style
-from lmscaling.files import replacing, write_text
+from lmscaling.files import read_json, replacing, sha256_of, write_json, write_text
 from lmscaling.store import published
 from lmscaling.store.build import connect
 
 FORMATS = ("svg", "png", "csv")
 """Files of each figure."""
+
+DRAWN = "drawn.json"
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,43 @@ def save_all(exports: Path, folder: Path, blank: bool) -> Iterable[Path]:
         else:
             for kind in FORMATS:
                 (folder / f"{name}.{kind}").unlink(missing_ok=True)
+
+
+def save_changed(exports: Path, folder: Path) -> Iterator[Path]:
+    """Draw each figure whose code, data or files have changed, and yield its path.
+
+    ``drawn.json`` in the folder has the digests of when each was last drawn. The times of the other
+    files become those of now, for a workflow that compares times.
+
+    Raises:
+        UserError: Figures cannot be drawn; it names them. The others are drawn all the same.
+    """
+    record, faults = folder / DRAWN, []
+    known = read_json(record, "record of figures") if record.is_file() else {}
+    tables = [sha256_of(path) for path in sorted(exports.glob("*.parquet"))]
+    for name in registry.figures():
+        files = [folder / f"{name}.{kind}" for kind in FORMATS]
+        sources = [*map(sha256_of, registry.figure_sources(name)), *tables]
+        if all(file.is_file() for file in files) and known.get(name) == _state(sources, files):
+            for file in files:
+                file.touch()
+            continue
+        try:
+            path = save(name, exports, folder)
+        except Exception as error:
+            traceback.print_exc()
+            faults.append(f"{name} ({type(error).__name__}: {error})")
+            continue
+        known[name] = _state(sources, files)
+        write_json(record, known)
+        yield path
+    if faults:
+        raise UserError(f"{len(faults)} of the figures cannot be drawn: {'; '.join(faults)}")
+
+
+def _state(sources: list[str], files: list[Path]) -> list[str]:
+    """Digests of what a figure is drawn from, and of the figure."""
+    return [hashlib.sha256("".join(sources).encode()).hexdigest(), *map(sha256_of, files)]
 
 
 def _has_rows(name: str, exports: Path) -> bool:

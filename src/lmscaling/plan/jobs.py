@@ -1,10 +1,15 @@
-"""Time limits of the jobs of a cell, and how many jobs it needs one after another."""
+"""The jobs of a study; time limits of those of a cell, and how many it needs one after another."""
 
 import math
+from collections import Counter
 
+from lmscaling.config import sweeps
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
+from lmscaling.config.grid import Grid
 from lmscaling.config.schedule import BRANCH_AT
+from lmscaling.config.types import Split
+from lmscaling.plan import text_needs
 
 MARGIN = 1.25
 """Factor from budget to time limit: the budget excludes validation, start-up and reading."""
@@ -21,6 +26,33 @@ rest is for one update, a validation and a checkpoint."""
 
 START_SECONDS, START_SHARE = 600.0, 0.4
 """Longest time until the first update of an attempt, or its share of a shorter limit."""
+
+
+OF_STUDY = ("study", "plan", "collect", "draw", "report")
+"""Rules that run once in a study."""
+
+
+def counts(grid: Grid) -> dict[str, int]:
+    """Jobs of a study by rule, if nothing of it is done; branches of a trunk share a job."""
+    made: Counter[str] = Counter(OF_STUDY)
+    splits: tuple[Split, ...] = ("train", "validation")
+    for tokens, corpus in grid.corpora.items():
+        for split in splits:
+            n = len(text_needs.chunks(corpus.source, split, grid.n_shards(tokens, split)))
+            made["tokenize"] += n
+            made["fetch"] += n * corpus.source.is_fetched
+        made["manifest"] += 1
+        if corpus.encoding.encoding != "bytes":
+            made["vocabulary"] = 1
+    made["check"] = len(grid.checked)
+    made["calibrate"] = len(grid.calibrated)
+    made["train"] = len(grid.cells)
+    made["branch"] = len({cell.trunk for cell in grid.branches.values()})
+    made["evaluate"] = len(grid.evaluated) * len(
+        grid.study.evaluate.datasets if grid.study.evaluate else []
+    )
+    made.update(sweep.kind for sweep in sweeps.expand(grid.study).values())
+    return {rule: n for rule, n in made.items() if n}
 
 
 def job_minutes(seconds: float | None, job_hours: float) -> int:

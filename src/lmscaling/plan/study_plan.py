@@ -1,16 +1,18 @@
 """Forecasts of what a study costs and which cells cannot run, with totals, before it runs."""
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmscaling.config import devices
+from lmscaling.config import devices, sweeps
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.grid import Grid
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
 from lmscaling.formatting import aligned, bytes_of, short
+from lmscaling.plan import jobs
 from lmscaling.plan.estimate import MFU, Forecast, Shape, forecast
 from lmscaling.plan.text_needs import Supply, supply
 
@@ -32,6 +34,10 @@ class Plan:
     """Exceptions of the study with the reason."""
     text: Supply
     """Training text: needed, tokenized, and to be fetched."""
+    jobs: dict[str, int] = field(default_factory=dict)
+    """Jobs of the complete study by rule."""
+    speed: dict[str, int] = field(default_factory=dict)
+    """Points of the speed study by kind of measurement."""
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``plan.json``: the plan and its totals."""
@@ -50,11 +56,22 @@ class Plan:
             "measured": sum(f.measured for f in runnable),
             "cannot": len(self.forecasts) - len(runnable),
             "skipped": len(self.skipped),
+            "jobs": sum(self.jobs.values()),
+            "speed_points": sum(self.speed.values()),
         }
 
     def table(self) -> str:
         """The plan for the terminal: a line per cell, then the summary."""
-        return "\n".join([*aligned(self.lines(), left={0, 9}), "", *self.summary()])
+        return "\n".join([*aligned(self.lines(), left={0, 9}), "", *self.summary(), *self.work()])
+
+    def work(self) -> list[str]:
+        """Sentences on the measurements of the speed study and on all jobs."""
+        lines, sums = [], self.totals()
+        points = ", ".join(f"{n:,} {kind}" for kind, n in self.speed.items())
+        if points:
+            lines.append(f"speed study, on one device: {sums['speed_points']:,} points: {points}")
+        each = ", ".join(f"{n:,} {rule}" for rule, n in self.jobs.items())
+        return [*lines, f"{sums['jobs']:,} jobs in all: {each}"]
 
     def lines(self) -> list[list[str]]:
         """Header and a line per cell, as text; ``~`` marks estimates, ``?`` unknown values."""
@@ -157,12 +174,21 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
         device=device if any(cell.gpus for cell in grid.cells.values()) else "",
         forecasts=forecasts,
         text=supply(grid, forecasts, tokens, results),
+        jobs=jobs.counts(grid),
+        speed=_points(grid),
         skipped=[(cell.name, reason) for cell, reason in grid.skipped],
         exceptions=[
             (", ".join([e.describe(), *(f"{k}: {v}" for k, v in e.overrides.items())]), e.reason)
             for e in grid.study.exceptions
         ],
     )
+
+
+def _points(grid: Grid) -> dict[str, int]:
+    points: Counter[str] = Counter()
+    for sweep in sweeps.expand(grid.study).values():
+        points[sweep.kind] += len(sweep.points)
+    return dict(points)
 
 
 def _tokens(grid: Grid, results: Path) -> float | None:

@@ -254,6 +254,9 @@ class Figures:
             f"{grid.folder}/published/{stem}.csv" for stem in PUBLISHED if grid.study.published
         ]
         """Numbers of others that the store holds beside those of the study."""
+        sources = {path for name in self.names for path in registry.figure_sources(name)}
+        self.sources = sorted(map(os.path.relpath, sources))
+        """Source files that decide what figures show."""
         self.store_sources = [os.path.relpath(path) for path in registry.store_sources()]
         """Source files that decide what the store contains."""
 
@@ -261,7 +264,3 @@ class Figures:
         """Source files of the attentions of the study: the report says which runs are of others."""
         names = {name for cell in self.cells.values() for name in code.attentions(cell)}
         return [os.path.relpath(path) for path in registry.attention_sources(names)]
-
-    def sources(self, wildcards: Wildcards) -> list[str]:
-        """Source files that decide what a figure shows."""
-        return [os.path.relpath(path) for path in registry.figure_sources(wildcards.figure)]
