@@ -97,7 +97,7 @@ def test_another_workflow_trains_below_its_prefix_and_does_it_once(used):
     shutil.rmtree(results / "tokens")
     planned = jobs(snakemake(used, "-n", "--", "lms_all"))
     assert "lms_train" not in planned
-    assert "lms_draw" in planned
+    assert "lms_report" in planned
 
 
 def test_another_workflow_keeps_its_target_its_cores_and_its_shell(used, tmp_path):

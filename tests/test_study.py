@@ -73,6 +73,14 @@ def test_the_study_of_long_documents_plans_its_shards_before_the_books_are_there
     assert made.n_shards(made.tokens, "validation") == 1
 
 
+def test_a_small_study_compares_attentions_and_nothing_else():
+    made = grid.expand(study_file.read_study([REAL, ROOT / "config" / "my_attention.yaml"]))
+    assert Counter(cell.attention for cell in made.cells.values()) == {"softmax": 2, "linear": 2}
+    assert (made.branches, made.evaluated, made.calibrated, made.checked) == ({}, [], {}, {})
+    assert sweeps.expand(made.study) == {}
+    assert {dataset.is_fetched for dataset in (c.source for c in made.corpora.values())} == {False}
+
+
 def names(made):
     """Folders of tokens, first run, and a hash of the names of all runs and calibrations."""
     runs = [*made.cells, *made.branches, *(cell.calibration for cell in made.cells.values())]
