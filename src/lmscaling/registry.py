@@ -51,6 +51,12 @@ def family(attention: str) -> str:
     return attention
 
 
+def checked_by(way: str) -> str:
+    """The name of the check of ``attention/implementation``, which its family has in common."""
+    attention, slash, implementation = way.partition("/")
+    return f"{family(attention)}/{implementation}" if slash else way
+
+
 def options(attention: str) -> dict[str, Any]:
     """Options of a variant by name, with their default, or None if that is no literal.
 
@@ -75,7 +81,7 @@ def _literal(node: ast.expr | None) -> Any:
 def _lineage(attention: str) -> list[ast.ClassDef]:
     """``Attention`` in a variant's file and the classes in ``attention/`` that it extends."""
     classes, name, stem = [], "Attention", attention
-    while stem:
+    while stem and (PACKAGE / "attention" / f"{stem}.py").is_file():
         tree = source_code.syntax(PACKAGE / "attention" / f"{stem}.py")
         found = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}.get(name)
         if found is None or len(classes) > 9:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lmscaling import registry
 from lmscaling.bench.checks.passed_checks import faults
 from lmscaling.bench.isolation import Ended, Refused, isolated
 from lmscaling.config.kinds import MODULES
@@ -139,7 +140,9 @@ def _measure_point(
 ) -> Measurement:
     started = environment.now()
     is_attention = sweep.cell or sweep.layer
-    refused = faults(checks, point.way, here) if checks and is_attention else ""
+    refused = (
+        faults(checks, registry.checked_by(point.way), here) if checks and is_attention else ""
+    )
     if refused:
         ended = Ended(status="wrong", message=refused, value=None)
     else:

@@ -88,7 +88,7 @@ def checks_file(out: Path, name: str) -> Path:
 
 def _names(sweep: Sweep) -> set[str]:
     """What a sweep times, as checks name it."""
-    return {"/".join(filter(None, (p.attention, p.implementation))) for p in sweep.points}
+    return {registry.checked_by(point.way) for point in sweep.points}
 
 
 def _lmscaling(*arguments: object) -> tuple[str, ...]:

@@ -74,4 +74,4 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
 
 def _more(share: float | None) -> str:
     """The difference from the baseline in percent; nothing of the baseline itself."""
-    return "" if share is None or abs(share) < 5e-5 else f" ({100 * share:+.2g} %)"
+    return "" if share is None or abs(share) < 5e-5 else f" ({100 * share:+.1f} %)"

@@ -31,7 +31,9 @@ def shared_loss(model: GPT) -> DistributedDataParallel:
     # Each block is a graph of its own, so its gradients are sent while earlier blocks compute.
     # PyTorch would split the graphs once more, at 25 MB of weights, and no longer fuse across.
     torch._dynamo.config.optimize_ddp = False
-    return DistributedDataParallel(Loss(model), gradient_as_bucket_view=True)
+    return DistributedDataParallel(
+        Loss(model), gradient_as_bucket_view=True, broadcast_buffers=False
+    )  # buffers are constants of an attention
 
 
 def accumulating(loss: nn.Module) -> AbstractContextManager:

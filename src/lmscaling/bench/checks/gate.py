@@ -196,11 +196,12 @@ def attention_part(
             each.implementation = PLAIN[family]
 
     if name == "chunked" and family != "gated_delta":
-        planned = _planned(attention, micro_batch, model.context, device)
+        shape = _shape(attention)
+        planned = _planned(shape, micro_batch, model.context, device)
         options = {"plan": asdict(replace(planned, segments=1))}
         ways = {
-            "its kernel": partial(plan.use, planned),
-            "its safe configuration": partial(plan.use, plan.safe()),
+            "its kernel": partial(plan.use, planned, shape),
+            "its safe configuration": partial(plan.use, plan.safe(), shape),
         }
     return Part(
         name=f"{TITLES[family]} by {name}, heads of {width}",
@@ -221,18 +222,22 @@ def attention_part(
     )  # fmt: skip
 
 
-def _planned(attention: Any, batch: int, context: int, device: torch.device) -> plan.Plan:
-    """The launch options at the shape of training; the tensor has no memory of its own."""
+def _shape(attention: Any) -> plan.Shape:
+    """What the kernels of an attention compute."""
     key = value = attention.d_model // attention.n_head
     of: dict[str, Any] = {"feature_map": "identity", "normalize": False}
     if attention.FAMILY == "gated":
         key, of["gate"] = attention.key, attention.form[0]
     else:
         of["feature_map"], of["normalize"] = attention.form
-    shape = plan.Shape(heads=attention.n_head, key=key, value=value, **of)
-    width = attention.n_head * (2 * key + value)
+    return plan.Shape(heads=attention.n_head, key=key, value=value, **of)
+
+
+def _planned(shape: plan.Shape, batch: int, context: int, device: torch.device) -> plan.Plan:
+    """The launch options at the shape of training; the tensor has no memory of its own."""
+    width = shape.heads * (2 * shape.key + shape.value)
     qkv_BTW = torch.empty(1, 1, width, dtype=DTYPE, device=device)
-    plan.use(None)
+    plan.use(None, shape)
     return plan.choose(qkv_BTW.expand(batch, context, -1), shape)
 
 

@@ -50,7 +50,9 @@ STEPS = 5
 
 def names(gpus: int) -> list[str]:
     """What can be checked: attentions, their implementations, then those of other libraries."""
-    ours = [f"{a}/{i}" for a in registry.attentions() for i in registry.implementations(a)]
+    # Those of a family are checked once, by the name of the family's folder.
+    kinds = dict.fromkeys(registry.family(name) for name in registry.attentions())
+    ours = [f"{kind}/{i}" for kind in kinds for i in kernels.names(kind)]
     others = [f"peer/{name}" for name in peers.installed()] if gpus else []
     return registry.attentions() + ours + others
 
@@ -117,6 +119,7 @@ def _compare(name: str, gpus: int, dtype: str) -> list[dict[str, Any]]:
     if not slash:
         return [asdict(found) for found in check_module(kind, device, torch_dtype)]
     attend = layer.load(kind, implementation)
+    kind = registry.family(kind)
     return [asdict(found) for found in check_implementation(kind, attend, device, torch_dtype)]
 
 
@@ -144,7 +147,7 @@ def check_module(name: str, device: torch.device, dtype: torch.dtype) -> Iterato
     """
     torch.manual_seed(0)
     B, T, D = MODULE
-    block = attention.load(name)(D, 2, unrotated).to(device, dtype)
+    block = attention.build(name, {}, D, 2, unrotated, T).to(device, dtype)
     x_BTD, dy_BTD = (torch.randn(B, T, D).to(device, dtype) for _ in range(2))
     compare = partial(Comparison, f"module, {B} x {T} x {D}", allowed=2 * TOLERANCE[dtype])
     exact = _passes(copy.deepcopy(block).double(), x_BTD.double(), dy_BTD.double())

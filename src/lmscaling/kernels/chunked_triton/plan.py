@@ -73,16 +73,23 @@ def safe() -> Plan:
     return Plan(forward=SAFE, backward=SAFE, backward_q=SAFE, backward_kv=SAFE, sums=SAFE)
 
 
-_given: Plan | None = None
+_given: dict[Shape, Plan] = {}
+"""Plans by the function that they compute, for any number of heads."""
 
 
-def use(plan: Plan | None) -> None:
-    """Let every later call of this process follow a plan, with a number of segments of its own.
+def use(plan: Plan | None, shape: Shape) -> None:
+    """Let every later call of this process that computes the function of a shape follow a plan,
+    with a number of segments of its own, for any number of heads.
 
     None lets ``choose`` decide again.
     """
-    global _given
-    _given = plan
+    _given.pop(_function(shape), None)
+    if plan:
+        _given[_function(shape)] = plan
+
+
+def _function(shape: Shape) -> Shape:
+    return replace(shape, heads=0)
 
 
 TABLE = {
@@ -143,8 +150,8 @@ def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
     device = torch.cuda.get_device_properties(qkv_BTW.device)
     wanted = PROGRAMS_PER_PROCESSOR * device.multi_processor_count
     segments = max(1, min(-(-wanted // (B * shape.heads)), T // SEGMENT_TOKENS))
-    if _given:
-        plan = replace(_given, segments=segments)
+    if given := _given.get(_function(shape)):
+        plan = replace(given, segments=segments)
         return plan.in_one_pass() if shape.gate != "none" else plan
     architecture = numbered(device.major, device.minor)
     plan = configured(architecture, qkv_BTW.dtype, shape, segments)
