@@ -16,6 +16,11 @@ with_any_position = pytest.mark.parametrize(
 )
 
 
+def built(name, rotate):
+    """An attention of two heads of 16 channels."""
+    return attention.build(name, {}, 32, 2, rotate, 70)
+
+
 @pytest.mark.parametrize("rotated", [False, True], ids=["unrotated", "rope"])
 @pytest.mark.parametrize("name", NAMES)
 def test_it_passes_the_check_before_training(name, rotated):
@@ -27,7 +32,7 @@ def test_it_passes_the_check_before_training(name, rotated):
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_give_what_the_whole_sequence_gives(name, rotate):
     torch.manual_seed(0)
-    attend = attention.load(name)(32, 2, rotate)
+    attend = built(name, rotate)
     x = torch.randn(3, 70, 32)
     state, outs = attend.init_state(3, 70), []
     with torch.no_grad():
@@ -43,7 +48,7 @@ def test_steps_give_what_the_whole_sequence_gives(name, rotate):
 @pytest.mark.parametrize("prompt", [1, 63, 69])
 def test_a_prompt_is_forward_and_leaves_the_state_for_steps(name, rotate, batch, prompt):
     torch.manual_seed(0)
-    attend = attention.load(name)(32, 2, rotate)
+    attend = built(name, rotate)
     x = torch.randn(batch, 70, 32)
     out, state = attend.prefill(x[:, :prompt], attend.init_state(batch, 70))
     assert not out.requires_grad
@@ -68,7 +73,7 @@ def test_a_full_cache_takes_no_further_token():
 @pytest.mark.parametrize(("name", "implementation"), IMPLEMENTATIONS)
 def test_every_implementation_computes_the_same(name, implementation, rotate):
     torch.manual_seed(0)
-    attend = attention.load(name)(32, 2, rotate).double()
+    attend = built(name, rotate).double()
     x = torch.randn(2, 37, 32, dtype=torch.float64)
     expected = attend(x)
     attend.implementation = implementation
@@ -78,7 +83,7 @@ def test_every_implementation_computes_the_same(name, implementation, rotate):
 
 @pytest.mark.parametrize(("name", "implementation"), IMPLEMENTATIONS)
 def test_a_compiler_never_writes_out_a_loop_over_tokens(name, implementation):
-    attend = attention.load(name)(32, 2, unrotated)
+    attend = built(name, unrotated)
     attend.implementation = implementation
     operations = []
     for T in (6, 12):
@@ -93,7 +98,7 @@ def test_a_compiler_never_writes_out_a_loop_over_tokens(name, implementation):
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in IMPLEMENTATIONS}))
 def test_an_unknown_implementation_lists_the_known(name):
-    attend = attention.load(name)(32, 2, unrotated)
+    attend = built(name, unrotated)
     before = attend.implementation
     with pytest.raises(UserError, match="implementation 'flsh' has no file; "):
         attend.implementation = "flsh"
@@ -102,7 +107,7 @@ def test_an_unknown_implementation_lists_the_known(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_flops_are_positive_and_never_fall_with_the_context(name):
-    attend = attention.load(name)(64, 4, unrotated)
+    attend = attention.build(name, {}, 64, 4, unrotated, 65536)
     flops = [attend.flops_per_token(context) for context in (1, 64, 1024, 65536)]
     assert flops[0] > 0
     assert flops == sorted(flops)
@@ -111,7 +116,7 @@ def test_its_flops_are_positive_and_never_fall_with_the_context(name):
 @pytest.mark.parametrize("name", ["softmax", "linear"])
 def test_rotated_queries_and_keys_reach_the_kernels_in_the_dtype_of_autocast(name):
     """In float32 the products of a GPU would take many times as long."""
-    attend, dtypes = attention.load(name)(32, 2, Rotary(16)), []
+    attend, dtypes = built(name, Rotary(16)), []
     inner = attend._attend
 
     def recorded(q, k, v, *rest):
@@ -130,7 +135,7 @@ def test_rotated_positions_make_the_order_of_earlier_tokens_matter(name):
     x = torch.randn(1, 40, 32, dtype=torch.float64)
     swapped = x[:, [*range(37), 38, 37, 39]]
     for rotate, moves in ((unrotated, False), (Rotary(16), True)):
-        attend = attention.load(name)(32, 2, rotate).double()
+        attend = built(name, rotate).double()
         moved = (attend(x)[:, -1] - attend(swapped)[:, -1]).abs().max()
         assert (moved > 1e-6) == moves
 
@@ -138,7 +143,7 @@ def test_rotated_positions_make_the_order_of_earlier_tokens_matter(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_tuned_changes_nothing_but_rounding(name):
     torch.manual_seed(0)
-    attend = attention.load(name)(32, 2, unrotated).double()
+    attend = built(name, unrotated).double()
     x = torch.randn(2, 300, 32, dtype=torch.float64)
     expected, flops = attend(x), attend.flops_per_token(300)
     # What a GPU may choose from is right on a CPU too.

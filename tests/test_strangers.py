@@ -95,7 +95,7 @@ def test_without_its_file_a_variant_is_an_unknown_name_and_its_results_stay(plac
     path.unlink()
     try:
         done = place.snakemake("-n", check=False)
-        assert "axes.attention 'gate' has no file in attention/" in done.stdout + done.stderr
+        assert "'gate' has no file in attention/" in done.stdout + done.stderr
         kept = {**STUDY, "axes": {**STUDY["axes"], "attention": ["softmax", "window"]}}
         place.study(**kept, speed=None, calibrate=None, evaluate=None)
         assert place.trained() == []

@@ -177,6 +177,8 @@ class Cell:
         width = self.model.d_model // self.model.n_head
         values: dict[str, JsonValue]
         values = {"vocab_size": self.model.vocab_size, "position": self.position}
+        if not self.gpus:  # a study that moves to GPUs is checked there, too
+            values["device"] = "cpu"
         if self.layers:
             values["layers"] = dump(self)["layers"]
         return f"{self.attention}-d{width}-{digest(values)}"

@@ -145,7 +145,7 @@ def check_module(name: str, device: torch.device, dtype: torch.dtype) -> Iterato
 
     It rounds in two more projections than an implementation, so twice the error is allowed.
     """
-    torch.manual_seed(0)
+    torch.manual_seed(1)  # no preactivation of a ReLU is so near to 0 that rounding turns its sign
     B, T, D = MODULE
     block = attention.build(name, {}, D, 2, unrotated, T).to(device, dtype)
     x_BTD, dy_BTD = (torch.randn(B, T, D).to(device, dtype) for _ in range(2))

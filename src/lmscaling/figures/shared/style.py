@@ -1,8 +1,8 @@
 """The common style of all figures: theme, page width, colours, markers, dashes and legends."""
 
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, TypeVar
 
 import matplotlib as mpl
@@ -132,7 +132,11 @@ def _method(name: str) -> Method:
 
 def _pick(name: str, known: dict[str, T], others: Sequence[T]) -> T:
     """What belongs to a name, in any company; two other names may get the same."""
-    return known[name] if name in known else others[zlib.crc32(name.encode()) % len(others)]
+    return (
+        known[name]
+        if name in known
+        else others[int(sha256(name.encode()).hexdigest(), 16) % len(others)]
+    )
 
 
 def tokens(value: float, position: int | None = None) -> str:
