@@ -1,7 +1,7 @@
 """Loss against the position of a token in its context. Left: position in the packed sequence;
 right: position in the document, of which the sequence may contain only the end. Rows are training
 contexts; each model is evaluated with its final weights at its training context. Colours are
-attentions (all but the first dashed), darker lines larger models. Losses are averaged over position
+attentions (each with its stroke), darker lines larger models. Losses are averaged over position
 bins of doubling width. Bands are one standard error over up to 32 contiguous blocks of validation
 text; bins with an error above 10 % of the loss are excluded. At most four contexts and two datasets
 are drawn; the CSV file contains all.
