@@ -96,8 +96,8 @@ def test_without_its_file_a_variant_is_an_unknown_name_and_its_results_stay(plac
     try:
         done = place.snakemake("-n", check=False)
         assert "'gate' has no file in attention/" in done.stdout + done.stderr
-        kept = {**STUDY, "axes": {**STUDY["axes"], "attention": ["softmax", "window"]}}
-        place.study(**kept, speed=None, calibrate=None, evaluate=None)
+        axes = {**STUDY["axes"], "attention": ["softmax", "window"]}
+        place.study(axes=axes, speed=None, calibrate=None, evaluate=None)
         assert place.trained() == []
     finally:
         path.write_text(text)
