@@ -10,7 +10,7 @@ from lmscaling.config import grid, sweeps
 from lmscaling.errors import UserError
 from lmscaling.figures.shared import style
 from lmscaling.kernels.rotary import unrotated
-from lmscaling.model.gpt import GPT, shape
+from lmscaling.model.gpt import GPT
 
 PATTERN = {"pattern": ["linear", "linear", "softmax"]}
 
@@ -84,7 +84,8 @@ def test_layers_repeat_the_pattern_and_their_states_and_flops_add_up(values):
     gpt = GPT(mixed)
     kinds = [type(block.attention).__module__.rpartition(".")[2] for block in gpt.blocks]
     assert kinds == ["linear", "linear", "softmax", "linear", "linear"]
-    assert 5 * shape(mixed).state_bytes == 4 * shape(one).state_bytes + shape(other).state_bytes
+    sizes = [GPT(cell).state_bytes(0) for cell in (mixed, one, other)]
+    assert 5 * sizes[0] == 4 * sizes[1] + sizes[2]
     assert (
         5 * gpt.flops_per_token() == 4 * GPT(one).flops_per_token() + GPT(other).flops_per_token()
     )
@@ -110,8 +111,8 @@ def test_models_match_the_parameters_of_the_baseline_by_their_mlps(values):
     size = {"n_layer": 3, "n_head": 2, "d_model": 64, "lr": 1e-3}
     rows = ["softmax", "taylor2", "gated"]
     made = cells(values, *rows, size="m", sizes={"m": size}, match="params")
-    unmatched = [shape(c).params for c in cells(values, *rows, match=None)]
-    base, *others = (shape(c).params for c in made)
+    unmatched = [GPT(c).params for c in cells(values, *rows, match=None)]
+    base, *others = (GPT(c).params for c in made)
     assert unmatched[0] == base
     assert base not in unmatched[1:]
     # Widths are multiples of 8: half of that is the most that is missing, in three layers.

@@ -56,8 +56,10 @@ class Roles:
 
     def name(self, text: str) -> str:
         """A sentence about the roles as one about the attentions."""
-        text = re.sub(r"\b[Ll]inear( attention)?\b", self.linear, text) if self != Roles() else text
-        return re.sub(r"\b[Ss]oftmax\b", self.softmax, text) if self != Roles() else text
+        if self == Roles():
+            return text
+        text = re.sub(r"\b[Ll]inear( attention)?\b", self.linear, text)
+        return re.sub(r"\b[Ss]oftmax\b", self.softmax, text)
 
 
 @dataclass(frozen=True)

@@ -315,7 +315,7 @@ def _matched_width(cell: Cell, rotate: Rotate) -> int:
 
 
 def shape(cell: Cell) -> Shape:
-    """Parameters, FLOPs and state of a cell's model, without allocating its weights.
+    """Parameters and FLOPs of a cell's model, without allocating its weights.
 
     Raises:
         UserError: A head of a cell for GPUs is wider than the kernels of its attention.
@@ -333,8 +333,6 @@ def shape(cell: Cell) -> Shape:
     return Shape(
         params_total=gpt.params_total,
         flops_per_token=gpt.flops_per_token(),
-        params=gpt.params,
-        state_bytes=gpt.state_bytes(cell.gpus),
         remarks=tuple(remarks(cell)),
     )
 

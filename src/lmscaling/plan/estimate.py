@@ -46,14 +46,10 @@ CHECKPOINT_BYTES = 12
 
 @dataclass(frozen=True)
 class Shape:
-    """Parameters of a cell's model, its training FLOPs per token, and its state in sampling."""
+    """Parameters of a cell's model, its training FLOPs per token, and remarks on it."""
 
     params_total: int
     flops_per_token: float
-    params: int = 0
-    """Without embeddings."""
-    state_bytes: int = 0
-    """Of one sequence after as many tokens as the context has."""
     remarks: tuple[str, ...] = ()
     """What a reader should know about its attentions, one sentence each without a full stop."""
 
