@@ -21,6 +21,7 @@ from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
 
 GPT2 = Tokenizer(encoding="gpt2", vocab_size=50257)
+GPT2_SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
 BACKENDS = ("tiktoken", "gigatoken", "simple")
 FILES = (
     "c4-train.00000-of-01024.first1000",
@@ -232,12 +233,12 @@ def test_joined_puts_one_separator_before_each_document_even_an_empty_one():
 
 
 def test_the_vocabulary_is_one_file_that_is_checked(ranks, tmp_path):
-    assert sha256_of(ranks) == vocabulary.SHA256
+    assert sha256_of(ranks) == GPT2_SHA256
     ours, theirs = vocabulary.encoding(GPT2, ranks), tiktoken.Encoding
     assert isinstance(ours, theirs)
     damaged = tmp_path / "gpt2.tiktoken"
     damaged.write_bytes(ranks.read_bytes().replace(b"IQ== 0", b"IQ== 1"))
-    with pytest.raises(UserError, match=r"has SHA-256 .*, but GPT-2's has .*; delete it and fetch"):
+    with pytest.raises(UserError, match=r"has SHA-256 .*, but gpt2's has .*; delete it and fetch"):
         vocabulary.encoding(GPT2, damaged)
     with pytest.raises(UserError, match=r"does not exist; create it where there is a network"):
         vocabulary.encoding(GPT2, tmp_path / "nothing")

@@ -274,7 +274,7 @@ def test_a_gzip_cut_short_on_a_hub_folder_is_refused(c4, tmp_path):
 
 def test_a_row_with_the_wrong_vocabulary_is_told_the_right_one():
     with pytest.raises(UserError, match="bytes has 257 tokens, but its row states vocab_size 256"):
-        encoding(Tokenizer(encoding="bytes", vocab_size=256))
+        checked(Tokenizer, {"encoding": "bytes", "vocab_size": 256}, "study file")
 
 
 def test_a_missing_vocabulary_says_where_to_put_it(monkeypatch, tmp_path):

@@ -301,7 +301,7 @@ def test_what_kernels_depend_on_has_a_check_of_its_own(study):
         return set(workflow.Checks(grid.expand(study | changes)).cells)
 
     wide = {"s": STUDY["sizes"]["s"] | {"d_model": 16}}
-    tokenizers = {"bytes": {"encoding": "bytes", "vocab_size": 999}}
+    tokenizers = {"bytes": {"encoding": "gpt2"}}
     for change in ({"position": "rope"}, {"sizes": wide}, {"tokenizers": tokenizers}):
         assert names().isdisjoint(names(**change)), change
     assert names() == names(budget="1 updates", update_tokens=128)

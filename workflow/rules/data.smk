@@ -6,14 +6,41 @@
 
 rule vocabulary:
     output:
-        "<results>/vocabulary/gpt2.tiktoken",
+        "<results>/vocabulary/{vocabulary}",
     log:
-        "<results>/logs/vocabulary.log",
+        "<results>/logs/vocabulary/{vocabulary}.log",
+    wildcard_constraints:
+        vocabulary=SHARDS.vocabularies(False, IN_JOB),
     localrule: runs_here("vocabulary")
     conda:
         "../envs/train.yml"
+    params:
+        words=SHARDS.vocabulary_words,
     shell:
-        "python -m lmscaling vocabulary {output:q} > {log:q} 2>&1"
+        "python -m lmscaling vocabulary {output:q} {params.words} > {log:q} 2>&1"
+
+
+# What was fetched stays until it is tokenized, and nothing is tokenized before the tokenizer exists.
+rule train_bpe:
+    input:
+        SHARDS.sample,
+    output:
+        update("<results>/vocabulary/{vocabulary}"),
+    log:
+        "<results>/logs/train_bpe/{vocabulary}.log",
+    wildcard_constraints:
+        vocabulary=SHARDS.vocabularies(True, IN_JOB),
+    conda:
+        "../envs/train.yml"
+    resources:
+        mem_mb=4000,
+        runtime="2h",
+    params:
+        json=SHARDS.sample_json,
+        words=SHARDS.sample_words,
+    shell:
+        "printf '%s\n' {params.json:q}"
+        " | python -m lmscaling train-bpe {output:q} {params.words} > {log:q} 2>&1"
 
 
 # Shards are fetched and tokenized in chunks of `shards_per_job:`, named <text>/<split>-<first>-<last>.

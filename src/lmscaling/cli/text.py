@@ -21,13 +21,44 @@ def _corpus_from_stdin() -> Any:
     return checked(Corpus, parse_json(sys.stdin.read(), "corpus"), "corpus")
 
 
-@verb(VERBS, argument("out", type=Path, help="results/<study>/vocabulary/gpt2.tiktoken"))
+@verb(
+    VERBS,
+    argument("out", type=Path, help="gpt2.tiktoken, or another encoding; or the copy of FILE"),
+    argument("--file", type=Path, help="a tokenizer.json to check and copy"),
+    argument("--row", help="JSON of its row under tokenizers, which it is compared with"),
+)
 def vocabulary(args: Namespace) -> str:
-    """Download the vocabulary of GPT-2, for jobs that have no network."""
-    from lmscaling.data import vocabulary
+    """Download the vocabulary of an encoding, for jobs that have no network, or copy a file."""
+    from lmscaling.config.datasets import Tokenizer
+    from lmscaling.config.validation import checked
+    from lmscaling.data import tokenizer_file, vocabulary
 
-    vocabulary.fetch(args.out)
-    return f"vocabulary: {args.out}"
+    if not args.file:
+        vocabulary.fetch(args.out)
+        return f"vocabulary: {args.out}"
+    row = args.row and checked(Tokenizer, parse_json(args.row, "--row"), "--row")
+    made = tokenizer_file.copy(args.file, args.out, row)
+    values = f"{{file: {args.file}, sha256: {made.sha256}, vocab_size: {made.n_vocab}}}"
+    return f"vocabulary: {args.out}; its row under tokenizers: {values}"
+
+
+@verb(
+    VERBS,
+    argument("out", type=Path, help="the tokenizer; a file beside it says on what it was trained"),
+    argument("--sources", type=Path, help="folder of downloaded files"),
+)
+def train_bpe(args: Namespace) -> str:
+    """Train the tokenizer of a corpus on its text; standard input has the corpus as JSON."""
+    from lmscaling.data import train_bpe
+
+    corpus = _corpus_from_stdin()
+    if args.out.is_file():
+        return f"{args.out} exists and stays as it is"
+    made = train_bpe.train(corpus, args.out, args.sources)
+    return (
+        f"train-bpe: {args.out}, {made['train_bpe']['vocab_size']:,} tokens from "
+        f"{made['bytes']:,} bytes in {made['documents']:,} documents of {corpus.dataset}"
+    )
 
 
 CHUNK = argument("chunk", help="<split>-<first>-<last> with five digits: train-00000-00015")
@@ -58,7 +89,7 @@ def fetch(args: Namespace) -> str:
     CHUNK,
     argument("out", type=Path, help="folder of the shards and their sidecars"),
     argument("--sources", type=Path, help="folder of downloaded files, which are used up"),
-    argument("--vocabulary", type=Path, help="file that the verb vocabulary wrote"),
+    argument("--vocabulary", type=Path, help="file that vocabulary or train-bpe wrote"),
 )
 def tokenize(args: Namespace) -> str:
     """Tokenize the missing shards of a chunk of a corpus; standard input has the corpus as JSON."""

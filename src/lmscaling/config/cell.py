@@ -39,12 +39,23 @@ class Data:
     tokenizer: Name
     """Row under ``tokenizers:``."""
     encoding: str
-    """Encoding of the tokenizer."""
+    """Encoding of the tokenizer; ``file`` or ``train_bpe`` if it has no name."""
+    vocabulary: dict[str, JsonValue] = field(default_factory=dict)
+    """What determines the ids of a tokenizer without a name: the SHA-256 of its file, or how and on
+    which text it is trained. Empty for a named encoding."""
 
     @property
     def folder(self) -> str:
         """Folder of the tokens in ``tokens/``; depends on the text and the tokenizer."""
-        return f"{self.dataset}-{self.tokenizer}-{digest(less(dump(self), 'dataset'))}"
+        values = less(dump(self), "dataset", *([] if self.vocabulary else ["vocabulary"]))
+        return f"{self.dataset}-{self.tokenizer}-{digest(values)}"
+
+    @property
+    def vocabulary_file(self) -> str:
+        """Name of the tokenizer's file in ``vocabulary/``; empty if it needs none."""
+        if self.vocabulary:
+            return f"{self.tokenizer}-{digest(self.vocabulary)}.json"
+        return "" if self.encoding == "bytes" else f"{self.encoding}.tiktoken"
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -5,6 +5,8 @@ class has that name in CamelCase (``hub.py`` defines ``Hub``). The class subclas
 """
 
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
@@ -108,7 +110,7 @@ class Dataset(Protocol):
         Args:
             split: ``"train"`` or ``"validation"``.
             shard: Number of the shard, from 0 to ``len(files(split)) - 1``.
-            backend: ``Tokenizer.backend``; decides which reader of JSON lines is used.
+            backend: ``Tokenizer.reader``; decides which reader of JSON lines is used.
             file: Path of the fetched file, if there is one.
 
         Raises:
@@ -135,24 +137,114 @@ DatasetRow = Annotated[Dataset, GetPydanticSchema(_union_of_kinds)]
 with such a field is built, so this package has no static import of ``data``."""
 
 
+SIZES = {
+    "bytes": 257,
+    "gpt2": 50_257,
+    "r50k_base": 50_257,
+    "p50k_base": 50_282,
+    "cl100k_base": 100_257,
+    "o200k_base": 199_999,
+}
+"""Tokens of each encoding: ids up to the largest of ordinary text, and then end-of-text. tiktoken's
+own end-of-text has another id in the last three."""
+
+BYTES = 256
+"""Tokens of single bytes, with which every byte-level vocabulary begins."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TrainBPE:
+    """How a byte-level BPE is trained on the text of the study."""
+
+    vocab_size: Annotated[int, Field(gt=BYTES)]
+    """Number of tokens, including the 256 bytes and end-of-text."""
+    sample_bytes: Positive = 100_000_000
+    """Text that it is trained on, in UTF-8 bytes: the first documents of the first training shard,
+    or all of them if these are fewer. Validation documents are not among them."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Tokenizer:
-    """A tokenizer. The backend changes the speed of tokenization and no token."""
+    """A tokenizer: one of ``encoding``, ``file`` and ``train_bpe``.
 
-    encoding: Literal["gpt2", "bytes"]
-    """``gpt2`` is OpenAI's byte-pair encoding; ``bytes`` has one token per byte and needs no
-    download."""
-    vocab_size: Positive
-    """Number of tokens, including end-of-text, which is the last; checked during tokenization."""
-    backend: Literal["tiktoken", "gigatoken", "simple"] = "tiktoken"
-    """``tiktoken`` reads JSON lines with isal and orjson; ``gigatoken`` is several times as fast
-    and is compared with tiktoken in every shard; ``simple`` reads with ``datasets`` and is slow."""
+    The backend changes the speed of tokenization and no token.
+    """
+
+    encoding: (
+        Literal["gpt2", "bytes", "r50k_base", "p50k_base", "cl100k_base", "o200k_base"] | None
+    ) = None
+    """``gpt2`` is OpenAI's byte-pair encoding, like the others that tiktoken has; ``bytes`` has one
+    token per byte and needs no download."""
+    file: str = ""
+    """Path of a ``tokenizer.json`` of Hugging Face's ``tokenizers``, a byte-level BPE. Its special
+    tokens are ordinary text."""
+    sha256: str = ""
+    """SHA-256 of ``file``; required there. The path may change, the content may not."""
+    train_bpe: TrainBPE | None = None
+    """Trains a byte-level BPE on the text that the study trains on."""
+    vocab_size: Positive | None = None
+    """Number of tokens, including end-of-text, which is the last. Required beside ``file``, where
+    it is checked before tokenization; otherwise it follows from the rest."""
+    backend: Literal["tiktoken", "gigatoken", "tokenizers", "simple"] | None = None
+    """``tiktoken`` is the default of an encoding, and reads JSON lines with isal and orjson;
+    ``gigatoken`` is several times as fast for ``gpt2`` and is compared with tiktoken in every
+    shard; ``tokenizers`` is that of files and trained tokenizers; ``simple`` reads with
+    ``datasets`` and is slow."""
 
     def __post_init__(self) -> None:
-        if self.backend == "gigatoken" and self.encoding != "gpt2":
+        given = [key for key in ("encoding", "file", "train_bpe") if getattr(self, key)]
+        if len(given) != 1:
             raise ValueError(
-                f"backend gigatoken has no encoding {self.encoding!r}; write backend: tiktoken"
+                f"found {' and '.join(given) or 'no tokenizer'}; "
+                "allowed: one of encoding, file and train_bpe"
             )
+        if self.file and not (self.sha256 and self.vocab_size):
+            raise ValueError(
+                f"file {self.file!r} needs its sha256 and vocab_size in the row, which "
+                f"`python -m lmscaling vocabulary copy.json --file {shlex.quote(self.file)}` prints"
+            )
+        if self.sha256 and not (self.file and re.fullmatch("[0-9a-f]{64}", self.sha256)):
+            raise ValueError(
+                f"sha256 is {self.sha256!r}; allowed: the 64 hexadecimal digits of a file"
+            )
+        if self.vocab_size not in (None, self.n_vocab):
+            raise ValueError(
+                f"{self.name} has {self.n_vocab} tokens, but its row states vocab_size "
+                f"{self.vocab_size}; write vocab_size: {self.n_vocab}"
+            )
+        if self.reader not in self._backends:
+            raise ValueError(
+                f"backend {self.backend} has no encoding {self.name!r}; "
+                f"write backend: {self._backends[0]}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The encoding, ``file`` or ``train_bpe``."""
+        return self.encoding or ("file" if self.file else "train_bpe")
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of tokens, including end-of-text, whose id is one less."""
+        if self.encoding:
+            return SIZES[self.encoding]
+        return self.train_bpe.vocab_size if self.train_bpe else self.vocab_size or 0
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token in a shard."""
+        return 2 if self.n_vocab <= 2**16 else 4
+
+    @property
+    def reader(self) -> str:
+        """The backend: the given one, or that of this kind of tokenizer."""
+        return self.backend or self._backends[0]
+
+    @property
+    def _backends(self) -> list[str]:
+        if not self.encoding:
+            return ["tokenizers", "simple"]
+        return ["tiktoken", "simple", *(["gigatoken"] if self.encoding == "gpt2" else [])]
 
 
 # The kinds import this module, so the schema of Corpus is built when it is first used.

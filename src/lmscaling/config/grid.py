@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+from pydantic import JsonValue
+
 from lmscaling import registry
 from lmscaling.config import attention_row
 from lmscaling.config.attention_row import Layer
@@ -17,7 +19,7 @@ from lmscaling.config.axes import Where
 from lmscaling.config.cell import Cell, Data, Model
 from lmscaling.config.datasets import Corpus
 from lmscaling.config.study import Study
-from lmscaling.config.types import Split
+from lmscaling.config.types import Split, dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError, choose
 
@@ -55,12 +57,17 @@ class Grid:
         evaluate = self.study.evaluate
         names = [self.study.dataset, *(evaluate.datasets if evaluate else [])]
         corpora = [_corpus(self.study, name) for name in names]
-        return {_data(corpus).folder: corpus for corpus in corpora}
+        return {_data(self.study, corpus).folder: corpus for corpus in corpora}
 
     @property
     def tokens(self) -> str:
         """Folder in ``tokens/`` of the training text."""
-        return _data(_corpus(self.study, self.study.dataset)).folder
+        return _data(self.study, _corpus(self.study, self.study.dataset)).folder
+
+    @property
+    def vocabulary(self) -> str:
+        """Name of the tokenizer's file in ``vocabulary/``; empty if it needs none."""
+        return _data(self.study, _corpus(self.study, self.study.dataset)).vocabulary_file
 
     def n_shards(self, folder: str, split: Split) -> int:
         """Number of shards of a split to tokenize; none of ``train`` for a text only evaluated."""
@@ -153,10 +160,10 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
             n_layer=size.n_layer,
             n_head=size.n_head,
             d_model=size.d_model,
-            vocab_size=corpus.encoding.vocab_size,
+            vocab_size=corpus.encoding.n_vocab,
         ),
         position=study.position,
-        data=_data(corpus),
+        data=_data(study, corpus),
         optimizer=study.optimizer,
         schedule=study.schedule,
         budget=study.budget,
@@ -183,12 +190,18 @@ def _corpus(study: Study, dataset: str) -> Corpus:
     )
 
 
-def _data(corpus: Corpus) -> Data:
+def _data(study: Study, corpus: Corpus) -> Data:
+    row = corpus.encoding
+    vocabulary: dict[str, JsonValue] = {"sha256": row.sha256} if row.file else {}
+    if row.train_bpe:
+        trained_on = study.datasets[study.dataset].identity()
+        vocabulary = {"train_bpe": dump(row.train_bpe, exclude_defaults=True), "text": trained_on}
     return Data(
         dataset=corpus.dataset,
         source=corpus.source.identity(),
         tokenizer=corpus.tokenizer,
-        encoding=corpus.encoding.encoding,
+        encoding=row.name,
+        vocabulary=vocabulary,
     )
 
 

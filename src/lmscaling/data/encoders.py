@@ -1,6 +1,6 @@
 """From documents to token ids, with backends that differ only in speed.
 
-A backend takes a list of texts and returns their concatenated ids, uint16 ``[n]``, and the number
+A backend takes a list of texts and returns their concatenated ids, unsigned ``[n]``, and the number
 of ids of each text, int64 ``[documents]``. Text is always encoded as ordinary text, so no id is
 end-of-text. The backend gigatoken is a recent package, so its output is checked: the first
 ``FIRST`` documents of a shard and ``RANDOM`` random ones must have the ids of tiktoken.
@@ -8,17 +8,21 @@ end-of-text. The backend gigatoken is a recent package, so its output is checked
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tiktoken
 
 from lmscaling.config.datasets import Tokenizer
+from lmscaling.data.tokenizer_file import Loaded
 from lmscaling.errors import UserError
+
+if TYPE_CHECKING:
+    import tokenizers
 
 FIRST, RANDOM = 2_000, 500
 """Numbers of documents per shard whose ids are compared: from the start, and at random."""
@@ -28,7 +32,7 @@ class Ids(NamedTuple):
     """Token ids of several documents."""
 
     flat: np.ndarray
-    """uint16 ``[n]``, concatenated."""
+    """uint16 or uint32 ``[n]``, concatenated."""
     lengths: np.ndarray
     """Number of ids of each document, int64 ``[documents]``."""
 
@@ -38,7 +42,17 @@ Encode = Callable[[list[str]], Ids]
 
 def simple(encoder: tiktoken.Encoding, texts: list[str]) -> Ids:
     """One list of integers per document, as in nanoGPT's data preparation."""
-    arrays = [np.array(encoder.encode_ordinary(text), dtype=np.uint16) for text in texts]
+    return _concatenated(encoder.encode_ordinary(text) for text in texts)
+
+
+def through_tokenizers(encoder: "tokenizers.Tokenizer", texts: list[str]) -> Ids:
+    """The package ``tokenizers``, without the tokens that a post-processor adds."""
+    made = encoder.encode_batch_fast(texts, add_special_tokens=False)
+    return _concatenated(encoding.ids for encoding in made)
+
+
+def _concatenated(documents: Iterable[list[int]]) -> Ids:
+    arrays = [np.array(ids, dtype=np.uint32) for ids in documents]
     return Ids(np.concatenate(arrays), np.array([len(a) for a in arrays], dtype=np.int64))
 
 
@@ -51,7 +65,7 @@ def buffers(encoder: tiktoken.Encoding, texts: list[str]) -> Ids:
     encode = encoder._core_bpe.encode_to_tiktoken_buffer
     no_special: set[str] = set()
     views = [memoryview(encode(text, no_special)) for text in texts]
-    flat = np.frombuffer(b"".join(views), dtype=np.uint32).astype(np.uint16)
+    flat = np.frombuffer(bytearray().join(views), dtype=np.uint32)
     return Ids(flat, np.array([view.nbytes for view in views], dtype=np.int64) // 4)
 
 
@@ -73,7 +87,7 @@ def gigatoken(path: Path) -> Encode:
     def encode(texts: list[str]) -> Ids:
         layout: Any = tokenizer.encode_batch(texts, parallel=False).layout
         offsets = np.asarray(layout.offsets.data)
-        return Ids(np.asarray(layout.content.data).astype(np.uint16), np.diff(offsets))
+        return Ids(np.asarray(layout.content.data), np.diff(offsets))
 
     return encode
 
@@ -151,39 +165,46 @@ def drawn(n: int, generator: random.Random) -> Iterator[tuple[int, int]]:
 
 
 def encode_with(
-    row: Tokenizer, encoder: tiktoken.Encoding, ranks: Path | None, seed: str
+    row: Tokenizer, encoder: tiktoken.Encoding | Loaded, ranks: Path | None, seed: str
 ) -> Encode | Compared:
     """The backend of a tokenizer row.
 
     Args:
         row: The tokenizer.
-        encoder: Its encoding.
+        encoder: What ``vocabulary.load`` returns for it.
         ranks: File of its vocabulary; required by backend gigatoken.
         seed: See ``Compared``.
 
     Raises:
         UserError: The backend is not installed, or the file is missing.
     """
-    if row.backend == "simple":
+    if isinstance(encoder, Loaded):
+        return partial(through_tokenizers, encoder.tokenizer)
+    if row.reader == "simple":
         return partial(simple, encoder)
-    if row.backend == "tiktoken":
+    if row.reader == "tiktoken":
         return partial(buffers, encoder)
     if ranks is None:
         raise UserError(
             "backend gigatoken reads the vocabulary from a file; give it with --vocabulary, "
-            "and create it with: python -m lmscaling vocabulary FILE"
+            "and create it with: python -m lmscaling vocabulary gpt2.tiktoken"
         )
     return Compared(gigatoken(ranks), partial(buffers, encoder), seed)
 
 
 def versions(row: Tokenizer) -> dict[str, str]:
     """Versions of the packages that compute the ids."""
+    if not row.encoding:
+        import tokenizers
+
+        return {"tokenizers": tokenizers.__version__}
     fast = {"gigatoken": version("gigatoken")} if row.backend == "gigatoken" else {}
     return {"tiktoken": tiktoken.__version__, **fast}
 
 
 def joined(ids: Ids, end_of_text: int) -> np.ndarray:
-    """The documents as one stream, uint16, with the end-of-text token before each.
+    """The documents as one stream with the end-of-text token before each, uint16 if that holds it,
+    else uint32.
 
     Raises:
         UserError: An id is that of end-of-text or above, so it would fake a boundary.
@@ -193,7 +214,8 @@ def joined(ids: Ids, end_of_text: int) -> np.ndarray:
             f"the tokenizer returned id {ids.flat.max()} for ordinary text; allowed: below "
             f"{end_of_text}, the end-of-text token"
         )
-    out = np.empty(len(ids.flat) + len(ids.lengths), dtype=np.uint16)
+    token = np.uint16 if end_of_text < 2**16 else np.uint32
+    out = np.empty(len(ids.flat) + len(ids.lengths), dtype=token)
     is_id = np.ones(len(out), dtype=bool)
     is_id[np.cumsum(ids.lengths + 1) - ids.lengths - 1] = False
     out[is_id] = ids.flat

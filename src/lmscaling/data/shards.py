@@ -1,10 +1,14 @@
 """Shards of tokens, their sidecars, and the manifest that joins shards to a stream.
 
-A shard has a header of 1,024 bytes (256 little-endian int32: 20240520, 1, number of tokens) and
-then tokens as little-endian uint16, the layout of llm.c and modded-nanogpt. Each document is
-preceded by the end-of-text token. The sidecar of ``train-00000.bin`` is ``train-00000.json``
-(provenance, SHA-256 of the tokens). The manifest lists the shards of both splits. Their ids form a
-chain, ``id_k = sha256(id_(k-1) + sha256_k)``, so a longer stream does not change earlier ids.
+A shard has a header of 1,024 bytes (256 little-endian int32: magic number, version, number of
+tokens) and then tokens, little-endian. A vocabulary of up to 65,536 tokens has llm.c's layout for
+GPT-2, which modded-nanogpt reads, too: 20240520, 1, then uint16. A larger one has its layout for
+Llama 3: 20240801, 7, then uint32. Each document is preceded by the end-of-text token. The sidecar
+of ``train-00000.bin`` is ``train-00000.json`` (provenance, SHA-256 of the tokens). The manifest
+lists the shards of both splits. Their ids form a chain, ``id_k = sha256(id_(k-1) + sha256_k)``, so
+a longer stream does not change earlier ids.
+
+Source: ``dev/data/data_common.py`` of llm.c.
 """
 
 import hashlib
@@ -12,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -20,9 +24,15 @@ from lmscaling.data import document_positions
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, replacing, write_json
 
-MAGIC, VERSION = 20240520, 1
+TOKEN, WIDE = np.dtype("<u2"), np.dtype("<u4")
+
+LAYOUTS = {(20240520, 1): TOKEN, (20240801, 7): WIDE}
+"""Type of the tokens by magic number and version."""
+
 HEADER_BYTES = 1024
-TOKEN = np.dtype("<u2")
+
+MOST_TOKENS = 2**31 - 1
+"""Tokens that a header can count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +51,23 @@ class Shard:
 class Writer:
     """Appends tokens to a shard; counts and hashes them."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, token: np.dtype) -> None:
+        self._file, self._token = file, token
         self._digest = hashlib.sha256()
         self.tokens = 0
 
     def write(self, tokens: np.ndarray) -> None:
-        """Append tokens: unsigned integers below 2^16."""
-        payload = tokens.astype(TOKEN, casting="same_kind", copy=False).tobytes()
+        """Append tokens of the type of the shard, or of a smaller unsigned one.
+
+        Raises:
+            UserError: The shard has more tokens than its header can count.
+        """
+        if self.tokens + tokens.size > MOST_TOKENS:
+            raise UserError(
+                f"the shard has more than {MOST_TOKENS:,} tokens, which its header cannot count; "
+                "divide its source into several files"
+            )
+        payload = tokens.astype(self._token, casting="safe", copy=False).tobytes()
         self._digest.update(payload)
         self._file.write(payload)
         self.tokens += tokens.size
@@ -60,14 +79,20 @@ class Writer:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Writer]:
-    """A shard that appears when the block ends without an error; the header is written last."""
+def writing(path: Path, token: np.dtype = TOKEN) -> Iterator[Writer]:
+    """A shard that appears when the block ends without an error; the header is written last.
+
+    Args:
+        path: Path of the shard.
+        token: Type of its tokens, one of ``LAYOUTS``.
+    """
+    (magic,) = (numbers for numbers, type_ in LAYOUTS.items() if type_ == token)
     with replacing(path) as file:
         file.write(bytes(HEADER_BYTES))
-        writer = Writer(file)
+        writer = Writer(file, token)
         yield writer
         header = np.zeros(256, dtype="<i4")
-        header[:3] = MAGIC, VERSION, writer.tokens
+        header[:3] = *magic, writer.tokens
         file.seek(0)
         file.write(header.tobytes())
 
@@ -78,22 +103,38 @@ def check(path: Path) -> int:
     Raises:
         UserError: The file is missing, is not a shard, or does not have the size in its header.
     """
-    if not path.is_file():
-        raise UserError(f"shard {path} does not exist; {REMEDY}")
-    with path.open("rb") as file:
-        header = np.frombuffer(file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0"), dtype="<i4")
-    if tuple(header[:2]) != (MAGIC, VERSION):
-        raise UserError(
-            f"shard {path} begins with {header[0]}, {header[1]}; "
-            f"allowed: {MAGIC}, {VERSION}; {REMEDY}"
-        )
-    expected = HEADER_BYTES + int(header[2]) * TOKEN.itemsize
+    n, token = _header(path)
+    expected = HEADER_BYTES + n * token.itemsize
     if path.stat().st_size != expected:
         raise UserError(
             f"shard {path} has {path.stat().st_size} bytes, but its header states {expected}; "
             f"{REMEDY}"
         )
-    return int(header[2])
+    return n
+
+
+def token_type(path: Path) -> np.dtype:
+    """Type of the tokens of a shard, from its header: uint16 or uint32.
+
+    Raises:
+        UserError: The file is missing or is not a shard.
+    """
+    return _header(path)[1]
+
+
+def _header(path: Path) -> tuple[int, np.dtype]:
+    """Number of tokens and their type."""
+    if not path.is_file():
+        raise UserError(f"shard {path} does not exist; {REMEDY}")
+    with path.open("rb") as file:
+        header = np.frombuffer(file.read(HEADER_BYTES).ljust(HEADER_BYTES, b"\0"), dtype="<i4")
+    magic, version, n = header[:3].tolist()
+    if (magic, version) not in LAYOUTS:
+        allowed = " or ".join(f"{magic}, {version}" for magic, version in LAYOUTS)
+        raise UserError(
+            f"shard {path} begins with {magic}, {version}; allowed: {allowed}; {REMEDY}"
+        )
+    return n, LAYOUTS[magic, version]
 
 
 REMEDY = "delete it with its sidecar, and run snakemake again to tokenize it again"
@@ -197,3 +238,30 @@ def read_manifest(path: Path, split: str) -> list[Shard]:
             )
         previous = shard.id
     return entries
+
+
+class Origin(NamedTuple):
+    """What the sidecars of some shards say of their text."""
+
+    ranks_sha256: str | None
+    """SHA-256 of the tokenizer; None if there is no sidecar."""
+    bytes_per_token: float | None
+    """UTF-8 bytes of the documents per token; end-of-text is a token and no byte. None if a sidecar
+    is missing, belongs to other tokens, or is of a version that counted no bytes."""
+
+
+def origin(folder: Path, shards: list[Shard]) -> Origin:
+    """Tokenizer and bytes of shards, from their sidecars in a folder."""
+    paths = [(folder / shard.file).with_suffix(".json") for shard in shards]
+    records = [read_json(path, "sidecar") if path.is_file() else {} for path in paths]
+    n_bytes = [
+        record["bytes"]
+        for record, shard in zip(records, shards, strict=True)
+        if "bytes" in record and record.get("sha256") == shard.sha256
+    ]
+    n_tokens = sum(shard.tokens for shard in shards)
+    is_known = n_tokens and len(n_bytes) == len(shards)
+    return Origin(
+        records[0].get("ranks_sha256") if records else None,
+        sum(n_bytes) / n_tokens if is_known else None,
+    )

@@ -30,12 +30,17 @@ def fingerprint(text: str) -> bytes:
     return xxhash.xxh3_128_digest(text.encode("utf-8", "surrogatepass"))
 
 
+def n_bytes(text: str) -> int:
+    """Length of a document in UTF-8 bytes."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 def read_shard(corpus: Corpus, split: Split, shard: int, file: Path | None = None) -> Documents:
     """The documents of one source shard; arguments and errors are those of ``Dataset.read``."""
     n = len(corpus.source.files(split))
     if not 0 <= shard < n:
         raise UserError(f"{corpus.dataset} has {n} {split} shards; there is no shard {shard}")
-    return corpus.source.read(split, shard, corpus.encoding.backend, file)
+    return corpus.source.read(split, shard, corpus.encoding.reader, file)
 
 
 def read_records(path: Path, key: str, backend: str, what: str = "") -> Documents:

@@ -57,7 +57,7 @@ class Stream:
         self._copies = Copies(scratch, self.folder, self.shards, copies) if scratch else None
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens ``start`` to ``stop`` as uint16, across the boundaries of shards.
+        """Tokens ``start`` to ``stop``, of type ``token``, across the boundaries of shards.
 
         Raises:
             EOFError: The stream is shorter.
@@ -67,7 +67,7 @@ class Stream:
             raise EOFError(
                 f"the stream ends at token {self.tokens}, but token {stop} was requested"
             )
-        out = np.empty(stop - start, dtype=shards.TOKEN)
+        out = np.empty(stop - start, dtype=self.token)
         filled = 0
         while filled < out.size:
             at = start + filled
@@ -88,6 +88,11 @@ class Stream:
         return document_positions.positions(tokens, self.end_of_text, before)
 
     @cached_property
+    def token(self) -> np.dtype:
+        """Type of the tokens, uint16 or uint32, from the header of the first shard."""
+        return shards.token_type(self.folder / self.shards[0].file)
+
+    @cached_property
     def end_of_text(self) -> int:
         """The token that starts a document, from the first shard's sidecar."""
         path = (self.folder / self.shards[0].file).with_suffix(".json")
@@ -106,7 +111,7 @@ class Stream:
         return (update - 1) % self.updates(update_tokens) * update_tokens + rank * share
 
     def slab(self, update: int, update_tokens: int, rank: int = 0, world: int = 1) -> np.ndarray:
-        """One rank's share of an update: ``update_tokens / world + 1`` tokens, uint16."""
+        """One rank's share of an update: ``update_tokens / world + 1`` tokens."""
         start = self.slab_start(update, update_tokens, rank, world)
         return self.read(start, start + update_tokens // world + 1)
 
@@ -170,6 +175,11 @@ class Stream:
     def _verified(self, k: int, path: Path) -> FileIO:
         shard = self.shards[k]
         n = shards.check(path)
+        if (token := shards.token_type(path)) != self.token:
+            raise UserError(
+                f"shard {path} has tokens of {token.name}, but {self.shards[0].file} has "
+                f"{self.token.name}; {shards.REMEDY}"
+            )
         sha256 = sha256_of(path, shards.HEADER_BYTES)
         if sha256 != shard.sha256:
             others = [other.file for other in self.shards if other.sha256 == sha256]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tiktoken
 
 from lmscaling import __version__
 from lmscaling.config.datasets import Corpus, Documents
@@ -56,21 +55,20 @@ def tokenize(
         UserError: The source or the tokenizer cannot be read or is not the expected one, or no
             document remains.
     """
-    encoder = vocabulary.encoding(corpus.encoding, ranks)
-    encode = encoders.encode_with(
-        corpus.encoding, encoder, ranks, f"{corpus.dataset} {split} {shard}"
-    )
+    row = corpus.encoding
+    encoder = vocabulary.load(row, ranks)
+    encode = encoders.encode_with(row, encoder, ranks, f"{corpus.dataset} {split} {shard}")
     documents = sources.read_shard(corpus, split, shard, source)
     selection = _Selection(
         _validation_fingerprints(out.parent) if split == "train" else set(),
         record=split == "validation",
     )
     lengths = [np.zeros(0, dtype=np.int64)]
-    with shards.writing(out) as writer:
+    with shards.writing(out, np.dtype(f"<u{row.token_bytes}")) as writer:
         for texts in _batches(selection.filter(documents.texts), BATCH):
             ids = encode(texts)
             lengths.append(ids.lengths + 1)
-            writer.write(encoders.joined(ids, encoder.eot_token))
+            writer.write(encoders.joined(ids, row.n_vocab - 1))
         compared = encode.finish() if isinstance(encode, encoders.Compared) else None
         _check_count(corpus, split, shard, selection.n + selection.n_dropped)
         if not selection.n:
@@ -89,7 +87,7 @@ def tokenize(
         **selection.summary(),
         "own_context": document_positions.own_context(np.concatenate(lengths)),
         "source": origin,
-        **_describe_tokenizer(corpus, encoder),
+        **_describe_tokenizer(corpus, vocabulary.identity(encoder)),
         "compared_documents": compared,
     }
     write_json(out.with_suffix(".json"), sidecar)
@@ -107,7 +105,7 @@ class _Selection:
     def __init__(self, dropped: set[bytes], record: bool) -> None:
         self.dropped, self.record = dropped, record
         self.fingerprints: list[bytes] = []
-        self.n = self.n_dropped = 0
+        self.n = self.n_dropped = self.n_bytes = 0
         self.sha256 = hashlib.sha256()
         """Of the fingerprints of the remaining documents, in order."""
 
@@ -118,6 +116,7 @@ class _Selection:
                 self.n_dropped += 1
                 continue
             self.n += 1
+            self.n_bytes += sources.n_bytes(text)
             self.sha256.update(key)
             if self.record:
                 self.fingerprints.append(key)
@@ -127,6 +126,7 @@ class _Selection:
         """Fields of the sidecar."""
         return {
             "documents": self.n,
+            "bytes": self.n_bytes,
             "documents_dropped": self.n_dropped,
             "documents_sha256": self.sha256.hexdigest(),
         }
@@ -138,15 +138,15 @@ def _describe_source(corpus: Corpus, split: Split, shard: int) -> dict[str, Any]
     return common | row.provenance(split, shard)
 
 
-def _describe_tokenizer(corpus: Corpus, encoder: tiktoken.Encoding) -> dict[str, Any]:
+def _describe_tokenizer(corpus: Corpus, identity: dict[str, str]) -> dict[str, Any]:
     """Dataset, tokenizer and versions, as fields of the sidecar."""
     return {
         "dataset": corpus.dataset,
         "tokenizer": corpus.tokenizer,
-        "encoding": corpus.encoding.encoding,
-        "end_of_text": encoder.eot_token,
-        **vocabulary.identity(encoder),
-        "backend": corpus.encoding.backend,
+        "encoding": corpus.encoding.name,
+        "end_of_text": corpus.encoding.n_vocab - 1,
+        **identity,
+        "backend": corpus.encoding.reader,
         "versions": {
             "lmscaling": __version__,
             "python": platform.python_version(),

@@ -1,8 +1,9 @@
-"""GPT-2's vocabulary as one checked file: one rank per line, as tiktoken publishes it.
+"""The vocabulary of a tokenizer as one checked file that every job reads.
 
-It is fetched once, where there is a network, and every job reads the file. tiktoken's own cache is
-in a temporary folder of each node by default, and tiktoken downloads a damaged file again, which
-fails in a job without a network.
+That of an encoding of OpenAI is a file of ranks, one per line, as tiktoken publishes it. It is
+fetched once, where there is a network. tiktoken's own cache is in a temporary folder of each node
+by default, and tiktoken downloads a damaged file again, which fails in a job without a network. The
+other kind is a ``tokenizer.json``, see ``tokenizer_file.py``.
 """
 
 import base64
@@ -10,37 +11,51 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import FunctionType
+from typing import Any
 
 import tiktoken
-from tiktoken_ext.openai_public import r50k_pat_str
+from tiktoken_ext import openai_public
 
-from lmscaling.config.datasets import Tokenizer
-from lmscaling.errors import UserError
+from lmscaling.config.datasets import SIZES, Tokenizer
+from lmscaling.data import tokenizer_file
+from lmscaling.data.tokenizer_file import Loaded
+from lmscaling.errors import UserError, choose
 from lmscaling.files import replacing
-
-SHA256 = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
-"""SHA-256 of GPT-2's ranks, with which tiktoken checks ``r50k_base.tiktoken``."""
 
 END_OF_TEXT = "<|endoftext|>"
 
-PATTERN = r50k_pat_str
-"""Pattern that splits text into pieces before GPT-2 merges bytes."""
+SOURCES = {"gpt2": ("r50k_base", "gpt2")}
+"""Names under which tiktoken has the ranks of an encoding, the smallest file first."""
+
+SUFFIX = ".tiktoken"
 
 
 def fetch(out: Path) -> None:
-    """Write the ranks to ``out``, from tiktoken's cache or from the network.
+    """Write the ranks of the encoding that ``out`` is named after, such as ``gpt2.tiktoken``, from
+    tiktoken's cache or from the network.
 
     Raises:
-        UserError: Neither has the ranks, or they are not GPT-2's.
+        UserError: Neither has the ranks, they are not those of the encoding, or there is none of
+            that name.
     """
-    data = b"".join(_lines(_published()._mergeable_ranks))
-    _check(data, "tiktoken's gpt2")
+    known = {f"{name}{SUFFIX}": name for name in SIZES if name != "bytes"}
+    if out.name not in known:
+        raise UserError(f"{out.name!r} names no vocabulary; {choose(out.name, known)}")
+    name = known[out.name]
+    data = b"".join(_lines(_published(name)._mergeable_ranks))
+    _check(data, name, f"tiktoken's {name}")
     with replacing(out) as file:
         file.write(data)
 
 
+def load(row: Tokenizer, path: Path | None = None) -> tiktoken.Encoding | Loaded:
+    """The tokenizer of a row, of any kind; see ``encoding`` and ``tokenizer_file.load``."""
+    return encoding(row, path) if row.encoding else tokenizer_file.load(row, path)
+
+
 def encoding(row: Tokenizer, path: Path | None = None) -> tiktoken.Encoding:
-    """The encoding of a tokenizer row.
+    """The encoding of a row that names one.
 
     Args:
         row: The tokenizer.
@@ -48,35 +63,29 @@ def encoding(row: Tokenizer, path: Path | None = None) -> tiktoken.Encoding:
             The encoding ``bytes`` needs no file.
 
     Raises:
-        UserError: The row states another vocabulary size, or the vocabulary is not available.
+        UserError: The vocabulary is not available, or not that of the encoding.
     """
-    if row.encoding == "bytes":
-        encoder = tiktoken.Encoding(
-            name="bytes",
-            pat_str=r"(?s:.{1,64})",  # short pieces are faster; bytes never merge
-            mergeable_ranks={bytes([i]): i for i in range(256)},
-            special_tokens={END_OF_TEXT: 256},
-        )
-    elif path:
-        ranks = _read(path)
-        encoder = tiktoken.Encoding(
-            name="gpt2",
-            pat_str=PATTERN,
-            mergeable_ranks=ranks,
-            special_tokens={END_OF_TEXT: len(ranks)},
-        )
-    else:
-        encoder = _published()
-    if encoder.n_vocab != row.vocab_size:
-        raise UserError(
-            f"tokenizer {row.encoding} has {encoder.n_vocab} tokens, but its row states vocab_size "
-            f"{row.vocab_size}; write vocab_size: {encoder.n_vocab}"
-        )
-    return encoder
+    if row.name == "bytes":
+        # Short pieces are faster; bytes never merge.
+        return _built("bytes", {bytes([i]): i for i in range(256)}, r"(?s:.{1,64})")
+    if path:
+        return _built(row.name, _read(path, row.name), _stated(row.name)["pat_str"])
+    published = _published(row.name)
+    return _built(row.name, published._mergeable_ranks, published._pat_str)
 
 
-def identity(encoder: tiktoken.Encoding) -> dict[str, str]:
-    """SHA-256 of the ranks and of the pattern that splits text; they determine the ids."""
+def _built(name: str, ranks: dict[bytes, int], pattern: str) -> tiktoken.Encoding:
+    end_of_text = {END_OF_TEXT: SIZES[name] - 1}
+    return tiktoken.Encoding(
+        name=name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=end_of_text
+    )
+
+
+def identity(encoder: tiktoken.Encoding | Loaded) -> dict[str, str]:
+    """What determines the ids: SHA-256 of the ranks and of the pattern that splits text, or that of
+    a ``tokenizer.json``, which contains its pattern."""
+    if isinstance(encoder, Loaded):
+        return {"ranks_sha256": encoder.sha256, "pattern_sha256": ""}
     ranks = hashlib.sha256()
     for line in _lines(encoder._mergeable_ranks):
         ranks.update(line)
@@ -86,18 +95,36 @@ def identity(encoder: tiktoken.Encoding) -> dict[str, str]:
     }
 
 
-def _published() -> tiktoken.Encoding:
-    """GPT-2's encoding from tiktoken, which has two sources; the smaller one is tried first."""
+def _stated(name: str) -> dict[str, Any]:
+    """What tiktoken says of an encoding: the pattern that splits text into pieces before bytes are
+    merged (``pat_str``), and the SHA-256 of the file of ranks (``sha256``).
+
+    tiktoken has both only inside the function that also loads the ranks, so this calls that
+    function with a loader that loads nothing.
+    """
+    stated = {}
+
+    def load_nothing(url: str, expected_hash: str) -> dict[bytes, int]:
+        stated["sha256"] = expected_hash
+        return {}
+
+    make: Any = getattr(openai_public, SOURCES.get(name, (name,))[0])
+    around = vars(openai_public) | {"load_tiktoken_bpe": load_nothing}
+    return FunctionType(make.__code__, around)() | stated
+
+
+def _published(name: str) -> tiktoken.Encoding:
+    """An encoding from tiktoken, with its sources tried in turn."""
     problem: Exception | None = None
-    for name in ("r50k_base", "gpt2"):  # the same ranks
+    for source in SOURCES.get(name, (name,)):
         try:
-            return tiktoken.get_encoding(name)
+            return tiktoken.get_encoding(source)
         except (OSError, ValueError) as error:
             problem = error
     raise UserError(
-        f"the vocabulary of gpt2 is not available ({type(problem).__name__}); run `python -m "
-        "lmscaling vocabulary FILE` where there is a network and copy FILE to "
-        "results/<study>/vocabulary/gpt2.tiktoken, or set TIKTOKEN_CACHE_DIR to a folder that "
+        f"the vocabulary of {name} is not available ({type(problem).__name__}); run `python -m "
+        f"lmscaling vocabulary {name}{SUFFIX}` where there is a network and copy this file to "
+        "results/<study>/vocabulary/, or set TIKTOKEN_CACHE_DIR to a folder that "
         f"contains it (now {os.environ.get('TIKTOKEN_CACHE_DIR') or 'not set'})"
     ) from problem
 
@@ -108,21 +135,21 @@ def _lines(ranks: dict[bytes, int]) -> Iterator[bytes]:
         yield base64.b64encode(token) + b" %d\n" % ranks[token]
 
 
-def _read(path: Path) -> dict[bytes, int]:
+def _read(path: Path, name: str) -> dict[bytes, int]:
     if not path.is_file():
         raise UserError(
             f"vocabulary {path} does not exist; create it where there is a network: "
-            f"python -m lmscaling vocabulary {path}"
+            f"python -m lmscaling vocabulary {name}{SUFFIX}"
         )
     data = path.read_bytes()
-    _check(data, f"vocabulary {path}")
+    _check(data, name, f"vocabulary {path}")
     pairs = (line.split() for line in data.splitlines())
     return {base64.b64decode(token): int(rank) for token, rank in pairs}
 
 
-def _check(data: bytes, what: str) -> None:
-    sha256 = hashlib.sha256(data).hexdigest()
-    if sha256 != SHA256:
+def _check(data: bytes, name: str, what: str) -> None:
+    sha256, stated = hashlib.sha256(data).hexdigest(), _stated(name)["sha256"]
+    if sha256 != stated:
         raise UserError(
-            f"{what} has SHA-256 {sha256}, but GPT-2's has {SHA256}; delete it and fetch it again"
+            f"{what} has SHA-256 {sha256}, but {name}'s has {stated}; delete it and fetch it again"
         )

@@ -105,9 +105,9 @@ def _check_text(study: Grid, out: Path, validation: list[str]) -> None:
         if not Path(name).is_file():
             raise UserError(f"validation file {name} does not exist")
     if not (out / "tokens" / study.tokens / "manifest.json").is_file():
-        from lmscaling.data.vocabulary import encoding
+        from lmscaling.data import vocabulary
 
-        encoding(study.corpora[study.tokens].encoding)
+        vocabulary.load(study.corpora[study.tokens].encoding)
 
 
 def _set_validation(values: dict[str, Any], validation: list[str]) -> None:

@@ -57,7 +57,7 @@ def evaluate(run: Path, manifest: Path, out: Path) -> str:
         A summary in one sentence.
 
     Raises:
-        UserError: The run is not finished, the tokens have another encoding, or a GPU is missing.
+        UserError: The run is not finished, its tokenizer was another one, or a GPU is missing.
     """
     record = run / "run.json"
     if out.is_file() and record.is_file() and out.stat().st_mtime >= record.stat().st_mtime:
@@ -70,7 +70,8 @@ def evaluate(run: Path, manifest: Path, out: Path) -> str:
         write_text(out, "")
         return f"{error}; {out} is empty"
     stream = Stream(manifest, "validation")
-    dataset = _dataset(manifest, stream, cell)
+    data = read_json(record, "run record").get("data", {})
+    dataset = _dataset(stream, cell, data.get("ranks_sha256"))
     n = min(cell.validation.tokens, stream.tokens - 1) // cell.context * cell.context
     rows = []
     if not finished_run.weights(run).is_file():
@@ -173,13 +174,27 @@ def _columns(
                 yield {"context": context, "axis": axis, **values}
 
 
-def _dataset(manifest: Path, stream: Stream, cell: Cell) -> str:
-    """The name of the text, from the sidecar of its first shard."""
-    sidecar = read_json((manifest.parent / stream.shards[0].file).with_suffix(".json"), "sidecar")
+def _dataset(stream: Stream, cell: Cell, tokenizer: str | None) -> str:
+    """The name of the text, from the sidecar of its first shard.
+
+    Args:
+        stream: The tokens.
+        cell: The cell of the run.
+        tokenizer: SHA-256 of the run's tokenizer; None in records of earlier versions.
+
+    Raises:
+        UserError: The text was tokenized otherwise than the one that the run trained on.
+    """
+    sidecar = read_json((stream.folder / stream.shards[0].file).with_suffix(".json"), "sidecar")
     if sidecar["encoding"] != cell.data.encoding:
         raise UserError(
-            f"tokens {manifest} have encoding {sidecar['encoding']}; "
+            f"tokens {stream.folder} have encoding {sidecar['encoding']}; "
             f"allowed: {cell.data.encoding}, the encoding of run {cell.run}"
+        )
+    if tokenizer not in (None, sidecar["ranks_sha256"]):
+        raise UserError(
+            f"tokens {stream.folder} are of a tokenizer with SHA-256 {sidecar['ranks_sha256']}; "
+            f"allowed: {tokenizer}, the tokenizer of run {cell.run}"
         )
     return sidecar["dataset"]
 

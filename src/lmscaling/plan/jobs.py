@@ -42,8 +42,9 @@ def counts(grid: Grid) -> dict[str, int]:
             made["tokenize"] += n
             made["fetch"] += n * corpus.source.is_fetched
         made["manifest"] += 1
-        if corpus.encoding.encoding != "bytes":
-            made["vocabulary"] = 1
+    if grid.vocabulary:
+        trained = grid.corpora[grid.tokens].encoding.train_bpe
+        made["train_bpe" if trained else "vocabulary"] = 1
     made["check"] = len(grid.checked)
     made["calibrate"] = len(grid.calibrated)
     made["train"] = len(grid.cells)

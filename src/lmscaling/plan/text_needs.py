@@ -13,8 +13,6 @@ from lmscaling.errors import UserError
 from lmscaling.formatting import bytes_of, short
 from lmscaling.plan.estimate import Forecast
 
-TOKEN_BYTES = 2
-
 
 @dataclass(frozen=True)
 class Chunk:
@@ -141,7 +139,8 @@ def supply(grid: Grid, forecasts: list[Forecast], tokens: float | None, results:
         tokens: Training tokens of all shards, counted or expected; None if unknown.
         results: ``results/<study>``.
     """
-    row = grid.study.datasets[grid.study.dataset]
+    corpus = grid.corpora[grid.tokens]
+    row, token_bytes = corpus.source, corpus.encoding.token_bytes
     n = len(row.files("train"))
     n_missing = len(missing(row, results / "tokens" / grid.tokens, "train", n))
     n_fetched = n_missing if row.is_fetched else 0
@@ -158,7 +157,7 @@ def supply(grid: Grid, forecasts: list[Forecast], tokens: float | None, results:
         fetch_bytes=row.expected_bytes * n_fetched / n
         if row.expected_bytes and n_fetched
         else None,
-        write_bytes=tokens * TOKEN_BYTES * n_missing / n if tokens and n_missing else None,
+        write_bytes=tokens * token_bytes * n_missing / n if tokens and n_missing else None,
         shard_tokens=tokens / n if tokens else None,
         suffice=suffice,
     )

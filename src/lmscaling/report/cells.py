@@ -10,8 +10,9 @@ from lmscaling.report.table import Table, format_row, query_rows
 
 CELLS = """
     SELECT s.name, s.status, s.params, s.updates, s.tokens, s.train_seconds / 3600 AS hours,
-        v.val_loss, s.attempts, c.spikes, c.spikes_per_10000_updates, c.highest_spike,
-        c.median_recovery, coalesce(s.skipped, nullif(s.message, ''), '') AS note, s.is_stale,
+        v.val_loss, v.bits_per_byte, s.attempts, c.spikes, c.spikes_per_10000_updates,
+        c.highest_spike, c.median_recovery,
+        coalesce(s.skipped, nullif(s.message, ''), '') AS note, s.is_stale,
         (SELECT coalesce(max(val_tokens), 0) FROM validations) AS val_tokens
     FROM status s
     LEFT JOIN last_validation v USING (run)
@@ -21,12 +22,18 @@ CELLS = """
 
 FORMS = {
     "name": "", "status": "", "params": ",", "updates": ",", "tokens": ".3g", "hours": ".3g",
-    "val_loss": ".4f", "attempts": "",
+    "val_loss": ".4f",
 }  # fmt: skip
-HEAD = ("cell", "status", "N", "updates", "tokens", "hours", "validation loss (nats per token)",
-        "attempts")  # fmt: skip
+HEAD = ("cell", "status", "N", "updates", "tokens", "hours", "validation loss (nats per token)")
 SPIKED = {"spikes_per_10000_updates": ".3g", "highest_spike": ".2f", "median_recovery": ",.0f"}
 SPIKED_HEAD = ("spikes per 10,000 updates", "highest spike (nats)", "median recovery (updates)")
+
+BITS = (
+    "Bits per byte are the validation loss / ln 2 / the UTF-8 bytes per token of the validation "
+    "text; with them studies with different tokenizers can be compared. The bytes are those of "
+    "all validation documents, the tokens those of the same documents with the end-of-text token "
+    "before each, which has no byte."
+)
 
 HELD = (
     "The last attempt of a held run failed and is no result. The next snakemake continues it from "
@@ -80,7 +87,9 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
 def _cells(db: duckdb.DuckDBPyConnection) -> Table:
     rows = query_rows(db, CELLS)
     spiked = any(row["spikes"] for row in rows)
-    forms = FORMS | (SPIKED if spiked else {}) | {"note": ""}
+    in_bits = any(row["bits_per_byte"] for row in rows)
+    forms = FORMS | ({"bits_per_byte": ".4f"} if in_bits else {}) | {"attempts": ""}
+    forms |= (SPIKED if spiked else {}) | {"note": ""}
     held = any(row["status"] == "held" for row in rows)
     val_tokens = rows[0]["val_tokens"] if rows else 0
     return Table(
@@ -89,13 +98,15 @@ def _cells(db: duckdb.DuckDBPyConnection) -> Table:
         title="Cells",
         note="N counts parameters without embeddings; updates and tokens are those of training; "
         f"hours are productive time; the loss is measured on {val_tokens:,} validation tokens."
+        + (f" {BITS}" if in_bits else "")
         + (f" {HELD}" if held else "")
         + (f" {SPIKE}" if spiked else ""),
         query=CELLS,
-        head=(*HEAD, *(SPIKED_HEAD if spiked else ()), "note"),
+        head=(*HEAD, *(["bits per byte"] if in_bits else []), "attempts",
+              *(SPIKED_HEAD if spiked else ()), "note"),
         rows=tuple(format_row(_simplified(row), forms) for row in rows),
         text=frozenset({0, 1, len(forms) - 1}),
-    )
+    )  # fmt: skip
 
 
 def _simplified(row: dict[str, Any]) -> dict[str, Any]:

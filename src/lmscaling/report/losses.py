@@ -22,7 +22,9 @@ LOSSES = """
         FROM updates JOIN lengths USING (run)
         WHERE surviving AND "update" > length - greatest(20, length // 100) GROUP BY run
     )
-    SELECT source, attention, size, context, seed, status, split, loss, val_loss, last_losses
+    SELECT
+        source, attention, size, context, seed, status, split, loss, val_loss, bits_per_byte,
+        last_losses
     FROM final LEFT JOIN ends USING (run)
     ORDER BY source, attention DESC, params, size, context, seed
 """
@@ -37,7 +39,8 @@ NOTE = (
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Final losses by attention, size and context, all seeds in one row."""
-    groups = groupby(query_rows(db, LOSSES), _key)
+    found = query_rows(db, LOSSES)
+    bits = ["validation loss (bits per byte)"] if any(row["bits_per_byte"] for row in found) else []
     return [
         Table(
             name="final_losses",
@@ -46,10 +49,10 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             note=NOTE,
             query=LOSSES,
             head=("attention", "size", "context (tokens)", "source", "runs",
-                  "validation loss (nats per token)", "training loss (nats per token)",
+                  "validation loss (nats per token)", *bits, "training loss (nats per token)",
                   "error from, remarks"),
-            rows=tuple(_row(key, list(runs)) for key, runs in groups),
-            text=frozenset({0, 1, 3, 7}),
+            rows=tuple(_row(key, list(runs), bool(bits)) for key, runs in groupby(found, _key)),
+            text=frozenset({0, 1, 3, 7 + len(bits)}),
         )
     ]  # fmt: skip
 
@@ -58,7 +61,9 @@ def _key(row: dict[str, Any]) -> tuple[str, str, str, int]:
     return row["source"], row["attention"], row["size"], row["context"]
 
 
-def _row(key: tuple[str, str, str, int], runs: list[dict[str, Any]]) -> tuple[str, ...]:
+def _row(
+    key: tuple[str, str, str, int], runs: list[dict[str, Any]], in_bits: bool
+) -> tuple[str, ...]:
     source, attention, size, context = key
     fits = [final_loss.mean(run["last_losses"] or []) for run in runs]
     published = [run["loss"] if run["split"] == "train" else None for run in runs]
@@ -66,6 +71,7 @@ def _row(key: tuple[str, str, str, int], runs: list[dict[str, Any]]) -> tuple[st
         loss if fit.loss is None else fit.loss for fit, loss in zip(fits, published, strict=True)
     ]
     validation = _mean([run["val_loss"] for run in runs], None)
+    bits = [_mean([run["bits_per_byte"] for run in runs], None)] if in_bits else []
     training = _mean(losses, fits[0].error)
     origin = "seeds" if len(runs) > 1 else "blocks"
     remarks = [
@@ -74,7 +80,7 @@ def _row(key: tuple[str, str, str, int], runs: list[dict[str, Any]]) -> tuple[st
         *(["spiking"] if any(fit.status == "spiking" for fit in fits) else []),
     ]
     return (
-        attention, size, f"{context:,}", source, str(len(runs)), validation, training,
+        attention, size, f"{context:,}", source, str(len(runs)), validation, *bits, training,
         ", ".join(remarks),
     )  # fmt: skip
 

@@ -1,10 +1,13 @@
 -- Views of losses: along runs, at their ends, by position, and how stable they were.
 
--- Every surviving validation of the study's cells.
+-- Every surviving validation of the study's cells. `val_loss` is in nats per token; `bits_per_byte`
+-- is the same loss per UTF-8 byte, by the mean over all validation text, so that tokenizers can be
+-- compared. It is NULL of runs whose shards an earlier version made, which counted no bytes.
 CREATE VIEW validation AS
 SELECT
     s.* EXCLUDE (updates, tokens, train_seconds),
-    v.update, v.tokens, v.train_seconds / 3600 AS hours, v.tokens * flops_per_token AS flops, v.val_loss
+    v.update, v.tokens, v.train_seconds / 3600 AS hours, v.tokens * flops_per_token AS flops,
+    v.val_loss, v.val_loss / ln(2) / bytes_per_token AS bits_per_byte
 FROM validations v JOIN status s USING (run)
 WHERE v.surviving AND v.val_loss IS NOT NULL;
 

@@ -28,6 +28,7 @@ SELECT
         coalesce(r.params_total, first.params_total) AS params_total,
         coalesce(r.flops_per_token, first.flops_per_token) AS flops_per_token,
         coalesce(r.state_bytes, first.state_bytes) AS state_bytes,
+        coalesce(r.bytes_per_token, first.bytes_per_token) AS bytes_per_token,
         coalesce(r.remarks, first.remarks, '') AS remarks,
         coalesce(r.code, first.code, '') AS code,
         r.environment::VARCHAR AS environment

@@ -8,6 +8,7 @@ from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.types import dump
+from lmscaling.data import shards
 from lmscaling.model import gpt
 from lmscaling.records.run import End, Run
 from lmscaling.runtime import environment, frozen
@@ -27,7 +28,7 @@ def description(module: Training, calibration: Calibration, scratch: Path) -> di
 
     The source of the attention is kept in ``code/`` of the study.
     """
-    cell = module.cell
+    cell, validation = module.cell, module.validation_stream
     files = code.attention_files(cell)
     return {
         "run": cell.run,
@@ -39,6 +40,7 @@ def description(module: Training, calibration: Calibration, scratch: Path) -> di
         "params_total": module.model.params_total,
         "flops_per_token": module.model.flops_per_token(),
         "state_bytes": module.model.state_bytes(cell.gpus),
+        "bytes_per_token": shards.origin(validation.folder, validation.shards).bytes_per_token,
         "remarks": "; ".join(gpt.remarks(cell)),
         "code": code.keep(files, scratch.absolute().parents[1] / "code"),
         "code_differs": frozen.differ(files),
@@ -53,7 +55,7 @@ def run_record(
     description: dict[str, Any],
 ) -> Run:
     """The record of a run that has ended."""
-    cell, account = module.cell, book.account()
+    cell, account, validation = module.cell, book.account(), module.validation_stream
     budget = parse_budget(cell.budget)
     shard, identity = module.reached()
     shared: dict[str, Any] = description | {"code": "+".join(_codes(book.path.parent))}
@@ -68,7 +70,12 @@ def run_record(
         attempt_seconds=account.attempt_seconds,
         lost_seconds=account.lost_seconds,
         gpu_hours=account.attempt_seconds * cell.gpus / 3600,
-        data={"folder": cell.data.folder, "shard": shard, "id": identity},
+        data={
+            "folder": cell.data.folder,
+            "shard": shard,
+            "id": identity,
+            "ranks_sha256": shards.origin(validation.folder, validation.shards).ranks_sha256,
+        },
         ended=end.ended,
         budget_amount=budget.amount,
         budget_unit=budget.unit,

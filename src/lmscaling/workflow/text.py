@@ -4,6 +4,7 @@ A chunk is made by one process, for a process takes seconds to start. Its name f
 numbers of its shards alone, so that a job that was submitted earlier means the same shards.
 """
 
+import json
 import os
 import re
 import shlex
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lmscaling.config.grid import Grid
-from lmscaling.config.types import Split
+from lmscaling.config.types import Split, dump
 from lmscaling.plan import text_needs
 from lmscaling.plan.text_needs import Chunk
 
@@ -28,6 +29,9 @@ class Shards:
     def __init__(self, grid: Grid) -> None:
         self.results = grid.results
         self.corpora = grid.corpora
+        self.vocabulary = grid.vocabulary
+        """Name of the tokenizer's file; empty if it needs none."""
+        self.tokenizer = grid.corpora[grid.tokens].encoding
         self.trained = grid.tokens
         """Folder of the text that the cells train on."""
         self.counts: dict[str, dict[Split, int]] = {
@@ -83,9 +87,42 @@ class Shards:
             inputs["validation"] = self._marks(tokens, self._open(tokens, "validation"))
         if corpus.source.is_fetched:
             inputs["source"] = f"{self.results}/sources/{tokens}/{chunk}.fetched"
-        if (encoding := corpus.encoding.encoding) != "bytes":
-            inputs["vocabulary"] = f"{self.results}/vocabulary/{encoding}.tiktoken"
+        if self.vocabulary:
+            inputs["vocabulary"] = f"{self.results}/vocabulary/{self.vocabulary}"
         return inputs
+
+    def vocabularies(self, trained: bool, in_job: bool) -> str:
+        """A pattern of the tokenizer's file, if it is trained or if it is not.
+
+        A trained one that exists is a source file: shards may have its tokens.
+        """
+        exists = Path(self.results, "vocabulary", self.vocabulary).is_file()
+        if bool(self.tokenizer.train_bpe) != trained or (trained and exists and not in_job):
+            return "(?!)"
+        return re.escape(self.vocabulary) or "(?!)"
+
+    def vocabulary_words(self, wildcards: Wildcards) -> str:
+        """Options of ``vocabulary``."""
+        if not self.tokenizer.file:
+            return ""
+        row = json.dumps(dump(self.tokenizer, exclude_defaults=True))
+        return shlex.join(["--file", self.tokenizer.file, "--row", row])
+
+    def sample(self, wildcards: Wildcards) -> list[str]:
+        """What is fetched of the text that the tokenizer is trained on."""
+        if not self.corpora[self.trained].source.is_fetched:
+            return []
+        validation = self._chunks(self.trained, "validation")
+        chunks = [*self._chunks(self.trained, "train")[:1], *validation]
+        return [f"{self.results}/sources/{self.trained}/{chunk}.fetched" for chunk in chunks]
+
+    def sample_json(self, wildcards: Wildcards) -> str:
+        """The corpus as far as the tokenizer depends on it."""
+        return self.corpora[self.trained].to_json(1)
+
+    def sample_words(self, wildcards: Wildcards, input: Any) -> str:
+        """Options of ``train-bpe``."""
+        return shlex.join(["--sources", f"{self.results}/sources/{self.trained}"] if input else [])
 
     def json(self, wildcards: Wildcards) -> str:
         """The corpus as far as a chunk depends on it."""
