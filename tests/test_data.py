@@ -24,14 +24,10 @@ BYTES = {"encoding": "bytes", "vocab_size": 257}
 GPT2 = {"encoding": "gpt2", "vocab_size": 50257}
 
 
-def corpus(source, tokenizer="bytes"):
-    values = {
-        "dataset": "d",
-        "source": source,
-        "tokenizer": tokenizer,
-        "encoding": BYTES if tokenizer == "bytes" else GPT2,
-    }
-    return checked(Corpus, values, "corpus")
+def corpus(source, tokenizer="bytes", values=None):
+    row = values or (BYTES if tokenizer == "bytes" else GPT2)
+    given = {"dataset": "d", "source": source, "tokenizer": tokenizer, "encoding": row}
+    return checked(Corpus, given, "corpus")
 
 
 def lines(path, texts):

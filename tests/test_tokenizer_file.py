@@ -1,0 +1,250 @@
+"""A tokenizer.json: the ids are those of ordinary text, and a file that changes text is refused."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import tokenizer_files
+from conftest import write_shard
+from test_backends import ODD
+from test_data import corpus, lines
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from lmscaling.config.datasets import Tokenizer as Row
+from lmscaling.data import shards, tokenizer_file, vocabulary
+from lmscaling.data.stream import Stream
+from lmscaling.data.tokenize import tokenize
+from lmscaling.errors import UserError
+
+
+def made(source, encoding, out, split="train", ranks=None):
+    """A shard with a tokenizer row."""
+    given = corpus(source, values=encoding)
+    return tokenize(given, split, 0, out, ranks=ranks)
+
+
+def ids(tmp_path, tokenizer, text, n_vocab=258):
+    """Ids of one text by a tokenizer, as they are in a shard."""
+    source = {"kind": "jsonl", "train": [lines(tmp_path / "t.jsonl", [text])], "holdout": 1e-9}
+    row = tokenizer_files.row(tokenizer, tmp_path / "t.json", n_vocab)
+    made(source, row, tmp_path / "train-00000.bin")
+    return read(tmp_path / "train-00000.bin").tolist()
+
+
+def read(path):
+    return np.fromfile(path, shards.token_type(path), offset=shards.HEADER_BYTES)
+
+
+def test_gpt2_as_a_file_gives_the_shard_that_tiktoken_gives(real_data, ranks, tmp_path):
+    file = tokenizer_files.row(tokenizer_files.gpt2(ranks), tmp_path / "gpt2.json", 50257)
+    with gzip.open(real_data / "c4" / "c4-validation.sample.200.json.gz") as packed:
+        texts = [json.loads(line)["text"] for line in packed]
+    path = lines(tmp_path / "a.jsonl", [*ODD, *texts])
+    source = {"kind": "jsonl", "train": [path], "holdout": 1e-9}
+    ours = made(source, file, tmp_path / "file" / "train-00000.bin")
+    theirs = made(source, {"encoding": "gpt2"}, tmp_path / "gpt2" / "train-00000.bin", ranks=ranks)
+    assert ours["end_of_text"] == theirs["end_of_text"] == 50256
+    assert ours["sha256"] == theirs["sha256"]
+    assert ours["bytes"] == sum(len(text.encode()) for text in [*ODD, *texts])
+    assert (ours["backend"], *ours["versions"]) == (
+        "tokenizers", "lmscaling", "python", "tokenizers"
+    )  # fmt: skip
+    assert ours["ranks_sha256"] == file["sha256"]
+
+
+def test_special_tokens_in_a_text_are_text_and_other_added_tokens_are_tokens(tmp_path):
+    tokenizer = tokenizer_files.small()
+    tokenizer.add_special_tokens(["<|endoftext|>", "<s>"])
+    tokenizer.add_tokens(["    "])
+    text = "a<|endoftext|><s>b    c"
+    found = ids(tmp_path, tokenizer, text, 261)
+    assert found == [260, *b"a<|endoftext|><s>b", 259, ord("c")]
+
+
+def test_a_file_whose_text_can_reach_end_of_text_is_refused(tmp_path):
+    """A special token in the vocabulary of the model, which splits and merges nothing."""
+    words = json.loads(tokenizer_files.small(ignore_merges=True).to_str())
+    words["pre_tokenizer"]["use_regex"] = False
+    words["model"]["vocab"]["<end>"] = 257
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    words["added_tokens"] = [{"id": 257, "content": "<end>", "special": True, **special}]
+    with pytest.raises(UserError, match="returned id 257 for ordinary text; allowed: below 257"):
+        ids(tmp_path, words, "<end>")
+    assert not (tmp_path / "train-00000.bin").exists()
+
+
+def test_nothing_is_added_to_a_text_and_nothing_is_cut_off(tmp_path):
+    tokenizer = tokenizer_files.small()
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A <s>", special_tokens=[("<s>", 257)]
+    )
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=9)
+    assert ids(tmp_path, tokenizer, "the end") == [257, 256, *b"e end"]
+
+
+def test_text_is_normalized_to_nfc_and_its_own_bytes_are_counted(tmp_path):
+    tokenizer = tokenizer_files.small()
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFC()])
+    assert ids(tmp_path, tokenizer, "e\u0301") == [257, *"é".encode()]
+    assert json.loads((tmp_path / "train-00000.json").read_text())["bytes"] == 3
+
+
+def changed(**values):
+    """The small tokenizer with other values of its file."""
+    return json.loads(tokenizer_files.small().to_str()) | values
+
+
+def with_model(**values):
+    file = changed()
+    return file | {"model": file["model"] | values}
+
+
+def stripping():
+    tokenizer = tokenizer_files.small()
+    tokenizer.add_tokens([AddedToken("<x>", lstrip=True)])
+    return tokenizer
+
+
+def deleting():
+    split = pre_tokenizers.Split("b", "removed")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer = tokenizer_files.small()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    return tokenizer
+
+
+UNFIT = {
+    "a unigram model": (
+        lambda: Tokenizer(models.Unigram([("a", -1.0)])),
+        "is a Unigram model without byte-level pieces; allowed: a byte-level BPE",
+    ),
+    "a BPE of characters": (
+        lambda: Tokenizer(models.BPE({"a": 0, "b": 1}, [])),
+        "is a BPE model without byte-level pieces",
+    ),
+    "small letters": (
+        lambda: changed(normalizer={"type": "Lowercase"}),
+        "changes text by Lowercase",
+    ),
+    "random merges": (lambda: with_model(dropout=0.1), r"merges at random \(dropout 0.1\)"),
+    "few bytes": (lambda: with_model(vocab={"a": 0}, merges=[]), "lacks 255 of the 256 bytes"),
+    "a space before the text": (
+        lambda: changed(pre_tokenizer=json.loads(
+            pre_tokenizers.ByteLevel(add_prefix_space=True).__getstate__()
+        )),
+        'does not keep text: ".*" comes back from its tokens as " .*"',
+    ),
+    "an added token that strips": (stripping, 'does not keep text: "a <x> b" comes back .* "a<x>'),
+    "deleted characters": (deleting, "does not keep text"),
+    "another file": (lambda: {"a": 1}, "is no file of tokenizers: "),
+    "no JSON": (lambda: "{", "is not valid JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNFIT)
+def test_a_file_that_does_not_keep_every_text_is_one_sentence(what, tmp_path):
+    make, sentence = UNFIT[what]
+    with pytest.raises(UserError, match=sentence):
+        ids(tmp_path, make(), "text")
+    assert not (tmp_path / "train-00000.bin").exists()
+
+
+def test_a_file_that_is_not_that_of_the_row_is_refused(tmp_path):
+    row = tokenizer_files.row(tokenizer_files.small(), tmp_path / "a.json")
+    for values, sentence in (
+        ({"sha256": "0" * 64}, "has SHA-256 .*, but 0000.* is expected; put the file back"),
+        (
+            {"vocab_size": 9},
+            "has 258 tokens, but its row states vocab_size 9; write vocab_size: 258",
+        ),
+        ({"file": str(tmp_path / "b.json")}, "b.json does not exist; correct file: in the"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            vocabulary.load(Row(**row | values))
+
+
+def test_a_copy_is_checked_and_says_the_row(tmp_path):
+    row = tokenizer_files.row(tokenizer_files.small(), tmp_path / "a.json")
+    copied = tokenizer_file.copy(tmp_path / "a.json", tmp_path / "made" / "b.json")
+    assert (copied.sha256, copied.n_vocab) == (row["sha256"], row["vocab_size"])
+    assert (tmp_path / "made" / "b.json").read_bytes() == (tmp_path / "a.json").read_bytes()
+    with pytest.raises(UserError, match="is expected; put the file back"):
+        tokenizer_file.copy(
+            tmp_path / "a.json", tmp_path / "c.json", Row(**row | {"sha256": "0" * 64})
+        )
+    assert not (tmp_path / "c.json").exists()
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """Shards of a vocabulary of 70,258 tokens, whose ids of text begin at 70,000."""
+    valid, train = (lines(tmp_path / f"{n}.jsonl", [f"the {n}", f"end{n}"]) for n in "vt")
+    source = {"kind": "jsonl", "train": [train], "validation": [valid]}
+    row = tokenizer_files.row(tokenizer_files.small(70_000), tmp_path / "wide.json", 70_258)
+    for split in ("validation", "train"):
+        made(source, row, tmp_path / "wide" / f"{split}-00000.bin", split)
+    shards.write_manifest(tmp_path / "wide" / "manifest.json", {"train": 1, "validation": 1})
+    return tmp_path / "wide" / "manifest.json"
+
+
+def test_more_than_65536_tokens_are_uint32_in_the_layout_of_llm_c_for_llama(wide):
+    header = np.fromfile(wide.with_name("train-00000.bin"), dtype="<i4", count=256)
+    assert header[:3].tolist() == [20240801, 7, 10]
+    assert not header[3:].any()
+    documents = [70_257, 70_256, *(70_000 + b for b in b"e t"), 70_257]
+    expected = [*documents, *(70_000 + b for b in b"endt")]
+    assert read(wide.with_name("train-00000.bin")).tolist() == expected
+
+
+def test_a_stream_has_the_type_of_its_shards(wide):
+    stream = Stream(wide, "train")
+    tokens = stream.read(0, stream.tokens)
+    assert tokens.dtype == np.uint32
+    assert tokens.tolist() == read(wide.with_name("train-00000.bin")).tolist()
+    assert stream.slab(1, 4).dtype == np.uint32
+    assert stream.positions(1, tokens[1:]).tolist() == [1, 2, 3, 4, 0, 1, 2, 3, 4]
+
+
+def test_a_stream_of_two_types_is_refused(wide):
+    write_shard(wide.with_name("train-00001.bin"), np.zeros(50, np.uint16), dataset="d")
+    record = json.loads(wide.with_name("train-00000.json").read_text())
+    same = {key: record[key] for key in shards.EQUAL}
+    sidecar = wide.with_name("train-00001.json")
+    sidecar.write_text(json.dumps(json.loads(sidecar.read_text()) | same))
+    shards.write_manifest(wide, {"train": 2, "validation": 1})
+    stream = Stream(wide, "train")
+    with pytest.raises(UserError, match=r"of uint16, but train-00000\.bin has uint32"):
+        stream.read(0, stream.tokens)
+
+
+@pytest.mark.parametrize(("n_vocab", "type_"), [(65_536, np.uint16), (65_537, np.uint32)])
+def test_the_type_of_a_shard_changes_above_65536_tokens(tmp_path, n_vocab, type_):
+    first = n_vocab - 258
+    found = ids(tmp_path, tokenizer_files.small(first), "a", n_vocab)
+    assert found == [n_vocab - 1, first + ord("a")]
+    assert shards.token_type(tmp_path / "train-00000.bin") == type_
+
+
+def test_a_shard_that_its_header_cannot_count_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "MOST_TOKENS", 20)
+    for text, fits in (("x" * 19, True), ("x" * 20, False)):
+        path = lines(tmp_path / "a.jsonl", [text])
+        given = corpus({"kind": "jsonl", "train": [path], "holdout": 1e-9})
+        out = tmp_path / str(fits) / "train-00000.bin"
+        if fits:
+            assert tokenize(given, "train", 0, out)["tokens"] == 20
+            continue
+        with pytest.raises(
+            UserError, match="has more than 20 tokens, which its header cannot count"
+        ):
+            tokenize(given, "train", 0, out)
+        assert not list(out.parent.iterdir())
+
+
+def test_the_largest_count_of_a_header_is_that_of_its_type(tmp_path):
+    with shards.writing(tmp_path / "a.bin") as writer:
+        writer.tokens = shards.MOST_TOKENS
+    assert np.fromfile(tmp_path / "a.bin", "<i4", count=3)[2] == 2**31 - 1

@@ -1,0 +1,217 @@
+"""A tokenizer of the study's own text: from which documents, always the same, and never two."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from hub import COMMIT
+from test_data import corpus, lines
+from test_text_workflow import FILES, hub, manifest  # noqa: F401
+from test_workflow import product
+
+from lmscaling.config import grid
+from lmscaling.data import shards, tokenizer_file, train_bpe
+from lmscaling.data.tokenize import tokenize
+from lmscaling.errors import UserError
+from lmscaling.files import sha256_of
+
+WORDS = ["the", "of", "for", "while", "return", "import", "class", "self", "none", "true", "print"]
+
+
+def texts(n, seed=0):
+    """Documents of words, of which some are more frequent."""
+    generator = np.random.default_rng(seed)
+    return [" ".join(generator.choice(WORDS, 30)) + f" {i}\n" for i in range(n)]
+
+
+def given(tmp_path, train=None, validation=None, **settings):
+    """A corpus with a tokenizer that is trained on it."""
+    source = {
+        "kind": "jsonl",
+        "train": [lines(tmp_path / "a.jsonl", train or texts(200))],
+        "validation": [lines(tmp_path / "v.jsonl", validation or texts(20, seed=1))],
+    }
+    return corpus(source, values={"train_bpe": {"vocab_size": 300, **settings}})
+
+
+def test_the_tokenizer_has_so_many_tokens_and_end_of_text_is_the_last(tmp_path):
+    corpus = given(tmp_path)
+    made = train_bpe.train(corpus, tmp_path / "bpe.json")
+    loaded = tokenizer_file.load(corpus.encoding, tmp_path / "bpe.json")
+    assert loaded.n_vocab == 300
+    assert loaded.tokenizer.token_to_id("<|endoftext|>") == 299
+    assert loaded.sha256 == made["sha256"] == sha256_of(tmp_path / "bpe.json")
+    assert json.loads(tokenizer_file.described_at(tmp_path / "bpe.json").read_text()) == made
+    sidecar = tokenize(
+        corpus, "train", 0, tmp_path / "train-00000.bin", ranks=tmp_path / "bpe.json"
+    )
+    assert (sidecar["end_of_text"], sidecar["encoding"]) == (299, "train_bpe")
+    assert sidecar["ranks_sha256"] == made["sha256"]
+    assert sidecar["tokens"] < sidecar["bytes"] / 3
+
+
+def test_it_reads_training_documents_alone_and_no_more_than_asked(tmp_path):
+    shared, own = texts(5, seed=3), ["zebra " * 40 for _ in range(30)]
+    corpus = given(
+        tmp_path,
+        train=[*shared, *own, *texts(50)],
+        validation=shared,
+        vocab_size=262,
+        sample_bytes=7000,
+    )
+    made = train_bpe.train(corpus, tmp_path / "bpe.json")
+    assert (made["documents"], made["bytes"], made["documents_dropped"]) == (30, 7200, 5)
+    vocabulary = json.loads((tmp_path / "bpe.json").read_text())["model"]["vocab"]
+    assert "Ġzebra" in vocabulary
+    assert not {"Ġthe", "Ġreturn", "return"} & {*vocabulary}
+
+
+def test_documents_that_are_held_out_are_not_read(tmp_path):
+    source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", texts(300))], "holdout": 0.2}
+    corpus_ = corpus(source, values={"train_bpe": {"vocab_size": 300}})
+    made = train_bpe.train(corpus_, tmp_path / "bpe.json")
+    assert (
+        made["documents"]
+        == tokenize(corpus_, "train", 0, tmp_path / "train-00000.bin", ranks=tmp_path / "bpe.json")[
+            "documents"
+        ]
+    )
+    assert 200 < made["documents"] < 280
+
+
+ANEW = """
+import json, sys
+from pathlib import Path
+from lmscaling.config.datasets import Corpus
+from lmscaling.config.validation import checked
+from lmscaling.data import train_bpe
+train_bpe.train(checked(Corpus, json.load(sys.stdin), "corpus"), Path(sys.argv[1]))
+"""
+
+
+def test_equal_text_gives_equal_bytes_in_any_process_and_with_any_threads(tmp_path):
+    corpus, files = given(tmp_path, vocab_size=420), []
+    for threads in (1, 3, 8):
+        files.append(tmp_path / f"{threads}.json")
+        parallel = {"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
+        subprocess.run(
+            [sys.executable, "-c", ANEW, files[-1]], input=corpus.to_json(1), text=True, check=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT / "src")} | parallel,
+        )  # fmt: skip
+    assert len({path.read_bytes() for path in files}) == 1
+
+
+def test_too_little_text_is_one_sentence_with_the_largest_vocabulary(tmp_path):
+    corpus = given(tmp_path, train=["ab ab ab"], vocab_size=5000)
+    with pytest.raises(
+        UserError, match=r"8 bytes of d give only 259 tokens; write vocab_size: 259"
+    ):
+        train_bpe.train(corpus, tmp_path / "bpe.json")
+    assert not list(tmp_path.glob("bpe*"))
+    again = given(tmp_path, train=["ab ab ab"], vocab_size=259)
+    train_bpe.train(again, tmp_path / "bpe.json")
+
+
+def test_a_broken_source_is_one_sentence_and_leaves_nothing(tmp_path):
+    corpus = given(tmp_path)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write("no json\n")
+    with pytest.raises(UserError, match=r"a\.jsonl, line 201: not valid JSON"):
+        train_bpe.train(corpus, tmp_path / "bpe.json")
+    assert not list(tmp_path.glob("bpe*"))
+
+
+def test_a_changed_tokenizer_is_refused_and_shards_of_two_never_mix(tmp_path):
+    corpus, tokens = given(tmp_path), tmp_path / "tokens"
+    train_bpe.train(corpus, tmp_path / "bpe.json")
+    tokenize(corpus, "validation", 0, tokens / "validation-00000.bin", ranks=tmp_path / "bpe.json")
+    kept = tokenizer_file.described_at(tmp_path / "bpe.json").read_bytes()
+    other = given(tmp_path, train=texts(200, seed=9))
+    (tmp_path / "bpe.json").unlink()
+    train_bpe.train(other, tmp_path / "bpe.json")
+    tokenize(other, "train", 0, tokens / "train-00000.bin", ranks=tmp_path / "bpe.json")
+    with pytest.raises(UserError, match="was made with ranks_sha256"):
+        shards.write_manifest(tokens / "manifest.json", {"train": 1, "validation": 1})
+    tokenizer_file.described_at(tmp_path / "bpe.json").write_bytes(kept)
+    with pytest.raises(UserError, match=r"has SHA-256 .* is expected; put the file back"):
+        tokenize(other, "train", 0, tokens / "train-00000.bin", ranks=tmp_path / "bpe.json")
+    with pytest.raises(UserError, match="read from a file that snakemake makes"):
+        tokenize(other, "train", 0, tokens / "train-00000.bin")
+
+
+def test_settings_and_text_of_a_trained_tokenizer_name_its_file_and_the_cells(values):
+    values["tokenizers"]["own"] = {"train_bpe": {"vocab_size": 300}}
+    values["tokenizer"] = "own"
+    values["datasets"]["others"] = {**values["datasets"]["lines"], "validation": ["w.jsonl"]}
+    values["evaluate"] = {"datasets": ["lines", "others"]}
+    first = grid.expand(values)
+    assert {cell.model.vocab_size for cell in first.cells.values()} == {300}
+    assert len(first.corpora) == 2
+    for change in ({"vocab_size": 301}, {"vocab_size": 300, "sample_bytes": 5}):
+        values["tokenizers"]["own"] = {"train_bpe": change}
+        other = grid.expand(values)
+        assert other.vocabulary != first.vocabulary
+        assert not {*other.cells} & {*first.cells}
+        assert not {*other.corpora} & {*first.corpora}
+    values["tokenizers"]["own"] = {"train_bpe": {"vocab_size": 300}}
+    assert {*grid.expand(values).corpora} == {*first.corpora}
+    values["dataset"] = "others"
+    assert not {*grid.expand(values).corpora} & {*first.corpora}
+
+
+@pytest.fixture
+def place(tmp_path):
+    return product(tmp_path / "product")
+
+
+def test_a_tokenizer_of_fetched_text_is_trained_before_it_is_tokenized(place, hub):  # noqa: F811
+    row = {"kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": 2}
+    place.study(
+        datasets={"texts": row | FILES}, dataset="texts", evaluate=None,
+        tokenizers={"own": {"train_bpe": {"vocab_size": 262}}}, tokenizer="own",
+    )  # fmt: skip
+    target = manifest(place)
+    assert "train_bpe" in [rule for rule, _ in place.plan(target)]
+    place.snakemake("--cores", "2", target)
+    (path,) = place.results.glob("vocabulary/own-*.json")
+    sidecar = json.loads((place.root / target).with_name("train-00001.json").read_text())
+    assert sidecar["ranks_sha256"] == sha256_of(path)
+    described = json.loads(tokenizer_file.described_at(path).read_text())
+    assert (described["files"], described["documents"]) == ("en/t.00000.json.gz", 200)
+    assert not list((place.results / "sources").rglob("*.json.gz"))
+    assert place.plan(target) == []
+    os.utime(path, (2e9, 2e9))
+    assert place.plan(target) == []
+
+
+def test_the_study_of_a_tokenizer_of_python_runs_from_text_to_report(place):
+    """config/python_bpe.yaml with one cell, two updates and a small vocabulary."""
+    changes = [
+        "axes={attention: [linear], size: [6k], context: [64], seed: [0], lr_scale: [1.0]}",
+        "budget=4 updates",
+        "validation={tokens: 512, every_tokens: 4096}",
+        "tokenizers={python: {train_bpe: {vocab_size: 300, sample_bytes: 100000}}}",
+        "optimizer={warmup_updates: 2}",
+    ]
+    study = ("--configfile", "config/python_bpe.yaml", "--config", *changes)
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "--cores", "2", *study],
+        cwd=place.root, env=os.environ | {"PYTHONPATH": str(place.root / "src")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = place.root / "results" / "python_bpe"
+    (record,) = [json.loads(path.read_text()) for path in results.glob("runs/*/run.json")]
+    sidecar = json.loads(next(results.glob("tokens/*/validation-00000.json")).read_text())
+    assert record["bytes_per_token"] == sidecar["bytes"] / sidecar["tokens"]
+    assert record["data"]["ranks_sha256"] == sidecar["ranks_sha256"]
+    assert record["cell"]["data"]["vocabulary"]["train_bpe"]["vocab_size"] == 300
+    log = next(results.glob("runs/*/log.jsonl")).read_text().splitlines()
+    (loss,) = {json.loads(line)["val_loss"] for line in log[-2:-1]}
+    shown = f"{loss / np.log(2) / record['bytes_per_token']:.4f}"
+    assert Path(results, "report.html").read_text().count(shown) == 2
