@@ -12,7 +12,7 @@ import tiktoken
 from test_data import corpus, lines, read
 
 from lmscaling.config import grid
-from lmscaling.config.datasets import Tokenizer
+from lmscaling.config.datasets import SIZES, Tokenizer
 from lmscaling.config.types import dump
 from lmscaling.data import encoders, vocabulary
 from lmscaling.data.encoders import Compared, Ids
@@ -242,6 +242,40 @@ def test_the_vocabulary_is_one_file_that_is_checked(ranks, tmp_path):
         vocabulary.encoding(GPT2, damaged)
     with pytest.raises(UserError, match=r"does not exist; create it where there is a network"):
         vocabulary.encoding(GPT2, tmp_path / "nothing")
+
+
+def test_ranks_of_one_encoding_are_not_those_of_another(ranks, tmp_path):
+    assert vocabulary.encoding(Tokenizer(encoding="r50k_base"), ranks).n_vocab == 50257
+    with pytest.raises(UserError, match=r"has SHA-256 306cd.*, but cl100k_base's has 2239"):
+        vocabulary.encoding(Tokenizer(encoding="cl100k_base"), ranks)
+    with pytest.raises(UserError, match=r"names no vocabulary; nearest is 'o200k_base\.tiktoken'"):
+        vocabulary.fetch(tmp_path / "o200k.tiktoken")
+
+
+def test_end_of_text_is_the_last_id_also_where_tiktoken_has_a_gap(tmp_path, monkeypatch):
+    """tiktoken's own end-of-text of p50k_base is 50256, among the ids of ordinary text."""
+    path = tmp_path / "p50k_base.tiktoken"
+    pieces = {bytes([i]): i for i in range(256)} | {b"  ": 50280}
+    path.write_bytes(b"".join(vocabulary._lines(pieces)))
+    monkeypatch.setattr(vocabulary, "_check", lambda *_: None)
+    row = Tokenizer(encoding="p50k_base")
+    encoder = vocabulary.encoding(row, path)
+    assert (encoder.eot_token, encoder.n_vocab) == (50281, row.n_vocab)
+    made = encoders.buffers(encoder, ["<|endoftext|>  "])
+    expected = [50281, *b"<|endoftext|>", 50280]
+    assert encoders.joined(made, encoder.eot_token).tolist() == expected
+
+
+@pytest.mark.parametrize("name", [name for name in SIZES if name != "bytes"])
+def test_tiktoken_states_a_hash_and_a_pattern_of_every_encoding(name):
+    stated = vocabulary._stated(name)
+    assert len(stated["sha256"]) == 64
+    assert tiktoken.Encoding(
+        name="x", pat_str=stated["pat_str"], special_tokens={},
+        mergeable_ranks={bytes([i]): i for i in range(256)},
+    ).encode_ordinary("a b") == [*b"a b"]  # fmt: skip
+    last = stated["special_tokens"][vocabulary.END_OF_TEXT]
+    assert last - 1 <= SIZES[name] - 1 <= stated.get("explicit_n_vocab", last)
 
 
 def test_both_files_of_tiktokens_cache_give_the_same_vocabulary(real_data, tmp_path, monkeypatch):

@@ -264,6 +264,12 @@ def test_what_cannot_be_evaluated_is_one_sentence_and_leaves_no_file(run, tmp_pa
     with pytest.raises(UserError, match="have encoding gpt2; allowed: bytes"):
         evaluate(run, write(tmp_path, text(), encoding="gpt2"), out)
     manifest = write(tmp_path, text())
+    record = json.loads((run / "run.json").read_text())
+    trained = record | {"data": {"ranks_sha256": "another"}}
+    (run / "run.json").write_text(json.dumps(trained))
+    with pytest.raises(UserError, match="with SHA-256 r; allowed: another, the tokenizer of run"):
+        evaluate(run, manifest, out)
+    (run / "run.json").write_text(json.dumps(record))
     shard = manifest.with_name("validation-00000.bin")
     shard.write_bytes(shard.read_bytes()[:-2])
     with pytest.raises(UserError, match="its header states"):

@@ -7,6 +7,7 @@ import html
 import json
 import re
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -69,6 +70,28 @@ def published(tmp_path_factory):
     store.build(folder)
     list(figures.save_all(folder / "store", folder / "figures", blank=False))
     return folder, report.write(folder).read_text()
+
+
+def test_bits_per_byte_are_shown_where_bytes_were_counted(study, cells):
+    """A loss of ln 16 nats is 4 bits; a token has 2.5 bytes."""
+    for cell, n_bytes in zip(cells, (2.5, None), strict=False):
+        known = replace(header(cell.run), bytes_per_token=n_bytes)
+        live(study, cell.run, log(known, update(1), validation(1, loss=np.log(16))))
+    store.build(study)
+    with store.connect(study / "store") as db:
+        tables = {t.name: t for t in [*cell_tables.tables(db), *losses.tables(db)]}
+    for name, column in (
+        ("cells", "bits per byte"),
+        ("final_losses", "validation loss (bits per byte)"),
+    ):
+        table = tables[name]
+        shown = [row[table.head.index(column)] for row in table.rows]
+        assert sorted(filter(None, shown)) == ["1.6000"], name
+    assert "which has no byte" in tables["cells"].note
+
+
+def test_without_counted_bytes_no_table_has_bits(half_done):
+    assert "bits per byte" not in half_done[1].lower()
 
 
 def headings(page):

@@ -1,6 +1,8 @@
 """Logs become tables: whatever a log went through, no row is invented and none is lost."""
 
 import json
+import math
+from dataclasses import replace
 
 import duckdb
 import numpy as np
@@ -250,6 +252,14 @@ def test_the_final_loss_is_the_last_validation_at_the_best_rate(study, values):
         rows = [header(cell.run), validation(1, loss=1.0), validation(2, loss=loss), end(2)]
         record(study, cell.run, log(*rows))
     assert ask(study, "SELECT lr_scale, update, val_loss FROM final") == [(0.5, 2, 2.0)]
+
+
+def test_bits_per_byte_compare_tokenizers_and_are_absent_where_no_bytes_were_counted(study, runs):
+    for run, n_bytes in zip(runs, (4.0, None), strict=False):
+        known = replace(header(run), bytes_per_token=n_bytes)
+        live(study, run, log(known, validation(1, loss=math.log(16))))
+    found = ask(study, "SELECT val_loss / ln(2), bits_per_byte FROM validation ORDER BY place")
+    assert found == [(pytest.approx(4), pytest.approx(1)), (pytest.approx(4), None)]
 
 
 def test_equal_logs_make_equal_exports(study, runs):

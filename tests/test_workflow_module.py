@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -389,6 +390,46 @@ def test_a_job_that_comes_late_finds_its_rule_and_needs_nothing(study, folder):
     assert shards.inputs(of(chunk=late)) == {}
     leave(folder, f"results/tiny/tokens/{tokens}/manifest.json", '{"train": [], "validation": []}')
     assert len(shards.due(of(tokens=tokens))) == 1
+
+
+def of_tokenizer(study, row, **dataset):
+    tables = {"tokenizers": {"own": row}, "datasets": {"lines": HUB | dataset}}
+    shards = workflow.Shards(grid.expand(study | tables | {"tokenizer": "own"}))
+    return shards, [shards.vocabularies(trained, in_job=False) for trained in (False, True)]
+
+
+def test_each_kind_of_tokenizer_has_a_file_and_a_rule_that_makes_it(study, folder):
+    shards, patterns = of_tokenizer(study, {"encoding": "gpt2"})
+    assert (patterns, shards.vocabulary_words(None)) == ([r"gpt2\.tiktoken", "(?!)"], "")
+    assert of_tokenizer(study, {"encoding": "bytes"})[1] == ["(?!)", "(?!)"]
+    row = {"file": "my tokenizer.json", "sha256": "0" * 64, "vocab_size": 300}
+    shards, patterns = of_tokenizer(study, row)
+    assert re.fullmatch(r"own\\-\w{8}\\\.json", patterns[0])
+    assert patterns[1] == "(?!)"
+    words = shlex.split(shards.vocabulary_words(None))
+    assert (words[:3], json.loads(words[3])) == (["--file", "my tokenizer.json", "--row"], row)
+    moved = of_tokenizer(study, row | {"file": "elsewhere.json"})[0]
+    assert moved.vocabulary == shards.vocabulary
+    assert moved.trained == shards.trained
+    assert of_tokenizer(study, row | {"sha256": "1" * 64})[0].trained != shards.trained
+
+
+def test_a_trained_tokenizer_waits_for_its_text_and_is_trained_once(study, folder):
+    row = {"train_bpe": {"vocab_size": 300}}
+    shards, patterns = of_tokenizer(study, row, validation_shards=17)
+    assert (patterns[0], patterns[1]) == ("(?!)", re.escape(shards.vocabulary))
+    sources = f"results/tiny/sources/{shards.trained}"
+    names = ["train-00000-00015", "validation-00000-00015", "validation-00016-00016"]
+    assert shards.sample(None) == [f"{sources}/{name}.fetched" for name in names]
+    assert shards.sample_words(None, ["x"]) == f"--sources {sources}"
+    assert shards.sample_words(None, []) == ""
+    assert json.loads(shards.sample_json(None))["source"]["shards"] == 1
+    job = of(chunk=f"{shards.trained}/train-00000-00015")
+    assert shards.inputs(job)["vocabulary"] == f"results/tiny/vocabulary/{shards.vocabulary}"
+    leave(folder, f"results/tiny/vocabulary/{shards.vocabulary}")
+    again, patterns = of_tokenizer(study, row, validation_shards=17)
+    assert patterns == ["(?!)", "(?!)"]
+    assert again.vocabularies(True, in_job=True) == re.escape(shards.vocabulary)
 
 
 def test_the_pattern_of_a_thousand_shards_is_short(study):
