@@ -9,13 +9,16 @@ import tokenizer_files
 from conftest import write_shard
 from test_backends import ODD
 from test_data import corpus, lines
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from lmscaling.config.datasets import Tokenizer as Row
 from lmscaling.data import shards, tokenizer_file, vocabulary
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
+
+
+GPT2_PIECES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
 def made(source, encoding, out, split="train", ranks=None):
@@ -90,6 +93,26 @@ def test_text_is_normalized_to_nfc_and_its_own_bytes_are_counted(tmp_path):
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC()])
     assert ids(tmp_path, tokenizer, "e\u0301") == [257, *"é".encode()]
     assert json.loads((tmp_path / "train-00000.json").read_text())["bytes"] == 3
+
+
+SPLITS = {
+    "single digits": [pre_tokenizers.Digits(individual_digits=True), GPT2_PIECES],
+    "a pattern of its own": [
+        pre_tokenizers.Split(Regex(r"\p{N}{1,3}|[^\s\p{N}]+|\s+"), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ],
+}
+
+
+@pytest.mark.parametrize("what", SPLITS)
+@pytest.mark.parametrize("ignores", [False, True])
+def test_text_may_be_split_in_any_way_that_keeps_it(what, ignores, tmp_path):
+    tokenizer = tokenizer_files.small(ignore_merges=ignores)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(SPLITS[what])
+    text = "the 1234 <|endoftext|> th\n"
+    found = ids(tmp_path, tokenizer, text)
+    assert found[:2] == [257, 256]
+    assert tokenizer.decode(found[1:]) == text
 
 
 def changed(**values):

@@ -111,7 +111,7 @@ def read(path: Path) -> Loaded:
     if reason := _unfit(content):
         raise UserError(
             f"tokenizer {path} {reason}; allowed: a byte-level BPE from whose tokens every text "
-            "comes back, as those of GPT-2, GPT-NeoX, Llama 3 and Qwen"
+            "comes back, the kind of GPT-2, GPT-NeoX, Llama 3 and Qwen"
         )
     tokenizer.no_truncation()
     tokenizer.no_padding()
