@@ -17,7 +17,6 @@ from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 
-
 GPT2_PIECES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
