@@ -20,7 +20,7 @@ from lmscaling.train.ledger import Ledger
 VERBS = [verb for group in cli.GROUPS for verb in import_module(f"lmscaling.cli.{group}").VERBS]
 FOREIGN = {
     "cli.devices": {"torch", "duckdb", "snakemake"},
-    "config.grid": {"torch", "tiktoken", "duckdb", "pandas", "matplotlib", "seaborn"},
+    "config.grid": {"torch", "tiktoken", "tokenizers", "duckdb", "pandas", "matplotlib", "seaborn"},
     "store.build": {"torch", "tiktoken"},
     "store.published": {"torch", "tiktoken"},
     "claims": {"torch", "tiktoken", "matplotlib"},

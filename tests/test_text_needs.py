@@ -75,6 +75,15 @@ def test_a_hub_row_without_sizes_plans_no_bytes(values, tmp_path):
     assert (text.shard_tokens, text.suffice) == (None, {})
 
 
+def test_tokens_of_a_large_vocabulary_have_four_bytes(values, tmp_path):
+    values["datasets"]["lines"] = HUB
+    values["tokenizers"]["bytes"] = {"encoding": "o200k_base"}
+    laid_out = grid.expand(values)
+    shapes = dict.fromkeys(laid_out.cells, Shape(100, 600.0))
+    text = study_plan.make(laid_out, shapes, "NVIDIA H100", tmp_path).text
+    assert text.write_bytes == 10 * 500 * 4
+
+
 def test_the_longest_run_of_a_size_counts(values, tmp_path):
     """A run of update_tokens 128 reads twice as much as one of 64."""
     values["axes"] |= {"size": ["s", "m"], "context": [16, 32]}

@@ -12,6 +12,8 @@ from test_data import corpus, lines
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from lmscaling.config.datasets import Tokenizer as Row
+from lmscaling.config.types import Split
+from lmscaling.config.validation import checked
 from lmscaling.data import shards, tokenizer_file, vocabulary
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
@@ -20,7 +22,7 @@ from lmscaling.errors import UserError
 GPT2_PIECES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
-def made(source, encoding, out, split="train", ranks=None):
+def made(source, encoding, out, split: Split = "train", ranks=None):
     """A shard with a tokenizer row."""
     given = corpus(source, values=encoding)
     return tokenize(given, split, 0, out, ranks=ranks)
@@ -185,7 +187,7 @@ def test_a_file_that_is_not_that_of_the_row_is_refused(tmp_path):
         ({"file": str(tmp_path / "b.json")}, "b.json does not exist; correct file: in the"),
     ):
         with pytest.raises(UserError, match=sentence):
-            vocabulary.load(Row(**row | values))
+            vocabulary.load(checked(Row, row | values, "row"))
 
 
 def test_a_copy_is_checked_and_says_the_row(tmp_path):
@@ -195,7 +197,9 @@ def test_a_copy_is_checked_and_says_the_row(tmp_path):
     assert (tmp_path / "made" / "b.json").read_bytes() == (tmp_path / "a.json").read_bytes()
     with pytest.raises(UserError, match="is expected; put the file back"):
         tokenizer_file.copy(
-            tmp_path / "a.json", tmp_path / "c.json", Row(**row | {"sha256": "0" * 64})
+            tmp_path / "a.json",
+            tmp_path / "c.json",
+            checked(Row, row | {"sha256": "0" * 64}, "row"),
         )
     assert not (tmp_path / "c.json").exists()
 
@@ -206,7 +210,8 @@ def wide(tmp_path):
     valid, train = (lines(tmp_path / f"{n}.jsonl", [f"the {n}", f"end{n}"]) for n in "vt")
     source = {"kind": "jsonl", "train": [train], "validation": [valid]}
     row = tokenizer_files.row(tokenizer_files.small(70_000), tmp_path / "wide.json", 70_258)
-    for split in ("validation", "train"):
+    splits: tuple[Split, Split] = ("validation", "train")
+    for split in splits:
         made(source, row, tmp_path / "wide" / f"{split}-00000.bin", split)
     shards.write_manifest(tmp_path / "wide" / "manifest.json", {"train": 1, "validation": 1})
     return tmp_path / "wide" / "manifest.json"

@@ -19,6 +19,7 @@ from lmscaling.data import shards, tokenizer_file, train_bpe
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
+from lmscaling.plan import jobs
 
 WORDS = ["the", "of", "for", "while", "return", "import", "class", "self", "none", "true", "print"]
 
@@ -152,6 +153,8 @@ def test_settings_and_text_of_a_trained_tokenizer_name_its_file_and_the_cells(va
     first = grid.expand(values)
     assert {cell.model.vocab_size for cell in first.cells.values()} == {300}
     assert len(first.corpora) == 2
+    made = jobs.counts(first)
+    assert (made["train_bpe"], "vocabulary" in made) == (1, False)
     for change in ({"vocab_size": 301}, {"vocab_size": 300, "sample_bytes": 5}):
         values["tokenizers"]["own"] = {"train_bpe": change}
         other = grid.expand(values)
