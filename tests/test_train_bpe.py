@@ -179,7 +179,6 @@ def test_a_tokenizer_of_fetched_text_is_trained_before_it_is_tokenized(place, hu
         tokenizers={"own": {"train_bpe": {"vocab_size": 262}}}, tokenizer="own",
     )  # fmt: skip
     target = manifest(place)
-    assert "train_bpe" in [rule for rule, _ in place.plan(target)]
     place.snakemake("--cores", "2", target)
     (path,) = place.results.glob("vocabulary/own-*.json")
     sidecar = json.loads((place.root / target).with_name("train-00001.json").read_text())
@@ -187,7 +186,6 @@ def test_a_tokenizer_of_fetched_text_is_trained_before_it_is_tokenized(place, hu
     described = json.loads(tokenizer_file.described_at(path).read_text())
     assert (described["files"], described["documents"]) == ("en/t.00000.json.gz", 200)
     assert not list((place.results / "sources").rglob("*.json.gz"))
-    assert place.plan(target) == []
     os.utime(path, (2e9, 2e9))
     assert place.plan(target) == []
 
