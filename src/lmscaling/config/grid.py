@@ -156,6 +156,7 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
             vocab_size=corpus.encoding.vocab_size,
         ),
         position=study.position,
+        documents=study.documents,
         data=_data(corpus),
         optimizer=study.optimizer,
         schedule=study.schedule,

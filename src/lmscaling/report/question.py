@@ -19,6 +19,11 @@ SIZES = """
     ORDER BY source, n_layer, d_model, size
 """
 
+MASKED = (
+    "Attention does not cross documents and positions restart in each (documents: masked). Compute "
+    "is counted at the lengths that documents of the training text have in windows of a context. "
+)
+
 STALE = "SELECT count(*) FROM planned WHERE is_stale"
 
 CITED = """
@@ -92,7 +97,7 @@ def _design(db: duckdb.DuckDBPyConnection, study: Study) -> str:
         f"per update on {device}, are trained on {study.dataset} with the tokenizer "
         f"{study.tokenizer}: sizes {join_names(axes.size)}, contexts "
         f"{join_names([f'{c:,}' for c in axes.context])}, seeds {join_names(axes.seed)}{rates}. "
-        f"{figures.unfinished_note(db) or 'All cells are done.'}"
+        f"{MASKED if study.documents == 'masked' else ''}{figures.unfinished_note(db) or 'All cells are done.'}"
     )
 
 

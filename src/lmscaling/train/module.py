@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import Rates
+from lmscaling.data import document_positions
 from lmscaling.data.stream import Stream
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
@@ -147,6 +148,14 @@ class Training:
             with self._precision():
                 self._loss(x_BT, y_BT).backward()
         parallel.clear_gradients(self.model, self.rank.world > 1)
+
+    def flops_per_token(self) -> float:
+        """Training FLOPs per token, of masked documents at the lengths that the text has."""
+        if not self.cell.is_masked:
+            return self.model.flops_per_token()
+        shards = [self.train_stream.folder / shard.file for shard in self.train_stream.shards]
+        counts = document_positions.of_shards(shards)
+        return self.model.flops_per_token(document_positions.pieces(counts, self.cell.context))
 
     def last_update(self) -> int:
         """The last update for which there is data."""
