@@ -61,22 +61,21 @@ def pieces(own_context: Sequence[int], context: int) -> dict[int, float]:
     """Share of the tokens in parts of documents of several lengths, in windows of ``context``.
 
     A window may begin at any token, so a token at position p of its document has k tokens of it
-    before it in its window with probability ``1 - k / context``, for k up to p. Within a bin,
-    positions are taken to be equally frequent. Lengths with the same number of binary digits are
-    one, their mean over tokens.
+    before it in its window with probability ``1 - k / context``, for k up to p. Within a bin, the
+    share of positions beyond k is taken to fall evenly with log k. Lengths with the same number of
+    binary digits are one, their mean over tokens.
 
     Args:
         own_context: Number of tokens in each bin.
         context: Tokens of a window.
     """
     at_least = np.append(np.cumsum(own_context[::-1])[::-1], 0) / sum(own_context)
-    edges = [0, *(bounds(i)[1] for i in range(len(own_context)))]
-    k = np.arange(context + 1)
-    share = np.interp(k, edges, at_least) * (1 - k / context)  # with k tokens before them
-    longer = np.append(-np.diff(share), 0)  # pieces of more than k tokens, per token
-    tokens = -np.diff(longer) * k[1:]  # in pieces of k tokens
-    sizes = bins(k[1:])
-    sums = np.bincount(sizes, tokens), np.bincount(sizes, tokens * k[1:])
+    edges = np.arange(-1, len(own_context))  # log k; -1 stands for position 0
+    k = np.arange(1, context + 1)
+    beyond = np.interp(np.log2(k), edges, at_least) * (1 - k / context)  # share of the tokens
+    longer = np.append(-np.diff(beyond, prepend=1), 0)  # pieces of at least k tokens, per token
+    tokens, sizes = -np.diff(longer) * k, bins(k)  # in pieces of k tokens
+    sums = np.bincount(sizes, tokens), np.bincount(sizes, tokens * k)
     return {round(weighted / n): float(n) for n, weighted in zip(*sums, strict=True) if n > 1e-12}
 
 

@@ -61,9 +61,8 @@ class Block(nn.Module):
             return self._mlp(x_BTD + self.attention(z_BTD))
         return self._mlp(x_BTD + self.attention.forward_documents(z_BTD, documents))
 
-    def compile_around_attention(self) -> None:
-        """Compile what has the same shapes whatever the documents are."""
-        self.norm_1.compile(dynamic=False)
+    def compile_mlp(self) -> None:
+        """Compile what follows the attention, in place."""
         self._mlp = torch.compile(self._mlp, dynamic=False)
 
     def prefill(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -238,11 +237,11 @@ class GPT(nn.Module):
     def compile_blocks(self) -> None:
         """Compile each block in place. Those with the same attention share one graph.
 
-        Attention of masked documents stays outside: every batch would be compiled again.
+        Attention of masked documents stays outside, as it would be compiled for every batch.
         """
         for block in self._each_block():
             if self.masked:
-                block.compile_around_attention()
+                block.compile_mlp()
             else:
                 block.compile(dynamic=False)
 

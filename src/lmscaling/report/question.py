@@ -92,12 +92,13 @@ def _design(db: duckdb.DuckDBPyConnection, study: Study) -> str:
     rates = ""
     if len(scales := axes.values("lr_scale")) > 1:
         rates = f", learning rates {join_names(scales)} times that of the size"
+    masked = MASKED if study.documents == "masked" else ""
     return (
         f"{n_cells} cells, each with a budget of {study.budget} and {study.update_tokens:,} tokens "
         f"per update on {device}, are trained on {study.dataset} with the tokenizer "
         f"{study.tokenizer}: sizes {join_names(axes.size)}, contexts "
         f"{join_names([f'{c:,}' for c in axes.context])}, seeds {join_names(axes.seed)}{rates}. "
-        f"{MASKED if study.documents == 'masked' else ''}{figures.unfinished_note(db) or 'All cells are done.'}"
+        f"{masked}{figures.unfinished_note(db) or 'All cells are done.'}"
     )
 
 

@@ -279,11 +279,13 @@ class _Bench:
 
     def _tokens(self, size: int) -> tuple[Tensor, Tensor]:
         shape = (2, size, self.cell.context)
-        x_BT, y_BT = torch.randint(self.cell.model.vocab_size, shape, device=self.device)
-        if self.cell.is_masked:
-            begins_BT = torch.rand(x_BT.shape, device=self.device) < 1 / DOCUMENT_TOKENS
-            x_BT[begins_BT] = self.cell.model.vocab_size - 1
-        return x_BT, y_BT
+        end_of_text = self.cell.model.vocab_size - 1
+        if not self.cell.is_masked:
+            x_BT, y_BT = torch.randint(end_of_text + 1, shape, device=self.device)
+            return x_BT, y_BT
+        x_BT, y_BT = torch.randint(end_of_text, shape, device=self.device)
+        begins_BT = torch.rand(x_BT.shape, device=self.device) < 1 / DOCUMENT_TOKENS
+        return x_BT.masked_fill(begins_BT, end_of_text), y_BT
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
