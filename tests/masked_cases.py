@@ -13,7 +13,7 @@ from torch import Tensor
 from lmscaling import attention, kernels
 from lmscaling.attention import Documents
 from lmscaling.kernels import functional
-from lmscaling.kernels.rotary import Rotary, unrotated
+from lmscaling.kernels.rotary import Rotary, Rotate, unrotated
 
 DEVICE = "cuda"
 if os.environ.get("TRITON_INTERPRET") == "1":
@@ -49,7 +49,7 @@ def documents() -> Documents:
 
 @pytest.mark.parametrize(("name", "rotate"), KERNELS, ids=[name for name, _ in KERNELS])
 def test_documents_of_a_row_are_computed_as_each_alone(
-    name: str, rotate: kernels.rotary.Rotate, monkeypatch: pytest.MonkeyPatch
+    name: str, rotate: Rotate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outputs and all gradients, within 1e-4 of the largest number."""
     torch.manual_seed(0)

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from strangers import file
 from test_fused import WITH_TRITON, run_cases
 
 from lmscaling import attention, registry
-from lmscaling.attention import Documents
+from lmscaling.attention import Documents, _documents
 from lmscaling.bench.checks import variant
 from lmscaling.config import grid
 from lmscaling.config.attention_row import Layer
@@ -141,7 +142,7 @@ def a_state_of_the_whole_row(monkeypatch):
 
 
 def a_gradient_at_the_next_place(monkeypatch):
-    copy = attention._documents._Copy
+    copy = _documents._Copy
     backward = copy.backward
     monkeypatch.setattr(
         copy, "backward", staticmethod(lambda ctx, dx: backward(ctx, dx.roll(1, 0)))
@@ -438,6 +439,7 @@ def test_a_masked_cell_trains_and_counts_the_flops_of_its_text(cell, text, tmp_p
         tmp_path / "cell.json", manifest, tmp_path / "scratch" / "run",
         tmp_path / "runs" / "run" / "run.json", calibration(tmp_path, masked),
     )  # fmt: skip
+    assert made
     assert made.status == "done"
     assert made.remarks == "attention does not cross documents"
     counts = document_positions.own_context(lengths)
@@ -447,7 +449,7 @@ def test_a_masked_cell_trains_and_counts_the_flops_of_its_text(cell, text, tmp_p
 
 
 def test_a_calibration_has_documents_as_long_as_those_of_c4(cell):
-    bench = SimpleNamespace(cell=replace(cell, context=4096, documents="masked"), device="cpu")
+    bench: Any = SimpleNamespace(cell=replace(cell, context=4096, documents="masked"), device="cpu")
     x_BT, _ = calibrate._Bench._tokens(bench, 32)
     lengths = Documents(x_BT == END).lengths
     assert 350 < np.mean(lengths) < 650  # 512, and fewer at the ends of rows

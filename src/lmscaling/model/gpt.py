@@ -142,12 +142,12 @@ class GPT(nn.Module):
     def hidden(self, x_BT: Tensor) -> Tensor:
         """The input of the head, ``[B, T, D]``."""
         documents = attention.Documents(x_BT == self.vocab_size - 1) if self.masked else None
-        h_BTD = self._embed(x_BT, 0, documents)
+        h_BTD, given = self._embed(x_BT, 0, documents), (documents,) if documents else ()
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
-                h_BTD = checkpoint(block, h_BTD, documents, use_reentrant=False)
+                h_BTD = checkpoint(block, h_BTD, *given, use_reentrant=False)
             else:
-                h_BTD = block(h_BTD, documents)
+                h_BTD = block(h_BTD, *given)
         return self.norm(h_BTD)
 
     def _embed(
