@@ -368,7 +368,21 @@ def test_another_word_for_documents_is_refused_in_one_sentence(values):
     assert str(refusal.value).endswith("'maskd'; nearest is 'masked'; allowed: mixed, masked")
 
 
-def lengths_in_windows(lengths, context):
+def test_a_sequence_of_masked_documents_lies_in_one_block_of_shuffled_text(values):
+    values["documents"] = "masked"
+    values["datasets"]["lines"] |= {"shuffle": "blocks", "block_tokens": 64}
+    grid.expand(values)
+    values["datasets"]["lines"]["block_tokens"] = 40
+    with pytest.raises(UserError) as refusal:
+        grid.expand(values)
+    assert str(refusal.value) == (
+        "study file: axes.context 16 does not divide block_tokens 40 of datasets.lines, and a masked "
+        "document must not go on in another block; write block_tokens: 32 or documents: mixed"
+    )
+    grid.expand({**values, "documents": "mixed"})
+
+
+def counted_in_windows(lengths, context):
     """Lengths of the parts of documents in the complete windows of a text."""
     starts = np.zeros(sum(lengths), bool)
     starts[np.cumsum([0, *lengths[:-1]])] = True
@@ -382,8 +396,8 @@ def test_lengths_of_documents_in_windows_are_near_to_those_that_are_counted(mean
     """Within 5 % of the mean over tokens, and 1 % where windows are the shorter."""
     rng = np.random.default_rng(0)
     lengths = np.maximum(1, rng.lognormal(np.log(mean) - 0.5, 1.0, 2_000_000 // mean)).astype(int)
-    counted = lengths_in_windows(lengths, context)
-    pieces = document_positions.pieces(document_positions.own_context(lengths), context)
+    counted = counted_in_windows(lengths, context)
+    pieces = document_positions.lengths_in_windows(document_positions.own_context(lengths), context)
     assert sum(pieces.values()) == pytest.approx(1)
     for most in (64, context):  # FLOPs of a chunk, and of softmax
         found = sum(share * min(most, n) for n, share in pieces.items())
@@ -393,8 +407,10 @@ def test_lengths_of_documents_in_windows_are_near_to_those_that_are_counted(mean
 
 def test_a_text_that_is_one_document_fills_every_window():
     counts = document_positions.own_context([2**30])
-    assert document_positions.pieces(counts, 1024)[1024] == pytest.approx(1, abs=1e-4)
-    assert document_positions.pieces(document_positions.own_context([1] * 9), 1024) == {1: 1.0}
+    assert document_positions.lengths_in_windows(counts, 1024)[1024] == pytest.approx(1, abs=1e-4)
+    assert document_positions.lengths_in_windows(document_positions.own_context([1] * 9), 1024) == {
+        1: 1.0
+    }
 
 
 def test_flops_are_counted_at_the_lengths_of_the_documents(masked):
@@ -443,7 +459,7 @@ def test_a_masked_cell_trains_and_counts_the_flops_of_its_text(cell, text, tmp_p
     assert made.status == "done"
     assert made.remarks == "attention does not cross documents"
     counts = document_positions.own_context(lengths)
-    pieces = document_positions.pieces(counts, cell.context)
+    pieces = document_positions.lengths_in_windows(counts, cell.context)
     assert made.flops_per_token == GPT(masked).flops_per_token(pieces)
     assert made.flops_per_token < GPT(masked).flops_per_token()
 

@@ -50,9 +50,9 @@ def plan(args: Namespace) -> str:
         values = study_file.read_study(args.study)
     expanded = grid.expand(values)
     results = args.results / expanded.study.study
-    pieces = _masked_lengths(expanded, results)
+    lengths = _masked_lengths(expanded, results)
     shapes = {
-        run: gpt.shape(cell, pieces.get(cell.context)) for run, cell in expanded.cells.items()
+        run: gpt.shape(cell, lengths.get(cell.context)) for run, cell in expanded.cells.items()
     }
     estimate = study_plan.make(expanded, shapes, args.device, results)
     if args.out:
@@ -70,7 +70,7 @@ def _masked_lengths(grid: Grid, results: Path) -> dict[int, dict[int, float]]:
         return {}
     train = shards.read_manifest(manifest, "train")
     counts = document_positions.of_shards(manifest.with_name(shard.file) for shard in train)
-    return {n: document_positions.pieces(counts, n) for n in grid.study.axes.context}
+    return {n: document_positions.lengths_in_windows(counts, n) for n in grid.study.axes.context}
 
 
 @verb(

@@ -5,6 +5,7 @@ class has that name in CamelCase (``hub.py`` defines ``Hub``). The class subclas
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
@@ -12,14 +13,14 @@ from functools import reduce
 from importlib import import_module
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema, JsonValue
 from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema
 
 from lmscaling import registry
-from lmscaling.config.types import STRICT, Name, Positive, Split, dump
+from lmscaling.config.types import STRICT, Name, Positive, Split, dump, less
 from lmscaling.errors import UserError
 
 
@@ -56,7 +57,34 @@ class Documents:
     were read; empty if the documents come from several files."""
 
 
-class Dataset(Protocol):
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Shuffled:
+    """Fields of every dataset row: the order in which training reads its text.
+
+    Their descriptions are arguments: pydantic reads the docstrings of a class's own fields only.
+    """
+
+    shuffle: Literal["none", "blocks", "documents"] | None = Field(
+        default=None,
+        description="``blocks`` reads blocks of ``block_tokens`` in an order that is drawn from "
+        "the seed and the epoch, so that an update is no run of neighbouring documents. "
+        "``documents`` also shuffles the documents of each file when they are tokenized, with all "
+        "its text in memory. ``none`` reads the files from end to end. If not given, it is "
+        "``none``, and ``blocks`` where ``protocol.all`` of the study is 2 or more.",
+    )
+    block_tokens: Positive = Field(
+        default=131_072,
+        description="Tokens of a block. An update should have several blocks, and a block be as "
+        "long as the longest context.",
+    )
+
+    def blocks(self, protocol: int) -> int | None:
+        """Tokens of the blocks that training shuffles, at a ``protocol.all``; None for none."""
+        shuffle = self.shuffle or ("blocks" if protocol > 1 else "none")
+        return None if shuffle == "none" else self.block_tokens
+
+
+class Dataset(Shuffled, ABC):
     """A dataset row. Planning uses every member except ``fetch``, ``read`` and ``provenance``; only
     these three may import what planning does not need."""
 
@@ -72,9 +100,9 @@ class Dataset(Protocol):
     """Whether the identity determines the files of every shard. If not, a shard whose sidecar
     lists other files than the row is tokenized again."""
 
+    @abstractmethod
     def files(self, split: Split) -> list[str]:
         """The source of each shard of a split: a file, or a description of several files."""
-        ...
 
     def first(self, n: int) -> Self:
         """The row with only its first n training shards; itself if it has only one."""
@@ -83,7 +111,12 @@ class Dataset(Protocol):
     def identity(self) -> dict[str, JsonValue]:
         """The values that determine the text. More training shards only lengthen the stream, so
         their number is not one of these values."""
-        return dump(self, exclude_defaults=True)
+        return self._text()
+
+    def _text(self, *others: str) -> dict[str, JsonValue]:
+        """The fields that are not the default, without those that leave the tokens as they are."""
+        values = less(dump(self, exclude_defaults=True), "block_tokens", "shards_per_job", *others)
+        return values if self.shuffle == "documents" else less(values, "shuffle")
 
     def document_counts(self, split: Split) -> list[int]:
         """Numbers of documents that a complete file of a split can have; empty if unknown."""
@@ -102,6 +135,7 @@ class Dataset(Protocol):
         """
         raise UserError(f"a dataset of kind {self.kind} is read locally; nothing is fetched")
 
+    @abstractmethod
     def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
         """The documents of one shard.
 
@@ -115,7 +149,6 @@ class Dataset(Protocol):
             UserError: A file is missing, truncated or contains something other than documents.
                 Errors inside a file are raised while the documents are read.
         """
-        ...
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:
         """Where the documents of a shard come from, beyond ``kind`` and ``files``."""

@@ -55,5 +55,6 @@ def is_pending(folder: Path, sweep: Sweep) -> bool:
 
 def _cell(study: Study, size: str) -> Cell:
     point = {axis: study.axes.values(axis)[0] for axis in grid.AXES}
-    trunk = grid.cell(study, point | {"size": size})
-    return replace(trunk, keep=(), protocol={}, layers=(), match=(), documents="mixed")
+    cell = grid.cell(study, point | {"size": size})
+    cell = replace(cell, block_tokens=None, documents="mixed")
+    return replace(cell, keep=(), protocol={}, layers=(), match=())

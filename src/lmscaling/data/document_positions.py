@@ -57,7 +57,7 @@ def own_context(lengths: Sequence[int] | np.ndarray) -> list[int]:
     return counts
 
 
-def pieces(own_context: Sequence[int], context: int) -> dict[int, float]:
+def lengths_in_windows(own_context: Sequence[int], context: int) -> dict[int, float]:
     """Share of the tokens in parts of documents of several lengths, in windows of ``context``.
 
     A window may begin at any token, so a token at position p of its document has k tokens of it

@@ -273,18 +273,18 @@ class GPT(nn.Module):
         rows = self.vocab_size + (self.context if self.wpe is not None else 0)
         return self.params + rows * self.norm.weight.numel()
 
-    def flops_per_token(self, pieces: Mapping[int, float] | None = None) -> float:
+    def flops_per_token(self, lengths: Mapping[int, float] | None = None) -> float:
         """Training FLOPs per token at the cell's context: three times those of a forward pass.
 
         Args:
-            pieces: Share of the tokens in masked documents of each length, see
-                ``document_positions.pieces``; without, all sequences are as long as the context.
+            lengths: Share of the tokens in masked documents of each length, see
+                ``document_positions.lengths_in_windows``; all of the context's if not given.
         """
         head = 2 * self.wte.weight.numel()
         attentions = sum(
             len(layers) * share * layers[0].flops_per_token(length)
             for layers in self.each_attention().values()
-            for length, share in (pieces or {self.context: 1.0}).items()
+            for length, share in (lengths or {self.context: 1.0}).items()
         )
         mlps = sum(4 * block.up.in_features * block.up.out_features for block in self._each_block())
         return 3 * (head + attentions + mlps)
@@ -340,12 +340,12 @@ def _matched_width(cell: Cell, rotate: Rotate) -> int:
     return width
 
 
-def shape(cell: Cell, pieces: Mapping[int, float] | None = None) -> Shape:
+def shape(cell: Cell, lengths: Mapping[int, float] | None = None) -> Shape:
     """Parameters and FLOPs of a cell's model, without allocating its weights.
 
     Args:
         cell: The cell.
-        pieces: Lengths of its masked documents, once they are known; see ``flops_per_token``.
+        lengths: Lengths of its masked documents, once they are known; see ``flops_per_token``.
 
     Raises:
         UserError: A head of a cell for GPUs is wider than the kernels of its attention.
@@ -362,8 +362,8 @@ def shape(cell: Cell, pieces: Mapping[int, float] | None = None) -> Shape:
         gpt = GPT(cell)
     return Shape(
         params_total=gpt.params_total,
-        flops_per_token=gpt.flops_per_token(pieces),
-        remarks=(*remarks(cell), *([UPPER_BOUND] if cell.is_masked and not pieces else [])),
+        flops_per_token=gpt.flops_per_token(lengths),
+        remarks=(*remarks(cell), *([UPPER_BOUND] if cell.is_masked and not lengths else [])),
     )
 
 

@@ -8,11 +8,10 @@ from pydantic import Field, JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Positive, Split, dump, less
+from lmscaling.config.types import STRICT, Positive, Split
 
 NOT_TEXT = (
     "shards", "mirror", "documents", "validation_documents", "expected_tokens", "expected_bytes",
-    "shards_per_job",
 )  # fmt: skip
 """Fields that say where the files are, how many and how large, and nothing about their text."""
 
@@ -94,7 +93,7 @@ class Hub(Dataset):
         return replace(self, shards=n, expected_tokens=None, expected_bytes=None)
 
     def identity(self) -> dict[str, JsonValue]:
-        return less(dump(self, exclude_defaults=True), *NOT_TEXT)
+        return self._text(*NOT_TEXT)
 
     def fetch(self, file: str, out: Path) -> dict[str, Any]:
         from lmscaling.data import download

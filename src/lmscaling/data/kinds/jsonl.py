@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Distinct, Fraction, Positive, Split, dump, less
+from lmscaling.config.types import STRICT, Distinct, Fraction, Positive, Split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -35,7 +35,7 @@ class Jsonl(Dataset):
         return replace(self, train=self.train[:n])
 
     def identity(self) -> dict[str, JsonValue]:
-        return less(dump(self.first(1), exclude_defaults=True), "shards_per_job")
+        return self.first(1)._text()
 
     def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
         from lmscaling.data import sources
