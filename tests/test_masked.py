@@ -16,6 +16,7 @@ import torch._dynamo.testing
 from conftest import calibration, write_shard
 from strangers import file
 from test_fused import WITH_TRITON, run_cases
+from test_workflow import product
 
 from lmscaling import attention, registry
 from lmscaling.attention import Documents, _documents
@@ -376,8 +377,9 @@ def test_a_sequence_of_masked_documents_lies_in_one_block_of_shuffled_text(value
     with pytest.raises(UserError) as refusal:
         grid.expand(values)
     assert str(refusal.value) == (
-        "study file: axes.context 16 does not divide block_tokens 40 of datasets.lines, and a masked "
-        "document must not go on in another block; write block_tokens: 32 or documents: mixed"
+        "study file: axes.context 16 does not divide block_tokens 40 of datasets.lines, and a "
+        "masked document must not go on in another block; write block_tokens: 32 or documents: "
+        "mixed"
     )
     grid.expand({**values, "documents": "mixed"})
 
@@ -471,3 +473,19 @@ def test_a_calibration_has_documents_as_long_as_those_of_c4(cell):
     assert 350 < np.mean(lengths) < 650  # 512, and fewer at the ends of rows
     bench.cell = replace(bench.cell, documents="mixed")
     assert (calibrate._Bench._tokens(bench, 32)[0] == END).float().mean() > 0.003
+
+
+@pytest.mark.ci
+def test_a_masked_study_runs_from_text_to_report(tmp_path):
+    place = product(tmp_path / "product")
+    place.study(documents="masked", calibrate="all")
+    study = ("config/study.yaml", "tiny.yaml")
+    assert gpt_module.UPPER_BOUND in place.lmscaling("plan", *study).stdout
+    place.snakemake("--cores", "2")
+    runs = [json.loads(path.read_text()) for path in place.results.glob("runs/*/run.json")]
+    assert {(r["cell"]["documents"], r["status"]) for r in runs} == {("masked", "done")}
+    assert gpt_module.UPPER_BOUND not in place.lmscaling("plan", *study).stdout
+    report = (place.results / "report.html").read_text()
+    assert "Attention does not cross documents and positions restart in each" in report
+    figure = (place.results / "figures" / "context_scaling.svg").read_text()
+    assert "attention does not cross documents" in figure
