@@ -466,6 +466,18 @@ def test_a_masked_cell_trains_and_counts_the_flops_of_its_text(cell, text, tmp_p
     assert made.flops_per_token < GPT(masked).flops_per_token()
 
 
+def test_text_whose_documents_begin_with_another_token_is_not_trained_on(cell, text, tmp_path):
+    manifest, _ = text
+    for path in manifest.parent.glob("*-00000.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"end_of_text": 7}))
+    masked = replace(cell, documents="masked")
+    (tmp_path / "cell.json").write_text(masked.to_json())
+    places = tmp_path / "scratch" / "run", tmp_path / "runs" / "run" / "run.json"
+    with pytest.raises(UserError, match=r"token 7 begins the documents of .*masked: 256, the last"):
+        train(tmp_path / "cell.json", manifest, *places, calibration(tmp_path, masked))
+    assert not places[1].exists()
+
+
 def test_a_calibration_has_documents_as_long_as_those_of_c4(cell):
     bench: Any = SimpleNamespace(cell=replace(cell, context=4096, documents="masked"), device="cpu")
     x_BT, _ = calibrate._Bench._tokens(bench, 32)

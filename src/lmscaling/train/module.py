@@ -20,6 +20,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import Rates
 from lmscaling.data import document_positions
 from lmscaling.data.stream import Stream
+from lmscaling.errors import UserError
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
 from lmscaling.train import parallel
@@ -64,6 +65,8 @@ class Training:
         self, cell: Cell, train: Stream, validation: Stream, calibration: Calibration
     ) -> None:
         self.cell, self.train_stream, self.validation_stream = cell, train, validation
+        if cell.is_masked:
+            _check_end_of_text(cell, train)
         self.micro_batch, self.compiled = calibration.micro_batch, calibration.compiled
         self.model = prepared(cell, calibration)
         self.kernels = ""
@@ -189,6 +192,16 @@ class Training:
             rank.mark(STEPS * self.updates)
         self.model.train()
         return float(rank.sum(total)) / cell.validation.tokens
+
+
+def _check_end_of_text(cell: Cell, stream: Stream) -> None:
+    """The model of masked documents knows where they begin by the last token alone."""
+    found, last = stream.end_of_text, cell.model.vocab_size - 1
+    if found != last:
+        raise UserError(
+            f"cell {cell.name}: token {found} begins the documents of {stream.folder}; allowed "
+            f"with documents: masked: {last}, the last of the vocabulary; write documents: mixed"
+        )
 
 
 def pair(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
