@@ -8,8 +8,9 @@ What a variant must have: ``__init__(d_model, n_head, rotate)`` and ``forward``.
 
 - The other methods of the protocol ``Attention`` below. Without ``prefill``, ``decode_step`` and
   ``init_state`` sampling computes all tokens again for each token; without ``flops_per_token``
-  PyTorch counts; without ``out``, the projection into the residual stream starts as large as the
-  other projections, not scaled by the depth.
+  PyTorch counts; without ``forward_documents`` masked documents are rows of padded batches; without
+  ``out``, the projection into the residual stream starts as large as the other projections, not
+  scaled by the depth.
 - Keyword-only parameters with defaults. They are its options: ``axes.attention: [{mine: {rank:
   8}}]``. A parameter ``context`` gets the context of the cell.
 - ``FAMILY``, a folder in ``kernels/``, and the attribute ``implementation``, the stem of the file
@@ -32,6 +33,7 @@ from torch import Tensor
 
 from lmscaling import registry
 from lmscaling.attention._completed import Recomputed, complete
+from lmscaling.attention._documents import Documents
 from lmscaling.errors import UserError, choose
 from lmscaling.kernels.rotary import Rotate
 
@@ -56,6 +58,10 @@ class Attention(Protocol):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Combine each token with those before it; ``[B, T, D]`` to ``[B, T, D]``."""
+        ...
+
+    def forward_documents(self, x_BTD: Tensor, documents: Documents) -> Tensor:
+        """``forward`` of each document by itself, at its place; positions restart."""
         ...
 
     def init_state(self, batch: int, context: int) -> Any:

@@ -1,4 +1,5 @@
-"""What a variant that offers only ``forward`` gets: sampling by recomputation, and counted FLOPs.
+"""What a variant that offers only ``forward`` gets: sampling by recomputation, documents in rows of
+their own, and counted FLOPs.
 
 Legend: B batch, T tokens, D model width.
 """
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from lmscaling.attention._documents import Documents
 
 COUNTED = (2048, 4096)
 """Contexts at which FLOPs are counted for longer ones, with which they grow linearly per token."""
@@ -49,6 +52,13 @@ class Recomputed(nn.Module):
         return y_BTD[:, -1], state
 
 
+class Separated(nn.Module):
+    """``forward_documents`` that calls ``forward`` with documents as rows of padded batches."""
+
+    def forward_documents(self, x_BTD: Tensor, documents: Documents) -> Tensor:
+        return documents.each(self, x_BTD)
+
+
 class Untuned(nn.Module):
     """``tunable`` of a variant without options."""
 
@@ -81,6 +91,7 @@ def _flops(module: Any, tokens: int) -> float:
 
 PARTS = {
     ("init_state", "prefill", "decode_step"): Recomputed,
+    ("forward_documents",): Separated,
     ("tunable",): Untuned,
     ("flops_per_token",): Counted,
 }

@@ -12,6 +12,7 @@ Sources: Katharopoulos et al. 2020 (arXiv:2006.16236), eq. 8 to 20; Yang et al. 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmscaling import kernels
+from lmscaling.attention._documents import Documents
 from lmscaling.errors import UserError
 from lmscaling.kernels import at_least_float32
 from lmscaling.kernels.gated import chunked as gated
@@ -163,7 +165,14 @@ class Decaying(Recurrent):
         # Loaded here and not in every forward pass, because a compiler cannot trace an import.
         self._implementation, self._attend = name, kernels.load(self.FAMILY, name)
 
-    def _mix(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def forward_documents(self, x_BTD: Tensor, documents: Documents) -> Tensor:
+        """The GPU kernels, which take gates of heads, start a new state at each document."""
+        has_kernels = self.implementation == "chunked" and hasattr(self, "form")
+        if not (has_kernels and kernels.on_triton_device(x_BTD)):
+            return documents.each(self, x_BTD)
+        return self.out(self._mix(x_BTD, None, documents.lengths)[0].flatten(2))
+
+    def _mix(self, x_BTD: Tensor, state: Any, lengths: Sequence[int] = ()) -> tuple[Tensor, Any]:
         K, V, start = self.key, self.value, 0 if state is None else state.length
         q, k, v, r = self._heads(self.qkvr(x_BTD), K, K, V, V)
         rates = self._rates(x_BTD)
@@ -173,7 +182,8 @@ class Decaying(Recurrent):
                 o_BTHV, kv_BHKV = self._step(tokens, state.kv_BHKV)
             else:
                 initial = None if state is None else state.kv_BHKV
-                o_BTHV, kv_BHKV = self._attend(*tokens, initial, chunk=self.chunk)
+                apart = {"lengths": lengths} if lengths else {}
+                o_BTHV, kv_BHKV = self._attend(*tokens, initial, chunk=self.chunk, **apart)
             o_BTHV = self._norm(at_least_float32(o_BTHV)) * F.silu(at_least_float32(r))
         return o_BTHV.to(v.dtype), State(kv_BHKV, start + x_BTD.shape[1])
 

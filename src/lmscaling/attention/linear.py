@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lmscaling import kernels
+from lmscaling.attention._documents import Documents
 from lmscaling.kernels import at_least_float32, decode
 from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.feature_maps import find
@@ -68,6 +69,19 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return self.out(self._mix(self.qkv(x_BTD)).flatten(2))
+
+    def forward_documents(self, x_BTD: Tensor, documents: Documents) -> Tensor:
+        """The GPU kernels start a new state at each document; the rotated form sums keys without
+        them, so its documents are rows of padded batches."""
+        qkv_BTW, heads = self.qkv(x_BTD), self.n_head
+        has_kernels = self.rotate is unrotated and self.implementation == "chunked"
+        if not (has_kernels and chunked.is_fused(qkv_BTW, heads)):
+            return self.out(documents.each(self._mix, qkv_BTW).flatten(2))
+        with torch.autocast(qkv_BTW.device.type, enabled=False):
+            o_BTHK = chunked.attend_packed(
+                qkv_BTW, heads, *self.form, self.chunk, documents.lengths
+            )
+        return self.out(o_BTHK.flatten(2))
 
     def _mix(self, qkv_BTW: Tensor) -> Tensor:
         # Sums over a long context need more precision than bf16 has.

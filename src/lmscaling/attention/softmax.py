@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lmscaling import kernels
+from lmscaling.attention._documents import Documents
 from lmscaling.kernels.rotary import Rotate
+from lmscaling.kernels.softmax import flash
 
 CUDNN_WIDTHS = range(8, 129, 8)
 """Head widths that cuDNN supports on every device."""
@@ -52,12 +54,24 @@ class Attention(nn.Module):
         return {}
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        q, k, v = self._projected(x_BTD)
-        return self.out(self._attend(q, k, v).flatten(2))
+        return self.out(self._mix(self.qkv(x_BTD)).flatten(2))
 
-    def _projected(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward_documents(self, x_BTD: Tensor, documents: Documents) -> Tensor:
+        """By sequences of several lengths in one call where flash attention runs."""
+        qkv_BTW = self.qkv(x_BTD)
+        if self.implementation == "flash" and flash.is_forced(qkv_BTW):
+            given = documents.bounds_P, max(documents.lengths)
+            o_BTHK = flash.attend_documents(*self._heads(qkv_BTW), *given)
+        else:
+            o_BTHK = documents.each(self._mix, qkv_BTW)
+        return self.out(o_BTHK.flatten(2))
+
+    def _mix(self, qkv_BTW: Tensor) -> Tensor:
+        return self._attend(*self._heads(qkv_BTW))
+
+    def _heads(self, qkv_BTW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries and keys, and values, ``[B, T, H, K]``, of the first tokens."""
-        q, k, v = self.qkv(x_BTD).unflatten(-1, (3, self.n_head, -1)).unbind(2)
+        q, k, v = qkv_BTW.unflatten(-1, (3, self.n_head, -1)).unbind(2)
         q, k = (self.rotate(x.transpose(1, 2), 0).transpose(1, 2) for x in (q, k))
         return q, k, v
 
@@ -68,7 +82,7 @@ class Attention(nn.Module):
     @torch.no_grad()
     def prefill(self, x_BTD: Tensor, state: State) -> tuple[Tensor, State]:
         """Without a gradient; updates the tensors of ``state``, which must not be used again."""
-        q, k, v = self._projected(x_BTD)
+        q, k, v = self._heads(self.qkv(x_BTD))
         here, length = _next(state, x_BTD.shape[1])
         state.k_BHTK[:, :, here], state.v_BHTK[:, :, here] = k.transpose(1, 2), v.transpose(1, 2)
         y_BTD = self.out(self._attend(q, k, v).flatten(2))

@@ -101,8 +101,11 @@ def check_attention(args: Namespace) -> str:
         device, known = torch.device("cuda" if on_gpu else "cpu"), environment.device_name(on_gpu)
         for name in args.names or registry.attentions():
             for rotated in (False, True):
-                variant.check(variant.Variant(name=name, rotated=rotated), device)
-            print(f"check: attention {name} is right on {known}, with rotated positions or without")
+                variant.check(variant.Variant(name=name, rotated=rotated, masked=True), device)
+            print(
+                f"check: attention {name} is right on {known}, with rotated positions or without, "
+                "of mixed and of masked documents"
+            )
     return ""
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lmscaling import files
 from lmscaling.cli.verb import Verb, argument, verb
+from lmscaling.config.grid import Grid
 from lmscaling.errors import UserError
 
 VERBS: list[Verb] = []
@@ -48,13 +49,28 @@ def plan(args: Namespace) -> str:
     else:
         values = study_file.read_study(args.study)
     expanded = grid.expand(values)
-    shapes = {run: gpt.shape(cell) for run, cell in expanded.cells.items()}
     results = args.results / expanded.study.study
+    lengths = _masked_lengths(expanded, results)
+    shapes = {
+        run: gpt.shape(cell, lengths.get(cell.context)) for run, cell in expanded.cells.items()
+    }
     estimate = study_plan.make(expanded, shapes, args.device, results)
     if args.out:
         files.write_json(args.out, estimate.to_json())
     old = code.stale_line(results.name, len(stale.runs(results, expanded)))
     return "\n".join([estimate.table(), *old])
+
+
+def _masked_lengths(grid: Grid, results: Path) -> dict[int, dict[int, float]]:
+    """Lengths of masked documents by context; none if documents are mixed or not tokenized."""
+    from lmscaling.data import document_positions, shards
+
+    manifest = results / "tokens" / grid.tokens / "manifest.json"
+    if grid.study.documents == "mixed" or not manifest.is_file():
+        return {}
+    train = shards.read_manifest(manifest, "train")
+    counts = document_positions.of_shards(manifest.with_name(shard.file) for shard in train)
+    return {n: document_positions.lengths_in_windows(counts, n) for n in grid.study.axes.context}
 
 
 @verb(

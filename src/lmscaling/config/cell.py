@@ -16,6 +16,7 @@ from lmscaling.config.budget import Budget
 from lmscaling.config.schedule import CONSTANT, AnySchedule, WarmUp
 from lmscaling.config.types import (
     STRICT,
+    Documents,
     Fraction,
     Name,
     Position,
@@ -119,6 +120,9 @@ class Cell:
     model: Model
     position: Position = "learned"
     """See ``Study.position``."""
+    documents: Documents = "mixed"
+    """See ``Study.documents``. A document begins with the last token of the vocabulary, or with its
+    sequence."""
     data: Data
     block_tokens: Positive | None = None
     """Tokens of the blocks of text whose order is drawn from the seed; None reads the shards from
@@ -154,6 +158,11 @@ class Cell:
         return list(dict.fromkeys(layer.attention for layer in self.mixers))
 
     @property
+    def is_masked(self) -> bool:
+        """Whether attention does not cross documents."""
+        return self.documents == "masked"
+
+    @property
     def name(self) -> str:
         """Name for display; code reads the fields and never parses the name."""
         scale = f"-lr{self.lr_scale:g}" if self.lr_scale != 1 else ""
@@ -183,6 +192,7 @@ class Cell:
         name = f"{self.attention}-{self.size}-ctx{self.context}"
         # Hashes of earlier versions stay.
         keys += tuple(key for key in ("layers", "match") if values[key])
+        keys += ("documents",) if self.is_masked else ()
         return f"{name}-{digest({key: values[key] for key in keys})}"
 
     @property
@@ -195,6 +205,8 @@ class Cell:
             values["device"] = "cpu"
         if self.layers:
             values["layers"] = dump(self)["layers"]
+        if self.is_masked:
+            values["documents"] = self.documents
         return f"{self.attention}-d{width}-{digest(values)}"
 
     def to_json(self) -> str:

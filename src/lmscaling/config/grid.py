@@ -163,6 +163,7 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
             vocab_size=corpus.encoding.n_vocab,
         ),
         position=study.position,
+        documents=study.documents,
         data=_data(study, corpus),
         block_tokens=corpus.source.blocks(study.protocol.get("all", 1)),
         optimizer=study.optimizer,
@@ -277,6 +278,13 @@ def _check_shape(cell: Cell) -> None:
                 f"study file: axes.context {context} does not divide {place} {tokens}; "
                 f"nearest is {nearest}"
             )
+    if cell.is_masked and cell.block_tokens and cell.block_tokens % context:
+        nearest = max(1, round(cell.block_tokens / context)) * context
+        raise UserError(
+            f"study file: axes.context {context} does not divide block_tokens {cell.block_tokens} "
+            f"of datasets.{cell.data.dataset}, and a masked document must not go on in another "
+            f"block; write block_tokens: {nearest} or documents: mixed"
+        )
     if cell.gpus > NODE_GPUS:
         raise UserError(
             f"study file: gpus {cell.gpus} is more than one node has, and a cell runs on one node; "

@@ -12,7 +12,7 @@ from lmscaling.config.cell import Optimizer, Validation
 from lmscaling.config.datasets import DatasetRow, Size, Tokenizer
 from lmscaling.config.kinds import SpeedSection
 from lmscaling.config.schedule import CONSTANT, AnySchedule
-from lmscaling.config.types import STRICT, Name, Position, Positive
+from lmscaling.config.types import STRICT, Documents, Name, Position, Positive
 
 
 def _part(value: Any) -> Any:
@@ -49,6 +49,9 @@ class Study:
     width of their MLPs is chosen so, as a multiple of 8. By default all MLPs are equally wide."""
     position: Position = "learned"
     """Position encoding: a learned table, rotary embeddings of queries and keys, or none."""
+    documents: Documents = "mixed"
+    """With ``masked``, attention does not cross documents and positions restart in each. With
+    ``mixed``, a token sees all earlier tokens of its sequence, also those of other documents."""
     update_tokens: Positive
     """Tokens per optimizer update, over all devices; the same for every cell."""
     budget: Budget

@@ -1,6 +1,7 @@
 """From the section ``speed:`` of a study to its sweeps: what one job measures, point by point.
 
 A series is the points that differ only in their context; it ends where memory or time runs out.
+All are measured with one document per sequence, whatever ``documents`` says.
 """
 
 from dataclasses import replace
@@ -55,4 +56,5 @@ def is_pending(folder: Path, sweep: Sweep) -> bool:
 def _cell(study: Study, size: str) -> Cell:
     point = {axis: study.axes.values(axis)[0] for axis in grid.AXES}
     cell = grid.cell(study, point | {"size": size})
-    return replace(cell, block_tokens=None, keep=(), protocol={}, layers=(), match=())
+    cell = replace(cell, block_tokens=None, documents="mixed")
+    return replace(cell, keep=(), protocol={}, layers=(), match=())

@@ -41,6 +41,7 @@ Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Position = Literal["learned", "rope", "none"]
+Documents = Literal["mixed", "masked"]
 
 T = TypeVar("T")
 Distinct = Annotated[list[T], Field(min_length=1), AfterValidator(_distinct)]

@@ -7,8 +7,11 @@ therefore read p tokens of the document's text. Positions are counted in bins th
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
+from pathlib import Path
 
 import numpy as np
+
+from lmscaling.files import read_json
 
 
 def positions(tokens: np.ndarray, end_of_text: int, before: int = 0) -> np.ndarray:
@@ -52,6 +55,34 @@ def own_context(lengths: Sequence[int] | np.ndarray) -> list[int]:
         low, high = (np.minimum(lengths, edge) for edge in edges)
         counts.append(int((high - low).sum()))
     return counts
+
+
+def lengths_in_windows(own_context: Sequence[int], context: int) -> dict[int, float]:
+    """Share of the tokens in parts of documents of several lengths, in windows of ``context``.
+
+    A window may begin at any token, so a token at position p of its document has k tokens of it
+    before it in its window with probability ``1 - k / context``, for k up to p. Within a bin, the
+    share of positions beyond k is taken to fall evenly with log k. Lengths with the same number of
+    binary digits are one, their mean over tokens.
+
+    Args:
+        own_context: Number of tokens in each bin.
+        context: Tokens of a window.
+    """
+    at_least = np.append(np.cumsum(own_context[::-1])[::-1], 0) / sum(own_context)
+    edges = np.arange(-1, len(own_context))  # log k; -1 stands for position 0
+    k = np.arange(1, context + 1)
+    beyond = np.interp(np.log2(k), edges, at_least) * (1 - k / context)  # share of the tokens
+    longer = np.append(-np.diff(beyond, prepend=1), 0)  # pieces of at least k tokens, per token
+    tokens, sizes = -np.diff(longer) * k, bins(k)  # in pieces of k tokens
+    sums = np.bincount(sizes, tokens), np.bincount(sizes, tokens * k)
+    return {round(weighted / n): float(n) for n, weighted in zip(*sums, strict=True) if n > 1e-12}
+
+
+def of_shards(paths: Iterable[Path]) -> list[int]:
+    """Number of tokens in each bin, from the sidecars of shards."""
+    sidecars = (read_json(path.with_suffix(".json"), "sidecar") for path in paths)
+    return total(sidecar["own_context"] for sidecar in sidecars)
 
 
 def total(counts: Iterable[Sequence[int]]) -> list[int]:

@@ -96,10 +96,16 @@ def save(name: str, exports: Path, folder: Path) -> Path:
 
 
 def _note(db: duckdb.DuckDBPyConnection, rows: DataFrame) -> str:
-    """Unfinished runs, the text that losses were measured on, and the source of published rows."""
+    """Unfinished runs, the text that losses were measured on, whether attention crosses its
+    documents, and the source of published rows."""
+    ((masked,),) = db.sql("SELECT bool_or(masked) FROM planned").fetchall()
     is_cited = "source" in rows and rows.source.eq("published").any()
     citation = f"Published: {published.CITATION}." if is_cited else ""
-    return "\n".join(filter(None, [unfinished_note(db), own_context.note(db, rows), citation]))
+    notes = unfinished_note(db), own_context.note(db, rows), MASKED if masked else "", citation
+    return "\n".join(filter(None, notes))
+
+
+MASKED = "In the runs of this study, attention does not cross documents."
 
 
 def unfinished_note(db: duckdb.DuckDBPyConnection) -> str:

@@ -50,7 +50,7 @@ class Segments:
         return self.ranges.sum(1) - 1
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)  # of one batch; documents of the next one have other lengths
 def cut(
     B: int, T: int, lengths: tuple[int, ...], tokens: int, chunk: int, device: torch.device
 ) -> Segments:
@@ -65,18 +65,23 @@ def cut(
         chunk: Tokens of a chunk.
         device: Where the kernels run.
     """
-    table, ranges, chunks, at = [], [], [], 0
-    for length in lengths or (T,) * B:
-        row, start = divmod(at, T)
-        ranges.append((len(table), -(-length // tokens)))
-        for offset in range(0, length, tokens):
-            n = min(tokens, length - offset)
-            table.append((row, start + offset, n, len(chunks)))
-            parts = range(0, n, chunk)
-            chunks += [(row, start + offset + part, min(chunk, n - part)) for part in parts]
-        at += length
-    made = [torch.tensor(x, dtype=torch.int32).to(device) for x in (table, ranges, chunks)]
+    lengths_N = torch.tensor(lengths or (T,) * B)
+    starts_N = lengths_N.cumsum(0) - lengths_N
+    starts_S, tokens_S, segments_N = _parts(starts_N, lengths_N, tokens)
+    starts_C, tokens_C, chunks_S = _parts(starts_S, tokens_S, chunk)
+    table = (starts_S // T, starts_S % T, tokens_S, chunks_S.cumsum(0) - chunks_S)
+    ranges = (segments_N.cumsum(0) - segments_N, segments_N)
+    chunks = (starts_C // T, starts_C % T, tokens_C)
+    made = [torch.stack(x, 1).int().to(device) for x in (table, ranges, chunks)]
     return Segments(table=made[0], ranges=made[1], chunks=made[2])
+
+
+def _parts(starts: Tensor, tokens: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Start and tokens of each part of up to ``size`` tokens, and the parts of each run."""
+    count = (tokens + size - 1) // size
+    run = torch.arange(len(count)).repeat_interleave(count)
+    before = (torch.arange(len(run)) - (count.cumsum(0) - count)[run]) * size
+    return starts[run] + before, (tokens[run] - before).clamp(max=size), count
 
 
 def check(B: int, T: int, lengths: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ Source: Radford et al. 2019 (GPT-2), section 2.3; initial values as in OpenAI's 
 import copy
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -54,8 +54,16 @@ class Block(nn.Module):
         self.up = nn.Linear(d_model, width)
         self.down = nn.Linear(width, d_model)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        return self._mlp(x_BTD + self.attention(self.norm_1(x_BTD)))
+    def forward(self, x_BTD: Tensor, documents: attention.Documents | None = None) -> Tensor:
+        """With ``documents``, attention does not cross them."""
+        z_BTD = self.norm_1(x_BTD)
+        if documents is None:
+            return self._mlp(x_BTD + self.attention(z_BTD))
+        return self._mlp(x_BTD + self.attention.forward_documents(z_BTD, documents))
+
+    def compile_mlp(self) -> None:
+        """Compile what follows the attention, in place."""
+        self._mlp = torch.compile(self._mlp, dynamic=False)
 
     def prefill(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
         """See ``Attention.prefill``; the MLP of a long prompt is computed in parts."""
@@ -93,6 +101,7 @@ class GPT(nn.Module):
         super().__init__()
         shape = cell.model
         self.context, self.vocab_size = cell.context, shape.vocab_size
+        self.masked = cell.is_masked
         padded = math.ceil(shape.vocab_size / PAD_VOCABULARY) * PAD_VOCABULARY
         torch.manual_seed(cell.seed)  # for parameters that a variant initializes itself
         rope = cell.position == "rope"
@@ -132,16 +141,19 @@ class GPT(nn.Module):
 
     def hidden(self, x_BT: Tensor) -> Tensor:
         """The input of the head, ``[B, T, D]``."""
-        h_BTD = self._embed(x_BT, 0)
+        documents = attention.Documents(x_BT == self.vocab_size - 1) if self.masked else None
+        h_BTD, given = self._embed(x_BT, 0, documents), (documents,) if documents else ()
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
-                h_BTD = checkpoint(block, h_BTD, use_reentrant=False)
+                h_BTD = checkpoint(block, h_BTD, *given, use_reentrant=False)
             else:
-                h_BTD = block(h_BTD)
+                h_BTD = block(h_BTD, *given)
         return self.norm(h_BTD)
 
-    def _embed(self, x_BT: Tensor, start: int) -> Tensor:
-        """Embeddings of tokens, the first of which is at position ``start``."""
+    def _embed(
+        self, x_BT: Tensor, start: int, documents: attention.Documents | None = None
+    ) -> Tensor:
+        """Embeddings of tokens, the first of which is at position ``start``, or in documents."""
         h_BTD, stop = self.wte(x_BT), start + x_BT.shape[1]
         if self.wpe is None:
             return h_BTD
@@ -150,6 +162,8 @@ class GPT(nn.Module):
                 f"a context of {stop} tokens is longer than the position table; "
                 f"allowed: up to {self.context}"
             )
+        if documents is not None:
+            return h_BTD + self.wpe(documents.positions_BT)
         return h_BTD + self.wpe(torch.arange(start, stop, device=x_BT.device))
 
     def init_states(self, batch: int, context: int) -> States:
@@ -221,9 +235,15 @@ class GPT(nn.Module):
                 setattr(each, option, value)
 
     def compile_blocks(self) -> None:
-        """Compile each block in place. Those with the same attention share one graph."""
-        for block in self.blocks:
-            block.compile(dynamic=False)
+        """Compile each block in place. Those with the same attention share one graph.
+
+        Attention of masked documents stays outside, as it would be compiled for every batch.
+        """
+        for block in self._each_block():
+            if self.masked:
+                block.compile_mlp()
+            else:
+                block.compile(dynamic=False)
 
     def loss(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, at least float32; for one backward pass."""
@@ -253,12 +273,18 @@ class GPT(nn.Module):
         rows = self.vocab_size + (self.context if self.wpe is not None else 0)
         return self.params + rows * self.norm.weight.numel()
 
-    def flops_per_token(self) -> float:
-        """Training FLOPs per token at the cell's context: three times those of a forward pass."""
+    def flops_per_token(self, lengths: Mapping[int, float] | None = None) -> float:
+        """Training FLOPs per token at the cell's context: three times those of a forward pass.
+
+        Args:
+            lengths: Share of the tokens in masked documents of each length, see
+                ``document_positions.lengths_in_windows``; all of the context's if not given.
+        """
         head = 2 * self.wte.weight.numel()
         attentions = sum(
-            len(layers) * layers[0].flops_per_token(self.context)
+            len(layers) * share * layers[0].flops_per_token(length)
             for layers in self.each_attention().values()
+            for length, share in (lengths or {self.context: 1.0}).items()
         )
         mlps = sum(4 * block.up.in_features * block.up.out_features for block in self._each_block())
         return 3 * (head + attentions + mlps)
@@ -314,8 +340,12 @@ def _matched_width(cell: Cell, rotate: Rotate) -> int:
     return width
 
 
-def shape(cell: Cell) -> Shape:
+def shape(cell: Cell, lengths: Mapping[int, float] | None = None) -> Shape:
     """Parameters and FLOPs of a cell's model, without allocating its weights.
+
+    Args:
+        cell: The cell.
+        lengths: Lengths of its masked documents, once they are known; see ``flops_per_token``.
 
     Raises:
         UserError: A head of a cell for GPUs is wider than the kernels of its attention.
@@ -332,13 +362,20 @@ def shape(cell: Cell) -> Shape:
         gpt = GPT(cell)
     return Shape(
         params_total=gpt.params_total,
-        flops_per_token=gpt.flops_per_token(),
-        remarks=tuple(remarks(cell)),
+        flops_per_token=gpt.flops_per_token(lengths),
+        remarks=(*remarks(cell), *([UPPER_BOUND] if cell.is_masked and not lengths else [])),
     )
+
+
+UPPER_BOUND = (
+    "compute is that of mixed documents, an upper bound, until the training text is tokenized"
+)
 
 
 def remarks(cell: Cell) -> Iterator[str]:
     """What a reader should know about the attentions of a cell."""
+    if cell.is_masked:
+        yield "attention does not cross documents"
     for name in cell.variants:
         if attention.recomputes(name):
             yield f"{name} has no state, so sampling computes all tokens again for each token"

@@ -19,6 +19,11 @@ SIZES = """
     ORDER BY source, n_layer, d_model, size
 """
 
+MASKED = (
+    "Attention does not cross documents and positions restart in each (documents: masked). Compute "
+    "is counted at the lengths that documents of the training text have in windows of a context. "
+)
+
 STALE = "SELECT count(*) FROM planned WHERE is_stale"
 
 CITED = """
@@ -87,6 +92,7 @@ def _design(db: duckdb.DuckDBPyConnection, study: Study) -> str:
     rates = ""
     if len(scales := axes.values("lr_scale")) > 1:
         rates = f", learning rates {join_names(scales)} times that of the size"
+    masked = MASKED if study.documents == "masked" else ""
     block = study.datasets[study.dataset].blocks(study.protocol.get("all", 1))
     order = f"blocks of {block:,} tokens, drawn from the seed" if block else "files from end to end"
     return (
@@ -95,7 +101,7 @@ def _design(db: duckdb.DuckDBPyConnection, study: Study) -> str:
         f"{study.tokenizer}: sizes {join_names(axes.size)}, contexts "
         f"{join_names([f'{c:,}' for c in axes.context])}, seeds {join_names(axes.seed)}{rates}. "
         f"All cells of a seed read the same text in the same order: {order}. "
-        f"{figures.unfinished_note(db) or 'All cells are done.'}"
+        f"{masked}{figures.unfinished_note(db) or 'All cells are done.'}"
     )
 
 

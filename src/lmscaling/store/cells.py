@@ -44,6 +44,8 @@ class CellRow:
     """Blocks of the model."""
     positions: str
     """How the model gets positions: ``learned``, ``rope`` or ``none``."""
+    masked: bool
+    """Whether attention does not cross documents."""
     dataset: str
     """Row under ``datasets:``."""
     encoding: str
@@ -91,6 +93,7 @@ def _row(cell: Cell, skipped: str | None, place: int, baseline: str) -> CellRow:
         d_model=cell.model.d_model,
         n_layer=cell.model.n_layer,
         positions=cell.position,
+        masked=cell.is_masked,
         dataset=cell.data.dataset,
         encoding=cell.data.encoding,
         schedule=cell.schedule.kind,

@@ -128,7 +128,7 @@ class Loop:
         module.start(rank)
         device = find(torch.cuda.get_device_name()) if self.cell.gpus else None
         self._peak_flops = self.cell.gpus * device.peak_flops if device else 0.0
-        self._flops_per_token = module.model.flops_per_token()
+        self._flops_per_token = module.flops_per_token()
         module.warm_up()
         if start:  # after the buckets of the gradients have been made twice
             checkpoint.restore_moments(start, module.model, module.adamw)

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import Rates
+from lmscaling.data import document_positions
 from lmscaling.data.stream import Stream
+from lmscaling.errors import UserError
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
 from lmscaling.train import parallel
@@ -63,6 +65,8 @@ class Training:
         self, cell: Cell, train: Stream, validation: Stream, calibration: Calibration
     ) -> None:
         self.cell, self.train_stream, self.validation_stream = cell, train, validation
+        if cell.is_masked:
+            _check_end_of_text(cell, train)
         self.micro_batch, self.compiled = calibration.micro_batch, calibration.compiled
         self.model = prepared(cell, calibration)
         self.kernels = ""
@@ -149,6 +153,15 @@ class Training:
                 self._loss(x_BT, y_BT).backward()
         parallel.clear_gradients(self.model, self.rank.world > 1)
 
+    def flops_per_token(self) -> float:
+        """Training FLOPs per token, of masked documents at the lengths that the text has."""
+        if not self.cell.is_masked:
+            return self.model.flops_per_token()
+        shards = [self.train_stream.folder / shard.file for shard in self.train_stream.shards]
+        counts = document_positions.of_shards(shards)
+        lengths = document_positions.lengths_in_windows(counts, self.cell.context)
+        return self.model.flops_per_token(lengths)
+
     def last_update(self) -> int:
         """The last update for which there is data."""
         return self.train_stream.updates(self.cell.update_tokens) * self.cell.epochs
@@ -179,6 +192,16 @@ class Training:
             rank.mark(STEPS * self.updates)
         self.model.train()
         return float(rank.sum(total)) / cell.validation.tokens
+
+
+def _check_end_of_text(cell: Cell, stream: Stream) -> None:
+    """The model of masked documents knows where they begin by the last token alone."""
+    found, last = stream.end_of_text, cell.model.vocab_size - 1
+    if found != last:
+        raise UserError(
+            f"cell {cell.name}: token {found} begins the documents of {stream.folder}; allowed "
+            f"with documents: masked: {last}, the last of the vocabulary; write documents: mixed"
+        )
 
 
 def pair(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:

@@ -38,7 +38,7 @@ def description(module: Training, calibration: Calibration, scratch: Path) -> di
         "calibration": dump(calibration),
         "params": module.model.params,
         "params_total": module.model.params_total,
-        "flops_per_token": module.model.flops_per_token(),
+        "flops_per_token": module.flops_per_token(),
         "state_bytes": module.model.state_bytes(cell.gpus),
         "bytes_per_token": shards.origin(validation.folder, validation.shards).bytes_per_token,
         "remarks": "; ".join(gpt.remarks(cell)),

@@ -5,7 +5,8 @@ fails hours later. So a small batch of random numbers is computed on the device 
 the width, the positions and the options of the cell, in float32 and as training computes it.
 
 Nothing is asked of a variant but that it is a causal map of each sequence, which does the same
-twice: windows, gates and maps of any kind pass, with positions and without.
+twice: windows, gates and maps of any kind pass, with positions and without. Where attention does
+not cross documents, those of a row must be computed as each of them alone.
 
 Legend: B sequences, T tokens, D model width.
 """
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from lmscaling import attention
-from lmscaling.attention import Recomputed
+from lmscaling.attention import Documents, Recomputed
 from lmscaling.config import code
 from lmscaling.config.cell import Cell
 from lmscaling.errors import UserError
@@ -36,9 +37,14 @@ CUTS = (1, 2, 16, 31, 33, 63, 65, 69)
 """Tokens that keep their values while all later ones change, one number for each sequence."""
 PROMPT = 33
 """Tokens that are read at once before the others are decoded one by one."""
+STARTS = ((33, 34), (64,))
+"""Tokens that begin a document in the middle of a row: one of a single token and, in other rows,
+one at the edge of a chunk."""
 ROUNDING = 2e-3
 """Largest difference between two ways to compute the same in float32, as a share of the largest
 output. Of a variant that is wrong it is hundreds of times larger."""
+LOWERED = 3e-2
+"""The same with products in bfloat16."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +58,8 @@ class Variant:
     """Whether its positions are rotations."""
     context: int = TOKENS[0]
     """Longest context of the model, if the attention asks for it."""
+    masked: bool = False
+    """Whether attention does not cross documents."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def build(self) -> nn.Module:
@@ -71,6 +79,7 @@ def of_cell(cell: Cell) -> list[Variant]:
             rotated=cell.position == "rope",
             context=cell.context if attention.takes_context(layer.attention) else TOKENS[0],
             options=layer.options,
+            masked=cell.is_masked,
         )
         for layer in layers.values()
     ]
@@ -93,6 +102,8 @@ def require(cell: Cell, device: torch.device, path: Path) -> None:
     }
     for variant in of_cell(cell):
         key = {"part": "variant", **asdict(variant), **here}
+        if not variant.masked:  # as in findings of earlier versions
+            del key["masked"]
         if any(found.key == key for found in findings(path)):
             continue
         started, before = environment.now(), time.perf_counter()
@@ -118,7 +129,7 @@ def check(variant: Variant, device: torch.device) -> None:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            bench = _Bench(variant.build().to(device), variant.d_model, device)
+            bench = _Bench(variant.build().to(device), variant, device)
             wrong = next(filter(None, bench.faults()), None)
     except UserError:
         raise
@@ -138,10 +149,10 @@ def check(variant: Variant, device: torch.device) -> None:
 class _Bench:
     """A variant with random inputs."""
 
-    def __init__(self, attend: nn.Module, d_model: int, device: torch.device) -> None:
-        self.attend, self.device = attend, device
-        self.x_BTD = torch.randn(len(CUTS), TOKENS[0], d_model).to(device)
-        self.other_BTD = torch.randn(len(CUTS), TOKENS[0], d_model).to(device)
+    def __init__(self, attend: nn.Module, variant: Variant, device: torch.device) -> None:
+        self.attend, self.masked, self.device = attend, variant.masked, device
+        self.x_BTD = torch.randn(len(CUTS), TOKENS[0], variant.d_model).to(device)
+        self.other_BTD = torch.randn(len(CUTS), TOKENS[0], variant.d_model).to(device)
 
     def faults(self) -> Iterator[str | None]:
         """What is wrong, from what would explain the rest; None for each property that holds."""
@@ -156,18 +167,40 @@ class _Bench:
         yield self._gradients(self.x_BTD[:2], trained)
         if not isinstance(self.attend, Recomputed):
             yield self._decoded(self.x_BTD[:2])
+        if self.masked:
+            yield from self._of_documents(trained)
 
-    def _forward(self, x_BTD: Tensor, lowered: bool = False) -> Tensor:
+    def _of_documents(self, trained: bool) -> Iterator[str | None]:
+        documents = self._documents(2)
+        for lowered in sorted({False, trained}):
+            yield self._form(self.x_BTD[:2], lowered, documents)
+            yield self._separate(lowered, documents)
+        yield self._repeated(self.x_BTD[:2], trained, documents)
+        yield self._ahead(trained, self._documents(len(CUTS)))
+
+    def _documents(self, rows: int) -> Documents:
+        """Documents that begin at ``STARTS``, in one row after the other."""
+        starts_BT = torch.zeros(rows, TOKENS[0], dtype=torch.bool)
+        for b in range(rows):
+            starts_BT[b, list(STARTS[b % len(STARTS)])] = True
+        return Documents(starts_BT.to(self.device))
+
+    def _forward(
+        self, x_BTD: Tensor, lowered: bool = False, documents: Documents | None = None
+    ) -> Tensor:
         """In float32, or with products in bfloat16 as training on a GPU computes them."""
+        attend: Any = self.attend
         with torch.autocast(self.device.type, torch.bfloat16, enabled=lowered):
-            return self.attend(x_BTD)
+            return attend.forward_documents(x_BTD, documents) if documents else attend(x_BTD)
 
-    def _compute(self, x_BTD: Tensor, lowered: bool = False) -> Tensor:
+    def _compute(
+        self, x_BTD: Tensor, lowered: bool = False, documents: Documents | None = None
+    ) -> Tensor:
         """As training computes it, whose kernels may differ from those without a gradient."""
-        return self._forward(x_BTD, lowered).detach()
+        return self._forward(x_BTD, lowered, documents).detach()
 
-    def _form(self, x_BTD: Tensor, lowered: bool) -> str | None:
-        y_BTD = self._forward(x_BTD, lowered)
+    def _form(self, x_BTD: Tensor, lowered: bool, documents: Documents | None = None) -> str | None:
+        y_BTD = self._forward(x_BTD, lowered, documents)
         if not isinstance(y_BTD, Tensor):
             return f"returns {type(y_BTD).__name__}; allowed: a tensor"
         if y_BTD.shape != x_BTD.shape:
@@ -182,9 +215,11 @@ class _Bench:
             return f"returns a value that is not finite at position {t} of {x_BTD.shape[1]}"
         return None
 
-    def _repeated(self, x_BTD: Tensor, lowered: bool) -> str | None:
-        differs_BTD = self._compute(x_BTD, lowered) != self._compute(x_BTD, lowered)
-        differs_T = differs_BTD.any(2).any(0)
+    def _repeated(
+        self, x_BTD: Tensor, lowered: bool, documents: Documents | None = None
+    ) -> str | None:
+        first_BTD, second_BTD = (self._compute(x_BTD, lowered, documents) for _ in range(2))
+        differs_T = (first_BTD != second_BTD).any(2).any(0)
         if not differs_T.any():
             return None
         return (
@@ -203,30 +238,31 @@ class _Bench:
                 )
         return None
 
-    def _ahead(self, lowered: bool) -> str | None:
+    def _ahead(self, lowered: bool, documents: Documents | None = None) -> str | None:
         """Each sequence keeps its first tokens; what is computed of these must keep every bit."""
         cuts = torch.tensor(CUTS, device=self.device)
         early_BT = torch.arange(TOKENS[0], device=self.device) < cuts[:, None]
-        expected_BTD = self._compute(self.x_BTD, lowered)
+        expected_BTD = self._compute(self.x_BTD, lowered, documents)
         changed_BTD = torch.where(early_BT[..., None], self.x_BTD, self.other_BTD)
-        differs_BT = (self._compute(changed_BTD, lowered) != expected_BTD).any(2) & early_BT
+        found_BTD = self._compute(changed_BTD, lowered, documents)
+        differs_BT = (found_BTD != expected_BTD).any(2) & early_BT
         if not differs_BT.any():
             return None
         b = int(differs_BT.any(1).nonzero()[0])
         t = _first(differs_BT[b])
+        leaking = self._leaking(b, t, lowered, documents)
         return (
             f"looks ahead: its output at position {t} changes with the token at position "
-            f"{self._leaking(b, t, lowered)}; let no token see a later one, as torch.tril "
-            "and is_causal do"
+            f"{leaking}; let no token see a later one, as torch.tril and is_causal do"
         )
 
-    def _leaking(self, b: int, t: int, lowered: bool) -> str:
+    def _leaking(self, b: int, t: int, lowered: bool, documents: Documents | None) -> str:
         """The first later token that, changed alone, changes an output."""
-        expected_D = self._compute(self.x_BTD, lowered)[b, t]
+        expected_D = self._compute(self.x_BTD, lowered, documents)[b, t]
         for s in range(t + 1, TOKENS[0]):
             changed_BTD = self.x_BTD.clone()
             changed_BTD[b, s] = self.other_BTD[b, s]
-            if (self._compute(changed_BTD, lowered)[b, t] != expected_D).any():
+            if (self._compute(changed_BTD, lowered, documents)[b, t] != expected_D).any():
                 return str(s)
         return f"{CUTS[b]} or later ones"
 
@@ -247,6 +283,36 @@ class _Bench:
                     "divide by nothing that can be zero"
                 )
         return None
+
+    def _separate(self, lowered: bool, documents: Documents) -> str | None:
+        """Each document of a row and its gradient are those of the document alone."""
+        given, allowed = (self.x_BTD[:2], self.other_BTD[:2]), LOWERED if lowered else ROUNDING
+        parts = zip(*(x.flatten(0, 1).split(documents.lengths) for x in given), strict=True)
+        alone = [self._differentiated(x[None], other[None], lowered) for x, other in parts]
+        for what, found_BTD, expected in zip(
+            ("output", "gradient by its input"),
+            self._differentiated(*given, lowered, documents),
+            zip(*alone, strict=True),
+            strict=True,
+        ):
+            error_ND = found_BTD.flatten(0, 1) - torch.cat(expected, 1)[0]
+            wrong_N = ~(error_ND.abs().amax(1) <= allowed * found_BTD.abs().max())
+            for wrong_T in wrong_N.split(documents.lengths):
+                if wrong_T.any():
+                    return (
+                        f"mixes the documents of a row: the {what} of one alone is another, first "
+                        f"at position {_first(wrong_T)} of its {len(wrong_T)}; correct "
+                        "forward_documents, or leave it out"
+                    )
+        return None
+
+    def _differentiated(
+        self, x_BTD: Tensor, other_BTD: Tensor, lowered: bool, documents: Documents | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The output, and the gradient by the input of its product with other numbers."""
+        x_BTD = x_BTD.clone().requires_grad_()
+        y_BTD = self._forward(x_BTD, lowered, documents).float()
+        return y_BTD.detach(), torch.autograd.grad((y_BTD * other_BTD).sum(), x_BTD)[0]
 
     @torch.no_grad()
     def _decoded(self, x_BTD: Tensor) -> str | None:

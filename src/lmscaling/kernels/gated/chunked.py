@@ -6,6 +6,8 @@ channels, which are computed in plain PyTorch everywhere.
 Legend: B batch, T tokens, H heads, K key width, V value width.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -22,23 +24,26 @@ def attend(
     log_decay: Tensor,
     initial_BHKV: Tensor | None = None,
     chunk: int = CHUNK,
+    lengths: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor]:
     """Weighted sums of values, and the state after the last token; see ``plain.attend``.
 
     The kernels support bfloat16 up to width 128 and float32 up to 64, and have a table of chunk
-    sizes of their own; ``chunk`` is that of plain PyTorch.
+    sizes of their own; ``chunk`` is that of plain PyTorch. ``lengths``, not with gates of channels,
+    are the tokens of the sequences in the rows; see ``linear_attention``.
 
     Raises:
         ValueError: The arguments do not match.
     """
     kernels.check(q_BTHK, k_BTHK, v_BTHV)
-    if log_decay.dim() == 4 or not kernels.on_triton_device(v_BTHV):
+    if not lengths and (log_decay.dim() == 4 or not kernels.on_triton_device(v_BTHV)):
         return plain.attend(q_BTHK, k_BTHK, v_BTHV, log_decay, initial_BHKV, chunk)
     # Without a division nothing reads the sum of keys.
     initial = None if initial_BHKV is None else kernels.State(initial_BHKV, initial_BHKV[..., 0])
     y_BTHV, state = kernels.linear_attention(
         q_BTHK, k_BTHK, v_BTHV,
         feature_map="identity", normalize=False, log_decay=log_decay, initial=initial,
+        lengths=lengths,
     )  # fmt: skip
     return y_BTHV, state.kv_NHKV.contiguous()  # as the kernel of ``step`` needs it
 

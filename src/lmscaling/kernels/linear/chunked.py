@@ -7,11 +7,13 @@ Legend: see ``kernels/__init__.py``; W = H (2 K + V) is the width of a packed ro
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from lmscaling import kernels
+from lmscaling.kernels import segments
 from lmscaling.kernels.chunked_triton import op
 from lmscaling.kernels.feature_maps import find
 from lmscaling.kernels.gated.plain import CHUNK
@@ -48,19 +50,34 @@ def attend(
 
 
 def attend_packed(
-    qkv_BTW: Tensor, heads: int, feature_map: str, normalize: bool, chunk: int = CHUNK
+    qkv_BTW: Tensor,
+    heads: int,
+    feature_map: str,
+    normalize: bool,
+    chunk: int = CHUNK,
+    lengths: Sequence[int] = (),
 ) -> Tensor:
     """``attend`` of a packed projection ``[B, T, 3 H K]``, without a copy under ``torch.compile``.
 
+    ``lengths``, only where ``is_fused``, are the tokens of the sequences in the rows.
+
     Raises:
-        ValueError: As ``attend``.
+        ValueError: As ``attend``; or the lengths do not divide the rows.
     """
     q, k, v = qkv_BTW.unflatten(-1, (3, heads, -1)).unbind(2)
-    if kernels.on_triton_device(qkv_BTW) and op.takes(v.dtype, k.shape[3], v.shape[3]):
+    if is_fused(qkv_BTW, heads):
         find(feature_map)
         check_chunk(chunk)
-        return op.chunked(qkv_BTW, heads, k.shape[3], feature_map, normalize)[0]
+        segments.check(qkv_BTW.shape[0], qkv_BTW.shape[1], lengths)
+        return op.chunked(qkv_BTW, heads, k.shape[3], feature_map, normalize, lengths=lengths)[0]
+    assert not lengths
     return chunked_materialized.attend(q, k, v, feature_map, normalize, chunk)
+
+
+def is_fused(qkv_BTW: Tensor, heads: int) -> bool:
+    """Whether the kernels compute a packed projection."""
+    width = qkv_BTW.shape[2] // (3 * heads)
+    return kernels.on_triton_device(qkv_BTW) and op.takes(qkv_BTW.dtype, width, width)
 
 
 def packed(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:
