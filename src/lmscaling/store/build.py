@@ -23,9 +23,9 @@ from lmscaling.files import parse_json, read_json, temporary_folder
 from lmscaling.records import finished, schema
 from lmscaling.records.checks import Check, Numerics
 from lmscaling.records.exports import EXPORTS
-from lmscaling.records.run import End, Evaluation, Header, Run, Update, Validation
+from lmscaling.records.run import Evaluation, Run
 from lmscaling.records.timing import Measurement
-from lmscaling.store import cells, logs, published, stability
+from lmscaling.store import cells, logs, meanings, published, stability
 
 TABLES = ("evaluations", "measurements", "runs", "series")
 """Files of SQL that fill tables from records and from what ``logs`` has read, in order."""
@@ -50,20 +50,6 @@ RECORDS: dict[str, tuple[type, str, str]] = {
 }
 """Files of records by kind: class, pattern, and what to do with a damaged one."""
 
-DESCRIBED = {
-    "cells": (cells.CellRow,),
-    "runs": (Run,),
-    "attempts": (Header, End),
-    "updates": (Update,),
-    "validations": (Validation,),
-    "spikes": (Update,),
-    "evaluations": (Evaluation,),
-    "measurements": (Measurement,),
-    "checks": (Check,),
-    "numerics": (Numerics,),
-}
-"""Where the comments on the columns of each table come from."""
-
 
 def build(study: Path) -> dict[str, int]:
     """Read all records, logs and evaluations of ``results/<study>/`` into ``store/`` there.
@@ -87,7 +73,7 @@ def build(study: Path) -> dict[str, int]:
                 if numbers:  # after the spikes: thinned curves have none to find
                     published.add(db, numbers)
                 _create_views(db)
-                _comment(db)
+                meanings.comment(db)
                 counts = {name: _export(db, name, work) for name in EXPORTS}
                 _report_unknown(db, study)
             for name in [*(f"{name}.parquet" for name in EXPORTS), "store.duckdb"]:
@@ -233,21 +219,6 @@ def _create_views(db: duckdb.DuckDBPyConnection) -> None:
 def _run_sql(db: duckdb.DuckDBPyConnection, *names: str) -> None:
     for name in names:
         db.execute(files("lmscaling.store").joinpath(f"{name}.sql").read_text())
-
-
-def _comment(db: duckdb.DuckDBPyConnection) -> None:
-    """What each column means, for people: ``SELECT column_name, comment FROM duckdb_columns()``."""
-    meanings = {
-        table: {name: column.meaning for name, column in schema.columns(*records).items()}
-        | {"run": "Cell name and hash.", schema.UNKNOWN: "Fields that this version does not know."}
-        for table, records in DESCRIBED.items()
-    }
-    query = "SELECT table_name, column_name FROM duckdb_columns() WHERE comment IS NULL"
-    statements = ["BEGIN"]  # one transaction: each would write to the disk
-    for table, column in db.sql(query).fetchall():
-        if meaning := meanings.get(table, {}).get(column, "").replace("'", "''"):
-            statements.append(f'COMMENT ON COLUMN "{table}"."{column}" IS \'{meaning}\'')
-    db.execute("; ".join([*statements, "COMMIT"]))
 
 
 def _export(db: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:

@@ -18,7 +18,8 @@ WITH points AS (
 ),
 budgets AS (
     SELECT
-        * EXCLUDE (updates, tokens, train_seconds, budget),
+        source, run, trunk, attention, baseline, size, context, seed, schedule, status, params,
+        params_total, flops_per_token, final_train_loss, budget_hours,
         CASE WHEN source = 'published' THEN 'train' ELSE 'validation' END AS split,
         CASE WHEN positions = 'learned' THEN context * d_model ELSE 0 END AS params_positions,
         CASE WHEN budget_hours IS NULL THEN 'updates' ELSE 'hours' END AS unit

@@ -29,9 +29,6 @@ FROM begun;
 
 CREATE TABLE attempts AS FROM batch_attempts;
 
-COMMENT ON COLUMN attempts.keeps_to IS
-'Last update that survives: a later attempt that continued after it has lost what came later; null if all survive.';
-
 CREATE TEMP VIEW batch_headers AS
 SELECT run, attempt, COLUMNS(lambda c: list_contains(getvariable('header_columns'), c) AND c NOT IN ('run', 'attempt'))
 FROM whole_lines WHERE record = 'header';
@@ -47,8 +44,6 @@ FROM (
 
 CREATE TABLE updates AS FROM batch_updates;
 
-COMMENT ON COLUMN updates.surviving IS 'False if a later attempt trained this update again.';
-
 CREATE TEMP VIEW batch_validations AS
 SELECT v.*, update <= coalesce(keeps_to, update) AS surviving
 FROM (
@@ -57,8 +52,6 @@ FROM (
 ) v LEFT JOIN attempts USING (run, attempt);
 
 CREATE TABLE validations AS FROM batch_validations;
-
-COMMENT ON COLUMN validations.surviving IS 'False if a later attempt trained this update again.';
 
 -- What the logs of each run say as a whole.
 CREATE TEMP VIEW batch_logged AS

@@ -36,15 +36,3 @@ LEFT JOIN compared USING (run)
 LEFT JOIN (
     SELECT run, count(*) FILTER (damaged) AS damaged_evaluations FROM evaluation_lines GROUP BY run
 ) USING (run);
-
-COMMENT ON COLUMN runs.source IS 'measured, or published for a run that others trained.';
-COMMENT ON COLUMN runs.in_study IS 'Whether the study still has the cell.';
-COMMENT ON COLUMN runs.final_train_loss IS
-'Mean training loss of the last updates of a published run, nats per token; null of our runs.';
-COMMENT ON COLUMN runs.spikes IS 'Spikes of a published run; those of our runs are in the table spikes.';
-COMMENT ON COLUMN runs.highest_spike IS 'Nats above the median of the highest spike of a published run.';
-COMMENT ON COLUMN runs.compared_updates IS
-'Updates whose spikes were judged by the difference from other runs of the same text at the same update, the others by the losses of the run itself; null without updates, and of published runs.';
-COMMENT ON COLUMN runs.lines IS 'Lines of the logs.';
-COMMENT ON COLUMN runs.damaged_lines IS 'Lines of logs and evaluations that are no complete record.';
-COMMENT ON COLUMN runs.superseded_rows IS 'Updates that a later attempt trained again.';
