@@ -1,9 +1,10 @@
 """Spikes of the training loss per 10,000 updates, and non-finite losses. Each field is a size and a
 context, darker for more spikes; seeds and learning rates of a field are averaged. An exclamation
-mark denotes an infinite or NaN loss, and a Δ that spikes were judged by the difference of a loss from
-those of at least three other runs on the same text at the same update; spikes of all other runs were
-judged by their own losses. The note of the table of cells defines a spike. Spikes of published runs
-were counted in means over 100 updates, which reduce a spike of a single update by a factor of 100.
+mark denotes an infinite or NaN loss. A Δ denotes that spikes were judged by the difference of the
+loss from those of at least three other runs on the same text at the same update; without it they
+were judged by the losses of the run alone. The note of the table of cells defines a spike. Spikes
+of published runs were counted in means over 100 updates, which reduce a spike of a single update by
+a factor of 100.
 """
 
 import numpy as np

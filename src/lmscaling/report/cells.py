@@ -11,7 +11,8 @@ from lmscaling.report.table import Table, format_row, query_rows
 CELLS = """
     SELECT s.name, s.status, s.params, s.updates, s.tokens, s.train_seconds / 3600 AS hours,
         v.val_loss, s.attempts, c.spikes, c.spikes_per_10000_updates, c.highest_spike,
-        c.median_recovery, c.compared_share, coalesce(s.skipped, nullif(s.message, ''), '') AS note, s.is_stale,
+        c.median_recovery, c.compared_share,
+        coalesce(s.skipped, nullif(s.message, ''), '') AS note, s.is_stale,
         (SELECT coalesce(max(val_tokens), 0) FROM validations) AS val_tokens
     FROM status s
     LEFT JOIN last_validation v USING (run)
@@ -37,9 +38,9 @@ HELD = (
 SPIKE = (
     "A spike is an update whose training loss exceeds the median of the preceding 128 updates by "
     "more than 7 robust standard deviations and more than 0.05 nats; its height is measured from "
-    "that median. {judged} The loss has recovered at the first of 8 consecutive updates that do not exceed "
-    "the median before the spike; recovery is the number of updates until then. Spikes are "
-    "counted, never clipped."
+    "that median. {judged} The loss has recovered at the first of 8 consecutive updates that do "
+    "not exceed the median before the spike; recovery is the number of updates until then. Spikes "
+    "are counted, never clipped."
 )
 
 JUDGED = (

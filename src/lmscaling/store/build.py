@@ -76,6 +76,7 @@ def build(study: Path) -> dict[str, int]:
                 meanings.comment(db)
                 counts = {name: _export(db, name, work) for name in EXPORTS}
                 _report_unknown(db, study)
+                db.execute("CHECKPOINT store")  # closing would hide that the disk is full
             for name in [*(f"{name}.parquet" for name in EXPORTS), "store.duckdb"]:
                 (work / name).replace(out / name)
     except (OSError, duckdb.IOException, duckdb.OutOfMemoryException) as error:
