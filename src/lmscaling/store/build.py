@@ -39,6 +39,14 @@ MEMORY = "1GB"
 THREADS = 1
 """Each has buffers of its own, and reading is seldom limited by the processor."""
 
+DISK_FAULTS = (
+    duckdb.IOException,
+    duckdb.TransactionException,
+    duckdb.FatalException,
+    duckdb.OutOfMemoryException,
+)
+"""What DuckDB raises when a write, a commit or a checkpoint fails."""
+
 VIEWS = ("cells", "losses", "laws", "speed")
 """Files of SQL that create views over the tables, in order."""
 
@@ -54,14 +62,16 @@ RECORDS: dict[str, tuple[type, str, str]] = {
 def build(study: Path) -> dict[str, int]:
     """Read all records, logs and evaluations of ``results/<study>/`` into ``store/`` there.
 
-    Runs with a record count by their record, other runs as far as their logs go. Published numbers
+    It takes some 2 GB of memory at most and spills the rest to the disk (``logs``). Runs with a
+    record count by their record, other runs as far as their logs go. Published numbers
     are added if the study asks for them; ``results/published/`` has nothing else.
 
     Returns:
         The number of rows of each export.
 
     Raises:
-        UserError: There is no such study, or a record or a published file is damaged.
+        UserError: There is no such study, a record or a published file is damaged, or the disk is
+            full.
     """
     laid_out, numbers = _contents(study)
     out = study / "store"
@@ -79,10 +89,10 @@ def build(study: Path) -> dict[str, int]:
                 db.execute("CHECKPOINT store")  # closing would hide that the disk is full
             for name in [*(f"{name}.parquet" for name in EXPORTS), "store.duckdb"]:
                 (work / name).replace(out / name)
-    except (OSError, duckdb.IOException, duckdb.OutOfMemoryException) as error:
+    except (*DISK_FAULTS, OSError) as error:
         raise UserError(
-            f"the store of {study} cannot be built: {str(error).splitlines()[0]}; make room in "
-            f"{out} or mend the folder, then type python -m lmscaling build-store {study}"
+            f"the store of {study} cannot be built: {str(error).splitlines()[0]}; the one before "
+            f"is unchanged; make room in {out}, then type python -m lmscaling build-store {study}"
         ) from error
     return counts
 
