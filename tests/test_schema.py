@@ -11,6 +11,8 @@ from lmscaling.records import schema
 from lmscaling.records.exports import EXPORTS
 from lmscaling.records.run import Run
 from lmscaling.store import build as store
+from lmscaling.store import meanings
+from lmscaling.store.cells import CellRow
 
 __all__ = ["runs", "study"]
 
@@ -29,7 +31,9 @@ class NewRun(Run):
 def newer(monkeypatch):
     """A version whose runs have two columns more."""
     monkeypatch.setitem(store.RECORDS, "run", (NewRun, *store.RECORDS["run"][1:]))
-    monkeypatch.setitem(store.DESCRIBED, "runs", (NewRun,))
+    monkeypatch.setitem(meanings.RECORDS, "runs", (NewRun,))
+    for view in ("known", "planned", "status"):
+        monkeypatch.setitem(meanings.RECORDS, view, (NewRun, CellRow))
 
 
 def change(study, run, **values):
@@ -88,12 +92,33 @@ def test_a_damaged_record_is_named_with_its_field(study, runs, more, sentence):
     assert sentence in message
 
 
-def test_every_exported_column_says_what_it_means(study, runs):
+def test_every_column_of_every_table_and_view_says_what_it_means(study, runs):
     record(study, runs[0], WHOLE)
     store.build(study)
-    query = "SELECT table_name, column_name FROM duckdb_columns() WHERE comment IS NULL"
+    query = """
+        SELECT table_name, column_name, comment FROM duckdb_columns()
+        WHERE database_name = 'store' AND coalesce(comment, '') = ''
+    """
     with duckdb.connect(study / "store" / "store.duckdb", read_only=True) as db:
-        assert [row for row in db.sql(query).fetchall() if row[0] in EXPORTS] == []
+        assert db.sql(query).fetchall() == []
+        names = {
+            name
+            for (name,) in db.sql("SELECT DISTINCT table_name FROM duckdb_columns()").fetchall()
+        }
+    assert {*EXPORTS, "training", "final", "crossings"} <= names
+
+
+def test_views_of_updates_have_the_columns_that_say_which_run_and_no_more(study, runs):
+    record(study, runs[0], WHOLE)
+    store.build(study)
+    with store.connect(study / "store") as db:
+        for view, most in (
+            ("training", 15),
+            ("validation", 15),
+            ("final", 18),
+            ("by_position", 18),
+        ):
+            assert len(db.table(view).columns) <= most
 
 
 def test_the_columns_of_a_class_are_its_fields_and_those_of_its_bases():

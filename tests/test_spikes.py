@@ -1,9 +1,16 @@
 """Spikes are exactly those of the definition, however fast they are found."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from test_store import ask, end, header, log, record, study, update
 
-from lmscaling.store import spikes
+from lmscaling.config import study_file
+from lmscaling.store import others, spikes, stability
+
+__all__ = ["study"]
 
 
 def plainly(loss):
@@ -125,3 +132,164 @@ def test_an_upset_may_outlast_the_run():
     late[-3] += 1
     assert spikes.recoveries(late, spikes.find(late)[0])[1].tolist() == [np.inf]
     assert spikes.recoveries(calm(), np.array([], dtype=int))[1].tolist() == []
+
+
+def text(n: int, seed: int = 0) -> np.ndarray:
+    """How hard the text of each update is: noise, and slabs of text that is harder."""
+    hard = np.random.default_rng(seed).normal(0, 0.03, n)
+    for start, length, nats in ((300, 1, 0.6), (420, 40, 0.4), (700, 300, 0.5), (1200, 100, -0.5)):
+        hard[start : start + length] += nats
+    return hard
+
+
+def study_of(runs: int, n: int = 1500, noise: float = 0.005) -> list[np.ndarray]:
+    """Losses of runs of different levels on the same text."""
+    falling = 3 + 7 * np.exp(-np.arange(n) / 15)
+    return [
+        falling + i / 10 + text(n) + np.random.default_rng(i + 1).normal(0, noise, n)
+        for i in range(runs)
+    ]
+
+
+def judged(
+    losses: list[np.ndarray], trunks: list[int | None] | None = None
+) -> list[tuple[dict[int, float], int]]:
+    """Spikes by index with their heights, and the number of compared updates, of each run."""
+    runs = [others.Losses(np.arange(1, len(loss) + 1, dtype=np.int32), loss) for loss in losses]
+    differences = others.differences(runs, trunks or [None] * len(runs))
+    found = [spikes.judge(*pair) for pair in zip(losses, differences, strict=True)]
+    return [(dict(zip(at.tolist(), high.tolist(), strict=True)), n) for at, high, n in found]
+
+
+@pytest.mark.parametrize("runs", [4, 5, 8])
+def test_text_that_is_hard_for_all_runs_makes_no_spikes(runs):
+    losses = study_of(runs)
+    assert all(len(spikes.find(loss)[0]) > 40 for loss in losses)
+    for found, compared in judged(losses):
+        assert found == {}
+        assert compared == 1500 - others.BEFORE - spikes.FEWEST
+
+
+@pytest.mark.parametrize("runs", [4, 5])
+@pytest.mark.parametrize("at", [250, 299, 430, 720, 1100, 1499])
+def test_a_spike_of_one_run_is_found_with_its_height_and_in_no_other(runs, at):
+    losses = study_of(runs)
+    losses[0][at] += 0.5
+    (found, _), *rest = judged(losses)
+    assert list(found) == [at]
+    assert found[at] == pytest.approx(0.5, abs=0.05)
+    assert all(other == {} for other, _ in rest)
+
+
+@pytest.mark.parametrize("length", [1, 20, 100, 400])
+def test_an_upset_of_one_run_gives_no_other_a_spike_and_takes_none_away(length):
+    losses = study_of(4)
+    losses[1][600 : 600 + length] += 1
+    losses[0][601] += 0.4
+    (found, _), (upset, _), *rest = judged(losses)
+    assert list(found) == [601]
+    assert list(upset) == list(range(600, 600 + min(length, 64)))
+    assert all(other == {} for other, _ in rest)
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3])
+def test_with_fewer_than_three_others_a_run_is_judged_by_its_own_losses(runs):
+    losses = study_of(runs)
+    losses[0][250] += 0.5
+    for loss, (found, compared) in zip(losses, judged(losses), strict=True):
+        assert compared == 0
+        assert list(found) == spikes.find(loss)[0].tolist()
+
+
+def test_where_the_others_have_ended_a_run_is_judged_by_its_own_losses():
+    losses = study_of(6)
+    ends = [1500, 1400, 800, 800, 790, 780]
+    losses = [loss[:end] for loss, end in zip(losses, ends, strict=True)]
+    losses[0][[500, 1100]] += 0.5
+    ((found, compared), *rest) = judged(losses)
+    assert [at for at in found if 160 < at < 800] == [500]
+    assert 1100 in found
+    assert compared == 800 - others.BEFORE - spikes.FEWEST
+    assert all(not any(160 < at < 790 for at in other) for other, _ in rest)
+
+
+def test_runs_that_end_one_after_the_other_leave_no_step_in_the_difference():
+    losses = [loss[: 1500 - 37 * i] for i, loss in enumerate(study_of(12))]
+    assert all(not any(160 < at < 1200 for at in found) for found, _ in judged(losses))
+
+
+def test_a_branch_is_compared_with_other_trunks_only():
+    losses = study_of(4)
+    branch = losses[0].copy()
+    branch[1000] += 0.5
+    losses[0][1000] += 0.5  # what trunk and branch share is no text
+    found = judged([*losses, branch], [None, None, None, None, 0])
+    assert list(found[0][0]) == list(found[4][0]) == [1000]
+    assert all(other == {} for other, _ in found[1:4])
+
+
+def test_a_missing_loss_is_judged_by_nothing_and_costs_its_neighbours_nothing():
+    losses = study_of(5)
+    losses[0][600] += 0.5
+    known = np.delete(np.arange(1, 1501), [550, 551, 1000])
+    runs = [others.Losses(np.arange(1, 1501, dtype=np.int32), loss) for loss in losses]
+    runs[0] = others.Losses(known.astype(np.int32), losses[0][known - 1])
+    at, _, compared = spikes.judge(runs[0].loss, others.differences(runs, [None] * 5)[0])
+    assert known[at].tolist() == [601]
+    assert compared == 1497 - others.BEFORE - spikes.FEWEST
+
+
+def test_the_median_of_the_others_is_that_of_a_plain_computation():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(9, 400))
+    values[rng.random(values.shape) < 0.4] = np.nan
+    order, n = np.sort(values, axis=0), np.isfinite(values).sum(axis=0)
+    for i in range(9):
+        found = others._median_without(order, n, values[i])
+        left = np.delete(values, i, axis=0)
+        enough = np.isfinite(left).sum(axis=0) >= others.FEWEST
+        assert np.isnan(found[~enough]).all()
+        assert found[enough] == pytest.approx(np.nanmedian(left[:, enough], axis=0))
+
+
+def test_the_store_says_which_runs_were_compared_with_others(study, values):
+    values["axes"] |= {"size": ["s", "m"], "context": [16, 32]}
+    values["skip"] = []
+    (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    runs = [*study_file.read_record(study / "study.json").grid.cells][:5]
+    runs.append("softmax-x-ctx16-s0-00000000")  # left the study
+    losses = study_of(6, 400)
+    losses[0][250] += 0.5
+    for run, loss in zip(runs, losses, strict=True):
+        rows = [update(n, loss=value) for n, value in enumerate(loss.tolist(), start=1)]
+        record(study, run, log(header(run), *rows, end(400)), updates=400)
+    found = ask(study, f"SELECT run, update FROM spikes WHERE run <> '{runs[5]}'")
+    assert found == [(runs[0], 251)]
+    assert ask(study, f"SELECT count(*) FROM spikes WHERE run = '{runs[5]}'") != [(0,)]
+    compared = 400 - others.BEFORE - spikes.FEWEST
+    shares = ask(
+        study, "SELECT run, compared_updates FROM runs ORDER BY compared_updates DESC, run"
+    )
+    assert shares == [*((run, compared) for run in sorted(runs[:5])), (runs[5], 0)]
+    query = "SELECT DISTINCT compared_share FROM stability ORDER BY ALL"
+    assert ask(study, query) == [(0.0,), (compared / 400,)]
+
+
+def test_runs_are_compared_if_they_read_the_same_tokens_in_the_same_update(cell):
+    alike = [
+        replace(cell, attention="softmax"),
+        replace(cell, context=32, lr_scale=2.0, branch=0.5),
+        replace(cell, seed=1),  # the text is read from end to end
+    ]
+    assert {stability._text(other) for other in alike} == {stability._text(cell)}
+    ordered = replace(cell, block_tokens=1024)
+    different = [
+        cell,
+        ordered,
+        replace(ordered, seed=1),
+        replace(cell, block_tokens=2048),
+        replace(cell, update_tokens=128),
+        replace(cell, epochs=2),
+        replace(cell, data=replace(cell.data, dataset="other")),
+    ]
+    assert len({stability._text(other) for other in different}) == len(different)

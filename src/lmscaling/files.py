@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -47,8 +48,25 @@ def new_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
+    """A folder in ``parent`` that is deleted after the block.
+
+    Those of earlier processes that were killed are deleted as well.
+    """
+    path = parent / name
+    _delete_stale(path)
+    unique = f"{HOST}.{os.getpid()}.{uuid.uuid4().hex}"
+    temporary = path.with_name(f".{name}.{unique}.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def _delete_stale(path: Path) -> None:
-    """Delete temporary files for ``path`` whose process has ended.
+    """Delete temporary files and folders for ``path`` whose process has ended.
 
     The processes of another machine are unknown, so its files are deleted after a day.
     """
@@ -57,7 +75,7 @@ def _delete_stale(path: Path) -> None:
         with suppress(FileNotFoundError):  # another process deletes it too
             old = time.time() - file.stat().st_mtime > DAY_SECONDS
             if old or (host == HOST and not psutil.pid_exists(int(pid))):
-                file.unlink()
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """Spikes of the training loss per 10,000 updates, and non-finite losses. Each field is a size and a
 context, darker for more spikes; seeds and learning rates of a field are averaged. An exclamation
-mark denotes an infinite or NaN loss. The note of the table of cells defines a spike. Spikes of
-published runs were counted in means over 100 updates, which reduce a spike of a single update by a
-factor of 100.
+mark denotes an infinite or NaN loss. A Δ denotes that spikes were judged by the difference of the
+loss from those of at least three other runs on the same text at the same update; without it they
+were judged by the losses of the run alone. The note of the table of cells defines a spike. Spikes
+of published runs were counted in means over 100 updates, which reduce a spike of a single update by
+a factor of 100.
 """
 
 import numpy as np
@@ -20,13 +22,14 @@ SECTION = "audit"
 QUERY = """
     SELECT
         source, attention, size, params, context, seed, lr_scale, status,
-        spikes, spikes_per_10000_updates, highest_spike, median_recovery, nonfinite_losses
+        spikes, spikes_per_10000_updates, highest_spike, median_recovery, nonfinite_losses,
+        compared_share
     FROM stability JOIN known USING (run)
     WHERE branch IS NULL
     UNION ALL
     SELECT
         r.source, r.attention, r.size, r.params, r.context, r.seed, lr_scale, status,
-        r.spikes, r.spikes_per_10000_updates, r.highest_spike, NULL, NULL
+        r.spikes, r.spikes_per_10000_updates, r.highest_spike, NULL, NULL, NULL
     FROM spike_rates r JOIN known USING (run)
     WHERE r.source = 'published'
     ORDER BY ALL
@@ -42,6 +45,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     labels = ["no spikes", *(f"up to {most:,}" for most in CLASSES[1:]), f"over {CLASSES[-1]:,}"]
     legend = [Patch(color=c, label=text) for c, text in zip(SHADES, labels, strict=True)]
     legend.append(Patch(color="none", label="!  non-finite loss"))
+    if rows.compared_share.gt(0).any():
+        legend.append(Patch(color="none", label="Δ  difference from other runs"))
     return heatmap.draw(style.sizes_of(rows), heatmap.fields_of(rows, _field), legend)
 
 
@@ -49,4 +54,5 @@ def _field(rows: DataFrame) -> tuple[str, str]:
     """Colour and text of one field."""
     rate = rows.spikes_per_10000_updates.mean()
     mark = " !" if rows.nonfinite_losses.gt(0).any() else ""
+    mark += " Δ" if rows.compared_share.gt(0).any() else ""
     return SHADES[int(np.searchsorted(CLASSES, rate))], f"{float(f'{rate:.2g}'):,g}{mark}"

@@ -11,7 +11,7 @@ from lmscaling.report.table import Table, format_row, query_rows
 CELLS = """
     SELECT s.name, s.status, s.params, s.updates, s.tokens, s.train_seconds / 3600 AS hours,
         v.val_loss, v.bits_per_byte, s.attempts, c.spikes, c.spikes_per_10000_updates,
-        c.highest_spike, c.median_recovery,
+        c.highest_spike, c.median_recovery, c.compared_share,
         coalesce(s.skipped, nullif(s.message, ''), '') AS note, s.is_stale,
         (SELECT coalesce(max(val_tokens), 0) FROM validations) AS val_tokens
     FROM status s
@@ -44,9 +44,15 @@ HELD = (
 SPIKE = (
     "A spike is an update whose training loss exceeds the median of the preceding 128 updates by "
     "more than 7 robust standard deviations and more than 0.05 nats; its height is measured from "
-    "that median. The loss has recovered at the first of 8 consecutive updates that do not exceed "
-    "the median before the spike; recovery is the number of updates until then. Spikes are "
-    "counted, never clipped."
+    "that median. {judged} The loss has recovered at the first of 8 consecutive updates that do "
+    "not exceed the median before the spike; recovery is the number of updates until then. Spikes "
+    "are counted, never clipped."
+)
+
+JUDGED = (
+    "For {n} of {runs} runs the same is asked of the difference of their losses from those of at "
+    "least three other runs on the same text at the same update, because text that is hard for "
+    "every run is no spike of one; the other runs have too few others."
 )
 
 ENDPOINTS = """
@@ -100,13 +106,20 @@ def _cells(db: duckdb.DuckDBPyConnection) -> Table:
         f"hours are productive time; the loss is measured on {val_tokens:,} validation tokens."
         + (f" {BITS}" if in_bits else "")
         + (f" {HELD}" if held else "")
-        + (f" {SPIKE}" if spiked else ""),
+        + (f" {_spike(rows)}" if spiked else ""),
         query=CELLS,
         head=(*HEAD, *(["bits per byte"] if in_bits else []), "attempts",
               *(SPIKED_HEAD if spiked else ()), "note"),
         rows=tuple(format_row(_simplified(row), forms) for row in rows),
         text=frozenset({0, 1, len(forms) - 1}),
     )  # fmt: skip
+
+
+def _spike(rows: list[dict[str, Any]]) -> str:
+    """What a spike is, and how many runs were compared with others."""
+    shares = [row["compared_share"] for row in rows if row["compared_share"] is not None]
+    n = sum(share > 0 for share in shares)
+    return SPIKE.format(judged=JUDGED.format(n=n, runs=len(shares)) if n else "").replace("  ", " ")
 
 
 def _simplified(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,30 +7,45 @@ and their comments come from the record classes (``records/schema.py``).
 
 import json
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 
 from lmscaling.config import grid, study_file
 from lmscaling.config.budget import parse_budget
 from lmscaling.errors import UserError
-from lmscaling.files import parse_json, read_json
+from lmscaling.files import parse_json, read_json, temporary_folder
 from lmscaling.records import finished, schema
 from lmscaling.records.checks import Check, Numerics
 from lmscaling.records.exports import EXPORTS
-from lmscaling.records.run import End, Evaluation, Header, Run, Update, Validation
+from lmscaling.records.run import Evaluation, Run
 from lmscaling.records.timing import Measurement
-from lmscaling.store import cells, published, spikes
+from lmscaling.store import cells, logs, meanings, published, stability
 
-TABLES = ("logs", "measurements", "runs", "series")
-"""Files of SQL that fill tables, in order."""
+TABLES = ("evaluations", "measurements", "runs", "series")
+"""Files of SQL that fill tables from records and from what ``logs`` has read, in order."""
+
+STORAGE = "v1.2.0"
+"""The oldest version of DuckDB whose format holds the store: others can open the file, too."""
+
+MEMORY = "1GB"
+"""What DuckDB may use of the memory of a login node; NumPy and Python need as much again."""
+
+THREADS = 1
+"""Each has buffers of its own, and reading is seldom limited by the processor."""
+
+DISK_FAULTS = (
+    duckdb.IOException,
+    duckdb.TransactionException,
+    duckdb.FatalException,
+    duckdb.OutOfMemoryException,
+)
+"""What DuckDB raises when a write, a commit or a checkpoint fails."""
 
 VIEWS = ("cells", "losses", "laws", "speed")
 """Files of SQL that create views over the tables, in order."""
@@ -43,58 +58,42 @@ RECORDS: dict[str, tuple[type, str, str]] = {
 }
 """Files of records by kind: class, pattern, and what to do with a damaged one."""
 
-LINES = {"log": (Header, Update, Validation, End), "evaluation": (Evaluation,)}
-"""Files of lines that may be damaged one by one, and the classes of their lines."""
-
-DESCRIBED = {
-    "cells": (cells.CellRow,),
-    "runs": (Run,),
-    "attempts": (Header, End),
-    "updates": (Update,),
-    "validations": (Validation,),
-    "spikes": (Update,),
-    "evaluations": (Evaluation,),
-    "measurements": (Measurement,),
-    "checks": (Check,),
-    "numerics": (Numerics,),
-}
-"""Where the comments on the columns of each table come from."""
-
 
 def build(study: Path) -> dict[str, int]:
     """Read all records, logs and evaluations of ``results/<study>/`` into ``store/`` there.
 
-    Runs with a record count by their record, other runs as far as their logs go. Published numbers
+    It takes some 2 GB of memory at most and spills the rest to the disk (``logs``). Runs with a
+    record count by their record, other runs as far as their logs go. Published numbers
     are added if the study asks for them; ``results/published/`` has nothing else.
 
     Returns:
         The number of rows of each export.
 
     Raises:
-        UserError: There is no such study, or a record or a published file is damaged.
+        UserError: There is no such study, a record or a published file is damaged, or the disk is
+            full.
     """
-    laid_out, others = _contents(study)
+    laid_out, numbers = _contents(study)
     out = study / "store"
     out.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".build-") as folder:
-        work = Path(folder)
-        with duckdb.connect(work / "store.duckdb") as db:
-            rows = map(asdict, cells.rows(laid_out)) if laid_out else ()
-            _fill(db, "cells", cells.CellRow, rows, work)
-            for kind, (record, _, _) in RECORDS.items():
-                _fill(db, f"{kind}_rows", record, _records(study, kind), work, temporary=True)
-            for kind, paths in _line_files(study).items():
-                _view_lines(db, kind, paths, work)
-            _run_sql(db, *TABLES)
-            _fill_spikes(db)
-            if others:  # after the spikes: thinned curves have none to find
-                published.add(db, others)
-            _create_views(db)
-            _comment(db)
-            counts = {name: _export(db, name, work) for name in EXPORTS}
-            _report_unknown(db, study)
-        for name in [*(f"{name}.parquet" for name in EXPORTS), "store.duckdb"]:
-            (work / name).replace(out / name)
+    try:
+        with temporary_folder(out, "build") as work:
+            with _database(work) as db:
+                _fill_tables(db, study, laid_out, work)
+                if numbers:  # after the spikes: thinned curves have none to find
+                    published.add(db, numbers)
+                _create_views(db)
+                meanings.comment(db)
+                counts = {name: _export(db, name, work) for name in EXPORTS}
+                _report_unknown(db, study)
+                db.execute("CHECKPOINT store")  # closing would hide that the disk is full
+            for name in [*(f"{name}.parquet" for name in EXPORTS), "store.duckdb"]:
+                (work / name).replace(out / name)
+    except (*DISK_FAULTS, OSError) as error:
+        raise UserError(
+            f"the store of {study} cannot be built: {str(error).splitlines()[0]}; the one before "
+            f"is unchanged; make room in {out}, then type python -m lmscaling build-store {study}"
+        ) from error
     return counts
 
 
@@ -122,25 +121,36 @@ def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         yield db
 
 
+@contextmanager
+def _database(work: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The database of a build, which spills into ``work`` what exceeds its memory."""
+    with duckdb.connect() as db:
+        db.execute(f"SET memory_limit = '{MEMORY}'; SET threads = {THREADS}")
+        db.execute(f"SET temp_directory = {logs.quoted(work / 'spilled')}")
+        file = logs.quoted(work / "store.duckdb")
+        db.execute(f"ATTACH {file} AS store (STORAGE_VERSION '{STORAGE}'); USE store")
+        yield db
+
+
+def _fill_tables(
+    db: duckdb.DuckDBPyConnection, study: Path, laid_out: grid.Grid | None, work: Path
+) -> None:
+    rows = map(asdict, cells.rows(laid_out)) if laid_out else ()
+    _fill(db, "cells", cells.CellRow, rows, work)
+    for kind, (record, _, _) in RECORDS.items():
+        _fill(db, f"{kind}_rows", record, _records(study, kind), work, temporary=True)
+    logs.fill(db, study, work)
+    stability.fill(db, laid_out)
+    _view_evaluations(db, study, work)
+    _run_sql(db, *TABLES)
+
+
 def _contents(study: Path) -> tuple[grid.Grid | None, Path | None]:
     """The study's cells, and the folder of published numbers to add or to read alone."""
     if published.is_folder(study):
         return None, study
     laid_out = study_file.read_record(study / "study.json").grid
     return laid_out, published.beside(study) if laid_out.study.published else None
-
-
-def _line_files(study: Path) -> dict[str, list[Path]]:
-    """Logs and evaluations; of a run without a record the logs of its attempts."""
-    runs = sorted(study.glob("runs/*/run.json"))
-    over = {path.parent.name for path in runs}
-    attempts = sorted(study.glob("scratch/*/attempt-*.jsonl"))
-    logs = [path.with_name("log.jsonl") for path in runs]
-    logs += [path for path in attempts if path.parent.name not in over]
-    return {
-        "log": [path for path in logs if path.is_file()],
-        "evaluation": sorted(study.glob("evaluations/*/*.jsonl")),
-    }
 
 
 def _records(study: Path, kind: str) -> Iterator[dict[str, Any]]:
@@ -202,52 +212,13 @@ def _fill(
     )
 
 
-def _view_lines(db: duckdb.DuckDBPyConnection, kind: str, paths: list[Path], work: Path) -> None:
-    """A view over files of lines; a field that an older version did not write has its default."""
+def _view_evaluations(db: duckdb.DuckDBPyConnection, study: Path, work: Path) -> None:
     nothing = work / "nothing.jsonl"  # read_json refuses an empty list
     nothing.touch()
-    names = [str(path) for path in paths or [nothing]]
-    db.execute(f"SET VARIABLE {kind}_files = ?", [names])
-    for record in LINES[kind]:
-        columns = list(schema.columns(record))
-        db.execute(f"SET VARIABLE {record.__name__.lower()}_columns = ?", [columns])
-    defaults = ", ".join(
-        f"coalesce({name}, $${column.default}$$::{column.sql}) AS {name}"
-        for name, column in schema.columns(*LINES[kind]).items()
-        if column.default is not MISSING and column.default is not None
-    )
-    db.execute(f"""
-        CREATE TEMP VIEW {kind}_rows AS
-        SELECT * {f"REPLACE ({defaults})" if defaults else ""}
-        FROM read_json(
-            getvariable('{kind}_files'),
-            format = 'newline_delimited',
-            columns = {schema.sql_types(*LINES[kind])},
-            ignore_errors = true,
-            filename = true
-        )
-    """)
-
-
-def _fill_spikes(db: duckdb.DuckDBPyConnection) -> None:
-    """Spikes of each run; losses that are not finite have no height, and a view counts them."""
-    losses = """
-        SELECT update, train_loss FROM updates
-        WHERE run = ? AND surviving AND train_loss IS NOT NULL ORDER BY update
-    """
-    insert = """
-        INSERT INTO spikes SELECT ?, unnest(?::BIGINT[]), unnest(?::DOUBLE[]), unnest(?::DOUBLE[]),
-            unnest(?::DOUBLE[])
-    """
-    for (run,) in db.execute("SELECT DISTINCT run FROM updates ORDER BY run").fetchall():
-        columns = db.execute(losses, [run]).fetchnumpy()
-        update, loss = columns["update"], columns["train_loss"]
-        found, heights = spikes.find(np.asarray(loss))
-        begin, lasted = spikes.recoveries(np.asarray(loss), found)
-        over = dict(zip(begin.tolist(), lasted.tolist(), strict=True))
-        recovery = [over.get(i) for i in found.tolist()]
-        values = [update[found].tolist(), loss[found].tolist(), heights.tolist(), recovery]
-        db.execute(insert, [run, *values])
+    paths = [logs.readable(path, work)[0] for path in sorted(study.glob("evaluations/*/*.jsonl"))]
+    db.execute("SET VARIABLE evaluation_files = ?", [list(map(str, paths or [nothing]))])
+    lines = logs.select((Evaluation,), "evaluation_files")
+    db.execute(f"CREATE TEMP VIEW evaluation_rows AS {lines}")
 
 
 def _create_views(db: duckdb.DuckDBPyConnection) -> None:
@@ -261,26 +232,11 @@ def _run_sql(db: duckdb.DuckDBPyConnection, *names: str) -> None:
         db.execute(files("lmscaling.store").joinpath(f"{name}.sql").read_text())
 
 
-def _comment(db: duckdb.DuckDBPyConnection) -> None:
-    """What each column means, for people: ``SELECT column_name, comment FROM duckdb_columns()``."""
-    meanings = {
-        table: {name: column.meaning for name, column in schema.columns(*records).items()}
-        | {"run": "Cell name and hash.", schema.UNKNOWN: "Fields that this version does not know."}
-        for table, records in DESCRIBED.items()
-    }
-    query = "SELECT table_name, column_name FROM duckdb_columns() WHERE comment IS NULL"
-    statements = ["BEGIN"]  # one transaction: each would write to the disk
-    for table, column in db.sql(query).fetchall():
-        if meaning := meanings.get(table, {}).get(column, "").replace("'", "''"):
-            statements.append(f'COMMENT ON COLUMN "{table}"."{column}" IS \'{meaning}\'')
-    db.execute("; ".join([*statements, "COMMIT"]))
-
-
 def _export(db: duckdb.DuckDBPyConnection, name: str, folder: Path) -> int:
     """One table as Parquet, ordered, so that equal tables make equal bytes."""
-    table = db.table(name)
-    table.order("ALL").write_parquet(str(folder / f"{name}.parquet"), compression="zstd")
-    return len(table)
+    path = logs.quoted(folder / f"{name}.parquet")
+    db.execute(f"COPY (FROM {name} ORDER BY ALL) TO {path} ({logs.PARQUET})")
+    return len(db.table(name))
 
 
 def _report_unknown(db: duckdb.DuckDBPyConnection, study: Path) -> None:

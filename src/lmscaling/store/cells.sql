@@ -9,7 +9,7 @@ SELECT
         WHEN 'hours' THEN 1 WHEN 'minutes' THEN 60 WHEN 'seconds' THEN 3600
     END AS budget_hours,
     r.* EXCLUDE (
-        run, source, in_study, budget_amount, budget_unit, status, spikes, highest_spike,
+        run, source, in_study, budget_amount, budget_unit, status, spikes, highest_spike, compared_updates,
         lines, damaged_lines, superseded_rows, unknown_fields, environment, code_differs
     ),
     coalesce(

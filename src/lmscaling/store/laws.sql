@@ -8,7 +8,7 @@ WITH points AS (
     SELECT run, "update" AS updates, tokens, hours, val_loss AS loss
     FROM validation WHERE run IN (SELECT run FROM final)
     UNION ALL
-    SELECT run, updates, tokens, hours, if(loss > middle + 0.05, middle, loss)
+    SELECT run, updates, tokens, hours, CASE WHEN loss > middle + 0.05 THEN middle ELSE loss END
     FROM (
         SELECT *, median(loss) OVER (
             PARTITION BY run ORDER BY hours ROWS BETWEEN 2 PRECEDING AND 2 FOLLOWING
@@ -18,16 +18,17 @@ WITH points AS (
 ),
 budgets AS (
     SELECT
-        * EXCLUDE (updates, tokens, train_seconds, budget),
-        if(source = 'published', 'train', 'validation') AS split,
-        if(positions = 'learned', context * d_model, 0) AS params_positions,
-        if(budget_hours IS NULL, 'updates', 'hours') AS unit
+        source, run, trunk, attention, baseline, size, context, seed, schedule, status, params,
+        params_total, flops_per_token, final_train_loss, budget_hours,
+        CASE WHEN source = 'published' THEN 'train' ELSE 'validation' END AS split,
+        CASE WHEN positions = 'learned' THEN context * d_model ELSE 0 END AS params_positions,
+        CASE WHEN budget_hours IS NULL THEN 'updates' ELSE 'hours' END AS unit
     FROM known WHERE status <> 'diverged'
 )
 SELECT
     b.* EXCLUDE (budget_hours),
     p.* EXCLUDE (run), p.tokens * flops_per_token AS flops,
-    if(unit = 'hours', p.hours, p.updates) AS spent,
+    CASE WHEN unit = 'hours' THEN p.hours ELSE p.updates END AS spent,
     coalesce(budget_hours, max(p.updates) OVER (PARTITION BY source)) AS budget
 FROM points p JOIN budgets b USING (run);
 
@@ -74,7 +75,7 @@ ended AS (
 decayed AS (
     SELECT
         t.*, e.run, e.share, e."update" AS updates, e.tokens, e.hours, e.val_loss AS loss,
-        if(unit = 'hours', e.hours, e."update") AS spent
+        CASE WHEN unit = 'hours' THEN e.hours ELSE e."update" END AS spent
     FROM endpoints e JOIN (
         SELECT DISTINCT ON (run) * EXCLUDE (run, updates, tokens, hours, flops, loss, spent)
         FROM law_curves
@@ -87,7 +88,7 @@ SELECT
 FROM (
     FROM passed WHERE schedule = 'constant'
     UNION ALL BY NAME
-    SELECT * REPLACE (if(schedule = 'constant', schedule, 'decayed') AS schedule) FROM ended
+    SELECT * REPLACE (CASE WHEN schedule = 'constant' THEN schedule ELSE 'decayed' END AS schedule) FROM ended
     UNION ALL BY NAME
     SELECT * REPLACE (share * budget AS budget, 'decayed' AS schedule) FROM decayed
 );

@@ -1,78 +1,67 @@
--- Tables of logs, as they were written, and of evaluations. `log_rows` and `evaluation_rows` are the
--- lines of the files; their columns come from the record classes.
+-- Tables of logs, as they were written, and of evaluations. `lines` has the lines of a batch of logs;
+-- a view `batch_<table>` has the rows that they add to a table.
 
--- One row per line of every log; a damaged line has NULL in a column that
--- every line of its kind has.
-CREATE TEMP TABLE lines AS
+CREATE TEMP VIEW whole_lines AS
+SELECT * EXCLUDE (damaged, repeated) FROM lines WHERE NOT damaged AND NOT repeated;
+
+-- One row per attempt that has left a line, whether it ended or was killed. Without a header it began
+-- before its first update that is known.
+CREATE TEMP VIEW batch_attempts AS
+WITH begun AS (
+    SELECT
+        run, attempt,
+        coalesce(
+            max(start_update),
+            min(update) FILTER (record = 'update') - 1,
+            min(update)
+        ) AS start_update,
+        max(started) AS started,
+        max(status) AS status, max(message) AS message, max(ended) AS ended
+    FROM whole_lines GROUP BY run, attempt
+)
 SELECT
-    parse_path(filename)[-2] AS run,
-    * EXCLUDE (run, filename),
-    coalesce(
-        attempt IS NULL
-        OR record IN ('update', 'validation') AND (update IS NULL OR tokens IS NULL)
-        OR record NOT IN ('header', 'update', 'validation', 'end'),
-        true
-    ) AS damaged
-FROM log_rows;
-
-CREATE TEMP TABLE headers AS
-SELECT * FROM lines WHERE record = 'header' AND NOT damaged;
-
--- One row per attempt, whether it ended or was killed.
-CREATE TABLE attempts AS
-SELECT
-    h.run, h.attempt, h.start_update, h.started,
-    e.status, e.message, e.ended,
-    min(h.start_update) OVER (
-        PARTITION BY h.run ORDER BY h.attempt
+    *,
+    min(start_update) OVER (
+        PARTITION BY run ORDER BY attempt
         ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
     ) AS keeps_to
-FROM headers h
-LEFT JOIN (SELECT * FROM lines WHERE record = 'end' AND NOT damaged) e USING (run, attempt);
+FROM begun;
 
-COMMENT ON COLUMN attempts.keeps_to IS
-'Last update that survives: a later attempt that continued after it has lost what came later; null if all survive.';
+CREATE TABLE attempts AS FROM batch_attempts;
 
-CREATE TABLE updates AS
+CREATE TEMP VIEW batch_headers AS
+SELECT run, attempt, COLUMNS(lambda c: list_contains(getvariable('header_columns'), c) AND c NOT IN ('run', 'attempt'))
+FROM whole_lines WHERE record = 'header';
+
+CREATE TEMP TABLE headers AS FROM batch_headers;
+
+CREATE TEMP VIEW batch_updates AS
 SELECT u.*, update <= coalesce(keeps_to, update) AS surviving
 FROM (
     SELECT run, COLUMNS(lambda c: list_contains(getvariable('update_columns'), c))
-    FROM lines WHERE record = 'update' AND NOT damaged
+    FROM whole_lines WHERE record = 'update'
 ) u LEFT JOIN attempts USING (run, attempt);
 
-COMMENT ON COLUMN updates.surviving IS 'False if a later attempt trained this update again.';
+CREATE TABLE updates AS FROM batch_updates;
 
--- One row per spike of the training loss; spikes.py defines and finds them.
-CREATE TABLE spikes (
-    run VARCHAR, update BIGINT, train_loss DOUBLE, height DOUBLE, recovery DOUBLE
-);
-
-COMMENT ON COLUMN spikes.height IS 'Nats above the running median.';
-COMMENT ON COLUMN spikes.recovery IS
-'Updates until the upset that this spike begins was over, infinite if it never was; null of later spikes of an upset.';
-
-CREATE TABLE validations AS
+CREATE TEMP VIEW batch_validations AS
 SELECT v.*, update <= coalesce(keeps_to, update) AS surviving
 FROM (
     SELECT run, COLUMNS(lambda c: list_contains(getvariable('validation_columns'), c))
-    FROM lines WHERE record = 'validation' AND NOT damaged
+    FROM whole_lines WHERE record = 'validation'
 ) v LEFT JOIN attempts USING (run, attempt);
 
-COMMENT ON COLUMN validations.surviving IS 'False if a later attempt trained this update again.';
+CREATE TABLE validations AS FROM batch_validations;
 
--- Losses of final weights, one row per bin of positions. Its file appears complete or not at all, so
--- damage comes from a disk or a copy.
-CREATE TEMP TABLE evaluation_lines AS
+-- What the logs of each run say as a whole.
+CREATE TEMP VIEW batch_logged AS
 SELECT
-    parse_path(filename)[-2] AS run,
-    * EXCLUDE (run, filename),
-    coalesce(
-        record <> 'evaluation'
-        OR dataset IS NULL OR context IS NULL OR axis IS NULL
-        OR "start" IS NULL OR stop IS NULL OR tokens IS NULL,
-        true
-    ) AS damaged
-FROM evaluation_rows;
+    run,
+    count(*) AS lines,
+    count(*) FILTER (damaged) AS damaged_lines,
+    max(update) FILTER (NOT damaged) AS updates,
+    max(tokens) FILTER (NOT damaged) AS tokens,
+    max(train_seconds) FILTER (NOT damaged) AS train_seconds
+FROM lines GROUP BY run;
 
-CREATE TABLE evaluations AS
-SELECT * EXCLUDE (record, damaged) FROM evaluation_lines WHERE NOT damaged;
+CREATE TEMP TABLE logged AS FROM batch_logged;

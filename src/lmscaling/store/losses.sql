@@ -5,17 +5,18 @@
 -- compared. It is NULL of runs whose shards an earlier version made, which counted no bytes.
 CREATE VIEW validation AS
 SELECT
-    s.* EXCLUDE (updates, tokens, train_seconds),
-    v.update, v.tokens, v.train_seconds / 3600 AS hours, v.tokens * flops_per_token AS flops,
-    v.val_loss, v.val_loss / ln(2) / bytes_per_token AS bits_per_byte
+    run, s.name, s.attention, s.size, s.context, s.seed, s.lr_scale, s.lr, s.params, s.status,
+    v.update, v.tokens, v.train_seconds / 3600 AS hours, v.tokens * s.flops_per_token AS flops,
+    v.val_loss, v.val_loss / ln(2) / s.bytes_per_token AS bits_per_byte
 FROM validations v JOIN status s USING (run)
 WHERE v.surviving AND v.val_loss IS NOT NULL;
 
 -- Every surviving update of the study's cells.
 CREATE VIEW training AS
 SELECT
-    s.* EXCLUDE (updates, tokens, train_seconds),
-    u.update, u.tokens, u.train_seconds / 3600 AS hours, u.tokens * flops_per_token AS flops, u.train_loss
+    run, s.name, s.attention, s.size, s.context, s.seed, s.lr_scale, s.lr, s.params, s.status,
+    u.update, u.tokens, u.train_seconds / 3600 AS hours, u.tokens * s.flops_per_token AS flops,
+    u.train_loss
 FROM updates u JOIN status s USING (run)
 WHERE u.surviving AND u.train_loss IS NOT NULL;
 
@@ -25,15 +26,15 @@ SELECT * FROM validation
 QUALIFY row_number() OVER (PARTITION BY run ORDER BY update DESC) = 1;
 
 -- The last loss of each cell, where several learning rates were tried that of the best, and of each
--- published run. `split` says which tokens `loss` was measured on: that of our runs on validation
--- tokens, that of published runs on training tokens of their last updates; their `val_loss` is NULL.
+-- published run.
 CREATE VIEW final AS
-SELECT *, 'validation' AS split, val_loss AS loss FROM last_validation
+SELECT 'measured' AS source, *, 'validation' AS split, val_loss AS loss FROM last_validation
 QUALIFY row_number() OVER (PARTITION BY attention, size, context, seed ORDER BY val_loss, run) = 1
 UNION ALL BY NAME
 SELECT
-    * EXCLUDE (updates, train_seconds, final_train_loss),
-    updates AS "update", train_seconds / 3600 AS hours, 'train' AS split, final_train_loss AS loss
+    source, run, name, attention, size, context, seed, lr_scale, lr, params, status,
+    updates AS "update", tokens, train_seconds / 3600 AS hours, tokens * flops_per_token AS flops,
+    'train' AS split, final_train_loss AS loss
 FROM known WHERE source = 'published' AND final_train_loss IS NOT NULL;
 
 -- Training loss along each run of `final` and each published run: ours as means over 60 intervals of
@@ -44,11 +45,11 @@ WITH binned AS (
     FROM training WHERE run IN (SELECT run FROM final)
 )
 SELECT
-    source, context, attention, size, params, seed, run, max(status) AS status,
+    'measured' AS source, context, attention, size, params, seed, run, max(status) AS status,
     exp(avg(ln(update))) AS updates, exp(avg(ln(tokens))) AS tokens, avg(hours) AS hours,
     exp(avg(ln(flops))) AS flops, avg(train_loss) AS loss
 FROM binned
-GROUP BY source, context, attention, size, params, seed, run, bin
+GROUP BY context, attention, size, params, seed, run, bin
 UNION ALL
 SELECT
     k.source, context, attention, size, params, seed, run, status,
@@ -57,12 +58,10 @@ SELECT
 FROM updates u JOIN known k USING (run)
 WHERE k.source = 'published' AND u.train_loss IS NOT NULL;
 
--- Loss of the final weights by position, one row per bin. `context` is the trained one and
--- `eval_context` the length of the windows here; `position` is the middle of the bin on a log
--- scale, in tokens that the model was given, of the window or of the document.
+-- Loss of the final weights by position, one row per bin.
 CREATE VIEW by_position AS
 SELECT
-    s.* EXCLUDE (dataset, updates, tokens, train_seconds),
+    run, s.name, s.attention, s.size, s.context, s.seed, s.params, s.status,
     e.dataset, e.context AS eval_context, e.axis, e."start", e.stop,
     sqrt((e."start" + 1) * e.stop) AS position, e.tokens, e.loss, e.loss_se
 FROM evaluations e JOIN status s USING (run);
@@ -112,14 +111,15 @@ FROM ends e LEFT JOIN validation t ON t.run = e.trunk
 QUALIFY row_number() OVER (PARTITION BY e.run ORDER BY abs(t.hours - e.hours), t.update) = 1;
 
 -- How stable each run with updates was: its spikes (spikes.py) and its losses that are not finite.
--- `median_recovery` is in updates, of two in the middle the lower one.
 CREATE VIEW stability AS
 SELECT
     run, coalesce(spikes, 0) AS spikes,
     10000 * coalesce(spikes, 0) / updates AS spikes_per_10000_updates,
-    highest_spike, median_recovery, nonfinite_losses
+    highest_spike, median_recovery, nonfinite_losses, compared_updates / updates AS compared_share
 FROM (
-    SELECT run, count(*) AS updates, count(*) - count(train_loss) AS nonfinite_losses
+    SELECT
+        run, count(*) AS updates, count(*) - count(train_loss) AS nonfinite_losses,
+        any_value(compared_updates) AS compared_updates
     FROM updates JOIN runs USING (run) WHERE surviving AND source = 'measured' GROUP BY run
 )
 LEFT JOIN (

@@ -28,10 +28,3 @@ SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM chec
 -- One row per layer of a trained model and way to compute its attention.
 CREATE TABLE numerics AS
 SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM numerics_rows;
-
-COMMENT ON COLUMN measurements.source IS 'measured, or published for numbers of others.';
-COMMENT ON COLUMN measurements.peak_flops IS 'FLOP/s that the device can do at most, by its data sheet.';
-COMMENT ON COLUMN measurements.driver_version IS 'Version of the NVIDIA driver; null without one.';
-COMMENT ON COLUMN measurements.setup IS 'Device and versions.';
-COMMENT ON COLUMN checks.setup IS 'Device and versions.';
-COMMENT ON COLUMN numerics.setup IS 'Device and versions.';

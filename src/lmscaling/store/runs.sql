@@ -1,17 +1,7 @@
 -- One row per run that has left anything: its record, the columns of class `Run`, if it is over, else
 -- what its log says.
 CREATE TABLE runs AS
-WITH logged AS (
-    SELECT
-        run,
-        count(*) AS lines,
-        count(*) FILTER (damaged) AS damaged_lines,
-        max(update) FILTER (NOT damaged) AS updates,
-        max(tokens) FILTER (NOT damaged) AS tokens,
-        max(train_seconds) FILTER (NOT damaged) AS train_seconds
-    FROM lines GROUP BY run
-),
-first AS (SELECT * FROM headers QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt) = 1),
+WITH first AS (SELECT * FROM headers QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt) = 1),
 last AS (SELECT * FROM attempts QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt DESC) = 1)
 SELECT
     run,
@@ -35,6 +25,7 @@ SELECT
     ),
     NULL::DOUBLE AS final_train_loss,
     NULL::BIGINT AS spikes, NULL::DOUBLE AS highest_spike,
+    compared_updates,
     coalesce(lines, 0) AS lines,
     coalesce(damaged_lines, 0) + coalesce(damaged_evaluations, 0) AS damaged_lines,
     (SELECT count(*) FROM updates u WHERE u.run = logged.run AND NOT surviving) AS superseded_rows
@@ -42,16 +33,7 @@ FROM logged
 FULL JOIN run_rows r USING (run)
 LEFT JOIN first USING (run)
 LEFT JOIN last USING (run)
+LEFT JOIN compared USING (run)
 LEFT JOIN (
     SELECT run, count(*) FILTER (damaged) AS damaged_evaluations FROM evaluation_lines GROUP BY run
 ) USING (run);
-
-COMMENT ON COLUMN runs.source IS 'measured, or published for a run that others trained.';
-COMMENT ON COLUMN runs.in_study IS 'Whether the study still has the cell.';
-COMMENT ON COLUMN runs.final_train_loss IS
-'Mean training loss of the last updates of a published run, nats per token; null of our runs.';
-COMMENT ON COLUMN runs.spikes IS 'Spikes of a published run; those of our runs are in the table spikes.';
-COMMENT ON COLUMN runs.highest_spike IS 'Nats above the median of the highest spike of a published run.';
-COMMENT ON COLUMN runs.lines IS 'Lines of the logs.';
-COMMENT ON COLUMN runs.damaged_lines IS 'Lines of logs and evaluations that are no complete record.';
-COMMENT ON COLUMN runs.superseded_rows IS 'Updates that a later attempt trained again.';

@@ -30,8 +30,8 @@ SELECT
     s.n_head, s.context, s.d_head, s.repeats, s.captured, s.median_seconds, s.least_seconds,
     s.most_seconds, s.peak_memory_bytes, s.status, s.message,
     1e9 * s.median_seconds / (s.batch * s.context * s.n_head) AS ns_per_token_head,
-    s.d_head * if(s.dtype = 'float32', 4, 2) AS vector_bytes,
-    4 * vector_bytes + 4 + if(s.passes = 'forward', 0, 7 * vector_bytes + 4) AS floor_bytes,
+    s.d_head * CASE WHEN s.dtype = 'float32' THEN 4 ELSE 2 END AS vector_bytes,
+    4 * vector_bytes + 4 + CASE WHEN s.passes = 'forward' THEN 0 ELSE 7 * vector_bytes + 4 END AS floor_bytes,
     1e9 * floor_bytes / c.copy_bytes_per_second / ns_per_token_head AS floor_fraction
 FROM speeds s LEFT JOIN ceilings c USING (setup, device)
 WHERE s.kind = 'time_layer';
@@ -86,8 +86,8 @@ SELECT
     * EXCLUDE (n_changes, last_faster),
     CASE
         WHEN n_changes > 1 THEN 'several'
-        WHEN n_changes = 1 THEN if(last_faster, 'from', 'until')
-        ELSE if(last_faster, 'always', 'never')
+        WHEN n_changes = 1 THEN CASE WHEN last_faster THEN 'from' ELSE 'until' END
+        ELSE CASE WHEN last_faster THEN 'always' ELSE 'never' END
     END AS status
 FROM (
     SELECT

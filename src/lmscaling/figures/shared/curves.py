@@ -18,7 +18,7 @@ QUERY = """
         updates, tokens, hours, flops, loss
     FROM curves
     UNION ALL
-    SELECT 'validation', source, context, attention, size, params, seed, run, status,
+    SELECT 'validation', 'measured', context, attention, size, params, seed, run, status,
         update, tokens, hours, flops, val_loss
     FROM validation
     WHERE run IN (SELECT run FROM final)

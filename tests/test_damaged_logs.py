@@ -1,0 +1,317 @@
+"""Logs with repeated, reordered, lost or changed lines: no row is invented and none is lost."""
+
+import json
+import os
+import random
+import shutil
+from dataclasses import replace
+
+import duckdb
+import pytest
+from conftest import STUDY
+from test_store import (
+    ask,
+    end,
+    evaluated,
+    evaluation,
+    header,
+    live,
+    log,
+    record,
+    runs,
+    study,
+    update,
+    validation,
+)
+
+from lmscaling.records import run as records
+from lmscaling.store import build as store
+from lmscaling.store import logs
+
+__all__ = ["runs", "study"]
+
+MUTATED = 400
+"""Runs, each with a log of its own."""
+
+
+def attempts() -> list[list[records.Row]]:
+    """The log of a run that was killed twice and trained some updates again."""
+    first = [header("r"), *(update(n) for n in range(1, 8)), validation(4)]
+    second = [header("r", 2, 4), *(update(n, 2, 2.5) for n in range(5, 11)), validation(8, 2)]
+    third = [header("r", 3, 8), *(update(n, 3, 2.0) for n in range(9, 13)), validation(12, 3)]
+    return [first, second, [*third, end(12, 3)]]
+
+
+def mutate(rows: list[records.Row], rng: random.Random) -> list[records.Row]:
+    """The same with lines lost, repeated, changed and reordered, each in half of the logs."""
+    if rng.random() < 0.5:
+        rows = [row for row in rows if rng.random() < 0.8]
+    if rng.random() < 0.5:
+        rows = [row for row in rows for _ in range(rng.choice((1, 1, 2, 4)))]
+    if rng.random() < 0.5:
+        rows = [*rows, *(changed(row) for row in rows if rng.random() < 0.1)]
+    if rng.random() < 0.5:
+        rng.shuffle(rows)
+    return rows
+
+
+def changed(row: records.Row) -> records.Row:
+    match row:
+        case records.Header():
+            return replace(row, start_update=row.start_update + 1)
+        case records.Update():
+            return replace(row, train_loss=9.0)
+        case records.Validation():
+            return replace(row, val_loss=9.0)
+        case _:
+            return replace(row, status="interrupted")
+
+
+def key(row: records.Row) -> tuple:
+    return row.record, row.attempt, row.update if row.record in ("update", "validation") else 0
+
+
+def expected(rows: list[records.Row]) -> tuple[dict, dict, int]:
+    """The versions of each line by its key, possible starts of each attempt, and conflicts."""
+    versions: dict[tuple, list[records.Row]] = {}
+    for row in rows:
+        found = versions.setdefault(key(row), [])
+        if row not in found:
+            found.append(row)
+    starts: dict[int, set[int]] = {}
+    for n in {row.attempt for row in rows}:
+        headers = {row.start_update for row in versions.get(("header", n, 0), [])}
+        updates = {place - 1 for kind, a, place in versions if (kind, a) == ("update", n)}
+        others = {row.update for row in rows if row.attempt == n and row.record != "header"}
+        starts[n] = headers or {min(updates or others)}
+    return versions, starts, sum(len(found) - 1 for found in versions.values())
+
+
+@pytest.fixture(scope="module")
+def mutated(tmp_path_factory):
+    """Every mutated log by run, as it was made, and the store of all of them."""
+    folder = tmp_path_factory.mktemp("mutated")
+    (folder / "study.json").write_text(json.dumps({"command": "", "study": STUDY}))
+    made = {}
+    for seed in range(MUTATED):
+        rng = random.Random(seed)
+        parts = [mutate(part, rng) for part in attempts()]
+        rows = [row for part in parts for row in part]
+        if rng.random() < 0.3:  # a permutation across attempts, as in a log that was joined wrongly
+            rng.shuffle(rows)
+        if not rows:
+            continue
+        made[f"run-{seed:03d}"] = rows
+        if seed % 2:
+            record(folder, f"run-{seed:03d}", log(*rows), updates=12)
+        else:
+            for n in (1, 2, 3):
+                live(folder, f"run-{seed:03d}", log(*(r for r in rows if r.attempt == n)), n)
+    store.build(folder)
+    return folder, made
+
+
+def exported(folder, query):
+    with store.connect(folder / "store") as db:
+        return db.sql(query).fetchall()
+
+
+@pytest.mark.parametrize("table", ["updates", "validations"])
+def test_each_row_that_was_written_is_in_the_store_once(mutated, table):
+    folder, made = mutated
+    loss = "train_loss" if table == "updates" else "val_loss"
+    kind = table.removesuffix("s")
+    found: dict[str, list[tuple]] = {run: [] for run in made}
+    for run, *row in exported(folder, f"SELECT run, attempt, update, {loss} FROM {table}"):
+        found[run].append(tuple(row))
+    for run, rows in made.items():
+        versions = expected(rows)[0]
+        keys = [(a, u) for k, a, u in versions if k == kind]
+        assert sorted(row[:2] for row in found[run]) == sorted(keys), run
+        for attempt, n, value in found[run]:
+            assert value in [getattr(r, loss) for r in versions[kind, attempt, n]]
+
+
+def test_each_attempt_is_there_once_and_what_it_lost_does_not_survive(mutated):
+    folder, made = mutated
+    query = "SELECT run, attempt, start_update, status FROM attempts ORDER BY ALL"
+    attempts: dict[str, dict[int, int]] = {run: {} for run in made}
+    for run, attempt, start, _ in exported(folder, query):
+        assert attempt not in attempts[run]
+        attempts[run][attempt] = start
+    surviving: dict[str, list[tuple]] = {run: [] for run in made}
+    for run, *row in exported(folder, "SELECT run, attempt, update FROM updates WHERE surviving"):
+        surviving[run].append(tuple(row))
+    for run, rows in made.items():
+        versions, starts, _ = expected(rows)
+        assert attempts[run].keys() == starts.keys(), run
+        assert all(attempts[run][n] in starts[n] for n in starts), run
+        kept = [
+            (a, u)
+            for kind, a, u in versions
+            if kind == "update" and all(u <= s for n, s in attempts[run].items() if n > a)
+        ]
+        assert sorted(surviving[run]) == sorted(kept), run
+
+
+def test_lines_that_contradict_each_other_are_counted_as_damaged(mutated):
+    folder, made = mutated
+    found = dict(exported(folder, "SELECT run, damaged_lines FROM runs"))
+    assert found == {run: expected(rows)[2] for run, rows in made.items()}
+    assert dict(exported(folder, "SELECT run, lines FROM runs")) == {
+        run: len(rows) for run, rows in made.items()
+    }
+
+
+def test_the_choice_does_not_depend_on_the_order_of_the_lines(study, runs):
+    rows = [row for part in attempts() for row in part]
+    rows += [changed(row) for row in rows[::3]]
+    for i, run in enumerate(runs):
+        random.Random(i).shuffle(rows)
+        record(study, run, log(*rows))
+    store.build(study)
+    for table in ("updates", "validations", "attempts"):
+        found = exported(study, f"SELECT * FROM {table} ORDER BY ALL")
+        per_run = [[row[1:] for row in found if row[0] == run] for run in runs]
+        assert per_run[0] == per_run[1] == per_run[2] != []
+
+
+def test_a_repeated_bin_of_an_evaluation_counts_once(study, runs):
+    record(study, runs[0], log(header(runs[0]), update(1), end(1)))
+    one, other = evaluation(runs[0]), evaluation(runs[0], start=1)
+    evaluated(study, runs[0], log(one, other, one, replace(other, loss=9.0)))
+    assert ask(study, 'SELECT "start", count(*) FROM evaluations GROUP BY ALL ORDER BY ALL') == [
+        (0, 1), (1, 1),
+    ]  # fmt: skip
+    assert ask(study, "SELECT damaged_lines FROM runs") == [(1,)]
+
+
+HEADER, LINE, LAST = records.line(header("r")), records.line(update(1)), records.line(update(2))
+NOISE = random.Random(0).randbytes(999).replace(b"\n", b"")
+DAMAGE = {
+    "zeros at the end": (HEADER + LINE + LAST + bytes(17 << 20), [1, 2], 1),
+    "zeros in the middle": (HEADER + LINE + bytes(17 << 20) + b"\n" + LAST, [1, 2], 1),
+    "zeros at the beginning": (bytes(17 << 20) + HEADER + LINE + LAST, [1, 2], 1),
+    "only zeros": (bytes(33 << 20), [], 1),
+    "a line of 20 MB": (HEADER + LINE + b'{"x": "' + b"x" * (20 << 20) + b'"}\n' + LAST, [1, 2], 1),
+    "two of them": (HEADER + (b"x" * (2 << 20) + b"\n") * 2 + LINE + LAST, [1, 2], 2),
+    "a byte order mark": (b"\xef\xbb\xbf" + HEADER + LINE + LAST, [1, 2], 0),
+    "carriage returns": ((HEADER + LINE + LAST).replace(b"\n", b"\r\n"), [1, 2], 0),
+    "noise": (HEADER + LINE + NOISE + b"\n" + LAST, [1, 2], 1),
+    "invalid UTF-8": (HEADER + LINE + LAST[:40] + b"\xff\xfe" + LAST[40:] + LAST, [1, 2], 1),
+    "UTF-16": ((HEADER + LINE).decode().encode("utf-16"), [], 3),
+    "an empty file": (b"", [], 0),
+    "brackets": (HEADER + LINE + b"[" * 100_000 + b"\n" + LAST, [1, 2], 1),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory):
+    """The store of a study in which every run has another damage."""
+    folder = tmp_path_factory.mktemp("damaged")
+    (folder / "study.json").write_text(json.dumps({"command": "", "study": STUDY}))
+    for name, (data, _, _) in DAMAGE.items():
+        record(folder, name, data)
+    store.build(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_of_any_kind_costs_only_its_own_lines(damaged, name):
+    _, updates, lines = DAMAGE[name]
+    query = f"SELECT update FROM updates WHERE run = '{name}' ORDER BY update"
+    assert exported(damaged, query) == [(n,) for n in updates]
+    query = f"SELECT damaged_lines FROM runs WHERE run = '{name}'"
+    assert exported(damaged, query) == [(lines,)]
+    assert not list((damaged / "store").glob(".build*"))
+
+
+def test_a_damaged_evaluation_of_any_length_is_no_obstacle(study, runs):
+    record(study, runs[0], log(header(runs[0]), update(1), end(1)))
+    evaluated(study, runs[0], log(evaluation(runs[0])) + bytes(17 << 20))
+    assert ask(study, "SELECT count(*) FROM evaluations") == [(1,)]
+    assert ask(study, "SELECT damaged_lines FROM runs") == [(1,)]
+
+
+def kept(study):
+    """The files with the rows of finished runs, and the runs whose rows each has."""
+    query = "SELECT decode(value) FROM parquet_kv_metadata(?) WHERE decode(key) = 'logs'"
+    paths = sorted((study / "store" / logs.KEPT).glob("*.parquet"))
+    return {
+        path: sorted(json.loads(duckdb.execute(query, [str(path)]).fetchall()[0][0]))
+        for path in paths
+    }
+
+
+def parquet(study):
+    return {path.name: path.read_bytes() for path in (study / "store").glob("*.parquet")}
+
+
+@pytest.fixture
+def finished(study, runs):
+    """A study of two finished runs and one that is being trained, after a build."""
+    for i, run in enumerate(runs[:2]):
+        rows = [update(n, loss=3.0 + i + n % 7 / 10) for n in range(1, 300)]
+        record(study, run, log(header(run), *rows, validation(200), end(299)))
+    live(study, runs[2], log(header(runs[2]), update(1)))
+    store.build(study)
+    return study
+
+
+def test_the_rows_of_a_finished_run_are_written_once(finished, runs):
+    before = kept(finished)
+    assert list(before.values()) == [sorted(runs[:2])]
+    times = {path: path.stat().st_mtime_ns for path in before}
+    whole = parquet(finished)
+    store.build(finished)
+    assert kept(finished) == before
+    assert {path: path.stat().st_mtime_ns for path in before} == times
+    assert parquet(finished) == whole
+
+
+def test_kept_rows_make_the_same_exports_as_logs(finished, runs):
+    live(finished, runs[2], log(header(runs[2]), update(1), update(2)))
+    store.build(finished)
+    cached = parquet(finished)
+    for path in kept(finished):
+        path.unlink()
+    store.build(finished)
+    assert parquet(finished) == cached
+
+
+def test_only_a_log_that_is_new_or_changed_is_read_again(finished, runs):
+    (first,) = kept(finished)
+    path = finished / "runs" / runs[0] / "log.jsonl"
+    stat = path.stat()
+    path.write_bytes(path.read_bytes().replace(b'"train_loss": 3.1', b'"train_loss": 4.1', 1))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    store.build(finished)
+    files = kept(finished)
+    assert files.pop(first) == sorted(runs[:2])
+    assert list(files.values()) == [[runs[0]]]
+    query = f"SELECT max(train_loss) FROM updates WHERE run = '{runs[0]}'"
+    assert exported(finished, query) == [(4.1,)]
+
+
+def test_rows_of_a_run_that_is_gone_are_not_shown_and_not_kept(finished, runs):
+    for run in runs[:2]:
+        shutil.rmtree(finished / "runs" / run)
+    store.build(finished)
+    assert exported(finished, "SELECT DISTINCT run FROM updates") == [(runs[2],)]
+    assert kept(finished) == {}
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "renamed"])
+def test_kept_rows_that_are_damaged_are_made_again(finished, damage):
+    whole = parquet(finished)
+    (path,) = kept(finished)
+    data = path.read_bytes()
+    if damage == "flipped":
+        path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    elif damage == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    else:
+        path.rename(path.with_name("0000" + path.name[4:]))
+    store.build(finished)
+    assert parquet(finished) == whole
+    assert [p.name for p in kept(finished)] == [path.name]
