@@ -61,7 +61,7 @@ class Documents:
 class Shuffled:
     """Fields of every dataset row: the order in which training reads its text.
 
-    Their descriptions are arguments, because pydantic reads docstrings of a class's own fields only.
+    Their descriptions are arguments: pydantic reads the docstrings of a class's own fields only.
     """
 
     shuffle: Literal["none", "blocks", "documents"] | None = Field(
