@@ -315,3 +315,17 @@ def test_kept_rows_that_are_damaged_are_made_again(finished, damage):
     store.build(finished)
     assert parquet(finished) == whole
     assert [p.name for p in kept(finished)] == [path.name]
+
+
+def test_a_run_may_end_while_its_log_is_read(finished, runs, monkeypatch):
+    read = logs._read
+
+    def end_first(db, paths):
+        for path in finished.glob("scratch/*/attempt-*.jsonl"):
+            path.unlink()
+        read(db, paths)
+
+    monkeypatch.setattr(logs, "_read", end_first)
+    store.build(finished)
+    query = f"SELECT update FROM updates WHERE run = '{runs[2]}'"
+    assert exported(finished, query) == [(1,)]

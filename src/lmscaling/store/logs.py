@@ -62,16 +62,13 @@ class Log:
     """Bytes."""
 
 
-def fill(db: duckdb.DuckDBPyConnection, study: Path, work: Path) -> int:
+def fill(db: duckdb.DuckDBPyConnection, study: Path, work: Path) -> None:
     """Fill the tables of ``FILLED`` from all logs of a study, and keep the rows of finished runs.
 
     Args:
         db: Database in which ``logs.sql`` has not been run yet.
         study: ``results/<study>``.
-        work: Folder for temporary files.
-
-    Returns:
-        The number of logs that were read; the rows of the others had been kept.
+        work: Folder for temporary files, on the same file system.
     """
     kept = study / "store" / KEPT
     kept.mkdir(exist_ok=True)
@@ -83,22 +80,11 @@ def fill(db: duckdb.DuckDBPyConnection, study: Path, work: Path) -> int:
         db.execute(f"SET VARIABLE {record.__name__.lower()}_columns = ?", [names])
     db.execute(_sql("logs"))
     places = _places(db, kept, logs, work)
-    db.execute(
-        "CREATE TEMP TABLE places AS SELECT unnest(?) AS run, unnest(?) AS filename",
-        [list(places), list(map(str, places.values()))],
-    )
-    for batch in batches(sorted(set(places.values())), _bytes_of_logs, BATCH_BYTES):
-        db.execute(
-            "INSERT INTO lines BY NAME SELECT * EXCLUDE (filename) "
-            "FROM read_parquet(?, filename = true) SEMI JOIN places USING (run, filename)",
-            [list(map(str, batch))],
-        )
-        _insert(db)
+    _read_kept(db, places)
     used = {path.name for path in places.values()}
-    new = [log for log in logs if log.run not in places]
     for is_finished in (True, False):
-        some = [log for log in new if log.is_finished == is_finished]
-        for batch in batches(some, lambda log: log.size, BATCH_BYTES):
+        new = [log for log in logs if log.is_finished == is_finished and log.run not in places]
+        for batch in batches(new, lambda log: log.size, BATCH_BYTES):
             _read(db, [path for log in batch for path in log.paths])
             if is_finished:
                 used.add(_keep(db, kept, batch, work))
@@ -107,7 +93,6 @@ def fill(db: duckdb.DuckDBPyConnection, study: Path, work: Path) -> int:
         if path.name not in used:
             path.unlink(missing_ok=True)
     db.execute("DROP TABLE lines CASCADE")
-    return len(new)
 
 
 def readable(path: Path, work: Path) -> tuple[Path, str, int]:
@@ -168,12 +153,23 @@ def _find(study: Path, work: Path) -> Iterator[Log]:
     running: dict[str, list[Path]] = {}
     for path in sorted(study.glob("scratch/*/attempt-*.jsonl")):
         if path.parent.name not in finished:
-            running.setdefault(path.parent.name, []).append(path)
+            running.setdefault(path.parent.name, []).append(_held(path, work))
     for run, paths in sorted({**finished, **running}.items()):
         found = [readable(path, work) for path in paths if path.is_file()]
         if found:
             names, digests, sizes = zip(*found, strict=True)
             yield Log(run, names, run in finished, "".join(digests), sum(sizes))
+
+
+def _held(path: Path, work: Path) -> Path:
+    """A link to the log of an attempt, whose run deletes it when it ends."""
+    link = work / path.parent.name / path.name
+    link.parent.mkdir(exist_ok=True)
+    try:
+        os.link(path, link)
+    except OSError:  # it has just been deleted, or the file system has no links
+        return path
+    return link
 
 
 def _columns() -> dict[str, str]:
@@ -205,6 +201,21 @@ def _places(
         for run, digest in json.loads(text).items()
         if digests.get(run) == digest
     }
+
+
+def _read_kept(db: duckdb.DuckDBPyConnection, places: dict[str, Path]) -> None:
+    """Add the rows that have been kept."""
+    db.execute(
+        "CREATE TEMP TABLE places AS SELECT unnest(?) AS run, unnest(?) AS filename",
+        [list(places), list(map(str, places.values()))],
+    )
+    for batch in batches(sorted(set(places.values())), _bytes_of_logs, BATCH_BYTES):
+        db.execute(
+            "INSERT INTO lines BY NAME SELECT * EXCLUDE (filename) "
+            "FROM read_parquet(?, filename = true) SEMI JOIN places USING (run, filename)",
+            [list(map(str, batch))],
+        )
+        _insert(db)
 
 
 def _bytes_of_logs(kept: Path) -> int:
