@@ -74,9 +74,9 @@ def test_a_mistake_is_one_sentence_with_what_is_allowed(values, path, value, sen
 
 
 def test_a_hub_row_must_pin_its_revision_and_number_its_files(values):
-    row = {"kind": "hub", "repository": "a/b", "train": "{shard}", "validation": "v", "shards": 1}
+    row = {"kind": "hub", "repository": "a/b", "train": "{shard}", "validation": "{v}", "shards": 1}
     values["datasets"]["hub"] = row
-    with pytest.raises(UserError, match="validation 'v' does not number its files"):
+    with pytest.raises(UserError, match="validation '{v}' does not number its files"):
         grid.expand(values)
     row["validation"] = "{shard}"
     with pytest.raises(UserError, match="revision is missing for 'a/b'"):

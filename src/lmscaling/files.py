@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -33,10 +34,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
     Temporary files of earlier processes that were killed are deleted as well.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _delete_stale(path)
-    unique = f"{HOST}.{os.getpid()}.{uuid.uuid4().hex}"
-    temporary = path.with_name(f".{path.name}.{unique}.tmp")
+    temporary = _temporary(path)
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -47,8 +45,27 @@ def new_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside ``path``, from which a file can be renamed to it; then deleted."""
+    temporary = _temporary(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary(path: Path) -> Path:
+    """A new name for something temporary beside ``path``; what is stale there is deleted."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _delete_stale(path)
+    unique = f"{HOST}.{os.getpid()}.{uuid.uuid4().hex}"
+    return path.with_name(f".{path.name}.{unique}.tmp")
+
+
 def _delete_stale(path: Path) -> None:
-    """Delete temporary files for ``path`` whose process has ended.
+    """Delete temporary files and folders for ``path`` whose process has ended.
 
     The processes of another machine are unknown, so its files are deleted after a day.
     """
@@ -57,7 +74,7 @@ def _delete_stale(path: Path) -> None:
         with suppress(FileNotFoundError):  # another process deletes it too
             old = time.time() - file.stat().st_mtime > DAY_SECONDS
             if old or (host == HOST and not psutil.pid_exists(int(pid))):
-                file.unlink()
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
 
 
 @contextmanager

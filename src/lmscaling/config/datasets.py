@@ -5,21 +5,22 @@ class has that name in CamelCase (``hub.py`` defines ``Hub``). The class subclas
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import reduce
 from importlib import import_module
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema, JsonValue
 from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema
 
 from lmscaling import registry
-from lmscaling.config.types import STRICT, Name, Positive, Split, dump
+from lmscaling.config.types import STRICT, Fraction, Name, Positive, Split, dump
 from lmscaling.errors import UserError
 
 
@@ -54,9 +55,39 @@ class Documents:
     describe_file: Callable[[], dict[str, Any]] = dict
     """Returns size (``bytes``) and ``sha256`` of the file that was read, once all its documents
     were read; empty if the documents come from several files."""
+    bad: dict[str, int] = field(default_factory=dict)
+    """Numbers of documents that could not be read and were left out, by reason; complete once all
+    documents were read."""
 
 
-class Dataset(Protocol):
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Decontaminated:
+    """A field of every dataset row: which documents training leaves out."""
+
+    decontaminate: Annotated[int, Field(ge=8)] | None = None
+    """Length in words. Training leaves out every document that has so many consecutive words in
+    common with a validation document; GPT-3 was judged with 13 (arXiv:2005.14165, appendix C). Words
+    are letters and digits in lower case. If not given, only documents that are equal are left
+    out."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Records:
+    """Fields of the rows whose files have a record for each document."""
+
+    on_bad: Literal["fail", "skip"] = "fail"
+    """``skip`` leaves out documents that cannot be read and counts them: no JSON, no text, not
+    UTF-8. A truncated file is always an error."""
+    bad_share: Fraction = 0.001
+    """Largest share of the documents of a file that ``skip`` leaves out; more is an error."""
+
+    @property
+    def left_out(self) -> float:
+        """Largest share of the documents of a file that may be left out."""
+        return self.bad_share if self.on_bad == "skip" else 0.0
+
+
+class Dataset(Decontaminated, ABC):
     """A dataset row. Planning uses every member except ``fetch``, ``read`` and ``provenance``; only
     these three may import what planning does not need."""
 
@@ -68,13 +99,16 @@ class Dataset(Protocol):
     """Size of all training files, if the row states it."""
     shards_per_job: int = 16
     """Number of shards that one job makes."""
-    pinned: ClassVar[bool] = False
-    """Whether the identity determines the files of every shard. If not, a shard whose sidecar
-    lists other files than the row is tokenized again."""
 
+    @property
+    def pinned(self) -> bool:
+        """Whether the identity determines the files of every shard. If not, a shard whose sidecar
+        lists other files than the row is tokenized again."""
+        return False
+
+    @abstractmethod
     def files(self, split: Split) -> list[str]:
         """The source of each shard of a split: a file, or a description of several files."""
-        ...
 
     def first(self, n: int) -> Self:
         """The row with only its first n training shards; itself if it has only one."""
@@ -102,20 +136,19 @@ class Dataset(Protocol):
         """
         raise UserError(f"a dataset of kind {self.kind} is read locally; nothing is fetched")
 
-    def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
+    @abstractmethod
+    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
         """The documents of one shard.
 
         Args:
             split: ``"train"`` or ``"validation"``.
             shard: Number of the shard, from 0 to ``len(files(split)) - 1``.
-            backend: ``Tokenizer.backend``; decides which reader of JSON lines is used.
             file: Path of the fetched file, if there is one.
 
         Raises:
             UserError: A file is missing, truncated or contains something other than documents.
                 Errors inside a file are raised while the documents are read.
         """
-        ...
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:
         """Where the documents of a shard come from, beyond ``kind`` and ``files``."""
@@ -145,8 +178,8 @@ class Tokenizer:
     vocab_size: Positive
     """Number of tokens, including end-of-text, which is the last; checked during tokenization."""
     backend: Literal["tiktoken", "gigatoken", "simple"] = "tiktoken"
-    """``tiktoken`` reads JSON lines with isal and orjson; ``gigatoken`` is several times as fast
-    and is compared with tiktoken in every shard; ``simple`` reads with ``datasets`` and is slow."""
+    """``tiktoken`` is OpenAI's package; ``gigatoken`` is several times as fast
+    and is compared with tiktoken in every shard; ``simple`` makes a list for each document."""
 
     def __post_init__(self) -> None:
         if self.backend == "gigatoken" and self.encoding != "gpt2":

@@ -80,7 +80,7 @@ class Folder(Dataset):
             dump(self, exclude_defaults=True), "n_files", "expected_tokens", "shards_per_job"
         )
 
-    def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
+    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
         from lmscaling.data import sources
 
         documents = Documents(map(sources.read_text, self._paths(split, shard)))
