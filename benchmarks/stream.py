@@ -75,8 +75,9 @@ def ways(stream: Stream) -> dict[str, Callable[[int], object]]:
         stream.slab(update, UPDATE_TOKENS)
 
     def positions(update: int) -> None:
-        slab = stream.slab(update, UPDATE_TOKENS)
-        stream.positions(stream.slab_start(update, UPDATE_TOKENS), slab)
+        inputs, _ = stream.slab(update, UPDATE_TOKENS)
+        [(start, _)] = stream.pieces(update, UPDATE_TOKENS)
+        stream.positions(start, inputs)
 
     def trained(context: int) -> Callable[[int], object]:
         return lambda update: list(micro_batches(next(slabs), context, 1))

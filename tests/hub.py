@@ -36,7 +36,8 @@ class Hub(ThreadingHTTPServer):
         self.tag: str | None = None
         """What is stated as the hash instead."""
         self.trickle = False
-        """Whether a download sends a byte, and then waits for a minute before the next."""
+        """Whether a download sends a byte and no other for a minute."""
+        self.closing = threading.Event()
         self.seconds = 0.0
         """Duration of a download."""
         self.at_once: list[int] = [0]
@@ -98,7 +99,8 @@ class _Answers(BaseHTTPRequestHandler):
             if hub.trickle:
                 self.wfile.write(data[start : start + 1])
                 self.wfile.flush()
-                time.sleep(60)
+                hub.closing.wait(60)
+                return
             self.wfile.write(data[start:stop])
             hub.sent.append((start, len(data[start:stop])))
             hub.under_way -= 1
@@ -122,5 +124,6 @@ def serving(repository: str, folder: Path) -> Iterator[Hub]:
     try:
         yield hub
     finally:
+        hub.closing.set()
         hub.shutdown()
         hub.server_close()

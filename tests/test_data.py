@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,22 @@ def test_text_files_are_documents_and_a_shared_one_is_validation(tmp_path):
     tokenize(given, "validation", 0, tmp_path / "validation-00000.bin")
     made = tokenize(given, "train", 0, tmp_path / "train-00000.bin")
     assert (made["documents"], made["documents_dropped"]) == (1, 1)
+
+
+def test_documents_are_shuffled_within_a_file_and_every_one_stays(tmp_path):
+    texts = [f"chapter {i // 10}, page {i}" for i in range(200)]
+    source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", texts)], "holdout": 0.05}
+    orders = []
+    for shuffle in ["none", "blocks", "documents"]:
+        row = corpus(source | {"shuffle": shuffle})
+        tokenize(row, "train", 0, tmp_path / "train-00000.bin")
+        data = (read(tmp_path / "train-00000.bin") % 256).astype("u1").tobytes()  # end-of-text is 0
+        orders.append(data.decode().split("\0")[1:])
+    plain, blocks, documents = orders
+    assert plain == blocks == [text for text in texts if text in plain]
+    assert sorted(documents) == sorted(plain) != documents
+    chapters = [text.partition(",")[0] for text in documents]
+    assert sum(a == b for a, b in pairwise(chapters)) < len(documents) / 4
 
 
 def test_held_out_documents_stay_held_out_when_files_are_added(tmp_path):

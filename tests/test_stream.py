@@ -43,8 +43,7 @@ def test_an_update_is_the_same_tokens_for_every_number_of_ranks(manifest, world)
     stream, expected = Stream(manifest, "train"), whole(manifest)
     for update in range(1, stream.updates(32) + 1):
         slabs = [stream.slab(update, 32, rank, world) for rank in range(world)]
-        inputs = np.concatenate([slab[:-1] for slab in slabs])
-        targets = np.concatenate([slab[1:] for slab in slabs])
+        inputs, targets = np.concatenate(slabs, axis=1)
         start = 32 * (update - 1)
         assert inputs.tolist() == expected[start : start + 32].tolist()
         assert targets.tolist() == expected[start + 1 : start + 33].tolist()
@@ -96,10 +95,9 @@ def test_each_rank_knows_the_positions_of_its_share_in_every_epoch(tmp_path, wor
     expected = plain(stream.read(0, stream.tokens))
     for update in range(1, 2 * stream.updates(32) + 1):
         for rank in range(world):
-            start = stream.slab_start(update, 32, rank, world)
-            slab = stream.slab(update, 32, rank, world)
-            positions = stream.positions(start, slab)
-            assert positions.tolist() == expected[start : start + 32 // world + 1]
+            [(start, stop)] = stream.pieces(update, 32, rank, world)
+            inputs, _ = stream.slab(update, 32, rank, world)
+            assert stream.positions(start, inputs).tolist() == expected[start:stop]
 
 
 def test_who_asks_for_no_positions_needs_no_sidecar(manifest):
@@ -133,7 +131,8 @@ def test_two_million_tokens_per_cpu_second_reach_the_model_checks_and_positions_
     for update, slab in enumerate(slabs, start=1):
         for x_BT, y_BT in micro_batches(slab, context, 1):
             assert x_BT.shape == y_BT.shape == (1, context)
-        assert len(stream.positions(stream.slab_start(update, 2**19), slab.numpy())) == 2**19 + 1
+        [(begin, _)] = stream.pieces(update, 2**19)
+        assert len(stream.positions(begin, slab[0].numpy())) == 2**19
     assert update == 8
     assert update * 2**19 / (time.process_time() - start) > 2e6
 

@@ -90,11 +90,16 @@ def names(made):
 
 # Another name of a run or a folder makes every user train or tokenize it again.
 NAMES = [
-    ([], "c4-gpt2-7d1e0c42", "softmax-124M-ctx256-s0-2e8c2a6e", "87b4a3fd"),
+    ([], "c4-gpt2-7d1e0c42", "softmax-124M-ctx256-s0-9cfb08e1", "f445d308"),
     (["demo"], "stdlib-bytes-707d5a0e", "softmax-2k-ctx64-s0-a27f2fc8", "fd7e61bd"),
     (["gpu"], "sources-gpt2-0b92bbd3", "softmax-10M-ctx1024-s0-f8b27a47", "18f2a5c0"),
     (["gpu", "gpu_cpu"], "sources-bytes-707d5a0e", "softmax-6k-ctx64-s0-1e1cdc11", "07c3ca49"),
     (["long"], "pg19-gpt2-fb64ec4f", "softmax-124M-ctx1024-s0-8d55048f", "0e6a6897"),
+    (["lr_sweep"], "c4-gpt2-7d1e0c42", "softmax-124M-ctx1024-s0-lr0.25-1496c9d4", "d03d8093"),
+]
+# C4 was not shuffled at first.
+NOT_SHUFFLED = [
+    ([], "c4-gpt2-7d1e0c42", "softmax-124M-ctx256-s0-2e8c2a6e", "87b4a3fd"),
     (["lr_sweep"], "c4-gpt2-7d1e0c42", "softmax-124M-ctx1024-s0-lr0.25-9056dbc2", "95a90e40"),
 ]
 
@@ -103,6 +108,14 @@ NAMES = [
 def test_names_of_runs_and_tokens_never_change_between_versions(files, tokens, run, digest):
     paths = [ROOT / "config" / f"{name}.yaml" for name in ["study", *files]]
     assert names(grid.expand(study_file.read_study(paths))) == ([tokens], run, digest)
+
+
+@pytest.mark.parametrize(("files", "tokens", "run", "digest"), NOT_SHUFFLED)
+def test_without_shuffling_the_runs_of_c4_have_their_former_names(files, tokens, run, digest):
+    paths = [ROOT / "config" / f"{name}.yaml" for name in ["study", *files]]
+    values = study_file.read_study(paths)
+    values["datasets"]["c4"]["shuffle"] = "none"
+    assert names(grid.expand(values)) == ([tokens], run, digest)
 
 
 TEMPLATES = {"train": "t{shard}.json.gz", "validation": "v{shard}.json.gz"}

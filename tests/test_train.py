@@ -19,6 +19,7 @@ from speed_of_python import slowness
 
 from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
+from lmscaling.data.order import Order
 from lmscaling.data.stream import Stream
 from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.model import optimizer
@@ -104,15 +105,18 @@ def test_rows_say_updates_tokens_time_rate_and_validation_tokens(run, cell):
     ]  # fmt: skip
 
 
-def test_the_losses_are_those_of_a_plain_loop(run, cell, tokens):
+@pytest.mark.parametrize("block_tokens", [None, 24])
+def test_the_losses_are_those_of_a_plain_loop(run, cell, tokens, block_tokens):
+    cell = replace(cell, block_tokens=block_tokens, seed=3)
     _, rows = run(cell)
-    stream, gpt = Stream(tokens, "train"), GPT(cell)
+    order = Order(block_tokens, 3) if block_tokens else None
+    stream, gpt = Stream(tokens, "train", order=order), GPT(cell)
     adamw, losses = optimizer.build(gpt, cell), []
     for update in range(1, 5):
         for group in adamw.param_groups:
             group["lr"] = cell.rates.rate(update, spent=(update - 1) / 4)
         slab = torch.from_numpy(stream.slab(update, 64).astype("int64"))
-        loss = gpt.loss(slab[:-1].view(4, 16), slab[1:].view(4, 16))
+        loss = gpt.loss(*slab.view(2, 4, 16))
         adamw.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(gpt.parameters(), 1.0)

@@ -28,7 +28,7 @@ class Axes:
     context: Distinct[Positive]
     """Sequence lengths in tokens."""
     seed: Distinct[Annotated[int, Field(ge=0)]] = field(default_factory=lambda: [0])
-    """Seeds of the initial weights; the order of the data is fixed."""
+    """Seeds of the initial weights and, of text that is shuffled, of its order."""
     lr_scale: Scales | dict[Name, Scales] = field(default_factory=lambda: [1.0])
     """Factors by which the learning rate of the size is multiplied; or those of some attentions by
     label, as in ``{mine: [0.5, 1, 2]}``, and 1 for the others."""

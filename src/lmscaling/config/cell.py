@@ -100,7 +100,7 @@ class Cell:
     context: Positive
     """Sequence length in tokens."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of the initial weights."""
+    """Seed of the initial weights and, with ``block_tokens``, of the order of the text."""
     lr_scale: Annotated[float, Field(gt=0)] = 1.0
     """Factor on the learning rate of the size; ``lr`` includes it."""
     lr: Annotated[float, Field(gt=0)]
@@ -109,6 +109,9 @@ class Cell:
     position: Position = "learned"
     """See ``Study.position``."""
     data: Data
+    block_tokens: Positive | None = None
+    """Tokens of the blocks of text whose order is drawn from the seed; None reads the shards from
+    end to end."""
     epochs: Positive = 1
     """See ``Study.epochs``."""
     optimizer: Optimizer

@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema
 
 from lmscaling import registry
-from lmscaling.config.types import STRICT, Fraction, Name, Positive, Split, dump
+from lmscaling.config.types import STRICT, Fraction, Name, Positive, Split, dump, less
 from lmscaling.errors import UserError
 
 
@@ -61,25 +61,19 @@ class Documents:
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Decontaminated:
-    """A field of every dataset row: which documents training leaves out."""
-
-    decontaminate: Annotated[int, Field(ge=8)] | None = None
-    """Length in words. Training leaves out every document that has so many consecutive words in
-    common with a validation document; GPT-3 was judged with 13 (arXiv:2005.14165, appendix C). Words
-    are letters and digits in lower case. If not given, only documents that are equal are left
-    out."""
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Records:
     """Fields of the rows whose files have a record for each document."""
 
-    on_bad: Literal["fail", "skip"] = "fail"
-    """``skip`` leaves out documents that cannot be read and counts them: no JSON, no text, not
-    UTF-8. A truncated file is always an error."""
-    bad_share: Fraction = 0.001
-    """Largest share of the documents of a file that ``skip`` leaves out; more is an error."""
+    on_bad: Literal["fail", "skip"] = Field(
+        default="fail",
+        description="``skip`` leaves out documents that cannot be read, and counts them: no JSON, "
+        "no text, not UTF-8. A truncated file is always an error.",
+    )
+    bad_share: Fraction = Field(
+        default=0.001,
+        description="Largest share of the documents of a file that ``skip`` leaves out; more is an "
+        "error.",
+    )
 
     @property
     def left_out(self) -> float:
@@ -87,7 +81,41 @@ class Records:
         return self.bad_share if self.on_bad == "skip" else 0.0
 
 
-class Dataset(Decontaminated, ABC):
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TrainingText:
+    """Fields of every dataset row: what training reads of its text, and in which order.
+
+    Descriptions in this class and the one above are arguments, because pydantic reads docstrings of
+    a class's own fields only.
+    """
+
+    decontaminate: Annotated[int, Field(ge=8)] | None = Field(
+        default=None,
+        description="A length in words, as 13. Training leaves out every document that has so many "
+        "consecutive words in common with a validation document: letters and digits, in lower case. "
+        "If not given, it leaves out only documents that are equal to one.",
+    )
+    shuffle: Literal["none", "blocks", "documents"] | None = Field(
+        default=None,
+        description="``blocks`` reads blocks of ``block_tokens`` in an order that is drawn from "
+        "the seed and the epoch, so that an update is no run of neighbouring documents. "
+        "``documents`` also shuffles the documents of each file when they are tokenized, with all "
+        "its text in memory. ``none`` reads the files from end to end. If not given, it is "
+        "``none``, and ``blocks`` where ``protocol.all`` of the study is 2 or more.",
+    )
+    block_tokens: Positive = Field(
+        default=131_072,
+        description="Tokens of a block. An update should have several blocks, and a block be as "
+        "long as the longest context.",
+    )
+
+    def blocks(self, protocol: int) -> int | None:
+        """Tokens of the blocks that training shuffles, at a ``protocol.all``; None for none."""
+        shuffle = self.shuffle or ("blocks" if protocol > 1 else "none")
+        return None if shuffle == "none" else self.block_tokens
+
+
+class Dataset(TrainingText, ABC):
     """A dataset row. Planning uses every member except ``fetch``, ``read`` and ``provenance``; only
     these three may import what planning does not need."""
 
@@ -117,7 +145,12 @@ class Dataset(Decontaminated, ABC):
     def identity(self) -> dict[str, JsonValue]:
         """The values that determine the text. More training shards only lengthen the stream, so
         their number is not one of these values."""
-        return dump(self, exclude_defaults=True)
+        return self._text()
+
+    def _text(self, *others: str) -> dict[str, JsonValue]:
+        """The fields that are not the default, without those that leave the tokens as they are."""
+        values = less(dump(self, exclude_defaults=True), "block_tokens", "shards_per_job", *others)
+        return values if self.shuffle == "documents" else less(values, "shuffle")
 
     def document_counts(self, split: Split) -> list[int]:
         """Numbers of documents that a complete file of a split can have; empty if unknown."""

@@ -157,6 +157,7 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
         ),
         position=study.position,
         data=_data(corpus),
+        block_tokens=corpus.source.blocks(study.protocol.get("all", 1)),
         optimizer=study.optimizer,
         schedule=study.schedule,
         budget=study.budget,

@@ -54,6 +54,5 @@ def is_pending(folder: Path, sweep: Sweep) -> bool:
 
 def _cell(study: Study, size: str) -> Cell:
     point = {axis: study.axes.values(axis)[0] for axis in grid.AXES}
-    return replace(
-        grid.cell(study, point | {"size": size}), keep=(), protocol={}, layers=(), match=()
-    )
+    cell = grid.cell(study, point | {"size": size})
+    return replace(cell, block_tokens=None, keep=(), protocol={}, layers=(), match=())

@@ -7,6 +7,7 @@ their content, so that equal documents are always on the same side.
 
 import gzip
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,7 +36,15 @@ def read_shard(corpus: Corpus, split: Split, shard: int, file: Path | None = Non
     n = len(corpus.source.files(split))
     if not 0 <= shard < n:
         raise UserError(f"{corpus.dataset} has {n} {split} shards; there is no shard {shard}")
-    return corpus.source.read(split, shard, file)
+    documents = corpus.source.read(split, shard, file)
+    if corpus.source.shuffle == "documents":
+        return replace(documents, texts=_shuffled(documents.texts))
+    return documents
+
+
+def _shuffled(texts: Iterator[str]) -> Iterator[str]:
+    """The documents in the order of their fingerprints, which has nothing to do with their text."""
+    yield from sorted(texts, key=fingerprint)
 
 
 def read_records(path: Path, key: str, bad_share: float = 0.0, what: str = "") -> Documents:

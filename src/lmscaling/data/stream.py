@@ -1,33 +1,43 @@
 """From an update number to its tokens, independent of the context and of the machine.
 
-Update ``u`` (counted from 1) of ``B`` tokens reads the slab ``[(u-1) B, u B]`` of the concatenated
-shards: one token more than B, because targets are inputs shifted by one. The context, the number of
-devices and the micro-batch change neither the tokens of an update nor their order. All cells
+Update ``u`` (counted from 1) of ``B`` tokens reads tokens ``(u-1) B`` to ``u B - 1`` of its epoch:
+of the concatenated shards or, with an order (``order.py``), of their permuted blocks. The target of
+a token is always the one that follows it in the text. The context, the number of devices and the
+micro-batch change neither the tokens of an update nor their order. All cells with one seed
 therefore train on the same text, and one integer is the complete state of the data.
 """
 
 import os
 import sys
 from bisect import bisect_right
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from io import FileIO
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from lmscaling.data import document_positions, shards
 from lmscaling.data.local_copies import Copies
+from lmscaling.data.order import WINDOW, Order
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, sha256_of
 
-OPEN = 4
-"""Shards open at once: the current one, its neighbours and one more. All 1,024 shards of C4 would
-exceed the limit on open files of many machines."""
+OPEN = 8
+"""Shards open at once; all 1,024 shards of C4 would exceed the limit of many machines."""
 
 LOOK_BACK = 2**12
 """Tokens searched first for the start of a document; each further block is four times as long."""
+
+
+class _Checked(NamedTuple):
+    """A shard that has the expected tokens."""
+
+    path: Path
+    identity: tuple[int, ...]
 
 
 class Stream:
@@ -38,22 +48,31 @@ class Stream:
         split: ``"train"`` or ``"validation"``.
         scratch: Folder on the local disk of this node; see ``local_copies``. None uses no copies.
         copies: Whether this process copies shards to ``scratch``; the ranks of a run share them.
+        order: Order of the blocks; None reads the shards from end to end.
 
-    The SHA-256 of a shard is checked before its first token is used, one shard ahead and in the
-    background, so that the check costs no budget. Shards are read and not memory-mapped: if a
-    mapped file is truncated, the process is killed without a message.
+    The SHA-256 of a shard is checked before its first token is used, in the background and one
+    shard or one window of blocks ahead, so that the check costs no budget. Shards are read and not
+    memory-mapped: if a mapped file is truncated, the process is killed without a message.
     """
 
     def __init__(
-        self, manifest: Path, split: str, scratch: Path | None = None, copies: bool = True
+        self,
+        manifest: Path,
+        split: str,
+        scratch: Path | None = None,
+        copies: bool = True,
+        order: Order | None = None,
     ) -> None:
         self.folder = manifest.parent
         self.shards = shards.read_manifest(manifest, split)
         self.ends = list(accumulate(shard.tokens for shard in self.shards))
         self.tokens = self.ends[-1]
         """Length of the stream in tokens."""
+        self.order = order
         self._checker = ThreadPoolExecutor(max_workers=1)
-        self._files: dict[int, Future[FileIO]] = {}
+        self._checks: dict[int, Future[_Checked]] = {}
+        self._files: dict[int, FileIO] = {}
+        """Open shards, the one used last at the end."""
         self._copies = Copies(scratch, self.folder, self.shards, copies) if scratch else None
 
     def read(self, start: int, stop: int) -> np.ndarray:
@@ -71,7 +90,7 @@ class Stream:
         filled = 0
         while filled < out.size:
             at = start + filled
-            k = bisect_right(self.ends, at)
+            k = self._shard(at)
             n = min(stop, self.ends[k]) - at
             self._fill(out[filled : filled + n], k, at - self.ends[k] + self.shards[k].tokens)
             filled += n
@@ -97,27 +116,54 @@ class Stream:
         """Number of complete updates in the stream."""
         return max(0, self.tokens - 1) // update_tokens
 
-    def slab_start(self, update: int, update_tokens: int, rank: int = 0, world: int = 1) -> int:
-        """First token of one rank's share of an update.
+    def pieces(
+        self, update: int, update_tokens: int, rank: int = 0, world: int = 1
+    ) -> Iterator[tuple[int, int]]:
+        """The ranges of tokens that one rank's share of an update consists of, in order.
 
         After the last complete update of the stream, a new epoch starts with the first one.
         """
         share = update_tokens // world
-        return (update - 1) % self.updates(update_tokens) * update_tokens + rank * share
+        start = (update - 1) % self.updates(update_tokens) * update_tokens + rank * share
+        if not self.order:
+            return iter([(start, start + share)])
+        epoch = self.epoch(update, update_tokens)
+        return self.order.pieces(start, start + share, self.tokens - 1, epoch)
 
     def slab(self, update: int, update_tokens: int, rank: int = 0, world: int = 1) -> np.ndarray:
-        """One rank's share of an update: ``update_tokens / world + 1`` tokens, uint16."""
-        start = self.slab_start(update, update_tokens, rank, world)
-        return self.read(start, start + update_tokens // world + 1)
+        """One rank's share of an update: inputs and their targets, ``[2, update_tokens / world]``.
+
+        The dtype and the errors are those of ``read``.
+        """
+        pieces = list(self.pieces(update, update_tokens, rank, world))
+        if self.order:  # the windows that are read now, and the next one
+            windows = [self.order.window(start) for start, _ in pieces]
+            first, last = min(windows)[0], max(windows)[1] + WINDOW * self.order.block
+            self._check(range(self._shard(first), self._shard(min(last, self.tokens - 1)) + 1))
+        out = np.empty((2, update_tokens // world), dtype=shards.TOKEN)
+        filled = 0
+        for start, stop in pieces:
+            tokens, part = self.read(start, stop + 1), slice(filled, filled + stop - start)
+            out[0, part], out[1, part] = tokens[:-1], tokens[1:]
+            filled = part.stop
+        return out
 
     def epoch(self, update: int, update_tokens: int) -> int:
         """Epoch of an update, from 1."""
         return 1 + (update - 1) // self.updates(update_tokens)
 
     def reached(self, tokens: int) -> tuple[int, str]:
-        """Number and id of the shard that contains the last of the first ``tokens`` tokens."""
-        k = bisect_right(self.ends, max(0, min(tokens, self.tokens - 1)))
+        """Number and id of the last shard on which the first ``tokens`` tokens of a run depend.
+
+        It contains the last of them or, with an order, the end of the window of the last.
+        """
+        last = self.order.window(max(0, tokens - 1))[1] if self.order else tokens
+        k = self._shard(min(last, self.tokens - 1))
         return k, self.shards[k].id
+
+    def _shard(self, token: int) -> int:
+        """Number of the shard that contains a token."""
+        return bisect_right(self.ends, token)
 
     def _document_start(self, at: int) -> int:
         """First token of the document that contains token ``at``, or of the stream."""
@@ -146,20 +192,29 @@ class Stream:
                 f"{shards.REMEDY}"
             )
 
-    def _open(self, k: int) -> FileIO:
-        """Shard ``k``, checked. Starts the check of the next shard and closes distant shards."""
-        for i in range(k, min(k + 2, len(self.shards))):
-            if i not in self._files:
-                self._files[i] = self._checker.submit(self._checked, i)
+    def _check(self, numbers: range) -> None:
+        """Start the checks of shards that are not checked yet, and to copy those after them."""
+        for i in numbers:
+            if i not in self._checks:
+                self._checks[i] = self._checker.submit(self._checked, i)
                 if self._copies:
-                    self._copies.read_on(k)
-        while len(self._files) > OPEN:
-            farthest = max(self._files, key=lambda i: abs(i - k))
-            self._files.pop(farthest).result().close()
-        return self._files[k].result()
+                    self._copies.read_on(numbers[-1] - 1)
 
-    def _checked(self, k: int) -> FileIO:
-        """Shard ``k``, from its copy on this node if there is a good one."""
+    def _open(self, k: int) -> FileIO:
+        """Shard ``k``, checked. Starts the check of the next shard and closes the oldest one."""
+        self._check(range(k, min(k + 2, len(self.shards))))
+        checked = self._checks[k].result()
+        if k not in self._files and _identity(checked.path) != checked.identity:
+            # It was replaced, or the run that made this copy has ended and deleted it.
+            self._checks[k] = self._checker.submit(self._checked, k)
+            checked = self._checks[k].result()
+        file = self._files[k] = self._files.pop(k, None) or FileIO(checked.path)
+        while len(self._files) > OPEN:
+            self._files.pop(next(iter(self._files))).close()
+        return file
+
+    def _checked(self, k: int) -> _Checked:
+        """The file of shard ``k``: its copy on this node if there is a good one."""
         if self._copies and (copy := self._copies.path(k)).is_file():
             try:
                 return self._verified(k, copy)
@@ -167,8 +222,8 @@ class Stream:
                 print(f"node_scratch: a copy is not used: {error}", file=sys.stderr)
         return self._verified(k, self.folder / self.shards[k].file)
 
-    def _verified(self, k: int, path: Path) -> FileIO:
-        shard = self.shards[k]
+    def _verified(self, k: int, path: Path) -> _Checked:
+        shard, identity = self.shards[k], _identity(path)
         n = shards.check(path)
         sha256 = sha256_of(path, shards.HEADER_BYTES)
         if sha256 != shard.sha256:
@@ -183,4 +238,13 @@ class Stream:
                 f"shard {path} has {n} tokens, but the manifest states {shard.tokens}; "
                 f"{shards.REMEDY}"
             )
-        return FileIO(path)
+        return _Checked(path, identity)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """What changes if a file is written or replaced; empty if there is none."""
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        return ()
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns

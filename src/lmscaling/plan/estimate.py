@@ -7,6 +7,7 @@ torch.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,7 +196,10 @@ def forecast(
     # A run ends when it has read all its data; it does not use the rest of a budget in hours.
     read = min(1.0, cell.epochs * tokens / wanted) if wanted and tokens else 1.0
     hours = None if total is None else total * read * cell.gpus / 3600
-    notes = [exhausts(cell, updates, tokens), _early_branch(cell, updates), *shape.remarks]
+    notes = [
+        exhausts(cell, updates, tokens), _early_branch(cell, updates), *_blocks(cell),
+        *shape.remarks,
+    ]  # fmt: skip
     return Forecast(
         **common,
         micro_batch=layout.micro_batch,
@@ -212,6 +216,23 @@ def forecast(
         disk_bytes=shape.params_total * (4 + len(cell.keep) * (CHECKPOINT_BYTES + 4)),
         notes=[note for note in notes if note],
     )
+
+
+def _blocks(cell: Cell) -> Iterator[str]:
+    """Notes on blocks of text that are too long for the updates of a cell, or too short for it."""
+    block, update = cell.block_tokens, cell.update_tokens
+    shorter = max(cell.context, update // 4)
+    if block and update < 2 * block and shorter < block:
+        yield (
+            f"an update of {update:,} tokens has less than two blocks of {block:,}, so it is "
+            f"neighbouring text; write block_tokens: {shorter} in the row of dataset "
+            f"{cell.data.dataset}"
+        )
+    if block and cell.context > block:
+        yield (
+            f"a context of {cell.context:,} tokens joins several blocks of {block:,}; write "
+            f"block_tokens: {cell.context} in the row of dataset {cell.data.dataset}"
+        )
 
 
 def _early_branch(cell: Cell, updates: int | None) -> str:

@@ -29,7 +29,8 @@ STEPS = 2
 
 
 class Updates:
-    """One rank's share of each update after the first ``done``: int64 tokens ``[share + 1]``."""
+    """One rank's share of each update after the first ``done``: inputs and their targets, int64
+    ``[2, share]``."""
 
     def __init__(self, stream: Stream, cell: Cell, done: int, rank: int, world: int) -> None:
         self.stream, self.cell, self.done = stream, cell, done
@@ -141,8 +142,8 @@ class Training:
         The time of the first update then includes neither compilation nor loading of libraries.
         The second one is for DistributedDataParallel, which arranges its buckets after the first.
         """
-        slab = torch.zeros(self.micro_batch * self.cell.context + 1, dtype=torch.int64)
-        x_BT, y_BT = pair(self._moved(slab), self.cell.context)
+        slab = torch.zeros(2, self.micro_batch * self.cell.context, dtype=torch.int64)
+        x_BT, y_BT = self._moved(slab).unflatten(1, (-1, self.cell.context))
         for _ in range(min(2, self.rank.world)):
             with self._precision():
                 self._loss(x_BT, y_BT).backward()
@@ -186,8 +187,8 @@ def pair(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
 
 
 def micro_batches(slab: Tensor, context: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """An update in equal parts of ``size`` sequences, as inputs and targets ``[B, T]``."""
-    x_BT, y_BT = pair(slab, context)
+    """A slab in equal parts of ``size`` sequences, as inputs and targets ``[B, T]``."""
+    x_BT, y_BT = slab.unflatten(1, (-1, context))
     assert x_BT.shape[0] % size == 0
     return zip(x_BT.split(size), y_BT.split(size), strict=True)
 

@@ -24,6 +24,7 @@ from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import Decay
 from lmscaling.config.validation import checked
+from lmscaling.data.order import Order
 from lmscaling.data.stream import Stream
 from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.files import read_json
@@ -82,7 +83,8 @@ def train(
         return run
     deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
     with gpus.reserved(cell.gpus):
-        text = Stream(manifest, "train", node_scratch, copies=not number())
+        order = Order(cell.block_tokens, cell.seed) if cell.block_tokens else None
+        text = Stream(manifest, "train", node_scratch, copies=not number(), order=order)
         streams = text, Stream(manifest, "validation")
         return _train(cell, streams, scratch, record, calibration, deadline)
 

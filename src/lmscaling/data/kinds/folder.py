@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Fraction, Positive, Split, dump, less
+from lmscaling.config.types import STRICT, Fraction, Positive, Split
 from lmscaling.errors import UserError
 
 
@@ -76,9 +76,7 @@ class Folder(Dataset):
         return replace(self, n_files=n_files, expected_tokens=None)
 
     def identity(self) -> dict[str, JsonValue]:
-        return less(
-            dump(self, exclude_defaults=True), "n_files", "expected_tokens", "shards_per_job"
-        )
+        return self._text("n_files", "expected_tokens")
 
     def read(self, split: Split, shard: int, file: Path | None) -> Documents:
         from lmscaling.data import sources

@@ -9,11 +9,11 @@ from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
 from lmscaling.config.datasets import Dataset, Documents, Records
-from lmscaling.config.types import STRICT, Fraction, OneOrMore, Positive, Split, dump, less
+from lmscaling.config.types import STRICT, Fraction, OneOrMore, Positive, Split
 
 NOT_TEXT = (
     "shards", "mirror", "documents", "validation_documents", "expected_tokens", "expected_bytes",
-    "shards_per_job", "on_bad", "bad_share",
+    "on_bad", "bad_share",
 )  # fmt: skip
 """Fields that say where the files are, how many and how large, and nothing about their text."""
 
@@ -119,7 +119,7 @@ class Hub(Records, Dataset):
 
     def identity(self) -> dict[str, JsonValue]:
         """A single path is written without a list, and later training paths lengthen the stream."""
-        values = less(dump(self, exclude_defaults=True), *NOT_TEXT)
+        values = self._text(*NOT_TEXT)
         values["train"] = self.train[0]
         if self.validation and len(self.validation) == 1:
             values["validation"] = self.validation[0]

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
 from lmscaling.config.datasets import Dataset, Documents, Records
-from lmscaling.config.types import STRICT, Distinct, Fraction, Positive, Split, dump, less
+from lmscaling.config.types import STRICT, Distinct, Fraction, Positive, Split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -41,8 +41,7 @@ class Jsonl(Records, Dataset):
         return replace(self, train=self.files("train")[:n])
 
     def identity(self) -> dict[str, JsonValue]:
-        values = dump(replace(self, train=self.train[:1]), exclude_defaults=True)
-        return less(values, "shards_per_job", "on_bad", "bad_share")
+        return replace(self, train=self.train[:1])._text("on_bad", "bad_share")
 
     def read(self, split: Split, shard: int, file: Path | None) -> Documents:
         from lmscaling.data import sources
