@@ -189,7 +189,9 @@ def test_attempts_that_get_further_do_not_count(hub, row, tmp_path, monkeypatch)
 
 def test_a_hub_that_breaks_off_again_and_again_at_the_same_byte_is_given_up(hub, row, tmp_path):
     hub.break_off_after = [20_000, *[0] * 5] * (len(module.WAITS) + 1)
-    with pytest.raises(UserError, match="cannot be downloaded: .*set mirror: in the dataset's row"):
+    with pytest.raises(
+        UserError, match=r"cannot be downloaded: .*set mirror: in the dataset's row"
+    ):
         row.fetch(FILE, tmp_path / FILE)
     assert hub.break_off_after == []
 

@@ -60,6 +60,17 @@ class Documents:
     documents were read."""
 
 
+@plain_dataclass(frozen=True)
+class Tokens:
+    """The tokens of one shard that another program has made, while they are read."""
+
+    blocks: Iterator[Any]
+    """Consecutive tokens: NumPy arrays of unsigned integers, with end-of-text before each document.
+    Every block has at least one token."""
+    before: int
+    """Tokens of the first document that earlier shards have; 0 if the shard begins a document."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Records:
     """Fields of the rows whose files have a record for each document."""
@@ -91,9 +102,9 @@ class TrainingText:
 
     decontaminate: Annotated[int, Field(ge=8)] | None = Field(
         default=None,
-        description="A length in words, as 13. Training leaves out every document that has so many "
-        "consecutive words in common with a validation document: letters and digits, in lower case. "
-        "If not given, it leaves out only documents that are equal to one.",
+        description="A number of words, as 13. Training leaves out every document that has so many "
+        "consecutive words (letters and digits, in lower case) in common with a validation "
+        "document. If not given, it leaves out only documents that are equal to one.",
     )
     shuffle: Literal["none", "blocks", "documents"] | None = Field(
         default=None,
@@ -116,8 +127,8 @@ class TrainingText:
 
 
 class Dataset(TrainingText, ABC):
-    """A dataset row. Planning uses every member except ``fetch``, ``read`` and ``provenance``; only
-    these three may import what planning does not need."""
+    """A dataset row. Planning uses every member except ``fetch``, ``read``, ``tokens`` and
+    ``provenance``; only these may import what planning does not need."""
 
     kind: Any
     """File stem in ``data/kinds/``; each class narrows the type to this literal."""
@@ -182,6 +193,14 @@ class Dataset(TrainingText, ABC):
             UserError: A file is missing, truncated or contains something other than documents.
                 Errors inside a file are raised while the documents are read.
         """
+
+    def tokens(self, split: Split, shard: int, end_of_text: int) -> Tokens | None:
+        """The tokens of one shard, if the dataset has tokens in place of text; else None.
+
+        Raises:
+            UserError: A file is missing, truncated or something else.
+        """
+        return None
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:
         """Where the documents of a shard come from, beyond ``kind`` and ``files``."""

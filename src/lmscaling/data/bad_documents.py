@@ -1,4 +1,4 @@
-"""Documents that cannot be read: an error, or left out and counted, as ``on_bad`` of the row says."""
+"""Documents that cannot be read: an error, or left out and counted, as the row says."""
 
 from collections import Counter
 
@@ -40,16 +40,16 @@ class BadDocuments:
 
         Args:
             what: The file.
-            n: Number of its good documents.
+            n: Number of its documents, bad ones included.
 
         Raises:
             UserError: More were left out.
         """
         bad = self.counts.total()
-        if bad > self.largest_share * (n + bad):
+        if bad > self.largest_share * n:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.counts.items())
             raise UserError(
-                f"{what}: {bad:,} of {n + bad:,} documents cannot be read ({reasons}); allowed: a "
+                f"{what}: {bad:,} of {n:,} documents cannot be read ({reasons}); allowed: a "
                 f"share of {self.largest_share:g}, bad_share: in the dataset's row; the first: "
                 f"{self._first}"
             )

@@ -5,6 +5,7 @@ A shard that exists complete is kept, so a job that was killed or that comes lat
 rest. A shard that fails stops no other.
 """
 
+import errno
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from lmscaling.config.types import Split
 from lmscaling.data.tokenize import tokenize as tokenize_shard
 from lmscaling.errors import UserError
 from lmscaling.files import described_at, read_json
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def fetch(row: Dataset, files: list[str], folder: Path, at_once: int) -> int:
@@ -93,6 +96,14 @@ def tokenize(
                 if is_missing(shard):
                     problems.append(f"{corpus.dataset} {split} shard {shard}: {error}")
                     continue
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                problems.append(
+                    f"{corpus.dataset} {split} shard {shard}: {folder}: {error.strerror}; make "
+                    "room, and run snakemake again, which keeps the shards that are complete"
+                )
+                break
             else:
                 _say(f"{out}: {made['tokens']:,} tokens in {made['documents']:,} documents")
         if source and not (split == "validation" and files[shard] in training):

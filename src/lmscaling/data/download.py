@@ -2,9 +2,9 @@
 
 Downloads run where there is a network, so that tokenization needs none. ``huggingface_hub`` does
 the download, with the cache, the login and the settings of the user (``HF_HOME``, ``HF_TOKEN``,
-``HF_ENDPOINT``, ``HF_HUB_OFFLINE``). A file that is in the user's cache is copied from there; others
-do not go through it, for the corpora are large and each file is deleted once it is tokenized. A file
-is accepted if its SHA-256 is the one that the hub states.
+``HF_ENDPOINT``, ``HF_HUB_OFFLINE``). A file that is in the user's cache is copied from there.
+Others are not put there, for a corpus is large, and each of its files is deleted once it is
+tokenized. A file is accepted if its SHA-256 is the one that the hub states.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from httpx2 import ConnectError, ConnectTimeout, HTTPError
 from huggingface_hub import (
@@ -111,7 +111,7 @@ def _attempt(
             arrived = Path(
                 hf_hub_download(
                     repository, file, repo_type="dataset", revision=revision, local_dir=folder,
-                    tqdm_class=progress,  # pyright: ignore[reportArgumentType]
+                    tqdm_class=cast(Any, progress),
                 )
             )  # fmt: skip
         description = {
@@ -192,8 +192,8 @@ def _refusal(
             )
         case EntryNotFoundError() if not isinstance(error, LocalEntryNotFoundError):
             return (
-                f"{file} of {repository} at {revision} does not exist on the hub; correct train: or "
-                "validation: in the dataset's row"
+                f"{file} of {repository} at {revision} does not exist on the hub; correct train: "
+                "or validation: in the dataset's row"
             )
         case OfflineModeIsEnabled():
             return (
@@ -227,7 +227,7 @@ class _Progress:
     """Takes the place of a progress bar of ``tqdm``; writes a line now and then."""
 
     def __init__(self, file: str) -> None:
-        self._file = file
+        self.file = file
         self.total: int | None = None
         self.n = self.furthest = 0
         """Bytes that have arrived in this attempt, and in the one that got furthest."""
@@ -255,7 +255,7 @@ class _Progress:
             self._said = now
             share = f" of {bytes_of(self.total)} ({self.n / self.total:.0%})" if self.total else ""
             rate = bytes_of(self.n / (now - self._began))
-            line = f"fetch: {self._file}: {bytes_of(self.n)}{share}, {rate}/s"
+            line = f"fetch: {self.file}: {bytes_of(self.n)}{share}, {rate}/s"
             print(line, file=sys.stderr, flush=True)
 
     def set_postfix_str(self, text: str, refresh: bool = True) -> None:
@@ -290,8 +290,9 @@ def _watched(task: Callable[[], dict[str, Any]], progress: _Progress) -> dict[st
             if done.done():
                 raise
             if progress.n == before:
+                least = bytes_of(constants.DOWNLOAD_CHUNK_SIZE)
                 raise UserError(
-                    f"less than {bytes_of(constants.DOWNLOAD_CHUNK_SIZE)} of {progress._file} arrived "
-                    f"in {STALLED_SECONDS} s; check the network, and run again"
+                    f"less than {least} of {progress.file} arrived in {STALLED_SECONDS} s; check "
+                    "the network, and run again"
                 ) from None
             before = progress.n

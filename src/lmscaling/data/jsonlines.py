@@ -52,9 +52,10 @@ class Lines:
                 raw = _Hashed(file)
                 lines = io.BufferedReader(_plain(raw, compression), BUFFER_BYTES)
                 for number, line in enumerate(lines, start=1):
-                    if not line.isspace() and (text := self._text(line, number)) is not None:
+                    if not line.isspace():
                         n += 1
-                        yield text
+                        if (text := self._text(line, number)) is not None:
+                            yield text
         except (OSError, EOFError, zlib.error) as error:
             what = f"is not valid {compression}" if compression else "cannot be read"
             raise UserError(

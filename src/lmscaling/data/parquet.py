@@ -9,8 +9,11 @@ import pyarrow.parquet as pq
 from lmscaling.data.bad_documents import REMEDY, BadDocuments
 from lmscaling.errors import UserError, choose
 
-BATCH = 1000
+BATCH = 250
 """Documents that are decoded at once."""
+
+BUFFER_BYTES = 1 << 20
+"""Without a buffer, the column of a row group is read at once."""
 
 
 def texts(path: Path, column: str, bad: BadDocuments) -> Iterator[str]:
@@ -19,23 +22,22 @@ def texts(path: Path, column: str, bad: BadDocuments) -> Iterator[str]:
     Raises:
         UserError: The file is truncated or damaged, or has no such column of text.
     """
-    n = row = 0
+    row = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, buffer_size=BUFFER_BYTES) as file:
             _check_column(file.schema_arrow, path, column)
-            for batch in file.iter_batches(BATCH, columns=[column], use_threads=False):
-                for row, (text, problem) in enumerate(_decoded(batch.column(0)), start=row + 1):
-                    if problem:
-                        bad.add(problem, f"{path}, row {row}: {problem} under {column!r}; {REMEDY}")
-                    else:
-                        n += 1
-                        yield text
+            for text, problem in _values(file, column):
+                row += 1
+                if problem:
+                    bad.add(problem, f"{path}, row {row}: {problem} under {column!r}; {REMEDY}")
+                else:
+                    yield text
     except (OSError, pa.ArrowException) as error:
         problem = " ".join(str(error).split())
         raise UserError(
             f"{path} is not valid Parquet: {problem}; get the file again from its source"
         ) from error
-    bad.check(str(path), n)
+    bad.check(str(path), row)
 
 
 def _check_column(schema: pa.Schema, path: Path, column: str) -> None:
@@ -52,8 +54,15 @@ def _check_column(schema: pa.Schema, path: Path, column: str) -> None:
         )
 
 
+def _values(file: pq.ParquetFile, column: str) -> Iterator[tuple[str, str]]:
+    """The values of a column, each with what is wrong with it; one row group after another."""
+    for i in range(file.num_row_groups):
+        for batch in file.iter_batches(BATCH, [i], [column], use_threads=False):
+            yield from _decoded(batch.column(0))
+
+
 def _decoded(column: pa.Array) -> list[tuple[str, str]]:
-    """The values, each with what is wrong with it."""
+    """The values of a batch, each with what is wrong with it."""
     try:
         return [_checked(text) for text in column.to_pylist()]
     except UnicodeDecodeError:

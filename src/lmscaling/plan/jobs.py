@@ -42,6 +42,7 @@ def counts(grid: Grid) -> dict[str, int]:
             made["tokenize"] += n
             made["fetch"] += n * corpus.source.is_fetched
         made["manifest"] += 1
+        made["verify"] += tokens == grid.tokens
         if corpus.encoding.encoding != "bytes":
             made["vocabulary"] = 1
     made["check"] = len(grid.checked)

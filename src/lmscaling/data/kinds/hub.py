@@ -66,7 +66,9 @@ class Hub(Records, Dataset):
             for name in names:
                 _check_name(split, name, alone=len(names) == 1)
         if not self.shards and SHARD in self.train[0]:
-            raise ValueError(f"shards is missing; give the number of files that {self.train[0]!r} is")
+            raise ValueError(
+                f"shards is missing; give the number of files that {self.train[0]!r} is"
+            )
         for key, limit, names in (
             ("shards", self.shards, self.train),
             ("validation_shards", self.validation_shards, self.validation or []),
@@ -169,6 +171,6 @@ def _check_name(split: str, name: str, alone: bool) -> None:
         raise ValueError(f"{split} {name!r} has braces with {error}; allowed: {{shard}}") from None
     if "{" in rest:
         raise ValueError(
-            f"{split} {name!r} does not number its files; write {{shard}} or {{shard:05d}} in place "
-            "of the number, or a range as {000..013} if there are several paths"
+            f"{split} {name!r} does not number its files; write {{shard}} or {{shard:05d}} in "
+            "place of the number, or a range as {000..013} if there are several paths"
         )

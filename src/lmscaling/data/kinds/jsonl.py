@@ -14,15 +14,16 @@ from lmscaling.config.types import STRICT, Distinct, Fraction, Positive, Split
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Jsonl(Records, Dataset):
-    """Local JSON lines, plain, ``.gz`` or ``.zst``, or Parquet: one shard per file, one document per
-    line or row."""
+    """Local JSON lines, plain, ``.gz`` or ``.zst``, or Parquet: one shard per file, one document
+    per line or row."""
 
     kind: Literal["jsonl"]
     train: Distinct[str]
-    """Training files in the order of the stream; append files to lengthen it. ``a-{000..013}.jsonl``
+    """Training files in the order of the stream; append files to lengthen it. ``a-{0..9}.jsonl``
     and ``a-*.jsonl`` are several files, sorted by name."""
     validation: list[str] = field(default_factory=list)
-    """Validation files, written like ``train``; if empty, ``holdout`` of the first training file is held out."""
+    """Validation files, written like ``train``; if empty, ``holdout`` of the first training file is
+    held out."""
     holdout: Fraction = 0.01
     """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
     text: str = "text"

@@ -20,7 +20,8 @@ class Text(Dataset):
     """Training files in the order of the stream. ``a-{000..013}.txt`` and ``a-*.txt`` are several
     files, sorted by name."""
     validation: list[str] = field(default_factory=list)
-    """Validation files, written like ``train``; if empty, ``holdout`` of the training files is held out."""
+    """Validation files, written like ``train``; if empty, ``holdout`` of the training files is held
+    out."""
     holdout: Fraction = 0.01
     """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
 
