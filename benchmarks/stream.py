@@ -25,12 +25,14 @@ from lmscaling.config import grid, study_file
 from lmscaling.config.datasets import Corpus
 from lmscaling.config.validation import checked
 from lmscaling.data import shards
+from lmscaling.data.order import Order
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.train.module import Updates, micro_batches
 
 ROOT = Path(__file__).parents[1]
 UPDATE_TOKENS = 2**19
+BLOCK_TOKENS = 2**17
 CONTEXTS = [2**i for i in range(8, 18)]
 CALLS = 5
 """Calls of each way in a turn, timed together."""
@@ -71,8 +73,13 @@ def ways(stream: Stream) -> dict[str, Callable[[int], object]]:
     def limit(update: int) -> None:
         assert os.preadv(file, [there], shards.HEADER_BYTES) == len(there)
 
+    shuffled = Stream(stream.folder / "manifest.json", "train", order=Order(BLOCK_TOKENS, 0))
+
     def read(update: int) -> None:
         stream.slab(update, UPDATE_TOKENS)
+
+    def read_shuffled(update: int) -> None:
+        shuffled.slab(update, UPDATE_TOKENS)
 
     def positions(update: int) -> None:
         inputs, _ = stream.slab(update, UPDATE_TOKENS)
@@ -85,6 +92,7 @@ def ways(stream: Stream) -> dict[str, Callable[[int], object]]:
     return {
         "bare read": limit,
         "slab": read,
+        "slab of shuffled blocks": read_shuffled,
         "slab and positions": positions,
         **{f"batches of {context:,}": trained(context) for context in CONTEXTS},
     }

@@ -15,7 +15,19 @@ from lmscaling.train.checkpoint import Expected, Progress
 PROGRESS = Progress(
     run="r", update=3, train_seconds=1.5, shard=2, tokens_id="abc", update_seconds=0.5
 )
-EXPECTED = Expected(run="r", update_tokens=64, reached=lambda tokens: (2, "abc"))
+
+
+def text(*reached, tokens=None):
+    """A text of which so many tokens, or any number, had reached this shard."""
+
+    def go_on(read, *found):
+        if found != reached or tokens not in (None, read):
+            raise ValueError("the tokens are others")
+
+    return go_on
+
+
+EXPECTED = Expected(run="r", update_tokens=64, go_on=text(2, "abc"))
 
 
 @pytest.fixture
@@ -89,9 +101,9 @@ def test_the_weights_alone_have_the_names_of_the_model(trained, tmp_path):
     "expected",
     [
         replace(EXPECTED, run="other"),
-        replace(EXPECTED, reached=lambda tokens: (1, "abc")),
-        replace(EXPECTED, reached=lambda tokens: (2, "xyz")),
-        replace(EXPECTED, update_tokens=65, reached=lambda tokens: (2, "abc" * (tokens == 192))),
+        replace(EXPECTED, go_on=text(1, "abc")),
+        replace(EXPECTED, go_on=text(2, "xyz")),
+        replace(EXPECTED, update_tokens=65, go_on=text(2, "abc", tokens=192)),
     ],
 )
 def test_a_checkpoint_of_another_run_or_of_other_tokens_is_refused(trained, tmp_path, expected):

@@ -118,28 +118,52 @@ def test_neighbouring_text_makes_no_update():
     assert np.median(pairs) > 500
 
 
+def grown(folder, order):
+    """The same text with two shards and with three."""
+    manifests = []
+    for name, lengths in [("a", [100, 75]), ("b", [100, 75, 300])]:
+        (folder / name).mkdir()
+        manifests.append(write_tokens(folder / name, lengths, []))
+    return [Stream(manifest, "train", order=order) for manifest in manifests]
+
+
+def at(updates, stream):
+    """Progress of a run on a stream, in updates of 10 tokens."""
+    shard, tokens_id = stream.reached(10 * updates)
+    return Progress(
+        run="r", update=updates, train_seconds=1.0, shard=shard, tokens_id=tokens_id,
+        update_seconds=0.1,
+    )  # fmt: skip
+
+
 def test_more_text_changes_no_complete_window(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "WINDOW", 4)
-    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    short = Stream(write_tokens(tmp_path / "a", [100, 75], [50]), "train", order=Order(10, 0))
-    long = Stream(write_tokens(tmp_path / "b", [100, 75, 300], [50]), "train", order=Order(10, 0))
+    short, long = grown(tmp_path, Order(10, 0))
     for update in range(1, 17):  # windows of 40 tokens; the fifth is not complete
         assert short.slab(update, 10).tolist() == long.slab(update, 10).tolist()
         assert short.reached(10 * update) == long.reached(10 * update)
 
 
-def test_a_run_in_a_window_that_has_changed_does_not_go_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize("order", [Order(10, 0), None])
+@pytest.mark.parametrize("updates", [16, 17, 20])  # before the last window, in it, a second epoch
+def test_a_run_goes_on_with_the_text_that_it_has_begun(tmp_path, monkeypatch, order, updates):
     monkeypatch.setattr(module, "WINDOW", 4)
-    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    short = Stream(write_tokens(tmp_path / "a", [100, 75], [50]), "train", order=Order(10, 0))
-    long = Stream(write_tokens(tmp_path / "b", [100, 75, 300], [50]), "train", order=Order(10, 0))
-    shard, tokens_id = short.reached(170)
-    progress = Progress(
-        run="r", update=17, train_seconds=1.0, shard=shard, tokens_id=tokens_id, update_seconds=0.1
-    )
-    Expected("r", 10, short.reached).check(progress)
-    with pytest.raises(ValueError, match="tokens here are"):
-        Expected("r", 10, long.reached).check(progress)
+    short, long = grown(tmp_path, order)
+    progress = at(updates, short)
+    Expected("r", 10, short.go_on).check(progress)
+    Expected("r", 10, long.go_on).check(progress)
+    is_kept = updates == 20 or (updates == 17 and order)
+    assert long.tokens == (175 if is_kept else 475)
+    for update in range(updates + 1, 30 if is_kept else 17):
+        assert short.slab(update, 10).tolist() == long.slab(update, 10).tolist()
+
+
+def test_a_run_does_not_go_on_with_other_tokens(tmp_path):
+    short, _ = grown(tmp_path, Order(10, 0))
+    (tmp_path / "c").mkdir()
+    other = Stream(write_tokens(tmp_path / "c", [101, 75], []), "train", order=Order(10, 0))
+    with pytest.raises(ValueError, match=r"up to shard 1, and the tokens here are .* shard 1"):
+        Expected("r", 10, other.go_on).check(at(3, short))
 
 
 def test_a_shard_that_changes_between_two_reads_is_checked_again(tmp_path, monkeypatch):

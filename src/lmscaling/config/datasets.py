@@ -96,8 +96,8 @@ class Records:
 class TrainingText:
     """Fields of every dataset row: what training reads of its text, and in which order.
 
-    Descriptions in this class and the one above are arguments, because pydantic reads docstrings of
-    a class's own fields only.
+    The descriptions here and above are arguments: pydantic reads the docstrings of a class's own
+    fields only.
     """
 
     decontaminate: Annotated[int, Field(ge=8)] | None = Field(

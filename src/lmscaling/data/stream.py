@@ -161,6 +161,36 @@ class Stream:
         k = self._shard(min(last, self.tokens - 1))
         return k, self.shards[k].id
 
+    def go_on(self, tokens: int, shard: int, identity: str) -> None:
+        """Prepare to go on after the first ``tokens`` tokens of a run.
+
+        If the text ended sooner when they were read, it keeps that end for this run, because more
+        text would change the order of the window, or of the epoch, that the run has begun.
+
+        Args:
+            tokens: Number of tokens read.
+            shard: Number of the shard that they had ``reached``.
+            identity: Its id.
+
+        Raises:
+            ValueError: This is another text.
+        """
+        now = self.reached(tokens)
+        if shard < now[0] and self.shards[shard].id == identity:
+            n = len(self.shards), shard + 1
+            sentence = (
+                "the text has {} shards, and had {} when this run last read it; it keeps these"
+            )
+            print(sentence.format(*n), file=sys.stderr, flush=True)
+            self.shards, self.ends = self.shards[: shard + 1], self.ends[: shard + 1]
+            self.tokens = self.ends[-1]
+            now = self.reached(tokens)
+        if now != (shard, identity):
+            raise ValueError(
+                f"it has read tokens {identity[:12]} up to shard {shard}, and the tokens here are "
+                f"{now[1][:12]} up to shard {now[0]}"
+            )
+
     def _shard(self, token: int) -> int:
         """Number of the shard that contains a token."""
         return bisect_right(self.ends, token)

@@ -87,11 +87,14 @@ def _design(db: duckdb.DuckDBPyConnection, study: Study) -> str:
     rates = ""
     if len(scales := axes.values("lr_scale")) > 1:
         rates = f", learning rates {join_names(scales)} times that of the size"
+    block = study.datasets[study.dataset].blocks(study.protocol.get("all", 1))
+    order = f"blocks of {block:,} tokens, drawn from the seed" if block else "files from end to end"
     return (
         f"{n_cells} cells, each with a budget of {study.budget} and {study.update_tokens:,} tokens "
         f"per update on {device}, are trained on {study.dataset} with the tokenizer "
         f"{study.tokenizer}: sizes {join_names(axes.size)}, contexts "
         f"{join_names([f'{c:,}' for c in axes.context])}, seeds {join_names(axes.seed)}{rates}. "
+        f"All cells of a seed read the same text in the same order: {order}. "
         f"{figures.unfinished_note(db) or 'All cells are done.'}"
     )
 

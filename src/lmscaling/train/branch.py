@@ -42,7 +42,7 @@ def trunk_checkpoint(
     """
     assert cell.branch
     path = checkpoint.branch_path(scratch.with_name(cell.trunk), cell.branch)
-    of_trunk = checkpoint.Expected(cell.trunk, expected.update_tokens, expected.reached)
+    of_trunk = checkpoint.Expected(cell.trunk, expected.update_tokens, expected.go_on)
     if not path.is_file():
         raise NoTrunk(_why_not(cell, path, record.parent.with_name(cell.trunk) / "run.json"))
     try:

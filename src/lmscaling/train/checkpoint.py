@@ -51,19 +51,15 @@ class Expected:
 
     run: str
     update_tokens: int
-    reached: Callable[[int], tuple[int, str]]
-    """Number and chain id of the last shard read after a number of tokens."""
+    go_on: Callable[[int, int, str], None]
+    """``Stream.go_on`` of the text."""
 
     def check(self, progress: Progress) -> None:
         """Raise ValueError if the checkpoint belongs to another run or to other tokens."""
         if progress.run != self.run:
             raise ValueError(f"it belongs to run {progress.run}, and this is {self.run}")
-        shard, tokens_id = self.reached(progress.update * self.update_tokens)
-        if (shard, tokens_id) != (progress.shard, progress.tokens_id):
-            raise ValueError(
-                f"it has read tokens {progress.tokens_id[:12]} up to shard {progress.shard}, "
-                f"and the tokens here are {tokens_id[:12]} up to shard {shard}"
-            )
+        tokens = progress.update * self.update_tokens
+        self.go_on(tokens, progress.shard, progress.tokens_id)
 
 
 class Checkpoint(NamedTuple):

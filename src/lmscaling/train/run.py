@@ -271,7 +271,7 @@ def _resume(module: Training, scratch: Path, record: Path) -> Checkpoint | None:
         UserError: This is a branch and the trunk's checkpoint is damaged.
     """
     cell = module.cell
-    expected = checkpoint.Expected(cell.run, cell.update_tokens, module.train_stream.reached)
+    expected = checkpoint.Expected(cell.run, cell.update_tokens, module.train_stream.go_on)
     start = checkpoint.newest(scratch, expected)
     if cell.branch:
         trunk = branch.trunk_checkpoint(cell, expected, scratch, record)
