@@ -74,7 +74,11 @@ def test_a_file_of_another_format_is_told_which_are_known(tmp_path):
 @pytest.mark.parametrize(
     ("column", "key", "sentence"),
     [
-        (pa.array(["x"]), "txt", "has no column 'txt'; nearest is 'text'; allowed: text; set text:"),
+        (
+            pa.array(["x"]),
+            "txt",
+            "has no column 'txt'; nearest is 'text'; allowed: text; set text:",
+        ),
         (pa.array([1]), "text", "column 'text' of .* has type int64; allowed: string"),
     ],
 )
@@ -140,7 +144,12 @@ def test_documents_that_are_left_out_are_told_with_the_manifest_and_the_plan(tmp
     folder.mkdir(parents=True)
     bad = {"not valid JSON": 3}
     for i in range(2):
-        part = {"documents": 500, "documents_dropped": 4, "near_duplicates": i, "bad_documents": bad}
+        part = {
+            "documents": 500,
+            "documents_dropped": 4,
+            "near_duplicates": i,
+            "bad_documents": bad,
+        }
         (folder / f"train-{i:05d}.json").write_text(json.dumps(part))
     kept = documents.count(folder, {"train": 2, "validation": 0})
     sentence = (
@@ -167,7 +176,9 @@ def test_patterns_of_local_files_are_sorted_and_name_what_is_missing(tmp_path):
         f"{tmp_path}/{name}" for name in ("a[1].jsonl", "b/10.jsonl", "b/2.jsonl", "c.jsonl")
     ]
     assert file_names.local([f"{tmp_path}/a[1].jsonl"]) == [f"{tmp_path}/a[1].jsonl"]
-    with pytest.raises(UserError, match=r"no file matches .*/d\*.jsonl'; correct the dataset's row"):
+    with pytest.raises(
+        UserError, match=r"no file matches .*/d\*.jsonl'; correct the dataset's row"
+    ):
         file_names.local([f"{tmp_path}/d*.jsonl"])
 
 
@@ -353,7 +364,10 @@ def test_a_full_disk_ends_tokenization_with_a_sentence_and_leaves_complete_shard
     monkeypatch.setattr("lmscaling.data.shards.Writer.write", full)
     with pytest.raises(UserError, match=r"shard 1: .*: No space left on device; make room"):
         chunk.tokenize(given, "train", range(3), tmp_path / "t", lambda i: True)
-    assert sorted(p.name for p in (tmp_path / "t").iterdir()) == ["train-00000.bin", "train-00000.json"]
+    assert sorted(p.name for p in (tmp_path / "t").iterdir()) == [
+        "train-00000.bin",
+        "train-00000.json",
+    ]
 
 
 def test_the_ready_rows_are_valid_pinned_and_name_their_files():

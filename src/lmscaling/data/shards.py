@@ -63,7 +63,7 @@ class Sidecar:
     sha256: Text
     own_context: list[Count]
     """Tokens by the bins of ``document_positions``."""
-    documents: Count = 0
+    documents: Count
     before: Count = 0
     """Tokens of the first document that earlier shards have."""
     dataset: Text
