@@ -16,6 +16,7 @@ from test_data import corpus, lines
 
 from lmscaling.config import file_names, grid
 from lmscaling.config.datasets import Corpus
+from lmscaling.config.types import Split
 from lmscaling.config.validation import checked
 from lmscaling.data import chunk, ngrams, sources
 from lmscaling.data.kinds.hub import Hub
@@ -253,10 +254,8 @@ def test_a_hub_row_without_validation_files_holds_documents_out(tmp_path):
     for i in range(2):
         records(tmp_path / f"t-0{i}.jsonl.zst", texts)
     given = row(repository=str(tmp_path), holdout=0.1, shards=2)
-    held, *kept = (
-        [*given.read(split, i, None).texts]
-        for split, i in (("validation", 0), ("train", 0), ("train", 1))
-    )
+    held = [*given.read("validation", 0, None).texts]
+    kept = [[*given.read("train", i, None).texts] for i in (0, 1)]
     assert 10 < len(held) < 100
     assert kept[0] == kept[1] == [text for text in texts if text not in held]
 
@@ -267,7 +266,8 @@ def test_a_fetched_file_that_training_reads_too_outlives_validation(tmp_path):
     given = replace(given, source=source)
     texts = [f"document {i}" for i in range(40)]
     path = records(tmp_path / "sources" / "t-00.jsonl.zst", texts)
-    for split, stays in (("validation", True), ("train", False)):
+    uses: dict[Split, bool] = {"validation": True, "train": False}
+    for split, stays in uses.items():
         chunk.tokenize(given, split, [0], tmp_path / "t", lambda i: True, tmp_path / "sources")
         assert path.exists() == stays
 
