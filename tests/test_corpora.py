@@ -24,6 +24,7 @@ from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 from lmscaling.plan import documents, study_plan, text_needs
 from lmscaling.plan.estimate import Shape
+from lmscaling.report import provenance
 
 TEXTS = ["one", "two\nlines", "", "größer 🙂", "\0" * 3]
 
@@ -159,15 +160,22 @@ def test_documents_that_are_left_out_are_told_with_the_manifest_and_the_plan(tmp
     )
     assert documents.sentences(kept) == [sentence]
     shapes = dict.fromkeys(laid_out.cells, Shape(100, 600.0))
-    assert study_plan.make(laid_out, shapes, "NVIDIA H100", tmp_path).text.left_out == [sentence]
+    for earlier in (True, False):  # a plan from before the text was tokenized, and a later one
+        results = tmp_path / "nothing" if earlier else tmp_path
+        made = study_plan.make(laid_out, shapes, "NVIDIA H100", results)
+        assert made.text.left_out == ([] if earlier else [sentence])
+        (tmp_path / "plan.json").write_text(json.dumps(made.to_json()))
+        [table] = provenance.plan_tables(tmp_path / "plan.json")
+        assert table.note.count(sentence) == 1
 
 
 def test_ranges_count_with_the_digits_of_their_first_number():
     assert file_names.numbered("a-{08..11}.gz") == [f"a-{n}.gz" for n in ("08", "09", "10", "11")]
     assert file_names.numbered("{1..2}/{0..1}") == ["1/0", "1/1", "2/0", "2/1"]
     assert file_names.numbered("plain") == ["plain"]
-    with pytest.raises(ValueError, match=r"counts from 3 to 1; allowed: upwards"):
-        file_names.numbered("{3..1}")
+    for name in ("{3..1}", "{0..999}/{0..9999}"):
+        with pytest.raises(ValueError, match=r"has an empty range, or more than 1,000,000 files"):
+            file_names.numbered(name)
 
 
 def test_patterns_of_local_files_are_sorted_and_name_what_is_missing(tmp_path):
@@ -224,7 +232,7 @@ REFUSED = [
     ({"shards": 4}, "shards 4 is more than the 3 files that the row names"),
     ({"train": ["{shard}", "b"]}, "train '{shard}' does not number its files"),
     ({"train": "{shard}{split}", "shards": 1}, "has braces with 'split'; allowed: {shard}"),
-    ({"train": "{2..1}"}, "'{2..1}' counts from 2 to 1"),
+    ({"train": "{2..1}"}, "'{2..1}' has an empty range"),
     ({"documents": [3]}, "documents counts complete files, but a share of them is held out"),
 ]
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from itertools import product
+from math import prod
 
 from lmscaling.errors import UserError
 
@@ -26,23 +27,31 @@ def numbered(name: str) -> list[str]:
     Raises:
         ValueError: A range is empty or too long.
     """
+    count(name)
     texts = RANGE.split(name)[::3]
-    bounds = RANGE.findall(name)
-    lengths = [int(last) - int(first) + 1 for first, last in bounds]
-    for (first, last), n in zip(bounds, lengths, strict=True):
-        if not 0 < n <= MOST_FILES:
-            raise ValueError(
-                f"{name!r} counts from {first} to {last}; allowed: upwards, up to {MOST_FILES:,} "
-                "files"
-            )
     columns = [
-        [f"{int(first) + i:0{len(first)}d}" for i in range(n)]
-        for (first, _), n in zip(bounds, lengths, strict=True)
+        [f"{i:0{len(first)}d}" for i in range(int(first), int(last) + 1)]
+        for first, last in RANGE.findall(name)
     ]
     return [
         texts[0] + "".join(part for pair in zip(numbers, texts[1:], strict=True) for part in pair)
         for numbers in product(*columns)
     ]
+
+
+def count(name: str) -> int:
+    """Number of names that ranges in a name stand for.
+
+    Raises:
+        ValueError: A range is empty, or they are too many.
+    """
+    lengths = [int(last) - int(first) + 1 for first, last in RANGE.findall(name)]
+    if min(lengths, default=1) < 1 or prod(lengths) > MOST_FILES:
+        raise ValueError(
+            f"{name!r} has an empty range, or more than {MOST_FILES:,} files; allowed: "
+            "{first..last}"
+        )
+    return prod(lengths)
 
 
 def local(names: Iterable[str]) -> list[str]:

@@ -1,6 +1,8 @@
 """A dataset repository of the Hugging Face hub: one shard per file."""
 
+from collections.abc import Sequence
 from dataclasses import field, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -65,7 +67,7 @@ class Hub(Records, Dataset):
         for split, names in (("train", self.train), ("validation", self.validation or [])):
             for name in names:
                 _check_name(split, name, alone=len(names) == 1)
-        if not self.shards and SHARD in self.train[0]:
+        if not self.shards and _is_template(self.train):
             raise ValueError(
                 f"shards is missing; give the number of files that {self.train[0]!r} is"
             )
@@ -73,11 +75,11 @@ class Hub(Records, Dataset):
             ("shards", self.shards, self.train),
             ("validation_shards", self.validation_shards, self.validation or []),
         ):
-            if limit and len(_expanded(names, limit)) < limit:
+            n = sum(map(file_names.count, names))
+            if limit and n < limit and not _is_template(names):
                 raise ValueError(
-                    f"{key} {limit} is more than the {len(_expanded(names, limit))} files that the "
-                    "row names; write {shard} or {shard:05d} in place of the number of a file, or "
-                    "a range as {000..013}"
+                    f"{key} {limit} is more than the {n} files that the row names; write {{shard}} "
+                    "or {shard:05d} in place of the number of a file, or a range as {000..013}"
                 )
         if self.documents and not self.validation:
             raise ValueError(
@@ -112,9 +114,9 @@ class Hub(Records, Dataset):
 
     def files(self, split: Split) -> list[str]:
         if split == "validation" and self.validation:
-            return _expanded(self.validation, self.validation_shards)
-        files = _expanded(self.train, self.shards)
-        return files if split == "train" else files[:1]
+            return [*_expanded(tuple(self.validation), self.validation_shards)]
+        files = _expanded(tuple(self.train), self.shards)
+        return [*files] if split == "train" else [*files[:1]]
 
     def first(self, n: int) -> Self:
         return replace(self, shards=n, expected_tokens=None, expected_bytes=None)
@@ -125,7 +127,7 @@ class Hub(Records, Dataset):
         values["train"] = self.train[0]
         if self.validation and len(self.validation) == 1:
             values["validation"] = self.validation[0]
-            if SHARD in self.validation[0] and self.validation_shards == 1:
+            if _is_template(self.validation) and self.validation_shards == 1:
                 del values["validation_shards"]
         return values
 
@@ -147,11 +149,16 @@ class Hub(Records, Dataset):
         return {"repository": self.repository, "revision": self.revision}
 
 
-def _expanded(names: list[str], limit: int | None) -> list[str]:
-    """The first files that the paths of a row mean."""
-    if names and SHARD in names[0]:
-        return [names[0].format(shard=i) for i in range(limit or 1)]
-    return [file for name in names for file in file_names.numbered(name)][:limit]
+def _is_template(names: Sequence[str]) -> bool:
+    return len(names) == 1 and SHARD in names[0]
+
+
+@cache
+def _expanded(names: tuple[str, ...], limit: int | None) -> tuple[str, ...]:
+    """The first files that the paths of a row mean; asked again for every shard."""
+    if _is_template(names):
+        return tuple(names[0].format(shard=i) for i in range(limit or 1))
+    return tuple(file for name in names for file in file_names.numbered(name))[:limit]
 
 
 def _check_name(split: str, name: str, alone: bool) -> None:
@@ -166,8 +173,9 @@ def _check_name(split: str, name: str, alone: bool) -> None:
             "a range, as {000..013}, or list the files"
         )
     try:
-        rest = name.format(shard=0) if SHARD in name and alone else file_names.numbered(name)[0]
-    except (KeyError, IndexError) as error:
+        template = alone and SHARD in name
+        rest = name.format(shard=0) if template else file_names.RANGE.sub("", name)
+    except (KeyError, IndexError, ValueError) as error:
         raise ValueError(f"{split} {name!r} has braces with {error}; allowed: {{shard}}") from None
     if "{" in rest:
         raise ValueError(
