@@ -97,7 +97,9 @@ def write_shard(path: Path, tokens: np.ndarray, **values: Any) -> None:
         "dataset": "lines",
         "encoding": "bytes",
         "end_of_text": 256,
-        "own_context": [1],
+        "own_context": [writer.tokens],
+        "documents": int(np.count_nonzero(tokens == 256)),
+        "before": int(tokens[:1].tolist() != [256]),
         "ranks_sha256": "r",
         "pattern_sha256": "p",
     }

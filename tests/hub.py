@@ -24,7 +24,20 @@ class Hub(ThreadingHTTPServer):
         """Bytes after which the next downloads break off, one entry per download."""
         self.failures = 0
         """Number of further requests that are answered with 503."""
+        self.retry_after: list[int] = []
+        """Seconds after which the next requests, answered with 429, ask to come again."""
+        self.refusal: tuple[int, dict[str, str]] | None = None
+        """Status and headers with which all requests are answered."""
+        self.asked = 0
+        """Number of requests."""
+        self.tokens: set[str | None] = set()
+        """Headers with which requests logged in."""
         self.wrong_hash = False
+        self.tag: str | None = None
+        """What is stated as the hash instead."""
+        self.trickle = False
+        """Whether a download sends a byte and no other for a minute."""
+        self.closing = threading.Event()
         self.seconds = 0.0
         """Duration of a download."""
         self.at_once: list[int] = [0]
@@ -49,7 +62,14 @@ class _Answers(BaseHTTPRequestHandler):
         hub = self.server
         assert isinstance(hub, Hub)
         path = hub.folder / self.path.removeprefix(hub.prefix)
-        if hub.failures:
+        hub.asked += 1
+        hub.tokens.add(self.headers.get("Authorization"))
+        if hub.refusal:
+            self._status(hub.refusal[0], {"Content-Length": "0", **hub.refusal[1]})
+        elif hub.retry_after:
+            seconds = str(hub.retry_after.pop(0))
+            self._status(429, {"Content-Length": "0", "Retry-After": seconds})
+        elif hub.failures:
             hub.failures -= 1
             self._status(503)
         elif not self.path.startswith(hub.prefix) or not path.is_file():
@@ -58,7 +78,7 @@ class _Answers(BaseHTTPRequestHandler):
             self._send(hub, path.read_bytes(), body)
 
     def _send(self, hub: Hub, data: bytes, body: bool) -> None:
-        tag = "0" * 64 if hub.wrong_hash else hashlib.sha256(data).hexdigest()
+        tag = "0" * 64 if hub.wrong_hash else hub.tag or hashlib.sha256(data).hexdigest()
         start = int(self.headers.get("Range", "bytes=0-")[6:].split("-")[0])
         headers = {
             "ETag": f'"{tag}"',
@@ -76,6 +96,11 @@ class _Answers(BaseHTTPRequestHandler):
             time.sleep(hub.seconds)
             whole = not hub.break_off_after
             stop = len(data) if whole else start + hub.break_off_after.pop(0)
+            if hub.trickle:
+                self.wfile.write(data[start : start + 1])
+                self.wfile.flush()
+                hub.closing.wait(60)
+                return
             self.wfile.write(data[start:stop])
             hub.sent.append((start, len(data[start:stop])))
             hub.under_way -= 1
@@ -99,5 +124,6 @@ def serving(repository: str, folder: Path) -> Iterator[Hub]:
     try:
         yield hub
     finally:
+        hub.closing.set()
         hub.shutdown()
         hub.server_close()

@@ -61,7 +61,7 @@ MISTAKES = [
     ("axes/context", [24], "axes.context 24 does not divide update_tokens 64; nearest is 16"),
     ("axes/context", [16, 16], "axes.context: 16 is listed more than once"),
     ("position", "rotary", "position is 'rotary'; allowed: learned, rope, none"),
-    ("datasets/lines/kind", None, "datasets.lines.kind is 'None'; allowed: folder, hub, jsonl"),
+    ("datasets/lines/kind", None, "datasets.lines.kind is 'None'; allowed: bin, folder, hub"),
     ("branches", {"share": [1]}, "unknown key 'share' in branches; nearest is 'shares'"),
     ("axes/seeds", [1], "unknown key 'seeds' in axes; nearest is 'seed'"),
     (
@@ -94,9 +94,9 @@ def test_a_mistake_is_one_sentence_with_what_is_allowed(values, path, value, sen
 
 
 def test_a_hub_row_must_pin_its_revision_and_number_its_files(values):
-    row = {"kind": "hub", "repository": "a/b", "train": "{shard}", "validation": "v", "shards": 1}
+    row = {"kind": "hub", "repository": "a/b", "train": "{shard}", "validation": "{v}", "shards": 1}
     values["datasets"]["hub"] = row
-    with pytest.raises(UserError, match="validation 'v' does not number its files"):
+    with pytest.raises(UserError, match=r"validation '{v}' does not number its files"):
         grid.expand(values)
     row["validation"] = "{shard}"
     with pytest.raises(UserError, match="revision is missing for 'a/b'"):

@@ -79,7 +79,7 @@ SOURCES = {
     ),
     "a document whose text is null": (
         lambda p: repacked(p, b'{"text": null}\n'),
-        "line 1: no text under 'text'",
+        "line 1: null in place of text under 'text'",
     ),
     "whole documents missing at the end": (
         lambda p: repacked(p, b"".join(unpacked(p).splitlines(keepends=True)[:399])),

@@ -203,7 +203,7 @@ class TwoTables(Dataset):
     def files(self, split):
         return [getattr(self, split)]
 
-    def read(self, split, shard, backend, file):
+    def read(self, split, shard, file):
         rows = csv.DictReader(Path(self.files(split)[shard]).open())
         return Documents(row["text"] for row in rows)
 """

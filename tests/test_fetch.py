@@ -1,7 +1,9 @@
 """Fetching: from a hub to a whole, checked file, whatever the network does."""
 
+import errno
 import json
 import random
+import re
 import socket
 
 import pytest
@@ -69,18 +71,6 @@ def test_a_download_that_breaks_off_goes_on_where_it_broke_off(hub, row, tmp_pat
     assert [start > 0 for start, _ in hub.sent] == [False, True, True]
 
 
-def test_what_a_killed_download_left_is_used(hub, row, tmp_path):
-    out = tmp_path / FILE
-    out.parent.mkdir()
-    tag = sha256_of(tmp_path / "hub" / FILE)
-    whole = (tmp_path / "hub" / FILE).read_bytes()
-    out.with_name(f".{out.name}.{tag[:16]}.part").write_bytes(whole[:200_000])
-    row.fetch(FILE, out)
-    assert hub.sent == [(200_000, 100_000)]
-    assert out.read_bytes() == whole
-    assert sorted(p.name for p in out.parent.iterdir()) == [out.name, f"{out.name}.fetched.json"]
-
-
 def test_a_hub_that_is_busy_is_asked_again_after_longer_and_longer_waits(
     hub, row, tmp_path, capsys
 ):
@@ -105,7 +95,9 @@ def test_a_file_that_the_hub_does_not_have_names_the_row(hub, row, tmp_path):
         row.fetch("en/c.gz", tmp_path / "c.gz")
 
 
-def test_a_hub_out_of_reach_says_what_to_put_where(hub, row, tmp_path, monkeypatch, capsys):
+def test_a_hub_out_of_reach_is_asked_once_and_says_what_to_put_where(
+    hub, row, tmp_path, monkeypatch, capsys
+):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -113,12 +105,123 @@ def test_a_hub_out_of_reach_says_what_to_put_where(hub, row, tmp_path, monkeypat
         "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
         f"http://127.0.0.1:{port}" + "/{repo_id}/resolve/{revision}/{filename}",
     )
-    with pytest.raises(UserError, match=r"set mirror: in the dataset's row .* that has en/a"):
+    with pytest.raises(UserError, match=r"cannot be reached from this machine.* set mirror: in"):
         row.fetch(FILE, tmp_path / FILE)
-    said = capsys.readouterr().err
-    assert [f"next attempt in {wait} s" in said for wait in module.WAITS] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    assert "next attempt" not in capsys.readouterr().err
+
+
+REFUSED = {
+    "gated": ((403, {"X-Error-Code": "GatedRepo"}), r"is gated: .*ask them on http.*owner/texts"),
+    "gated, no login": ((401, {"X-Error-Code": "GatedRepo"}), r"is gated: .*`hf auth login`"),
+    "forbidden": ((403, {}), r"forbids you to read owner/texts \(403\).*set HF_TOKEN"),
+    "no login": ((401, {}), r"forbids you to read owner/texts \(401\).*`hf auth login`"),
+    "no repository": ((404, {"X-Error-Code": "RepoNotFound"}), r"does not exist.*repository: in"),
+    "no revision": ((404, {"X-Error-Code": "RevisionNotFound"}), r"no revision 1+ .*revision: in"),
+    "no file": ((404, {"X-Error-Code": "EntryNotFound"}), r"en/a.* does not exist.*train: or"),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_refusal_is_a_sentence_of_its_own_and_is_not_asked_again(
+    hub, row, tmp_path, capsys, reason
+):
+    hub.refusal, sentence = REFUSED[reason]
+    with pytest.raises(UserError, match=sentence):
+        row.fetch(FILE, tmp_path / "out" / FILE)
+    assert hub.asked == 1
+    assert "next attempt" not in capsys.readouterr().err
+    assert not list((tmp_path / "out").rglob("*.*"))
+
+
+def test_offline_mode_is_said_by_its_name(hub, row, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="because HF_HUB_OFFLINE is set"):
+        row.fetch(FILE, tmp_path / FILE)
+    assert hub.asked == 0
+
+
+def test_a_file_in_the_cache_of_the_user_needs_no_network_and_stays_there(
+    hub, row, tmp_path, monkeypatch
+):
+    from huggingface_hub import hf_hub_download
+
+    cache = tmp_path / "cache"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    cached = hf_hub_download("owner/texts", FILE, repo_type="dataset", revision=COMMIT)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    made = row.fetch(FILE, tmp_path / "out" / FILE)
+    assert made["sha256"] == sha256_of(tmp_path / "hub" / FILE) == sha256_of(cache / cached)
+    with open(cached, "r+b") as file:
+        file.write(b"damaged")
+    with pytest.raises(UserError, match=r"is in the cache as .*delete it there and run again"):
+        row.fetch(FILE, tmp_path / "again" / FILE)
+
+
+def test_a_download_leaves_no_second_copy(hub, row, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    row.fetch(FILE, tmp_path / "out" / FILE)
+    left = [p.relative_to(tmp_path / "out") for p in (tmp_path / "out").rglob("*") if p.is_file()]
+    assert sorted(map(str, left)) == [FILE, f"{FILE}.fetched.json"]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_login_of_the_user_is_used(hub, row, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    row.fetch(FILE, tmp_path / FILE)
+    assert hub.tokens == {"Bearer hf_secret"}
+
+
+def test_a_hub_that_asks_to_wait_is_waited_for(hub, row, tmp_path, monkeypatch):
+    waited = []
+    monkeypatch.setattr(module.time, "sleep", waited.append)
+    hub.retry_after = [70, 2]
+    row.fetch(FILE, tmp_path / FILE)
+    assert waited[:2] == [70, module.WAITS[1]]
+
+
+def test_attempts_that_get_further_do_not_count(hub, row, tmp_path, monkeypatch):
+    """The library gives up after six breaks without a byte; each of its attempts gets further."""
+    hub.break_off_after = [n for k in range(1, 8) for n in (20_000 * k, *[0] * 5)]
+    row.fetch(FILE, tmp_path / FILE)
+    assert sha256_of(tmp_path / FILE) == sha256_of(tmp_path / "hub" / FILE)
+    assert len(hub.sent) > 6 * len(module.WAITS)
+
+
+def test_a_hub_that_breaks_off_again_and_again_at_the_same_byte_is_given_up(hub, row, tmp_path):
+    hub.break_off_after = [20_000, *[0] * 5] * (len(module.WAITS) + 1)
+    with pytest.raises(
+        UserError, match=r"cannot be downloaded: .*set mirror: in the dataset's row"
+    ):
+        row.fetch(FILE, tmp_path / FILE)
+    assert hub.break_off_after == []
+
+
+def test_a_hub_without_hashes_is_refused_before_the_download(hub, row, tmp_path):
+    hub.tag = "5f3a-1234"
+    with pytest.raises(UserError, match=r"states no commit and no SHA-256 .* set HF_ENDPOINT"):
+        row.fetch(FILE, tmp_path / FILE)
+    assert hub.sent == []
+
+
+def test_a_download_that_trickles_ends(hub, row, tmp_path, monkeypatch):
+    hub.trickle = True
+    monkeypatch.setattr(module, "STALLED_SECONDS", 0.5)
+    with pytest.raises(UserError, match=r"less than 10 kB of en/a.* arrived in 0.5 s; check"):
+        row.fetch(FILE, tmp_path / FILE)
+
+
+def test_a_long_download_says_now_and_then_how_far_it_is(hub, row, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(module, "PROGRESS_SECONDS", 0)
+    row.fetch(FILE, tmp_path / FILE)
+    said = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(rf"fetch: {FILE}: 150 kB of 300 kB \(50%\), \S+ [kMG]B/s", said[14])
+    assert len(said) == 30
+
+
+def test_a_full_disk_is_a_sentence(hub, row, tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "hf_hub_download", full)
+    with pytest.raises(UserError, match="cannot be written: No space left on device"):
+        row.fetch(FILE, tmp_path / FILE)

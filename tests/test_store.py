@@ -260,7 +260,8 @@ def test_bits_per_byte_compare_tokenizers_and_are_absent_where_no_bytes_were_cou
         live(study, run, log(known, validation(1, loss=math.log(16))))
     found = ask(
         study,
-        "SELECT val_loss / ln(2), bits_per_byte FROM validation JOIN cells USING (run) ORDER BY place",
+        "SELECT val_loss / ln(2), bits_per_byte FROM validation JOIN cells USING (run) "
+        "ORDER BY place",
     )
     assert found == [(pytest.approx(4), pytest.approx(1)), (pytest.approx(4), None)]
 

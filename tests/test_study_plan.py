@@ -44,7 +44,7 @@ def test_totals_are_sums_of_what_can_run_and_is_known(plan):
     assert plan.totals() == {
         "cells": 3, "gpu_hours": 8.0, "branch_gpu_hours": 3.0, "tokens": 1920,
         "disk_bytes": 1500.0, "unknown": 1, "measured": 1, "cannot": 1, "skipped": 1,
-        "jobs": 12, "speed_points": 0,
+        "jobs": 13, "speed_points": 0,
     }  # fmt: skip
     assert plan.to_json()["totals"] == plan.totals()
     assert plan.to_json()["forecasts"][1] == asdict(plan.forecasts[1])
@@ -61,11 +61,11 @@ def test_all_jobs_are_counted_and_those_of_the_speed_study_are_named(values):
     laid_out = grid.expand(values | parts | {"speed": speed})
     made = study_plan.make(laid_out, shapes(laid_out), DEVICE, ROOT_OF_NOTHING)
     cells = {"calibrate": 2, "train": 2, "branch": 2, "evaluate": 2}
-    once = dict.fromkeys(("study", "plan", "collect", "draw", "report", "manifest"), 1)
+    once = dict.fromkeys(("study", "plan", "collect", "draw", "report", "manifest", "verify"), 1)
     assert made.jobs == once | cells | {"tokenize": 2, "time_step": 1}
     assert made.table().splitlines()[-2:] == [
         "speed study, on one device: 2 points: 2 time_step",
-        "17 jobs in all: " + ", ".join(f"{n} {rule}" for rule, n in made.jobs.items()),
+        "18 jobs in all: " + ", ".join(f"{n} {rule}" for rule, n in made.jobs.items()),
     ]
     assert made.totals()["jobs"] == 17
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -144,6 +145,43 @@ def test_a_bad_file_leaves_the_other_shards_of_its_chunk(place):
     inode = (folder / "train-00001.bin").stat().st_ino
     place.snakemake("--cores", "2", target)
     assert (folder / "train-00001.bin").stat().st_ino == inode
+
+
+def test_shards_are_verified_once_before_the_first_run_and_new_ones_when_the_text_grows(place):
+    row = {"kind": "jsonl", "train": ["a.jsonl"], "validation": ["v.jsonl"]}
+    place.study(datasets={"texts": row})
+    target = manifest(place)
+    verified = target.replace("manifest.json", "verified.json")
+    assert jobs(place.plan("all"), "verify") == [verified]
+    place.snakemake("--cores", "2", verified)
+    log = place.results / "logs" / "verify" / f"{Path(verified).parent.name}.log"
+    assert ": 2 shards of" in log.read_text()
+    assert jobs(place.plan("all"), "verify") == []
+    row["train"].append("b.jsonl")
+    place.study(datasets={"texts": row})
+    place.snakemake("--cores", "2", verified)
+    assert re.search(r": 1 shards of .*; 2 others were right before", log.read_text())
+
+
+def test_a_damaged_shard_stops_the_runs_before_they_begin_and_says_what_to_type(place):
+    row = {"kind": "jsonl", "train": ["a.jsonl"], "validation": ["v.jsonl"]}
+    place.study(datasets={"texts": row})
+    target = manifest(place)
+    place.snakemake("--cores", "2", target)
+    shard = (place.root / target).with_name("train-00000.bin")
+    data = bytearray(shard.read_bytes())
+    data[2000] ^= 1
+    shard.write_bytes(data)
+    done = place.snakemake("--cores", "2", "all", check=False)
+    assert done.returncode == 1
+    said = done.stdout + done.stderr
+    assert re.search(r"1 of 2 shards in .* are wrong.* rm -f train-00000\.\*", said)
+    assert not list(place.results.glob("runs/*/run.json"))
+    for path in shard.parent.glob("train-00000.*"):
+        path.unlink()
+    verified = target.replace("manifest.json", "verified.json")
+    place.snakemake("--cores", "2", verified)
+    assert (place.root / verified).exists()
 
 
 def test_supply_counts_what_is_missing(tmp_path, values):

@@ -34,10 +34,7 @@ def new_file(path: Path) -> Iterator[Path]:
 
     Temporary files of earlier processes that were killed are deleted as well.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _delete_stale(path)
-    unique = f"{HOST}.{os.getpid()}.{uuid.uuid4().hex}"
-    temporary = path.with_name(f".{path.name}.{unique}.tmp")
+    temporary = _temporary(path)
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -49,20 +46,22 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def temporary_folder(parent: Path, name: str) -> Iterator[Path]:
-    """A folder in ``parent`` that is deleted after the block.
-
-    Those of earlier processes that were killed are deleted as well.
-    """
-    path = parent / name
-    _delete_stale(path)
-    unique = f"{HOST}.{os.getpid()}.{uuid.uuid4().hex}"
-    temporary = path.with_name(f".{name}.{unique}.tmp")
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside ``path``, from which a file can be renamed to it; then deleted."""
+    temporary = _temporary(path)
     temporary.mkdir()
     try:
         yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _temporary(path: Path) -> Path:
+    """A new name for something temporary beside ``path``; what is stale there is deleted."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _delete_stale(path)
+    unique = f"{HOST}.{os.getpid()}.{uuid.uuid4().hex}"
+    return path.with_name(f".{path.name}.{unique}.tmp")
 
 
 def _delete_stale(path: Path) -> None:

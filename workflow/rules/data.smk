@@ -107,3 +107,27 @@ rule manifest:
         validation=SHARDS.n_validation,
     shell:
         "python -m lmscaling manifest {output:q} {params.train} {params.validation} > {log:q} 2>&1"
+
+
+# A shard that is damaged would end a run when it gets there, hours later. The mark is kept: a text
+# that grows costs only its new shards.
+rule verify:
+    input:
+        manifest="<results>/tokens/{tokens}/manifest.json",
+    output:
+        update("<results>/tokens/{tokens}/verified.json"),
+    log:
+        "<results>/logs/verify/{tokens}.log",
+    wildcard_constraints:
+        tokens=lms.any_of(SHARDS.corpora),
+    conda:
+        "../envs/train.yml"
+    threads: 4
+    resources:
+        mem_mb=2000,
+        runtime=SHARDS.verify_minutes,
+    params:
+        folder=subpath(input.manifest, parent=True),
+    shell:
+        "python -m lmscaling verify tokens {params.folder:q} --mark {output:q} --threads {threads}"
+        " > {log:q} 2>&1"

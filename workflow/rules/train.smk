@@ -52,7 +52,7 @@ rule calibrate:
 rule train:
     input:
         RUNS.before,
-        manifest=f"<results>/tokens/{SHARDS.trained}/manifest.json",
+        verified=f"<results>/tokens/{SHARDS.trained}/verified.json",
         calibration=RUNS.calibration,
     output:
         record=update("<results>/runs/{run}/run.json"),  # written last, beside the log
@@ -77,7 +77,8 @@ rule train:
     # outlives an attempt that failed.
     shell:
         "exec python -m lmscaling train {params.cells:q}"
-        " --manifest {input.manifest:q} --scratch {params.results:q}/scratch/{wildcards.run}"
+        f" --manifest {{params.results:q}}/tokens/{SHARDS.trained}/manifest.json"
+        " --scratch {params.results:q}/scratch/{wildcards.run}"
         " --record {output.record:q} {params.options} > {log:q} 2>&1"
 
 
@@ -86,7 +87,7 @@ rule train:
 use rule train as branch with:
     input:
         RUNS.before,
-        manifest=f"<results>/tokens/{SHARDS.trained}/manifest.json",
+        verified=f"<results>/tokens/{SHARDS.trained}/verified.json",
         calibration=RUNS.calibration,
         trunk=RUNS.trunk,
     log:

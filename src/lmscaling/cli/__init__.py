@@ -19,6 +19,7 @@ GROUPS = ("text", "studies", "runs", "results", "devices")
 FAMILIES = {
     "tune": "Find the fastest configuration on this device.",
     "check": "Compare the results of this device with exact results.",
+    "verify": "Read again what was written, and compare it with what is recorded.",
 }
 """First words of verbs of two words."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lmscaling.cli.verb import Verb, argument, verb
+from lmscaling.errors import UserError
 from lmscaling.files import parse_json
 from lmscaling.plan.text_needs import Chunk, missing
 
@@ -115,13 +116,40 @@ def tokenize(args: Namespace) -> str:
 def manifest(args: Namespace) -> str:
     """Check shards and chain them into streams."""
     from lmscaling.data import document_positions, shards
+    from lmscaling.plan import documents
 
     counts = {"train": args.train, "validation": args.validation}
     own = shards.write_manifest(args.out, counts)
     shares = document_positions.shares(own["train" if args.train else "validation"])
     long = ", ".join(f"{n:,}: {share:.2g}" for n, share in shares.items() if n >= 1024)
-    return (
-        f"manifest: {args.train} training and {args.validation} validation shards in "
-        f"{args.out.parent}; share of tokens with at least so many tokens of their own document "
-        f"before them: {long or 'none has 1,024'}"
+    kept = documents.count(args.out.parent, counts)
+    return "\n".join(
+        [
+            f"manifest: {args.train} training and {args.validation} validation shards in "
+            f"{args.out.parent}; share of tokens with at least so many tokens of their own "
+            f"document before them: {long or 'none has 1,024'}",
+            *documents.sentences(kept),
+        ]
     )
+
+
+@verb(
+    VERBS,
+    argument("folder", type=Path, help="results/<study>, or results/<study>/tokens/<text>"),
+    argument("--mark", type=Path, help="file that lists what was right before; it is updated"),
+    argument("--threads", type=int, default=2, help="shards that are read at the same time"),
+    name="verify tokens",
+)
+def verify_tokens(args: Namespace) -> str:
+    """Read every shard of a text once: checksum, tokens and documents."""
+    from lmscaling.data import verify
+
+    folders = [args.folder, *sorted(args.folder.glob("tokens/*"))]
+    manifests = [path for path in (f / "manifest.json" for f in folders) if path.is_file()]
+    if not manifests:
+        raise UserError(
+            f"{args.folder} has no manifest.json and no tokens/*/manifest.json; name "
+            "results/<study> or the folder of a text, once snakemake has tokenized it"
+        )
+    found = [verify.verify(path, args.mark, args.threads) for path in manifests]
+    return "\n".join(f"verify: {sentence}" for sentence in found)

@@ -10,19 +10,19 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import reduce
 from importlib import import_module
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, GetCoreSchemaHandler, GetPydanticSchema, JsonValue
 from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema
 
 from lmscaling import registry
-from lmscaling.config.types import STRICT, Name, Positive, Split, dump, less
+from lmscaling.config.types import STRICT, Fraction, Name, Positive, Split, dump, less
 from lmscaling.errors import UserError
 
 
@@ -57,15 +57,57 @@ class Documents:
     describe_file: Callable[[], dict[str, Any]] = dict
     """Returns size (``bytes``) and ``sha256`` of the file that was read, once all its documents
     were read; empty if the documents come from several files."""
+    bad: dict[str, int] = field(default_factory=dict)
+    """Numbers of documents that could not be read and were left out, by reason; complete once all
+    documents were read."""
+
+
+@plain_dataclass(frozen=True)
+class Tokens:
+    """The tokens of one shard that another program has made, while they are read."""
+
+    blocks: Iterator[Any]
+    """Consecutive tokens: NumPy arrays of unsigned integers, with end-of-text before each document.
+    Every block has at least one token."""
+    before: int
+    """Tokens of the first document that earlier shards have; 0 if the shard begins a document."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Shuffled:
-    """Fields of every dataset row: the order in which training reads its text.
+class Records:
+    """Fields of the rows whose files have a record for each document."""
 
-    Their descriptions are arguments: pydantic reads the docstrings of a class's own fields only.
+    on_bad: Literal["fail", "skip"] = Field(
+        default="fail",
+        description="``skip`` leaves out documents that cannot be read, and counts them: no JSON, "
+        "no text, not UTF-8. A truncated file is always an error.",
+    )
+    bad_share: Fraction = Field(
+        default=0.001,
+        description="Largest share of the documents of a file that ``skip`` leaves out; more is an "
+        "error.",
+    )
+
+    @property
+    def left_out(self) -> float:
+        """Largest share of the documents of a file that may be left out."""
+        return self.bad_share if self.on_bad == "skip" else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TrainingText:
+    """Fields of every dataset row: what training reads of its text, and in which order.
+
+    The descriptions here and above are arguments: pydantic reads the docstrings of a class's own
+    fields only.
     """
 
+    decontaminate: Annotated[int, Field(ge=8)] | None = Field(
+        default=None,
+        description="A number of words, as 13. Training leaves out every document that has so many "
+        "consecutive words (letters and digits, in lower case) in common with a validation "
+        "document. If not given, it leaves out only documents that are equal to one.",
+    )
     shuffle: Literal["none", "blocks", "documents"] | None = Field(
         default=None,
         description="``blocks`` reads blocks of ``block_tokens`` in an order that is drawn from "
@@ -86,9 +128,9 @@ class Shuffled:
         return None if shuffle == "none" else self.block_tokens
 
 
-class Dataset(Shuffled, ABC):
-    """A dataset row. Planning uses every member except ``fetch``, ``read`` and ``provenance``; only
-    these three may import what planning does not need."""
+class Dataset(TrainingText, ABC):
+    """A dataset row. Planning uses every member except ``fetch``, ``read``, ``tokens`` and
+    ``provenance``; only these may import what planning does not need."""
 
     kind: Any
     """File stem in ``data/kinds/``; each class narrows the type to this literal."""
@@ -98,9 +140,12 @@ class Dataset(Shuffled, ABC):
     """Size of all training files, if the row states it."""
     shards_per_job: int = 16
     """Number of shards that one job makes."""
-    pinned: ClassVar[bool] = False
-    """Whether the identity determines the files of every shard. If not, a shard whose sidecar
-    lists other files than the row is tokenized again."""
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the identity determines the files of every shard. If not, a shard whose sidecar
+        lists other files than the row is tokenized again."""
+        return False
 
     @abstractmethod
     def files(self, split: Split) -> list[str]:
@@ -138,19 +183,26 @@ class Dataset(Shuffled, ABC):
         raise UserError(f"a dataset of kind {self.kind} is read locally; nothing is fetched")
 
     @abstractmethod
-    def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
+    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
         """The documents of one shard.
 
         Args:
             split: ``"train"`` or ``"validation"``.
             shard: Number of the shard, from 0 to ``len(files(split)) - 1``.
-            backend: ``Tokenizer.reader``; decides which reader of JSON lines is used.
             file: Path of the fetched file, if there is one.
 
         Raises:
             UserError: A file is missing, truncated or contains something other than documents.
                 Errors inside a file are raised while the documents are read.
         """
+
+    def tokens(self, split: Split, shard: int, end_of_text: int) -> Tokens | None:
+        """The tokens of one shard, if the dataset has tokens in place of text; else None.
+
+        Raises:
+            UserError: A file is missing, truncated or something else.
+        """
+        return None
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:
         """Where the documents of a shard come from, beyond ``kind`` and ``files``."""
@@ -219,10 +271,9 @@ class Tokenizer:
     """Number of tokens, including end-of-text, which is the last. Required beside ``file``, where
     it is checked before tokenization; otherwise it follows from the rest."""
     backend: Literal["tiktoken", "gigatoken", "tokenizers", "simple"] | None = None
-    """``tiktoken`` is the default of an encoding, and reads JSON lines with isal and orjson;
-    ``gigatoken`` is several times as fast for ``gpt2`` and is compared with tiktoken in every
-    shard; ``tokenizers`` is that of files and trained tokenizers; ``simple`` reads with
-    ``datasets`` and is slow."""
+    """``tiktoken`` is the default of an encoding; ``gigatoken`` is several times as fast for
+    ``gpt2`` and is compared with tiktoken in every shard; ``tokenizers`` is that of files and
+    trained tokenizers; ``simple`` makes a list for each document."""
 
     def __post_init__(self) -> None:
         given = [key for key in ("encoding", "file", "train_bpe") if getattr(self, key)]

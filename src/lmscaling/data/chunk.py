@@ -5,6 +5,7 @@ A shard that exists complete is kept, so a job that was killed or that comes lat
 rest. A shard that fails stops no other.
 """
 
+import errno
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from lmscaling.config.types import Split
 from lmscaling.data.tokenize import tokenize as tokenize_shard
 from lmscaling.errors import UserError
 from lmscaling.files import described_at, read_json
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def fetch(row: Dataset, files: list[str], folder: Path, at_once: int) -> int:
@@ -70,7 +73,8 @@ def tokenize(
         folder: Folder of the shards.
         is_missing: Whether the folder lacks a shard; asked before each, for another job may make
             the same ones.
-        sources: Folder of the fetched files. The file of a complete shard is deleted.
+        sources: Folder of the fetched files. The file of a complete shard is deleted, unless
+            training reads it too.
         ranks: File of the vocabulary.
 
     Returns:
@@ -80,8 +84,9 @@ def tokenize(
         UserError: A shard could not be made; the others were.
     """
     n, problems = 0, []
+    files, training = corpus.source.files(split), set(corpus.source.files("train"))
     for shard in shards:
-        source = sources and sources / corpus.source.files(split)[shard]
+        source = sources and sources / files[shard]
         if is_missing(shard):
             n += 1
             out = folder / f"{split}-{shard:05d}.bin"
@@ -91,20 +96,31 @@ def tokenize(
                 if is_missing(shard):
                     problems.append(f"{corpus.dataset} {split} shard {shard}: {error}")
                     continue
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                problems.append(
+                    f"{corpus.dataset} {split} shard {shard}: {folder}: {error.strerror}; make "
+                    "room, and run snakemake again, which keeps the shards that are complete"
+                )
+                break
             else:
                 _say(f"{out}: {made['tokens']:,} tokens in {made['documents']:,} documents")
-        if source:
+        if source and not (split == "validation" and files[shard] in training):
             source.unlink(missing_ok=True)
     _raise(problems, n, "shards were not made")
     return n
 
 
 def _raise(problems: list[str], n: int, what: str) -> None:
-    """Raise the problems of some of n tasks, if there are any, as one error."""
+    """Raise the problems of some of n tasks, if there are any, as one error.
+
+    What all have in common, as a hub that cannot be reached, is said once.
+    """
     if len(problems) > 1:
         problems.insert(0, f"{len(problems)} of {n} {what}")
     if problems:
-        raise UserError("; ".join(problems))
+        raise UserError("; ".join(dict.fromkeys(problems)))
 
 
 def _say(sentence: str) -> None:

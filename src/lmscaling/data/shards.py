@@ -16,10 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import numpy as np
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
+from lmscaling.config.validation import checked
 from lmscaling.data import document_positions
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, replacing, write_json
@@ -46,6 +49,38 @@ class Shard:
     """SHA-256 of the tokens, without the header."""
     id: str
     """Id in the chain, up to and including this shard."""
+
+
+Count = Annotated[int, Field(strict=True, ge=0)]
+Text = Annotated[str, Field(strict=True)]
+OTHERS_ALLOWED = ConfigDict(extra="ignore")
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=OTHERS_ALLOWED)
+class Place:
+    """Which shard of its source a shard is."""
+
+    shard: Count
+
+
+@pydantic_dataclass(frozen=True, kw_only=True, config=OTHERS_ALLOWED)
+class Sidecar:
+    """What others read in a sidecar; it has more fields."""
+
+    split: Text
+    source: Place
+    tokens: Count
+    sha256: Text
+    own_context: list[Count]
+    """Tokens by the bins of ``document_positions``."""
+    documents: Count
+    before: Count = 0
+    """Tokens of the first document that earlier shards have."""
+    dataset: Text
+    encoding: Text
+    end_of_text: Count
+    ranks_sha256: Text
+    pattern_sha256: Text
 
 
 class Writer:
@@ -161,7 +196,7 @@ def write_manifest(path: Path, counts: dict[str, int]) -> dict[str, list[int]]:
         own_context[split] = []
         for i in range(count):
             sidecar = path.with_name(f"{split}-{i:05d}.json")
-            record = _read_sidecar(sidecar, split, i)
+            record = read_sidecar(sidecar, split, i)
             first = first or (sidecar, record)
             _check_equal(*first, sidecar, record)
             previous = chained[-1]["id"] if chained else ""
@@ -179,12 +214,17 @@ def write_manifest(path: Path, counts: dict[str, int]) -> dict[str, list[int]]:
     return own_context
 
 
-def _read_sidecar(sidecar: Path, split: str, i: int) -> dict[str, Any]:
-    """A sidecar, after a check that it belongs to its place and to its shard."""
+def read_sidecar(sidecar: Path, split: str, i: int) -> dict[str, Any]:
+    """A sidecar, after a check that it belongs to its place and to its shard.
+
+    Raises:
+        UserError: The sidecar is missing, incomplete or of another shard, or the shard is.
+    """
     record = read_json(sidecar, "sidecar")
-    needed = {"split", "source", "tokens", "sha256", "own_context", *EQUAL}
-    if not isinstance(record, dict) or not needed <= record.keys():
-        raise UserError(f"sidecar {sidecar} is incomplete; {REMEDY}")
+    try:
+        checked(Sidecar, record, f"sidecar {sidecar}")
+    except UserError as error:
+        raise UserError(f"{error}; {REMEDY}") from None
     place = record["split"], record["source"]["shard"]
     if place != (split, i):
         raise UserError(

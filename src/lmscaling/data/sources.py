@@ -15,7 +15,8 @@ import xxhash
 
 from lmscaling.config.datasets import Corpus, Documents
 from lmscaling.config.types import Split
-from lmscaling.data.jsonlines import SUFFIXES, Lines
+from lmscaling.data import jsonlines
+from lmscaling.data.bad_documents import BadDocuments
 from lmscaling.errors import UserError, choose
 from lmscaling.files import sha256_of
 
@@ -40,7 +41,7 @@ def read_shard(corpus: Corpus, split: Split, shard: int, file: Path | None = Non
     n = len(corpus.source.files(split))
     if not 0 <= shard < n:
         raise UserError(f"{corpus.dataset} has {n} {split} shards; there is no shard {shard}")
-    documents = corpus.source.read(split, shard, corpus.encoding.reader, file)
+    documents = corpus.source.read(split, shard, file)
     if corpus.source.shuffle == "documents":
         return replace(documents, texts=_shuffled(documents.texts))
     return documents
@@ -51,22 +52,33 @@ def _shuffled(texts: Iterator[str]) -> Iterator[str]:
     yield from sorted(texts, key=fingerprint)
 
 
-def read_records(path: Path, key: str, backend: str, what: str = "") -> Documents:
+def read_records(path: Path, key: str, bad_share: float = 0.0, what: str = "") -> Documents:
     """The documents of a file with one record per document.
 
     Args:
-        path: JSON lines, or with backend ``simple`` any format that ``datasets`` knows.
+        path: JSON lines or Parquet, by the end of the name.
         key: Key or column that contains the document.
-        backend: ``Tokenizer.backend``.
+        bad_share: Largest share of documents that cannot be read and are left out; 0 for none.
         what: Name of the file in error messages; the path if empty.
     """
     _check_file(path, what or f"dataset file {path}")
-    if path.name.endswith(SUFFIXES) and backend != "simple":
-        lines = Lines(path, key)
-        return Documents(iter(lines), lambda: {"bytes": lines.bytes, "sha256": lines.sha256})
-    return Documents(
-        through_datasets(path, key),
-        lambda: {"bytes": path.stat().st_size, "sha256": sha256_of(path)},
+    bad = BadDocuments(bad_share)
+    if path.name.endswith(jsonlines.SUFFIXES):
+        lines = jsonlines.Lines(path, key, bad)
+        return Documents(
+            iter(lines), lambda: {"bytes": lines.bytes, "sha256": lines.sha256}, bad.counts
+        )
+    if path.name.endswith(".parquet"):
+        from lmscaling.data import parquet
+
+        return Documents(
+            parquet.texts(path, key, bad),
+            lambda: {"bytes": path.stat().st_size, "sha256": sha256_of(path)},
+            bad.counts,
+        )
+    raise UserError(
+        f"dataset file {path} has a name of no known format; allowed: names that end in "
+        f"{', '.join(jsonlines.SUFFIXES)} or .parquet"
     )
 
 
@@ -80,24 +92,6 @@ def hold_out(documents: Documents, split: Split, share: float) -> Documents:
         if (int.from_bytes(digest(text)[:8], "big") < below) == held
     )
     return replace(documents, texts=texts)
-
-
-def through_datasets(path: Path, column: str) -> Iterator[str]:
-    """The documents of a file in any format that ``datasets`` recognizes by its suffix."""
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetsError
-
-    try:
-        rows = load_dataset(
-            str(path.parent), data_files={"train": [path.name]}, split="train", streaming=True
-        )
-        for example in rows:
-            if not isinstance(example.get(column), str):
-                raise UserError(f"{path} has no column {column!r}; {choose(column, example)}")
-            yield example[column]
-    except (OSError, EOFError, DatasetsError) as error:
-        problem = " ".join(str(error).split())
-        raise UserError(f"{path} cannot be read: {problem}") from error
 
 
 def read_text(path: Path) -> str:

@@ -5,9 +5,8 @@ fake a boundary, so end-of-text tokens mark exactly the starts of documents. A s
 completely from one source shard, with any backend, or not at all.
 """
 
-import hashlib
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from lmscaling import __version__
-from lmscaling.config.datasets import Corpus, Documents
+from lmscaling.config.datasets import Corpus, Documents, Tokens
 from lmscaling.config.types import Split
 from lmscaling.data import document_positions, encoders, shards, sources, vocabulary
+from lmscaling.data.selection import Selection
 from lmscaling.errors import UserError
 from lmscaling.files import described_at, read_json, replacing, write_json
-
-FINGERPRINT_BYTES = 16
 
 BATCH = 250
 """Documents per batch, about half a megabyte of text; larger batches are not faster."""
@@ -37,8 +35,9 @@ def tokenize(
 ) -> dict[str, Any]:
     """Tokenize one source shard into ``out`` (``.bin``); the sidecar (``.json``) is written last.
 
-    A validation shard also writes the fingerprints of its documents (``.fingerprints``). A training
-    shard drops every document whose fingerprint is in its folder.
+    A validation shard also writes what identifies its documents (``.fingerprints`` and, if near-
+    duplicates are left out, ``.ngrams``). A training shard leaves out the documents that are known
+    in its folder.
 
     Args:
         corpus: Dataset and tokenizer.
@@ -57,79 +56,86 @@ def tokenize(
     """
     row = corpus.encoding
     encoder = vocabulary.load(row, ranks)
-    encode = encoders.encode_with(row, encoder, ranks, f"{corpus.dataset} {split} {shard}")
+    if tokens := corpus.source.tokens(split, shard, row.n_vocab - 1):
+        counts = _copy(corpus, split, tokens, out)
+    else:
+        encode = encoders.encode_with(row, encoder, ranks, f"{corpus.dataset} {split} {shard}")
+        counts = _encode(corpus, split, shard, encode, out, source)
+    described = _describe_tokenizer(corpus, vocabulary.identity(encoder))
+    sidecar = {"split": split, **counts, **described}
+    sidecar["source"] = _describe_source(corpus, split, shard) | counts["source"]
+    write_json(out.with_suffix(".json"), sidecar)
+    return sidecar
+
+
+def _encode(
+    corpus: Corpus,
+    split: Split,
+    shard: int,
+    encode: encoders.Encode | encoders.Compared,
+    out: Path,
+    source: Path | None,
+) -> dict[str, Any]:
+    """Write the tokens of the documents of a shard; returns fields of the sidecar."""
     documents = sources.read_shard(corpus, split, shard, source)
-    selection = _Selection(
-        _validation_fingerprints(out.parent) if split == "train" else set(),
-        record=split == "validation",
-    )
+    selection = Selection(corpus.source, split, out.parent)
     lengths = [np.zeros(0, dtype=np.int64)]
-    with shards.writing(out, np.dtype(f"<u{row.token_bytes}")) as writer:
+    with shards.writing(out, np.dtype(f"<u{corpus.encoding.token_bytes}")) as writer:
         for texts in _batches(selection.filter(documents.texts), BATCH):
             ids = encode(texts)
             lengths.append(ids.lengths + 1)
-            writer.write(encoders.joined(ids, row.n_vocab - 1))
+            writer.write(encoders.joined(ids, corpus.encoding.n_vocab - 1))
         compared = encode.finish() if isinstance(encode, encoders.Compared) else None
-        _check_count(corpus, split, shard, selection.n + selection.n_dropped)
+        _check_count(corpus, split, shard, selection.n_all + sum(documents.bad.values()))
         if not selection.n:
             raise UserError(
                 f"{corpus.dataset}: the {split} split has no document; add files, or hold out a "
                 "larger share"
             )
-        origin = _describe_source(corpus, split, shard) | _check_file(documents, source)
-    if split == "validation":
-        with replacing(out.with_suffix(".fingerprints")) as file:
-            file.write(b"".join(selection.fingerprints))
-    sidecar = {
-        "split": split,
+        origin = _check_file(documents, source)
+    selection.write(out)
+    return {
         "tokens": writer.tokens,
         "sha256": writer.sha256,
         **selection.summary(),
+        "bad_documents": documents.bad,
         "own_context": document_positions.own_context(np.concatenate(lengths)),
         "source": origin,
-        **_describe_tokenizer(corpus, vocabulary.identity(encoder)),
         "compared_documents": compared,
     }
-    write_json(out.with_suffix(".json"), sidecar)
-    return sidecar
 
 
-class _Selection:
-    """Drops documents by fingerprint, and counts and hashes the others.
+def _copy(corpus: Corpus, split: Split, tokens: Tokens, out: Path) -> dict[str, Any]:
+    """Write tokens that another program has made; returns fields of the sidecar.
 
-    Args:
-        dropped: Fingerprints of the documents to drop.
-        record: Whether to record the fingerprints of the others.
+    Raises:
+        UserError: A token is not in the vocabulary.
     """
-
-    def __init__(self, dropped: set[bytes], record: bool) -> None:
-        self.dropped, self.record = dropped, record
-        self.fingerprints: list[bytes] = []
-        self.n = self.n_dropped = self.n_bytes = 0
-        self.sha256 = hashlib.sha256()
-        """Of the fingerprints of the remaining documents, in order."""
-
-    def filter(self, texts: Iterable[str]) -> Iterator[str]:
-        for text in texts:
-            key = sources.fingerprint(text)
-            if key in self.dropped:
-                self.n_dropped += 1
-                continue
-            self.n += 1
-            self.n_bytes += sources.n_bytes(text)
-            self.sha256.update(key)
-            if self.record:
-                self.fingerprints.append(key)
-            yield text
-
-    def summary(self) -> dict[str, Any]:
-        """Fields of the sidecar."""
-        return {
-            "documents": self.n,
-            "bytes": self.n_bytes,
-            "documents_dropped": self.n_dropped,
-            "documents_sha256": self.sha256.hexdigest(),
-        }
+    end_of_text = corpus.encoding.n_vocab - 1
+    n_documents, position, bins = 0, tokens.before, []
+    with shards.writing(out, np.dtype(f"<u{corpus.encoding.token_bytes}")) as writer:
+        for block in tokens.blocks:
+            if block.max() > end_of_text:
+                raise UserError(
+                    f"{corpus.dataset} has token {block.max()}; allowed: up to {end_of_text}, "
+                    f"which is end-of-text of tokenizer {corpus.tokenizer}"
+                )
+            writer.write(block)
+            positions = document_positions.positions(block, end_of_text, position)
+            position = int(positions[-1]) + 1
+            n_documents += int(np.count_nonzero(block == end_of_text))
+            bins.append(np.bincount(document_positions.bins(positions)).tolist())
+    if split == "validation":  # without text, no document is known
+        with replacing(out.with_suffix(".fingerprints")):
+            pass
+    return {
+        "tokens": writer.tokens,
+        "sha256": writer.sha256,
+        "documents": n_documents,
+        "before": tokens.before,
+        "own_context": document_positions.total(bins),
+        "source": {},
+    }
 
 
 def _describe_source(corpus: Corpus, split: Split, shard: int) -> dict[str, Any]:
@@ -193,8 +199,3 @@ def _check_file(documents: Documents, source: Path | None) -> dict[str, Any]:
             "and run snakemake again to fetch it again"
         )
     return read | {"checked_against": "hub"}
-
-
-def _validation_fingerprints(folder: Path) -> set[bytes]:
-    data = b"".join(path.read_bytes() for path in sorted(folder.glob("validation-*.fingerprints")))
-    return {data[i : i + FINGERPRINT_BYTES] for i in range(0, len(data), FINGERPRINT_BYTES)}

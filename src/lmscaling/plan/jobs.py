@@ -42,6 +42,7 @@ def counts(grid: Grid) -> dict[str, int]:
             made["tokenize"] += n
             made["fetch"] += n * corpus.source.is_fetched
         made["manifest"] += 1
+        made["verify"] += tokens == grid.tokens
     if grid.vocabulary:
         trained = grid.corpora[grid.tokens].encoding.train_bpe
         made["train_bpe" if trained else "vocabulary"] = 1

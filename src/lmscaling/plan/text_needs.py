@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmscaling.config.datasets import Dataset
@@ -11,6 +11,7 @@ from lmscaling.config.grid import Grid
 from lmscaling.config.types import Split
 from lmscaling.errors import UserError
 from lmscaling.formatting import bytes_of, short
+from lmscaling.plan import documents
 from lmscaling.plan.estimate import Forecast
 
 
@@ -58,7 +59,9 @@ def missing(row: Dataset, folder: Path, split: Split, n: int, first: int = 0) ->
     shard that was made from other files counts as missing. It looks at shards from ``first`` on.
     """
     names = {path.name for path in folder.glob(f"{split}-*")}
-    suffixes = [".bin", ".json", *([".fingerprints"] if split == "validation" else [])]
+    suffixes = [".bin", ".json"]
+    if split == "validation":
+        suffixes += [".fingerprints", *([".ngrams"] if row.decontaminate else [])]
     numbers = []
     for i, files in enumerate(row.files(split)[first:n], start=first):
         shard = f"{split}-{i:05d}"
@@ -103,6 +106,8 @@ class Supply:
     """Mean number of tokens per shard."""
     suffice: dict[str, int]
     """For each model size, the number of shards that its longest run reads."""
+    left_out: list[str] = field(default_factory=list)
+    """Sentences about documents that are not in the text, once it is tokenized."""
 
     def summary(self) -> list[str]:
         """The needs in sentences."""
@@ -123,7 +128,7 @@ class Supply:
                 f"shards of {short(self.shard_tokens)} tokens that the longest run of each size "
                 f"reads: {needs}; shards: in the dataset's row limits how many are fetched"
             )
-        return lines
+        return lines + self.left_out
 
 
 def _about(n: float | None) -> str:
@@ -160,4 +165,5 @@ def supply(grid: Grid, forecasts: list[Forecast], tokens: float | None, results:
         write_bytes=tokens * token_bytes * n_missing / n if tokens and n_missing else None,
         shard_tokens=tokens / n if tokens else None,
         suffice=suffice,
+        left_out=documents.sentences(documents.read(results / "tokens" / grid.tokens)),
     )

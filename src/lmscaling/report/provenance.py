@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from lmscaling.plan import study_plan
+from lmscaling.plan import documents, study_plan
 from lmscaling.report.table import Table
 
 ENVIRONMENTS = """
@@ -92,12 +92,16 @@ def plan_tables(path: Path) -> list[Table]:
         return []
     plan = study_plan.read(path)
     head, *rows = plan.lines()
+    sentences = plan.summary()
+    for folder in sorted(path.parent.glob("tokens/*")):  # tokenized after the plan was made
+        left_out = documents.sentences(documents.read(folder))
+        sentences += [sentence for sentence in left_out if sentence not in sentences]
     return [
         Table(
             name="plan",
             section="audit",
             title="Plan",
-            note=" ".join(f"{sentence}." for sentence in plan.summary())
+            note=" ".join(f"{sentence}." for sentence in sentences)
             + " Memory is per device; tokens are limited by the budget or by the data; epochs are "
             "those that the budget would read; GPU-hours exclude branches.",
             query=PLAN,

@@ -19,7 +19,7 @@ import duckdb
 from lmscaling.config import grid, study_file
 from lmscaling.config.budget import parse_budget
 from lmscaling.errors import UserError
-from lmscaling.files import parse_json, read_json, temporary_folder
+from lmscaling.files import new_folder, parse_json, read_json
 from lmscaling.records import finished, schema
 from lmscaling.records.checks import Check, Numerics
 from lmscaling.records.exports import EXPORTS
@@ -77,7 +77,7 @@ def build(study: Path) -> dict[str, int]:
     out = study / "store"
     out.mkdir(exist_ok=True)
     try:
-        with temporary_folder(out, "build") as work:
+        with new_folder(out / "build") as work:
             with _database(work) as db:
                 _fill_tables(db, study, laid_out, work)
                 if numbers:  # after the spikes: thinned curves have none to find

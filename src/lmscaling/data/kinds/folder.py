@@ -78,7 +78,7 @@ class Folder(Dataset):
     def identity(self) -> dict[str, JsonValue]:
         return self._text("n_files", "expected_tokens")
 
-    def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
+    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
         from lmscaling.data import sources
 
         documents = Documents(map(sources.read_text, self._paths(split, shard)))

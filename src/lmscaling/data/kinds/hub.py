@@ -1,23 +1,30 @@
 """A dataset repository of the Hugging Face hub: one shard per file."""
 
+from collections.abc import Sequence
 from dataclasses import field, replace
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Positive, Split
+from lmscaling.config import file_names
+from lmscaling.config.datasets import Dataset, Documents, Records
+from lmscaling.config.types import STRICT, Fraction, OneOrMore, Positive, Split
 
 NOT_TEXT = (
     "shards", "mirror", "documents", "validation_documents", "expected_tokens", "expected_bytes",
+    "on_bad", "bad_share",
 )  # fmt: skip
 """Fields that say where the files are, how many and how large, and nothing about their text."""
 
+SHARD = "{shard"
+"""Begins the field of a template for the number of a file."""
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Hub(Dataset):
+class Hub(Records, Dataset):
     """A dataset repository of the Hugging Face hub, or a local folder with the same layout."""
 
     kind: Literal["hub"]
@@ -25,16 +32,23 @@ class Hub(Dataset):
     """``owner/name`` on the hub, or a local folder written as ``./...``, ``../...`` or ``/...``."""
     revision: str = ""
     """Commit of the repository; required for the hub, where branches move."""
-    train: str
-    """Path of a training file with ``{shard}`` for its number, as in ``en/{shard:05d}.json.gz``."""
-    validation: str
-    """Path of a validation file, written like ``train``."""
+    train: OneOrMore[str]
+    """Paths of the training files: one with ``{shard}`` for the number from 0, as in
+    ``en/{shard:05d}.json.gz``, or one or more with ranges, as in ``a-{000..013}.parquet``. JSON
+    lines, plain, ``.gz`` or ``.zst``, or Parquet. Append paths to lengthen the stream."""
+    validation: OneOrMore[str] | None = None
+    """Paths of the validation files, written like ``train``; if not given, ``holdout`` of the first
+    training file is held out."""
+    holdout: Fraction = 0.01
+    """Share of documents held out, chosen by content hash, if ``validation`` is not given."""
     text: str = "text"
     """Column that contains the document."""
-    shards: Positive
-    """Number of training files to tokenize, from file 0. Raising it changes no finished run."""
-    validation_shards: Positive = 1
-    """Number of validation files to tokenize."""
+    shards: Positive | None = None
+    """Number of training files to tokenize, from the first; all by default, and required with
+    ``{shard}``. Raising it changes no finished run."""
+    validation_shards: Positive | None = None
+    """Number of validation files to tokenize, from the first; all by default, and 1 with
+    ``{shard}``."""
     mirror: str = ""
     """Local folder with the layout of the repository; files are read there, none is fetched."""
     documents: list[Positive] = field(default_factory=list)
@@ -49,20 +63,29 @@ class Hub(Dataset):
     """Number of shards that one job fetches or tokenizes, one after another: a job takes seconds to
     start. No result depends on it."""
 
-    pinned: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
-        for split in ("train", "validation"):
-            template = getattr(self, split)
-            try:
-                numbered = template.format(shard=0) != template.format(shard=1)
-            except (KeyError, IndexError, ValueError):
-                numbered = False
-            if not numbered:
+        for split, names in (("train", self.train), ("validation", self.validation or [])):
+            for name in names:
+                _check_name(split, name, alone=len(names) == 1)
+        if not self.shards and _is_template(self.train):
+            raise ValueError(
+                f"shards is missing; give the number of files that {self.train[0]!r} is"
+            )
+        for key, limit, names in (
+            ("shards", self.shards, self.train),
+            ("validation_shards", self.validation_shards, self.validation or []),
+        ):
+            n = sum(map(file_names.count, names))
+            if limit and n < limit and not _is_template(names):
                 raise ValueError(
-                    f"{split} {template!r} does not number its files; "
-                    "write {shard} or {shard:05d} in place of the number"
+                    f"{key} {limit} is more than the {n} files that the row names; write {{shard}} "
+                    "or {shard:05d} in place of the number of a file, or a range as {000..013}"
                 )
+        if self.documents and not self.validation:
+            raise ValueError(
+                "documents counts complete files, but a share of them is held out; leave documents "
+                "out, or name validation files"
+            )
         if not self.revision and not self._is_folder:
             raise ValueError(
                 f"revision is missing for {self.repository!r} on the hub; "
@@ -82,30 +105,80 @@ class Hub(Dataset):
     def is_fetched(self) -> bool:
         return not self.folder
 
+    @property
+    def pinned(self) -> bool:
+        return len(self.train) == 1
+
     def document_counts(self, split: Split) -> list[int]:
         return self.documents if split == "train" else self.validation_documents
 
     def files(self, split: Split) -> list[str]:
-        n = self.shards if split == "train" else self.validation_shards
-        return [getattr(self, split).format(shard=i) for i in range(n)]
+        if split == "validation" and self.validation:
+            return [*_expanded(tuple(self.validation), self.validation_shards)]
+        files = _expanded(tuple(self.train), self.shards)
+        return [*files] if split == "train" else [*files[:1]]
 
     def first(self, n: int) -> Self:
         return replace(self, shards=n, expected_tokens=None, expected_bytes=None)
 
     def identity(self) -> dict[str, JsonValue]:
-        return self._text(*NOT_TEXT)
+        """A single path is written without a list, and later training paths lengthen the stream."""
+        values = self._text(*NOT_TEXT)
+        values["train"] = self.train[0]
+        if self.validation and len(self.validation) == 1:
+            values["validation"] = self.validation[0]
+            if _is_template(self.validation) and self.validation_shards == 1:
+                del values["validation_shards"]
+        return values
 
     def fetch(self, file: str, out: Path) -> dict[str, Any]:
         from lmscaling.data import download
 
         return download.fetch(self.repository, self.revision, file, out)
 
-    def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
+    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
         from lmscaling.data import sources
 
         name = self.files(split)[shard]
         path = file or Path(self.folder) / name
-        return sources.read_records(path, self.text, backend, f"{name} of {self.repository}")
+        what = f"{name} of {self.repository}"
+        documents = sources.read_records(path, self.text, self.left_out, what)
+        return documents if self.validation else sources.hold_out(documents, split, self.holdout)
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:
         return {"repository": self.repository, "revision": self.revision}
+
+
+def _is_template(names: Sequence[str]) -> bool:
+    return len(names) == 1 and SHARD in names[0]
+
+
+@cache
+def _expanded(names: tuple[str, ...], limit: int | None) -> tuple[str, ...]:
+    """The first files that the paths of a row mean; asked again for every shard."""
+    if _is_template(names):
+        return tuple(names[0].format(shard=i) for i in range(limit or 1))
+    return tuple(file for name in names for file in file_names.numbered(name))[:limit]
+
+
+def _check_name(split: str, name: str, alone: bool) -> None:
+    """Check that a path means the same files whatever is on the hub.
+
+    Raises:
+        ValueError: It has a pattern, or braces that are no number.
+    """
+    if set(name) & set("*?["):
+        raise ValueError(
+            f"{split} {name!r} is a pattern, and plans do not ask the hub which files match; write "
+            "a range, as {000..013}, or list the files"
+        )
+    try:
+        template = alone and SHARD in name
+        rest = name.format(shard=0) if template else file_names.RANGE.sub("", name)
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"{split} {name!r} has braces with {error}; allowed: {{shard}}") from None
+    if "{" in rest:
+        raise ValueError(
+            f"{split} {name!r} does not number its files; write {{shard}} or {{shard:05d}} in "
+            "place of the number, or a range as {000..013} if there are several paths"
+        )

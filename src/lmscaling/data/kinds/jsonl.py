@@ -1,4 +1,4 @@
-"""Local JSON lines: one shard per file, one document per line."""
+"""Local files of records: one shard per file, one document per line or row."""
 
 from dataclasses import field, replace
 from pathlib import Path
@@ -7,38 +7,46 @@ from typing import Literal, Self
 from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config.datasets import Dataset, Documents
+from lmscaling.config import file_names
+from lmscaling.config.datasets import Dataset, Documents, Records
 from lmscaling.config.types import STRICT, Distinct, Fraction, Positive, Split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Jsonl(Dataset):
-    """Local JSON lines, plain or ``.gz``: one shard per file, one document per line."""
+class Jsonl(Records, Dataset):
+    """Local JSON lines, plain, ``.gz`` or ``.zst``, or Parquet: one shard per file, one document
+    per line or row."""
 
     kind: Literal["jsonl"]
     train: Distinct[str]
-    """Training files in the order of the stream; append files to lengthen it."""
+    """Training files in the order of the stream; append files to lengthen it. ``a-{0..9}.jsonl``
+    and ``a-*.jsonl`` are several files, sorted by name."""
     validation: list[str] = field(default_factory=list)
-    """Validation files; if empty, ``holdout`` of the first training file is held out."""
+    """Validation files, written like ``train``; if empty, ``holdout`` of the first training file is
+    held out."""
     holdout: Fraction = 0.01
     """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
     text: str = "text"
-    """Key that contains the document."""
+    """Key or column that contains the document."""
     shards_per_job: Positive = 16
     """Number of shards that one job fetches or tokenizes, one after another: a job takes seconds to
     start. No result depends on it."""
 
     def files(self, split: Split) -> list[str]:
-        return self.train if split == "train" else self.validation or self.train[:1]
+        if split == "validation" and self.validation:
+            return file_names.local(self.validation)
+        files = file_names.local(self.train)
+        return files if split == "train" else files[:1]
 
     def first(self, n: int) -> Self:
-        return replace(self, train=self.train[:n])
+        return replace(self, train=self.files("train")[:n])
 
     def identity(self) -> dict[str, JsonValue]:
-        return self.first(1)._text()
+        return replace(self, train=self.train[:1])._text("on_bad", "bad_share")
 
-    def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
+    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
         from lmscaling.data import sources
 
-        documents = sources.read_records(Path(self.files(split)[shard]), self.text, backend)
+        path = Path(self.files(split)[shard])
+        documents = sources.read_records(path, self.text, self.left_out)
         return documents if self.validation else sources.hold_out(documents, split, self.holdout)

@@ -35,11 +35,11 @@ class Stdlib(Dataset):
     def files(self, split: Split) -> list[str]:
         return (self.validation if split == "validation" else []) or ["stdlib"]
 
-    def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
+    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
         from lmscaling.data import sources
 
         if split == "validation" and self.validation:
-            return sources.read_records(Path(self.validation[shard]), "text", backend)
+            return sources.read_records(Path(self.validation[shard]), "text")
         documents = Documents(_modules(self.packages))
         return documents if self.validation else sources.hold_out(documents, split, self.holdout)
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
+from lmscaling.config import file_names
 from lmscaling.config.datasets import Dataset, Documents
 from lmscaling.config.types import STRICT, Distinct, Fraction, Split
 
@@ -16,19 +17,22 @@ class Text(Dataset):
 
     kind: Literal["text"]
     train: Distinct[str]
-    """Training files in the order of the stream."""
+    """Training files in the order of the stream. ``a-{000..013}.txt`` and ``a-*.txt`` are several
+    files, sorted by name."""
     validation: list[str] = field(default_factory=list)
-    """Validation files; if empty, ``holdout`` of the training files is held out."""
+    """Validation files, written like ``train``; if empty, ``holdout`` of the training files is held
+    out."""
     holdout: Fraction = 0.01
     """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
 
     def _paths(self, split: Split) -> list[str]:
-        return self.train if split == "train" else self.validation or self.train
+        names = self.train if split == "train" else self.validation or self.train
+        return file_names.local(names)
 
     def files(self, split: Split) -> list[str]:
         return [" ".join(self._paths(split))]
 
-    def read(self, split: Split, shard: int, backend: str, file: Path | None) -> Documents:
+    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
         from lmscaling.data import sources
 
         documents = Documents(sources.read_text(Path(path)) for path in self._paths(split))
