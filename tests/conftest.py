@@ -86,7 +86,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def write_shard(path: Path, tokens: np.ndarray, **values: Any) -> None:
     """A shard and its sidecar, described by its name; ``values`` replace keys of the sidecar."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with shards.writing(path) as writer:
+    with shards.writing(path, shards.WIDE if tokens.dtype == np.uint32 else shards.TOKEN) as writer:
         writer.write(tokens)
     split, number = path.stem.split("-")
     sidecar = {

@@ -172,3 +172,11 @@ def test_a_file_that_does_not_exist_is_named():
         corpus(ROW | {"layout": "nanogpt"}).source.files("train")
     with pytest.raises(UserError, match=r"dataset file a.bin does not exist"):
         corpus(ROW).source.tokens("train", 0, END)
+
+
+def test_files_of_llm_c_for_large_vocabularies_have_wide_tokens(tmp_path):
+    end, wide = 128_000, np.array([128_000, 7, 127_999, 128_000, 65_536], dtype=np.uint32)
+    with shards.writing(tmp_path / "a.bin", shards.WIDE) as writer:
+        writer.write(wide)
+    tokens = token_files.of_llm_c([tmp_path / "a.bin"], end)
+    assert np.concatenate(list(tokens.blocks)).tolist() == wide.tolist()

@@ -153,3 +153,16 @@ def test_forged_sidecars_are_sentences(tmp_path, capsys):
         path.write_text(whole)
         with pytest.raises(UserError, match="train-00000"):
             shards.write_manifest(tmp_path / "m.json", {"train": 1, "validation": 1})
+
+
+def test_wide_tokens_are_verified(tmp_path):
+    documents, end = np.array([70_000, 5, 6, 70_000, 65_536], dtype=np.uint32), 70_000
+    for split in ("train", "validation"):
+        path = tmp_path / f"{split}-00000.bin"
+        values = {"end_of_text": end, "documents": 2, "own_context": [2, 2, 1]}
+        write_shard(path, documents, **values)
+    shards.write_manifest(tmp_path / "manifest.json", {"train": 1, "validation": 1})
+    assert "2 shards of 10 tokens are right" in verify.verify(tmp_path / "manifest.json")
+    write_shard(tmp_path / "train-00000.bin", documents + 1, **values)
+    with pytest.raises(UserError, match="1 of 2 shards"):
+        verify.verify(tmp_path / "manifest.json")

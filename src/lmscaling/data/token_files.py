@@ -117,8 +117,8 @@ def _of_llm_c(path: Path) -> _File:
     if len(header) < 3 or token is None:
         allowed = " or ".join(f"{magic}, {version}" for magic, version in shards.LAYOUTS)
         raise UserError(
-            f"{path} begins with {', '.join(map(str, header[:2]))}; allowed: {allowed}, the headers "
-            f"of llm.c; {REMEDY}"
+            f"{path} begins with {', '.join(map(str, header[:2]))}; allowed: {allowed}, the "
+            f"headers of llm.c; {REMEDY}"
         )
     n = header[2]
     expected = shards.HEADER_BYTES + n * token.itemsize

@@ -112,15 +112,16 @@ def _copy(corpus: Corpus, split: Split, tokens: Tokens, out: Path) -> dict[str, 
         UserError: A token is not in the vocabulary.
     """
     end_of_text = corpus.encoding.n_vocab - 1
+    token = np.dtype(f"<u{corpus.encoding.token_bytes}")
     n_documents, position, bins = 0, tokens.before, []
-    with shards.writing(out, np.dtype(f"<u{corpus.encoding.token_bytes}")) as writer:
+    with shards.writing(out, token) as writer:
         for block in tokens.blocks:
             if block.max() > end_of_text:
                 raise UserError(
                     f"{corpus.dataset} has token {block.max()}; allowed: up to {end_of_text}, "
                     f"which is end-of-text of tokenizer {corpus.tokenizer}"
                 )
-            writer.write(block)
+            writer.write(block.astype(token))
             positions = document_positions.positions(block, end_of_text, position)
             position = int(positions[-1]) + 1
             n_documents += int(np.count_nonzero(block == end_of_text))
