@@ -62,9 +62,9 @@ RECORDS: dict[str, tuple[type, str, str]] = {
 def build(study: Path) -> dict[str, int]:
     """Read all records, logs and evaluations of ``results/<study>/`` into ``store/`` there.
 
-    It takes some 2 GB of memory at most and spills the rest to the disk (``logs``). Runs with a
-    record count by their record, other runs as far as their logs go. Published numbers
-    are added if the study asks for them; ``results/published/`` has nothing else.
+    Runs with a record count by their record, other runs as far as their logs go. Published numbers
+    are added if the study asks for them; ``results/published/`` has nothing else. A build needs
+    less than 2 GB of memory and spills more to the disk.
 
     Returns:
         The number of rows of each export.
@@ -75,7 +75,6 @@ def build(study: Path) -> dict[str, int]:
     """
     laid_out, numbers = _contents(study)
     out = study / "store"
-    out.mkdir(exist_ok=True)
     try:
         with new_folder(out / "build") as work:
             with _database(work) as db:
