@@ -141,8 +141,8 @@ class GPT(nn.Module):
 
     def hidden(self, x_BT: Tensor) -> Tensor:
         """The input of the head, ``[B, T, D]``."""
-        documents = attention.Documents(x_BT == self.vocab_size - 1) if self.masked else None
-        h_BTD, given = self._embed(x_BT, 0, documents), (documents,) if documents else ()
+        given = (attention.Documents(x_BT == self.vocab_size - 1),) if self.masked else ()
+        h_BTD = self._embed(x_BT, 0, *given)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
                 h_BTD = checkpoint(block, h_BTD, *given, use_reentrant=False)
