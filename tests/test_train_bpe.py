@@ -210,7 +210,7 @@ def test_the_study_of_a_tokenizer_of_python_runs_from_text_to_report(place):
     (record,) = [json.loads(path.read_text()) for path in results.glob("runs/*/run.json")]
     sidecar = json.loads(next(results.glob("tokens/*/validation-00000.json")).read_text())
     assert record["bytes_per_token"] == sidecar["bytes"] / sidecar["tokens"]
-    assert record["data"]["ranks_sha256"] == sidecar["ranks_sha256"]
+    assert record["ranks_sha256"] == sidecar["ranks_sha256"]
     assert record["cell"]["data"]["vocabulary"]["train_bpe"]["vocab_size"] == 300
     log = next(results.glob("runs/*/log.jsonl")).read_text().splitlines()
     (loss,) = {json.loads(line)["val_loss"] for line in log[-2:-1]}
