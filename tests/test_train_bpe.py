@@ -127,6 +127,15 @@ def test_a_broken_source_is_one_sentence_and_leaves_nothing(tmp_path):
     assert not list(tmp_path.glob("bpe*"))
 
 
+def test_text_that_was_removed_after_tokenization_is_one_sentence(tmp_path):
+    row = {"kind": "hub", "repository": "o/t", "revision": COMMIT, "shards": 2, **FILES}
+    used_up = corpus(row, values={"train_bpe": {"vocab_size": 300}})
+    with pytest.raises(
+        UserError, match=r"v\.00000\.json\.gz was removed .*; put the tokenizer back"
+    ):
+        train_bpe.train(used_up, tmp_path / "bpe.json", tmp_path / "sources")
+
+
 def test_a_changed_tokenizer_is_refused_and_shards_of_two_never_mix(tmp_path):
     corpus, tokens = given(tmp_path), tmp_path / "tokens"
     train_bpe.train(corpus, tmp_path / "bpe.json")
