@@ -265,7 +265,7 @@ def test_what_cannot_be_evaluated_is_one_sentence_and_leaves_no_file(run, tmp_pa
         evaluate(run, write(tmp_path, text(), encoding="gpt2"), out)
     manifest = write(tmp_path, text())
     record = json.loads((run / "run.json").read_text())
-    trained = record | {"data": {"ranks_sha256": "another"}}
+    trained = record | {"ranks_sha256": "another"}
     (run / "run.json").write_text(json.dumps(trained))
     with pytest.raises(UserError, match="with SHA-256 r; allowed: another, the tokenizer of run"):
         evaluate(run, manifest, out)

@@ -184,7 +184,7 @@ def test_a_file_that_is_not_that_of_the_row_is_refused(tmp_path):
             {"vocab_size": 9},
             "has 258 tokens, but its row states vocab_size 9; write vocab_size: 258",
         ),
-        ({"file": str(tmp_path / "b.json")}, "b.json does not exist; correct file: in the"),
+        ({"file": str(tmp_path / "b.json")}, "b.json does not exist; correct its path"),
     ):
         with pytest.raises(UserError, match=sentence):
             vocabulary.load(checked(Row, row | values, "row"))

@@ -127,6 +127,15 @@ def test_a_broken_source_is_one_sentence_and_leaves_nothing(tmp_path):
     assert not list(tmp_path.glob("bpe*"))
 
 
+def test_text_that_was_removed_after_tokenization_is_one_sentence(tmp_path):
+    row = {"kind": "hub", "repository": "o/t", "revision": COMMIT, "shards": 2, **FILES}
+    used_up = corpus(row, values={"train_bpe": {"vocab_size": 300}})
+    with pytest.raises(
+        UserError, match=r"v\.00000\.json\.gz was removed .*; put the tokenizer back"
+    ):
+        train_bpe.train(used_up, tmp_path / "bpe.json", tmp_path / "sources")
+
+
 def test_a_changed_tokenizer_is_refused_and_shards_of_two_never_mix(tmp_path):
     corpus, tokens = given(tmp_path), tmp_path / "tokens"
     train_bpe.train(corpus, tmp_path / "bpe.json")
@@ -210,7 +219,7 @@ def test_the_study_of_a_tokenizer_of_python_runs_from_text_to_report(place):
     (record,) = [json.loads(path.read_text()) for path in results.glob("runs/*/run.json")]
     sidecar = json.loads(next(results.glob("tokens/*/validation-00000.json")).read_text())
     assert record["bytes_per_token"] == sidecar["bytes"] / sidecar["tokens"]
-    assert record["data"]["ranks_sha256"] == sidecar["ranks_sha256"]
+    assert record["ranks_sha256"] == sidecar["ranks_sha256"]
     assert record["cell"]["data"]["vocabulary"]["train_bpe"]["vocab_size"] == 300
     log = next(results.glob("runs/*/log.jsonl")).read_text().splitlines()
     (loss,) = {json.loads(line)["val_loss"] for line in log[-2:-1]}

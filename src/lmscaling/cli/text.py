@@ -53,7 +53,7 @@ def train_bpe(args: Namespace) -> str:
     from lmscaling.data import train_bpe
 
     corpus = _corpus_from_stdin()
-    if args.out.is_file():
+    if args.out.is_file():  # shards may have its tokens
         return f"{args.out} exists and stays as it is"
     made = train_bpe.train(corpus, args.out, args.sources)
     return (

