@@ -67,7 +67,7 @@ def test_all_jobs_are_counted_and_those_of_the_speed_study_are_named(values):
         "speed study, on one device: 2 points: 2 time_step",
         "18 jobs in all: " + ", ".join(f"{n} {rule}" for rule, n in made.jobs.items()),
     ]
-    assert made.totals()["jobs"] == 17
+    assert made.totals()["jobs"] == 18
 
 
 def test_the_table_marks_estimates_and_unknown_numbers(plan):

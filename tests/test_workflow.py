@@ -337,7 +337,7 @@ def test_a_new_field_with_a_default_trains_nothing(place):
     old = "    protocol: dict[str, Positive] = field(default_factory=dict)\n"
     place.edit("src/lmscaling/config/cell.py", old, field + old)
     assert place.trained() == []
-    old = '    text: str = "text"\n    """Key that contains'
+    old = '    text: str = "text"\n    """Key or column that contains'
     place.edit(
         "src/lmscaling/data/kinds/jsonl.py",
         old,
