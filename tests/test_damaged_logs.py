@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 from dataclasses import replace
+from typing import Any
 
 import duckdb
 import pytest
@@ -67,13 +68,13 @@ def changed(row: records.Row) -> records.Row:
             return replace(row, status="interrupted")
 
 
-def key(row: records.Row) -> tuple:
+def key(row: Any) -> tuple:
     return row.record, row.attempt, row.update if row.record in ("update", "validation") else 0
 
 
-def expected(rows: list[records.Row]) -> tuple[dict, dict, int]:
+def expected(rows: list[Any]) -> tuple[dict, dict, int]:
     """The versions of each line by its key, possible starts of each attempt, and conflicts."""
-    versions: dict[tuple, list[records.Row]] = {}
+    versions: dict[tuple, list[Any]] = {}
     for row in rows:
         found = versions.setdefault(key(row), [])
         if row not in found:
