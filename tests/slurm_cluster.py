@@ -18,6 +18,7 @@ from conftest import ROOT, STUDY, write_tokens
 from speed_of_python import slowness
 
 from lmscaling.config import grid, study_file
+from lmscaling.data import verify
 from lmscaling.files import write_json
 
 NEEDED = ("slurmctld", "slurmd", "munged", "ip", "unshare", "nsenter")
@@ -153,7 +154,7 @@ class Study:
         tokens = self.results / "tokens" / laid_out.tokens
         tokens.mkdir(parents=True)
         row = laid_out.study.datasets[laid_out.study.dataset]
-        write_tokens(tokens, [3_000_000], [1000], row)
+        verify.verify(write_tokens(tokens, [3_000_000], [1000], row), tokens / "verified.json")
 
     @property
     def results(self) -> Path:
