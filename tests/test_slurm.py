@@ -220,7 +220,7 @@ def test_one_command_goes_from_a_text_to_a_figure(cluster, tmp_path):
     study.finish(study.start("--", "results/tiny/figures/learning_curves.svg"))
     assert (study.results / "figures" / "learning_curves.svg").stat().st_size > 10_000
     jobs = re.findall(r"^(localrule|rule) (\w+):$", study.logged(), re.MULTILINE)
-    assert {name for kind, name in jobs if kind == "rule"} == {"tokenize", "train"}
+    assert {name for kind, name in jobs if kind == "rule"} == {"tokenize", "verify", "train"}
 
 
 @pytest.mark.ci
