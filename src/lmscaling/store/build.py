@@ -50,7 +50,7 @@ DISK_FAULTS = (
 VIEWS = ("cells", "losses", "laws", "speed")
 """Files of SQL that create views over the tables, in order."""
 
-LONG = dict.fromkeys(("updates", "validations"), "run, attempt, update, tokens")
+LONG: dict[str, str] = dict.fromkeys(("updates", "validations"), "run, attempt, update, tokens")
 """Columns that order the rows of long tables completely; sorting by all takes longer. Published
 rows have no attempt and no update."""
 
