@@ -123,8 +123,8 @@ class LossSurface:
     """The other form: with interaction, or the sum where that is refused."""
     beside_intervals: dict[str, Interval] = field(default_factory=dict)
     """Empty for a refused sum."""
-    test: Test | None = None
-    """Of the sum."""
+    tests: tuple[Test, ...] = ()
+    """Of the sum: F against seeds, if there are enough, and t of the interaction."""
     run_sd: float | None = None
     """Scale of the deviations that the points of a run share, nats; None if runs are points."""
     point_sd: float | None = None
@@ -200,13 +200,13 @@ def fit(
         return replace(blank, status="not_unique")
     y = design.table(loss)[None]
     names = [labels[i] for i in np.unique(run, return_index=True)[1]]
-    plain, full, kept = student.judge(design, y)
-    form = int(kept[0])
+    verdict = student.judge(design, y)
+    plain, full, form = verdict.plain, verdict.full, int(verdict.kept_R[0])
     best = full if form else plain
     law = replace(
         blank,
         status=("fitted", "interaction", "refused")[form],
-        test=_test(plain, full),
+        tests=tuple(map(_test, filter(None, (plain.lack, verdict.interaction)))),
         condition=float(best.condition_R[0]),
     )
     if not best.fit.converged_R[0]:
@@ -270,8 +270,7 @@ def _separates(design: Design) -> bool:
     return bool(abs(np.corrcoef(both)[0, 1]) < 1 - 1e-9)
 
 
-def _test(plain: Estimate, full: Estimate) -> Test:
-    lack = plain.lack or student.interaction_test(full.design, full.fit, full.influence_RGp)
+def _test(lack: student.Lack) -> Test:
     return Test(
         statistic=float(lack.statistic_R[0]),
         numerator=lack.numerator,
@@ -336,7 +335,8 @@ def _check(plain: Estimate, loss: NDArray, N: NDArray, D: NDArray, run: NDArray[
     ours = np.einsum("rqp,rgp->rgq", gradient[:, :6, :p], plain.influence_RGp)
     degrees = runs - student.FORMS["sum"]
     error, apart = (
-        np.sqrt((moved[0] ** 2).sum(axis=0) * (runs - 1) / runs) for moved in (theirs, theirs - ours)
+        np.sqrt((moved[0] ** 2).sum(axis=0) * (runs - 1) / runs)
+        for moved in (theirs, theirs - ours)
     )
     reach = t_distribution.ppf((1 + LEVEL) / 2, degrees) * error
     chance = t_distribution.ppf((1 + CHANCE) / 2, degrees) * apart
@@ -344,7 +344,9 @@ def _check(plain: Estimate, loss: NDArray, N: NDArray, D: NDArray, run: NDArray[
     return Check(
         values={name: float(student.back(name, value[0, i])) for name, i in PLACES.items()},
         intervals={
-            name: Interval(*(float(student.back(name, value[0, i] + s * reach[i])) for s in (-1, 1)))
+            name: Interval(
+                *(float(student.back(name, value[0, i] + s * reach[i])) for s in (-1, 1))
+            )
             for name, i in PLACES.items()
         },
         disagrees=tuple(name for name, i in PLACES.items() if far[i]),

@@ -42,7 +42,10 @@ FORMS = {"sum": 5, "interaction": 6}
 SEED_DEGREES = 6
 """Degrees of freedom between seeds from which they can judge a form."""
 REFUSED = 0.05
-"""Level of the test of a form."""
+"""Level of the test of a form against seeds."""
+REFUSED_INTERACTION = 0.01
+"""That of the interaction. A choice of the form by a test at 5 % would cost intervals up to three
+points of coverage."""
 LARGEST = 50.0
 """Largest logarithm of a term in nats; steps that exceed it are rejected anyway."""
 CONDITION = 1e6
@@ -487,16 +490,6 @@ def lack_of_fit(design: Design, fit: Fit) -> Lack | None:
     return Lack(lack / count, count, free, f_distribution.sf(lack / count, count, free))
 
 
-def interaction_test(design: Design, full: Fit, influence_RGp: NDArray) -> Lack:
-    """t test of ``ln g = 0``, which judges the sum where there are too few seeds."""
-    runs = int((design.size_G > 0).sum())
-    gradient = np.zeros((len(full.theta_RK), 1, 6))
-    gradient[:, 0, 5] = 1
-    error = standard_errors(gradient, influence_RGp, runs)[:, 0]
-    t = full.theta_RK[:, 5] / np.maximum(error, 1e-300)
-    return Lack(t, 0, runs - 6, 2 * t_distribution.sf(np.abs(t), runs - 6))
-
-
 @dataclass(frozen=True)
 class Estimate:
     """One form with its parameters, their standard errors and its test."""
@@ -565,17 +558,41 @@ def estimate(design: Design, y_RGm: NDArray, form: str = "sum", *, robust: bool 
     return Estimate(design, form, found, moved, value, error, lack_of_fit(design, found))
 
 
-def judge(design: Design, y_RGm: NDArray) -> tuple[Estimate, Estimate, NDArray]:
-    """The sum, the form with interaction, and which of them is kept: 0, 1, or 2 for neither.
+def interaction_test(full: Estimate) -> Lack:
+    """t test of ``ln g = 0`` by the influence of runs."""
+    last = QUANTITIES.index("g")
+    t = full.value_RQ[:, last] / np.maximum(full.error_RQ[:, last], 1e-300)
+    return Lack(t, 0, full.degrees, 2 * t_distribution.sf(np.abs(t), full.degrees))
 
-    The sum is refused at the 5 % level by its lack of fit against the scatter of seeds or, with too
-    few seeds, by a t test of the interaction. The form with interaction is then kept unless its own
-    lack of fit refuses it.
+
+@dataclass(frozen=True)
+class Verdict:
+    """Both forms of each study, and which of them is kept."""
+
+    plain: Estimate
+    full: Estimate
+    interaction: Lack
+    """t test of ``ln g = 0``."""
+    kept_R: NDArray[np.intp]
+    """0: the sum; 1: the form with interaction; 2: neither."""
+
+
+def judge(design: Design, y_RGm: NDArray) -> Verdict:
+    """Fit both forms and choose.
+
+    The sum is refused by its lack of fit against the scatter of seeds or by a t test of the
+    interaction. The form with interaction is then kept unless its own lack of fit refuses it. The F
+    test alone misses g = 0.95, with which intervals of the sum hold the truth in 80 % of studies.
     """
     plain, full = (estimate(design, y_RGm, form) for form in FORMS)
-    lack = plain.lack or interaction_test(design, full.fit, full.influence_RGp)
-    kept = full.sound_R if full.lack is None else full.sound_R & (full.lack.p_R >= REFUSED)
-    return plain, full, np.where(lack.p_R >= REFUSED, 0, np.where(kept, 1, 2))
+    interaction = interaction_test(full)
+    refused = full.sound_R & (interaction.p_R < REFUSED_INTERACTION)
+    if plain.lack is not None:
+        refused |= plain.lack.p_R < REFUSED
+    good = full.sound_R
+    if full.lack is not None:
+        good = good & (full.lack.p_R >= REFUSED)
+    return Verdict(plain, full, interaction, np.where(refused, np.where(good, 1, 2), 0))
 
 
 def normal_variance(nu: ArrayLike, points: int) -> NDArray:
@@ -584,8 +601,10 @@ def normal_variance(nu: ArrayLike, points: int) -> NDArray:
     q = chi2.ppf((np.arange(400) + 0.5) / 400, points)
     found = []
     for one in np.atleast_1d(np.asarray(nu, dtype=float)):
+
         def excess(c: float, one: float = one) -> float:
             return float(np.mean((one + points) * c * q / (one + c * q)) - points)
+
         found.append(brentq(excess, 0.5, 50))
     return np.array(found)
 
