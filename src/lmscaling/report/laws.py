@@ -46,8 +46,8 @@ def surfaces(groups: Groups) -> list[Table]:
     """The fitted surfaces, and their exponents under other conventions for N."""
     fitted = {key: loss_surface.fit_group(group, count=COUNT) for key, group in groups.items()}
     rows = []
-    for (source, attention, context), law in fitted.items():
-        group = groups[source, attention, context]
+    for key, law in fitted.items():
+        group, (source, _, attention, context) = groups[key], key
         head = (attention, format_context(context), group.description, source, str(law.points))
         numbers = _parameters(law, loss_surface.PARAMETERS)
         rows.append((*head, *numbers, loss_surface.STATUSES[law.status], _check(law)))
@@ -89,10 +89,11 @@ def _conventions(groups: Groups, fitted: dict[tuple, LossSurface]) -> Table:
         for convention, meaning in loss_surface.CONVENTIONS.items():
             if convention != law.convention:
                 law = loss_surface.fit_group(groups[key], convention, count=COUNT, check=False)
-            source, attention, context = key
+            source, schedule, attention, context = key
             numbers = _parameters(law, ("alpha", "beta", "a"))
             status = loss_surface.STATUSES[law.status]
-            rows.append((attention, format_context(context), source, meaning, *numbers, status))
+            head = (attention, format_context(context), schedule, source, meaning)
+            rows.append((*head, *numbers, status))
     return Table(
         name="conventions",
         section="laws",
@@ -100,22 +101,22 @@ def _conventions(groups: Groups, fitted: dict[tuple, LossSurface]) -> Table:
         note="The same surfaces, fitted with other parameters counted in N; the exponents depend "
         f"on the convention (arXiv:2406.12907). {INTERVALS}",
         query=points.QUERY,
-        head=("attention", "context (tokens)", "source", "parameters in N",
+        head=("attention", "context (tokens)", "schedule", "source", "parameters in N",
               "alpha", "beta", "a", "status"),
         rows=tuple(rows),
-        text=frozenset({0, 2, 3, 7}),
+        text=frozenset({0, 2, 3, 4, 8}),
     )  # fmt: skip
 
 
 def held_out(groups: Groups) -> Table:
     """Hold-out errors of the largest size."""
     rows = []
-    for (source, attention, context), group in groups.items():
+    for (source, schedule, attention, context), group in groups.items():
         result = holdout.fit_group(group, COUNT)
         rms = "" if result.rms is None else f"{result.rms:.4f}"
         worst = max((abs(error) for error in result.errors), default=None)
         rows.append((
-            attention, format_context(context), source, short(result.size),
+            attention, format_context(context), schedule, source, short(result.size),
             str(len(result.errors) or ""), rms, "" if worst is None else f"{worst:.4f}",
             holdout.STATUSES[result.status],
         ))  # fmt: skip
@@ -127,19 +128,19 @@ def held_out(groups: Groups) -> Table:
         "measured minus predicted losses; the status compares them with simultaneous 95 % "
         "prediction intervals.",
         query=points.QUERY,
-        head=("attention", "context (tokens)", "source", "N held out", "points",
+        head=("attention", "context (tokens)", "schedule", "source", "N held out", "points",
               "RMS error (nats)", "largest error (nats)", "status"),
         rows=tuple(rows),
-        text=frozenset({0, 2, 7}),
+        text=frozenset({0, 2, 3, 8}),
     )  # fmt: skip
 
 
 def best_sizes(groups: Groups) -> Table:
     """The best size for each budget, and its growth with the budget."""
     rows = []
-    for (source, attention, context), group in groups.items():
+    for (source, schedule, attention, context), group in groups.items():
         law = isotime.fit_group(group, COUNT)
-        head = (attention, format_context(context), source)
+        head = (attention, format_context(context), schedule, source)
         if law.optima and {best.status for best in law.optima.values()} == {"too_few"}:
             rows.append((*head, f"all, {group.unit}", "", parabola.STATUSES["too_few"]))
             continue
@@ -156,16 +157,17 @@ def best_sizes(groups: Groups) -> Table:
         note="Vertex of a parabola in ln N through the losses at one budget, and the exponent of "
         f"its growth with the budget t. {INTERVALS}",
         query=points.QUERY,
-        head=("attention", "context (tokens)", "source", "budget", "best N (parameters)", "status"),
+        head=("attention", "context (tokens)", "schedule", "source", "budget",
+              "best N (parameters)", "status"),
         rows=tuple(rows),
-        text=frozenset({0, 2, 5}),
-    )
+        text=frozenset({0, 2, 3, 6}),
+    )  # fmt: skip
 
 
 def time_laws(groups: Groups) -> Table:
     """The power law of the loss over time, for each attention."""
     rows = []
-    for (source, size, context), group in groups.items():
+    for (source, _, size, context), group in groups.items():
         fitted = power_law.fit_group(group, COUNT)
         p_value = "" if fitted.p_value is None else f"{fitted.p_value:.2g}"
         for attention, law in fitted.laws.items():
@@ -192,7 +194,7 @@ def time_laws(groups: Groups) -> Table:
 def best_contexts(groups: Groups) -> Table:
     """The best training context of each size."""
     rows = []
-    for (source, attention, size), group in groups.items():
+    for (source, _, attention, size), group in groups.items():
         best = context_law.fit_group(group, COUNT)
         lowest = "" if best.lowest is None else format_context(int(best.lowest))
         number = with_interval(best.at, best.interval, lambda n: f"{float(format(n, '.2g')):,.0f}")
