@@ -1,6 +1,6 @@
 """The noise of losses from run to run, measured from seeds.
 
-A loss is ``y = f + b + e``: ``b``, one draw for each run, is shared by a trunk and its branches, and
+A loss is ``y = f + b + e``: ``b``, one draw for each run, is shared by a trunk and its branches;
 ``e`` is one draw for each point. Runs of a cell differ in their seed only, so their scatter
 estimates both. Few cells have several seeds and few seeds scatter by chance, so the variance of a
 cell is shrunk to that of the others: to a log-linear trend over size, context and attention if
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq, minimize
+from scipy.optimize import minimize
 from scipy.special import digamma, polygamma
 from scipy.stats import nct, norm, t
 
@@ -193,7 +193,11 @@ def _inverse_trigamma(value: float) -> float:
     """``d`` for which trigamma(d / 2) is the value; infinite if the value is not positive."""
     if value <= polygamma(1, 50.0):
         return np.inf
-    return float(brentq(lambda d: polygamma(1, d / 2) - value, 1e-3, 100.0))
+    low, high = 1e-3, 100.0
+    for _ in range(60):
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if polygamma(1, middle / 2) > value else (low, middle)
+    return high
 
 
 def _spread(
@@ -232,7 +236,7 @@ def _within(place: Place, known: list[Place]) -> bool:
 
 
 def nearest(place: Place, measured: Iterable[Measured] = ELSEWHERE) -> Measured:
-    """The measured cell that is nearest in ln N and ln T, of the same attention if there is a tie."""
+    """The measured cell that is nearest in ln N and ln T, preferably of the same attention."""
 
     def distance(one: Measured) -> tuple[float, bool]:
         ratio = np.log([one.place.params / place.params, one.place.context / place.context])
@@ -286,7 +290,8 @@ def components(cells: Iterable[ArrayLike]) -> Components | None:
     point = max(ss_w.sum() / d_w.sum(), 1e-16)
     run = max((ss_b.sum() / d_b.sum() - point) / m.mean(), 1e-2 * point)
     found = minimize(deviance, np.log([run, point]) / 2, method="Nelder-Mead").x
-    return Components(*(float(np.exp(x)) for x in found), int(d_b.sum()))
+    run_sd, point_sd = np.exp(found)
+    return Components(float(run_sd), float(point_sd), int(d_b.sum()))
 
 
 def holm(p_values: ArrayLike) -> NDArray:
