@@ -1,7 +1,7 @@
-"""How often intervals hold the truth: synthetic studies of every law and comparison.
+"""Bias and coverage of every interval that the product prints, on synthetic studies.
 
-    python benchmarks/coverage.py                # compare with the table, name what misses the bound
-    python benchmarks/coverage.py --write        # write benchmarks/coverage.csv, docs/statistics.md
+    python benchmarks/coverage.py                # print the tables, name what misses the bound
+    python benchmarks/coverage.py --write        # into docs/statistics.md and benchmarks/coverage.csv
     python benchmarks/coverage.py --studies 50   # a quick look
 
 Each module of ``MODULES`` has a function ``rows(studies)``. An interval of ours must hold the truth
@@ -31,31 +31,32 @@ OURS = "ours"
 
 
 class Row(NamedTuple):
-    """One quantity of one fitter on one family of synthetic studies."""
+    """One quantity of one law, estimated by one fitter from many studies of one family."""
 
     law: str
     family: str
+    """What the synthetic studies have in common, such as ``one run blown up``."""
     fitter: str
     quantity: str
     bias: float
-    """Median error."""
+    """Mean of estimate minus truth, in the units of the quantity."""
     rmse: float
-    coverage: float
-    """Share of printed intervals that hold the truth; NaN without intervals."""
-    width: float
-    """Median width of intervals, in the units of ``bias``."""
+    coverage: float | None
+    """Share of the studies whose 95 % interval contains the truth; None without intervals."""
+    width: float | None
+    """Median half-width of the intervals."""
+    refused: float
+    """Share of the studies in which the fitter gives no estimate; they enter no other column."""
     studies: int
-    printed: float = 1.0
-    """Share of studies in which a number is printed."""
 
-    @property
-    def verdict(self) -> str:
-        """``ok``, ``conservative``, ``misses``, or empty without intervals and for other fitters."""
-        if self.fitter != OURS or self.coverage != self.coverage:
-            return ""
-        if BOUND[0] <= self.coverage <= BOUND[1]:
-            return "ok"
-        return "conservative" if BOUND[1] < self.coverage <= CONSERVATIVE else "misses"
+
+def verdict(row: Row) -> str:
+    """``ok``, ``conservative`` or ``misses``; empty without intervals and for other fitters."""
+    if row.fitter != OURS or row.coverage is None:
+        return ""
+    if BOUND[0] <= row.coverage <= BOUND[1]:
+        return "ok"
+    return "conservative" if BOUND[1] < row.coverage <= CONSERVATIVE else "misses"
 
 
 def collect(studies: int) -> list[Row]:
@@ -76,23 +77,23 @@ def pages(rows: Iterable[Row]) -> str:
         lines += [
             f"### {law.capitalize()}",
             "",
-            _line(["family", "fitter", "printed", *quantities]),
+            _line(["family", "fitter", "refused", *quantities]),
         ]
         lines.append(_line(["---", "---", "---:", *["---"] * len(quantities)]))
         for family, fitter in dict.fromkeys((row.family, row.fitter) for row in part):
             own = {r.quantity: r for r in part if (r.family, r.fitter) == (family, fitter)}
-            printed = f"{100 * next(iter(own.values())).printed:.0f} %"
+            refused = f"{100 * max(row.refused for row in own.values()):.0f} %"
             cells = [_cell(own[name]) if name in own else "" for name in quantities]
-            lines.append(_line([family, fitter, printed, *cells]))
+            lines.append(_line([family, fitter, refused, *cells]))
         lines.append("")
     return "\n".join(lines)
 
 
 def _cell(row: Row) -> str:
-    if not row.printed or row.bias != row.bias:
+    if row.refused == 1:
         return ""
-    share = "no interval" if row.coverage != row.coverage else f"{100 * row.coverage:.0f} %"
-    star = {"conservative": "*", "misses": " (misses)"}.get(row.verdict, "")
+    share = "no interval" if row.coverage is None else f"{100 * row.coverage:.0f} %"
+    star = {"conservative": "*", "misses": " (misses)"}.get(verdict(row), "")
     return f"{share}{star}; {row.bias:+.3f}, {row.rmse:.3f}"
 
 
@@ -130,10 +131,10 @@ def main() -> None:
         write(rows)
     else:
         print(pages(rows))
-    missing = [row for row in rows if row.verdict == "misses"]
+    missing = [row for row in rows if verdict(row) == "misses"]
     for row in missing:
         where = f"{row.law}, {row.family}: {row.quantity}"
-        print(f"coverage: {where} is held in {100 * row.coverage:.1f} %", file=sys.stderr)
+        print(f"coverage: {where} is held in {row.coverage:.1%}", file=sys.stderr)
     sys.exit(1 if missing else 0)
 
 
