@@ -1,8 +1,8 @@
 """Bias and coverage of every interval that the product prints, on synthetic studies.
 
-    python benchmarks/coverage.py                # print the tables, name what misses the bound
-    python benchmarks/coverage.py --write        # into docs/statistics.md and benchmarks/coverage.csv
-    python benchmarks/coverage.py --studies 50   # a quick look
+    python benchmarks/coverage.py               # print the tables, name what misses the bound
+    python benchmarks/coverage.py --write       # write docs/statistics.md and coverage.csv
+    python benchmarks/coverage.py --studies 50  # a quick look
 
 Each module of ``MODULES`` has a function ``rows(studies)``. An interval of ours must hold the truth
 in 92 to 97.5 % of studies; one that holds it more often is wider than necessary, and the table says

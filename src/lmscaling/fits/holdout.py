@@ -1,4 +1,4 @@
-"""Forecast of the loss surface: the largest size, or the largest compute, is left out and predicted.
+"""Forecast of the loss surface: the largest size or compute is left out and predicted.
 
 The residuals of a fit through all points do not show how well it extrapolates. A forecast passes if
 every place that was left out lies within its prediction interval, all of them together with 95 %

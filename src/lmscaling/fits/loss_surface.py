@@ -28,10 +28,10 @@ STATUSES = {
     "fitted": "not refused by its test",
     "interaction": "the sum is refused; the form with interaction of N and D is not",
     "refused": "refused by the test: no form describes the losses",
-    "few_runs": "fewer than ten runs, or sizes of one run and fewer than ten sizes: a run that went "
-    "wrong could not be told from a size",
+    "few_runs": "fewer than ten runs, or a size of one run among fewer than ten sizes: a run that "
+    "went wrong could not be told from a size",
     "schedule": "the schedule of these runs is unknown: no surface",
-    "bound": "a parameter is at its bound: no intervals",
+    "bound": "a parameter is at its bound",
     "not_unique": "several surfaces fit the points equally well",
     "stopped_early": "no convergence within the maximum number of steps",
     "too_few": "fewer than three sizes, three numbers of tokens or six points",
@@ -132,7 +132,8 @@ class LossSurface:
     nu: float | None = None
     """Degrees of freedom of the t distribution."""
     condition: float | None = None
-    """Ratio of the largest to the smallest standard error among combinations of parameters."""
+    """Ratio of the largest to the smallest standard error among combinations of parameters, if
+    points were independent."""
     residuals: tuple[float, ...] = ()
     """Measured minus fitted losses, nats, in the order of the points."""
     influence: tuple[RunInfluence, ...] = ()
@@ -209,6 +210,8 @@ def fit(
         tests=tuple(map(_test, filter(None, (plain.lack, verdict.interaction)))),
         condition=float(best.condition_R[0]),
     )
+    if best.at_bound_R[0]:
+        return replace(law, status="bound")
     if not best.fit.converged_R[0]:
         return replace(law, status="stopped_early")
     if law.condition is None or law.condition > student.CONDITION:
@@ -227,8 +230,6 @@ def fit(
     if few_runs(design):
         return replace(law, status="few_runs")
     law = replace(law, values=_values(best))
-    if best.at_bound_R[0]:
-        return replace(law, status="bound")
     other = plain if form else full
     if other.sound_R[0]:
         law = replace(law, beside=_values(other))
@@ -280,6 +281,7 @@ def _test(lack: student.Lack) -> Test:
 
 
 PLACES = {name: student.QUANTITIES.index(name) for name in PARAMETERS}
+EXPONENTS = ("alpha", "beta", "a")
 
 
 def _values(estimate: Estimate) -> dict[str, float]:
@@ -307,14 +309,14 @@ def _influence(estimate: Estimate, runs: Sequence[Hashable]) -> tuple[RunInfluen
     theta[:, :p] -= moved_Gp
     theta[:, 3:5] = np.clip(theta[:, 3:5], *student.EXPONENTS)
     without, _ = student.quantities(theta, estimate.design.centre)
-    exponents = [PLACES[name] for name in ("alpha", "beta", "a")]
+    exponents = [PLACES[name] for name in EXPONENTS]
     change = np.abs(without - estimate.value_RQ)[:, exponents] / estimate.error_RQ[0, exponents]
     deviation = student.deviations(estimate)[0]
     limit = t_distribution.isf(FLAGGED / 2 / len(runs), max(estimate.degrees - 1, 1))
     found = [
         RunInfluence(
             run=run,
-            without={n: float(student.back(n, without[i, PLACES[n]])) for n in ("alpha", "beta", "a")},
+            without={n: float(student.back(n, without[i, PLACES[n]])) for n in EXPONENTS},
             moved=float(change[i].max()),
             deviation=float(deviation[i]),
             flagged=bool(abs(deviation[i]) > limit),

@@ -290,6 +290,7 @@ def _descend(
         low, high = EXPONENTS
         tried[:, 3:5] = np.clip(tried[:, 3:5], low, high)
         tried[:, 5] = np.clip(tried[:, 5], -2, 2)
+        moved = tried[:, :p] - theta[active, :p]  # a bound may stop a step
         value, new_slope = values(tried, design.x_Gm, design.z_Gm)
         new = np.where(design.known_Gm, y_RGm[active] - value, 0)
         _, new_cost = noise.score(new, nu)
@@ -299,7 +300,7 @@ def _descend(
         theta[taken], residual[taken] = tried[better], new[better]
         slope[taken] = new_slope[better][..., :p]
         # Decrease of the cost still expected, in units in which differences of 1 matter.
-        short = (gradient * step).sum(axis=1) < 1e-7
+        short = (gradient * moved).sum(axis=1) < 1e-7
         old = tau2[active], sigma2[active]
         noise_w, _ = noise.score(residual[active], nu)
         tau2[active], sigma2[active] = _scales(
@@ -541,10 +542,10 @@ class Estimate:
 
     @property
     def condition_R(self) -> NDArray:
-        """Ratio of the largest to the smallest standard error among combinations of parameters."""
-        noise = _Noise(self.design, self.fit.tau2_R, self.fit.sigma2_R)
-        white = noise.whiten(self.fit.slope_RGmp)
-        size = np.linalg.eigvalsh(_cross(white, white, np.ones_like(self.fit.weight_RG)))
+        """Ratio of the largest to the smallest standard error among combinations of parameters, if
+        points were independent."""
+        slope = self.fit.slope_RGmp[:, self.design.known_Gm]
+        size = np.linalg.eigvalsh(slope.transpose(0, 2, 1) @ slope)
         return np.sqrt(size[:, -1] / np.maximum(size[:, 0], 1e-30 * size[:, -1]))
 
 
