@@ -101,22 +101,35 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def read() -> list[Row]:
+    """The rows of the table."""
+    with TABLE.open(newline="") as file:
+        return [_parse(row) for row in csv.DictReader(file)]
+
+
+def _parse(row: dict[str, str]) -> Row:
+    names = {name: row[name] for name in ("law", "family", "fitter", "quantity")}
+    coverage, width = (float(row[name]) if row[name] else None for name in ("coverage", "width"))
+    return Row(
+        **names, bias=float(row["bias"]), rmse=float(row["rmse"]), coverage=coverage, width=width,
+        refused=float(row["refused"]), studies=int(row["studies"]),
+    )  # fmt: skip
+
+
 def write(rows: Sequence[Row]) -> None:
-    """Write the table and its page."""
+    """Write the table and the page."""
+    text = PAGE.read_text()
+    head, _, rest = text.partition(MARKS[0])
+    _, _, tail = rest.partition(MARKS[1])
+    if not tail:
+        raise SystemExit(f"coverage: {PAGE} lacks the line {MARKS[0]!r} or {MARKS[1]!r}")
     with TABLE.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
         writer.writerows(
             [f"{value:.4g}" if isinstance(value, float) else value for value in row] for row in rows
         )
-    text = PAGE.read_text()
-    head, _, rest = text.partition(MARKS[0])
-    _, _, tail = rest.partition(MARKS[1])
-    if not tail:
-        raise SystemExit(f"coverage: {PAGE} lacks the line {MARKS[0]!r} or {MARKS[1]!r}")
-    studies = max(row.studies for row in rows)
-    intro = f"{studies} studies in a row."
-    PAGE.write_text(f"{head}{MARKS[0]}\n{intro}\n\n{pages(rows)}\n{MARKS[1]}{tail}")
+    PAGE.write_text(f"{head}{MARKS[0]}\n{pages(read())}\n{MARKS[1]}{tail}")
 
 
 def main() -> None:
