@@ -26,7 +26,7 @@ FARTHER = np.log(4)
 """The surface is predicted at four times the largest N and D, on a logarithmic scale."""
 NAMES = ("E", "A", "B", "alpha", "beta", "a")
 TARGETS = (*NAMES, "loss at 4 x")
-FITTERS = ("ours", "Hoffmann", "approach 2", "squares")
+FITTERS = ("ours", "Huber (Hoffmann)", "approach 2", "squares (variable projection)")
 BLOWN = 0.15
 """Nats by which a run that went wrong lies above the surface."""
 
@@ -309,7 +309,7 @@ def surfaces(
     families: dict[str, Family] = FAMILIES | MORE,
 ) -> list[Row]:
     """One row for each family, fitter and quantity."""
-    known = {"ours": ours, "Hoffmann": hoffmann, "approach 2": approach_2, "squares": squares}
+    known = dict(zip(FITTERS, (ours, hoffmann, approach_2, squares), strict=True))
     made = []
     for number, (name, family) in enumerate(families.items()):
         drawn = simulate(family, studies, seed=number)

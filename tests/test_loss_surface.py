@@ -8,6 +8,7 @@ from typing import Any
 import coverage_surfaces
 import numpy as np
 import pytest
+from conftest import PUBLISHED
 from coverage_surfaces import FAMILIES, Family, simulate
 from scipy.optimize import minimize
 
@@ -380,6 +381,43 @@ def test_245_points_have_intervals_within_three_seconds():
     assert found.nu in student.NUS
     assert found.nu < 3
     assert coverage_surfaces.SURFACE["beta"] in found.intervals["beta"]
+
+
+CHINCHILLA = PUBLISHED / "svg_extracted_data.csv"
+"""The points of figure 4 of Hoffmann et al. 2022 as read by Besiroglu et al. 2024
+(arXiv:2404.10102), from their repository epoch-research/analyzing-chinchilla. It states no licence,
+so the file is not part of this repository."""
+
+
+@pytest.mark.skipif(not CHINCHILLA.is_file(), reason=f"{CHINCHILLA} is absent")
+@pytest.mark.parametrize(
+    ("left_out", "beta", "a"), [(0, 0.369, 0.520), (5, 0.368, 0.518)], ids=["245", "240"]
+)
+def test_the_points_of_chinchilla_give_the_published_exponents(left_out, beta, a):
+    """Published, from 240 points: beta 0.366, a 0.513. Five points lie far above the others."""
+    rows = np.genfromtxt(CHINCHILLA, delimiter=",", names=True, usecols=(3, 4, 6), comments=None)
+    n, flops, loss = (rows[name] for name in ("Model_Size", "Training_FLOP", "loss"))
+    kept = np.argsort(loss)[: len(loss) - left_out]
+    n, d, loss = n[kept], (flops / 6 / n)[kept], loss[kept]
+    start = time.process_time()
+    found = loss_surface.fit(n, d, loss)
+    assert time.process_time() - start < 3
+    assert found.status == "interaction"  # the sum is refused: both are given
+    assert found.beside["beta"] == pytest.approx(beta, abs=5e-4)
+    assert found.beside["a"] == pytest.approx(a, abs=1e-3)
+    assert found.values["a"] == pytest.approx(0.507, abs=2e-3)
+    assert found.values["g"] == pytest.approx(0.835, abs=0.01)
+    check = checked(found)
+    if left_out:
+        assert check.values["beta"] == pytest.approx(0.366, abs=2e-3)
+        assert check.values["a"] == pytest.approx(0.513, abs=2e-3)
+        assert not check.disagrees
+    else:  # the Huber loss follows the five points, least squares more so
+        assert {"beta", "a"} <= set(check.disagrees)
+        everyone = np.arange(len(n))
+        design = Design.from_points(n, d, everyone, everyone)
+        squares = student.fit(design, design.table(loss)[None], robust=False)
+        assert squares.theta_RK[0, 4] == pytest.approx(0.661, abs=1e-3)
 
 
 @pytest.mark.parametrize("by", ["size", "compute"])
