@@ -311,8 +311,9 @@ def surfaces(
     """One row for each family, fitter and quantity."""
     known = dict(zip(FITTERS, (ours, hoffmann, approach_2, squares), strict=True))
     made = []
-    for number, (name, family) in enumerate(families.items()):
-        drawn = simulate(family, studies, seed=number)
+    seeds = {name: number for number, name in enumerate(FAMILIES | MORE)}
+    for name, family in families.items():
+        drawn = simulate(family, studies, seeds.get(name, 0))
         for fitter in fitters:
             value, error, reach = known[fitter](drawn)
             wanted = ("a",) if fitter == "approach 2" else TARGETS
