@@ -10,17 +10,18 @@ import numpy as np
 from lmscaling.fits import final_loss
 from lmscaling.report.table import Table, query_rows
 
-# The rule of final_loss: the last 1 % of a run, at least 20 updates. The final losses of published
-# runs are already means over their last updates.
+# The rule of final_loss: the last 1 % of a run, at least 20 updates, and as many before them, of
+# runs with 400 updates. The final losses of published runs are already means over last updates.
 LOSSES = """
     WITH lengths AS (
         SELECT run, max("update") AS length
         FROM updates JOIN runs USING (run) WHERE surviving AND source = 'measured' GROUP BY run
+        HAVING length >= 400
     ),
     ends AS (
         SELECT run, list(coalesce(train_loss, 'nan'::DOUBLE) ORDER BY "update") AS last_losses
         FROM updates JOIN lengths USING (run)
-        WHERE surviving AND "update" > length - greatest(20, length // 100) GROUP BY run
+        WHERE surviving AND "update" > length - 2 * greatest(20, length // 100) GROUP BY run
     )
     SELECT
         source, attention, size, context, seed, status, split, loss, val_loss, bits_per_byte,
@@ -30,7 +31,10 @@ LOSSES = """
 """
 
 NOTE = (
-    "Training losses are means over the last 1 % of updates, spikes excluded. ± is one standard "
+    "Training losses are means over the last 1 % of updates, at least 20, without outliers on "
+    "either side; runs of fewer than 400 updates have none, and their validation loss is their "
+    "end. Unsettled: the level of the training loss changes by more than 0.05 nats within these "
+    "updates and as many before, by a rank test at 1 %. ± is one standard "
     "error: with several seeds, that of their mean; with a single seed, that of its mean over the "
     "last updates from ten blocks, which excludes the variance of seeds. If several learning rates "
     "were tried, the best one is shown. Published runs have training losses without errors."
@@ -77,7 +81,7 @@ def _row(
     remarks = [
         *([origin] if "±" in validation + training else []),
         *sorted({run["status"].replace("_", " ") for run in runs} - {"done"}),
-        *(["spiking"] if any(fit.status == "spiking" for fit in fits) else []),
+        *sorted({fit.status for fit in fits} & {"unsettled", "spiking"}),
     ]
     return (
         attention, size, f"{context:,}", source, str(len(runs)), validation, *bits, training,

@@ -1,20 +1,13 @@
 -- Views that laws of loss are fitted to.
 
--- The losses along each run that a law may use: every loss of the cells in `final` that did not diverge,
--- and of published runs. `spent` counts what the budget counts: hours, else updates. A published
--- spike, 0.05 nats above the median of the five points around it, is replaced by that median.
+-- The losses along each run that a law may use: every validation of the cells in `final`, which has no
+-- failed run, and the curves of published runs. `spent` counts what the budget counts: hours, else updates.
 CREATE VIEW law_curves AS
 WITH points AS (
     SELECT run, "update" AS updates, tokens, hours, val_loss AS loss
     FROM validation WHERE run IN (SELECT run FROM final)
     UNION ALL
-    SELECT run, updates, tokens, hours, CASE WHEN loss > middle + 0.05 THEN middle ELSE loss END
-    FROM (
-        SELECT *, median(loss) OVER (
-            PARTITION BY run ORDER BY hours ROWS BETWEEN 2 PRECEDING AND 2 FOLLOWING
-        ) AS middle
-        FROM curves WHERE source = 'published'
-    )
+    SELECT run, updates, tokens, hours, loss FROM curves WHERE source = 'published'
 ),
 budgets AS (
     SELECT
@@ -23,7 +16,7 @@ budgets AS (
         CASE WHEN source = 'published' THEN 'train' ELSE 'validation' END AS split,
         CASE WHEN positions = 'learned' THEN context * d_model ELSE 0 END AS params_positions,
         CASE WHEN budget_hours IS NULL THEN 'updates' ELSE 'hours' END AS unit
-    FROM known WHERE status <> 'diverged'
+    FROM known
 )
 SELECT
     b.* EXCLUDE (budget_hours),
