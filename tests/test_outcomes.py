@@ -1,9 +1,13 @@
 """What became of a run: failed runs are counted, shown, and enter no law."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+from conftest import ROOT
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
 from test_figures import lay_out
 from test_store import ask, end, header, log, record, update, validation
 
@@ -176,3 +180,76 @@ def test_a_failed_run_is_an_arrow_at_the_upper_edge(study, name):
     ]
     assert len(arrows) == 2
     assert all(line.get_ydata()[-1] == 1 for line in arrows)
+
+
+def test_runs_of_unequal_budgets_are_marked_with_their_hours_and_not_joined(tmp_path):
+    folder = tmp_path / "published"
+    shutil.copytree(ROOT / "results" / "published", folder)
+    store.build(folder)
+    module = figures.load("context_scaling")
+    with store.connect(folder / "store") as db:
+        rows = db.sql(module.QUERY).df()
+        drawn = module.draw(rows, db)
+    panel = next(axes for axes in drawn.axes if axes.get_title() == "softmax attention")
+    texts = {text.get_text() for text in panel.texts}
+    assert texts == {
+        "29.3 h", "22.6 h", "21.5 h", "15 h", "22.3 h", "22.5 h", "21.9 h", "19.8 h", "21.8 h",
+    }  # fmt: skip
+    joined = {x for line in panel.lines if len(line.get_xdata()) > 2 for x in line.get_xdata()}
+    assert 65536 not in joined
+    assert 4096 in joined
+    said = " ".join(drawn.get_supxlabel().split())
+    assert "no 95 % intervals but ranges if seeds differ by 0.0019 nats" in said
+
+
+def test_intervals_are_of_measured_seeds_where_there_are_enough(study):
+    for seed, cell in enumerate(cells(study)):
+        train(study, cell.run, curve(seed))
+    store.build(study)
+    module = figures.load("context_scaling")
+    with store.connect(study / "store") as db:
+        drawn = module.draw(db.sql(module.QUERY).df(), db)
+    said = " ".join(drawn.get_supxlabel().split())
+    assert said.startswith("Bars are 95 % intervals of the mean over seeds")
+    assert "if seeds differ" not in said
+
+
+def test_a_spike_is_a_stroke_and_no_triangle(study):
+    run = cells(study)[0].run
+    loss = curve(0)
+    loss[150] += 2
+    train(study, run, loss)
+    ((height, most),) = ask(study, "SELECT max(spike), max(loss) FILTER (updates > 50) FROM curves")
+    assert height == pytest.approx(loss[150])
+    assert most < 3.2
+    module = figures.load("learning_curves")
+    with store.connect(study / "store") as db:
+        drawn = module.draw(db.sql(module.QUERY).df(), db)
+    strokes = [part for axes in drawn.axes for part in axes.collections if len(segments(part))]
+    (stroke,) = (segment for part in strokes for segment in segments(part))
+    assert stroke[0][0] == stroke[1][0]
+    assert stroke[1][1] == pytest.approx(loss[150])
+
+
+def segments(part):
+    return part.get_segments() if isinstance(part, LineCollection) else []
+
+
+def test_a_png_has_its_title_and_the_svg_of_the_report_has_not(study, monkeypatch):
+    train(study, cells(study)[0].run, curve(0))
+    store.build(study)
+    said = []
+    plain = Figure.savefig
+
+    def save(self, file, **options):
+        said.append((options["format"], [text.get_text() for text in self.texts]))
+        return plain(self, file, **options)
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    for name in ("context_scaling", "step_time"):
+        figures.save(name, study / "store", study / "figures")
+        title = f"{figures.caption(name).title}."
+        (svg, before), (png, after) = said[-2:]
+        assert (svg, png) == ("svg", "png")
+        assert title not in before
+        assert title in after
