@@ -17,6 +17,7 @@ from lmscaling.store import build as store
 from lmscaling.store import stability
 
 N = 200
+ONE = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
 
 
 @pytest.fixture
@@ -253,3 +254,15 @@ def test_a_png_has_its_title_and_the_svg_of_the_report_has_not(study, monkeypatc
         assert (svg, png) == ("svg", "png")
         assert title not in before
         assert title in after
+
+
+@pytest.mark.parametrize(("schedule", "ends"), [("constant", 1), ("cosine", 0)])
+def test_a_run_whose_text_ended_counts_by_what_it_spent_unless_its_rate_had_to_decay(
+    study, schedule, ends
+):
+    lay_out(study, schedule=schedule, axes=ONE)
+    first, second = [cell.run for cell in cells(study)]
+    train(study, first, curve(0))
+    train(study, second, curve(1)[:150], status="out_of_tokens")
+    query = f"SELECT spent, budget FROM law_points WHERE trunk = '{second}' AND share = 1"
+    assert ask(study, query) == [(150, N)] * ends

@@ -39,8 +39,8 @@ QUALIFY seeds = max(seeds) OVER (PARTITION BY source, size, context, attention);
 -- What laws of loss are fitted to, one row per run and share of the budget. `schedule` is `decayed`
 -- at the ends of branches and of runs whose schedule decays the rate, and `constant` where a trunk
 -- passes a share, between its losses on a straight line in ln spent; published runs, whose schedule
--- is `unknown`, pass shares as trunks do. A run that is done but spent less than its budget ends at
--- share 1, too, with its own `spent`.
+-- is `unknown`, pass shares as trunks do. A run that is over but spent less than its budget ends at
+-- share 1, too, with its own `spent`; one whose rate should still have decayed has no end.
 CREATE VIEW law_points AS
 WITH steps AS (
     SELECT
@@ -65,8 +65,11 @@ passed AS (
 ended AS (
     SELECT
         * REPLACE (coalesce(final_train_loss, loss) AS loss), 1 AS share
-    FROM steps WHERE is_last AND status = 'done'
-        AND (spent < budget OR schedule NOT IN ('constant', 'unknown'))
+    FROM steps
+    WHERE is_last AND CASE
+        WHEN schedule IN ('constant', 'unknown') THEN status IN ('done', 'out_of_tokens') AND spent < budget
+        ELSE status = 'done'
+    END
 ),
 decayed AS (
     SELECT
