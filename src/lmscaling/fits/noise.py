@@ -84,6 +84,11 @@ class Spread:
     """Origin of ``sd``, for captions and notes."""
 
     @property
+    def assumed(self) -> float | None:
+        """``sd`` if it is assumed, nats."""
+        return self.sd if self.basis == "assumed" else None
+
+    @property
     def error(self) -> float:
         """Standard error of the mean over the seeds of the cell, nats."""
         return self.sd / np.sqrt(self.seeds)
@@ -96,11 +101,11 @@ class Spread:
     def interval(self, mean: float, level: float = LEVEL) -> Interval:
         """Interval of the expected loss, or the range that an assumed ``sd`` gives."""
         half = self.quantile(level) * self.error
-        return Interval(mean - half, mean + half, self.sd if self.basis == "assumed" else None)
+        return Interval(mean - half, mean + half, self.assumed)
 
     def p_value(self, mean: float) -> float:
         """Two-sided p-value of a difference, under the hypothesis that it is 0; NaN if assumed."""
-        if self.basis == "assumed":
+        if self.assumed is not None:
             return float("nan")
         return float(2 * t.sf(abs(mean) / self.error, self.degrees))
 
@@ -117,12 +122,16 @@ class Noise:
 
     @classmethod
     def measure(
-        cls, samples: Mapping[Hashable, ArrayLike], places: Mapping[Hashable, Place]
+        cls,
+        samples: Mapping[Hashable, ArrayLike],
+        places: Mapping[Hashable, Place],
+        paired: bool = False,
     ) -> "Noise":
-        """Scatter in every cell of ``samples``: losses, or differences of paired losses, in nats,
-        one for each seed that has finished."""
+        """Scatter in every cell of ``samples``: losses in nats, one for each seed that has
+        finished, or differences of paired losses. Without seeds the runs of a pair are assumed to
+        be independent, which makes the range of a difference too wide rather than too narrow."""
         values = {cell: np.asarray(sample, dtype=float) for cell, sample in samples.items()}
-        repeated = [cell for cell, sample in values.items() if len(sample) > 1]
+        repeated = [cell for cell, sample in values.items() if len(sample) > 1 and np.ptp(sample)]
         variance = np.array([values[cell].var(ddof=1) for cell in repeated])
         degrees = np.array([len(values[cell]) - 1 for cell in repeated], dtype=float)
         known = [places[cell] for cell in repeated]
@@ -130,7 +139,9 @@ class Noise:
         own = dict(zip(repeated, variance, strict=True))
         return cls(
             {
-                cell: _spread(len(sample), own.get(cell), places[cell], prior, known, variance)
+                cell: _spread(
+                    len(sample), own.get(cell), places[cell], prior, known, variance, paired
+                )
                 for cell, sample in values.items()
             }
         )
@@ -153,16 +164,13 @@ class _Prior:
     def from_cells(
         cls, variance_c: NDArray, degrees_c: NDArray, places: list[Place]
     ) -> "_Prior | None":
-        usable = variance_c > 0
-        total = int(degrees_c[usable].sum())
+        total = int(degrees_c.sum())
         if total < FEWEST_DEGREES:
             return None
-        s2, d = variance_c[usable], degrees_c[usable]
-        at = [place for place, use in zip(places, usable, strict=True) if use]
-        attentions = tuple(sorted({place.attention for place in at}))
-        logs = np.log([(place.params, place.context) for place in at])
-        centre = logs.mean(axis=0)
-        columns = _columns(at, attentions, centre)
+        s2, d = variance_c, degrees_c
+        attentions = tuple(sorted({place.attention for place in places}))
+        centre = np.log([(place.params, place.context) for place in places]).mean(axis=0)
+        columns = _columns(places, attentions, centre)
         rank = np.linalg.matrix_rank(columns)
         if total < TREND_DEGREES or len(s2) < rank + 3:
             columns, rank, attentions = np.ones((len(s2), 1)), 1, ()
@@ -207,6 +215,7 @@ def _spread(
     prior: _Prior | None,
     known: list[Place],
     variance_c: NDArray,
+    paired: bool,
 ) -> Spread:
     if variance is not None and prior is None:
         said = f"sd of its own {seeds} seeds"
@@ -225,7 +234,8 @@ def _spread(
         for place, s2 in zip(known, variance_c, strict=True)
     ]
     near = nearest(place, others or list(ELSEWHERE))
-    return Spread(near.sd, np.inf, seeds, "assumed", f"if seeds differ as in {near.source}")
+    sd = near.sd * np.sqrt(2) if paired and not others else near.sd
+    return Spread(float(sd), np.inf, seeds, "assumed", f"if seeds differ as in {near.source}")
 
 
 def _within(place: Place, known: list[Place]) -> bool:
@@ -316,6 +326,7 @@ def seeds_needed(gap: float, sd: float, level: float = LEVEL, power: float = 0.8
         degrees = MOST_DEGREES + seeds - 1
         limit = t.isf((1 - level) / 2, degrees)
         shift = abs(gap) / sd * np.sqrt(seeds)
-        if nct.sf(limit, degrees, shift) + nct.cdf(-limit, degrees, shift) >= power:
+        # Far beyond the limit the power is 1, and the noncentral t of SciPy inexact.
+        if shift > 3 * limit + 10 or nct.sf(limit, degrees, shift) >= power:
             return seeds
     return None
