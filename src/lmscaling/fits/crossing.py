@@ -95,9 +95,7 @@ def fit(
         after = "other" if gap[end] < 0 else "reference"
         interval = Interval(float(x[last]), None, assumed)
         points.append(Crossing(_zero(x, gap, last, end), interval, after))
-    return Crossings(
-        status=status, observed=observed, ahead=lower[-1], points=tuple(points), p=p
-    )
+    return Crossings(status=status, observed=observed, ahead=lower[-1], points=tuple(points), p=p)
 
 
 def _zero(x: NDArray, gap: NDArray, first: int, last: int) -> float:

@@ -2,9 +2,9 @@
 
 ``gap = loss of the attention - loss of the reference``, in nats, at the end of the budget; below 0
 the attention is better. Runs with the same seed see the same data in the same order, so the gap is
-taken seed by seed, and its noise is that of these differences (``noise``). In all gaps of one source
-together, no more than 5 % of studies in which all attentions are equal call any of them different:
-p-values are corrected for their number (Holm 1979).
+taken seed by seed, and its noise is that of these differences (``noise``). p-values are corrected
+for the number of gaps of a source (Holm 1979): of studies in which all attentions are equal, no
+more than 5 % call any of them different.
 
 The mean gap over all cells comes first. Cells with the same seed share data, so their noise is not
 independent; the interval of the mean is that of the means of the seeds that all cells have, and
@@ -33,8 +33,8 @@ STATUSES = {
 }
 
 QUERY = """
-    SELECT source, f.size, f.params, f.context, f.attention = k.baseline AS is_baseline, f.attention,
-        f.seed, f.loss, f.hours / k.budget_hours AS share
+    SELECT source, f.size, f.params, f.context, f.attention = k.baseline AS is_baseline,
+        f.attention, f.seed, f.loss, f.hours / k.budget_hours AS share
     FROM final f JOIN known k USING (source, run)
     WHERE f.status = 'done' AND isfinite(f.loss)
     WINDOW pair AS (PARTITION BY source, f.size, f.context)

@@ -25,7 +25,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,6 +55,8 @@ QUERY = """
 """
 """Loss curves where there are several attentions, the baseline first. Before the end of the budget
 only losses at a constant rate are comparable."""
+
+K = TypeVar("K", bound=Hashable)
 
 AXES = ("updates", "flops", "hours")
 WINDOW = 21
@@ -109,8 +111,8 @@ def fit(reference: Curve, other: Curve, place: Place) -> Multipliers:
 
 
 def fit_all(
-    pairs: Mapping[Hashable, tuple[Curve, Curve]], places: Mapping[Hashable, Place]
-) -> dict[Hashable, Multipliers]:
+    pairs: Mapping[K, tuple[Curve, Curve]], places: Mapping[K, Place]
+) -> dict[K, Multipliers]:
     """Multipliers of all pairs of one study, the reference first, which share their noise.
 
     The seeds of a pair have the same order in both curves.
@@ -153,7 +155,10 @@ def compare(rows: Iterable[tuple]) -> list[Pair]:
         runs[source, size, context][attention][seed].append(numbers)
         params[source, size, context] = float(n)
         baselines |= {(source, attention)} if is_baseline else set()
-    heads, curves, places, axes, seeds = [], {}, {}, {}, {}
+    heads: list[tuple[str, str, int, str, str]] = []
+    axes, seeds = {}, {}
+    curves: dict[tuple, tuple[Curve, Curve]] = {}
+    places: dict[tuple, Place] = {}
     for cell, known in runs.items():
         for reference, attention in combinations(known, 2):
             key = (*cell, reference, attention)
@@ -162,7 +167,7 @@ def compare(rows: Iterable[tuple]) -> list[Pair]:
                       for name in (reference, attention)]  # fmt: skip
             has_flops = all(np.isfinite(run[:, 2]).all() for part in tables for run in part)
             heads.append(key)
-            curves[key] = tuple(_mean_curve(part, has_flops) for part in tables)
+            curves[key] = _mean_curve(tables[0], has_flops), _mean_curve(tables[1], has_flops)
             places[key] = Place(params[cell], cell[2], attention)
             axes[key] = tuple(axis for axis in AXES if has_flops or axis != "flops")
             seeds[key] = len(both)
@@ -183,15 +188,17 @@ def _mean_curve(runs: list[NDArray], has_flops: bool) -> Curve:
     for run in runs[1:]:
         common = np.intersect1d(common, run[:, 0])
     kept = np.stack([run[np.isin(run[:, 0], common)] for run in runs])
-    updates, hours, flops = kept[:, :, :3].mean(axis=0).T
+    updates, hours, flops = np.moveaxis(kept[:, :, :3].mean(axis=0), -1, 0)
     return Curve(updates, flops if has_flops else updates, hours, kept[:, :, 3])
 
 
 def _spreads(
-    paired: Mapping[Hashable, "_Paired"], places: Mapping[Hashable, Place]
-) -> dict[Hashable, dict[str, list[Spread | None]]]:
+    paired: Mapping[K, "_Paired"], places: Mapping[K, Place]
+) -> dict[K, dict[str, list[Spread | None]]]:
     """By pair, and by ``loss`` or axis: the scatter of gaps at each of ``FRACTIONS``."""
-    spreads = {key: {what: [None] * len(FRACTIONS) for what in ("loss", *AXES)} for key in paired}
+    spreads: dict[K, dict[str, list[Spread | None]]] = {
+        key: {what: [None] * len(FRACTIONS) for what in ("loss", *AXES)} for key in paired
+    }
     for what in ("loss", *AXES):
         for j in range(len(FRACTIONS)):
             gaps = {key: one.gaps[what][:, j] for key, one in paired.items()}
@@ -270,23 +277,23 @@ class _Paired:
         half = spread.quantile() * spread.error
         low = _inverse(self.reference.log_spent[0], self.falling, self.loss[j] + half, "left")
         high = _inverse(self.reference.log_spent[0], self.falling, self.loss[j] - half, "right")
-        log_m = {axis: self._log_m(i, j, self.log_reference[j]) for i, axis in enumerate(AXES)}
         ends = {
-            axis: Interval(
-                *(
-                    float(np.exp(self._log_m(i, j, end))) if np.isfinite(end) else None
-                    for end in (float(low), float(high))
-                ),
-                spread.assumed,
-            )
+            axis: Interval(self._m(i, j, low), self._m(i, j, high), spread.assumed)
             for i, axis in enumerate(AXES)
         }
-        m = {axis: float(np.exp(value)) for axis, value in log_m.items()}
+        there = self.log_reference[j]
+        m = {axis: float(np.exp(self._log_m(i, j, there))) for i, axis in enumerate(AXES)}
         return AtLoss(
             float(self.loss[j]), **m, speed=m["hours"] / m["updates"], intervals=ends, spread=spread
         )
 
-    def _log_m(self, axis: int, j: int, log_updates: float) -> float:
+    def _m(self, axis: int, j: int, log_updates: NDArray) -> float | None:
+        """An end of an interval; open where the reference does not come."""
+        return (
+            float(np.exp(self._log_m(axis, j, log_updates))) if np.isfinite(log_updates) else None
+        )
+
+    def _log_m(self, axis: int, j: int, log_updates: NDArray) -> float:
         """ln of what the reference spends in so many updates over what the other one has spent."""
         one, two = self.reference.log_spent, self.other.log_spent
         spent = np.interp(log_updates, one[0], one[axis])
@@ -341,7 +348,9 @@ def _decreasing(loss: NDArray) -> NDArray:
     return isotonic_regression(loss, increasing=False).x
 
 
-def _inverse(log_x: NDArray, falling: NDArray, loss: ArrayLike, side: str) -> NDArray:
+def _inverse(
+    log_x: NDArray, falling: NDArray, loss: ArrayLike, side: Literal["left", "right"]
+) -> NDArray:
     """Where a decreasing curve has a loss: the first place (``left``) at which it is as low, or the
     last one (``right``) at which it is as high; infinite beyond its ends."""
     wanted = np.asarray(loss, dtype=float)

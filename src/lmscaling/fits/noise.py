@@ -17,7 +17,7 @@ nearest measured study, says so (``Interval.assumed``), and is no confidence int
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -113,7 +113,7 @@ class Spread:
 class Noise:
     """Scatter of seeds in the cells of a study."""
 
-    def __init__(self, spreads: Mapping[Hashable, Spread]) -> None:
+    def __init__(self, spreads: Mapping[Any, Spread]) -> None:
         self._spreads = dict(spreads)
 
     def at(self, cell: Hashable) -> Spread:
@@ -123,8 +123,8 @@ class Noise:
     @classmethod
     def measure(
         cls,
-        samples: Mapping[Hashable, ArrayLike],
-        places: Mapping[Hashable, Place],
+        samples: Mapping[Any, ArrayLike],
+        places: Mapping[Any, Place],
         paired: bool = False,
     ) -> "Noise":
         """Scatter in every cell of ``samples``: losses in nats, one for each seed that has

@@ -82,7 +82,8 @@ def multipliers(pairs: Iterable[Pair]) -> Table:
         note="Spent by the reference divided by spent by the attention when both reach the given "
         "loss, the lowest of the compared ones; above 1 the attention is the better one. The "
         "multiplier in hours is that in updates times the speed, the ratio of the times of an "
-        f"update. {PAIRED} An end is open if the reference does not reach a loss that noise allows.",
+        f"update. {PAIRED} An end is open if the reference does not reach a loss that noise "
+        "allows.",
         query=multiplier.QUERY,
         head=("attention", "reference", "size", "context (tokens)", "source", "at loss (nats)",
               "updates (ratio)", "x speed (ratio)", "= hours (ratio)", "FLOPs (ratio)",
