@@ -61,7 +61,9 @@ K = TypeVar("K", bound=Hashable)
 AXES = ("updates", "flops", "hours")
 WINDOW = 21
 FRACTIONS = 2.0 ** (-np.arange(21) / 4)
-"""Of a run's updates, from the end to 1/32, where losses are compared and noise is measured."""
+"""Of the updates of the other curve, from the end to 1/32, where losses are compared."""
+DOUBLINGS = FRACTIONS[::4]
+"""Of what both have spent, where the noise of crossings is measured."""
 
 
 @dataclass(frozen=True)
@@ -195,17 +197,17 @@ def _mean_curve(runs: list[NDArray], has_flops: bool) -> Curve:
 def _spreads(
     paired: Mapping[K, "_Paired"], places: Mapping[K, Place]
 ) -> dict[K, dict[str, list[Spread | None]]]:
-    """By pair, and by ``loss`` or axis: the scatter of gaps at each of ``FRACTIONS``."""
-    spreads: dict[K, dict[str, list[Spread | None]]] = {
-        key: {what: [None] * len(FRACTIONS) for what in ("loss", *AXES)} for key in paired
-    }
-    for what in ("loss", *AXES):
-        for j in range(len(FRACTIONS)):
+    """By pair, and by ``loss`` or axis: the scatter of gaps at each place; None where a curve is
+    missing."""
+    spreads: dict[K, dict[str, list[Spread | None]]] = {key: {} for key in paired}
+    for what, places_of in (("loss", FRACTIONS), *((axis, DOUBLINGS) for axis in AXES)):
+        for j in range(len(places_of)):
             gaps = {key: one.gaps[what][:, j] for key, one in paired.items()}
             known = {key: gap for key, gap in gaps.items() if np.isfinite(gap).all()}
             noise = Noise.measure(known, places, paired=True)
-            for key in known:
-                spreads[key][what][j] = noise.at(key)
+            for key in paired:
+                found = noise.at(key) if key in known else None
+                spreads[key].setdefault(what, []).append(found)
     return spreads
 
 
@@ -238,8 +240,8 @@ class _Paired:
     """``[F]``: logarithms of the updates with which the reference reaches it; NaN if it does
     not."""
     gaps: dict[str, NDArray]
-    """``[s, F]``, nats: ``loss`` where both curves have the loss of the other one, otherwise by
-    axis at equal spending; NaN where a curve is missing."""
+    """Nats: ``loss``, ``[s, F]``, where both curves have the loss of the other one; by axis,
+    ``[s, DOUBLINGS]``, at equal spending. NaN where a curve is missing."""
 
     @classmethod
     def from_curves(cls, reference: Curve, other: Curve) -> "_Paired | str":
@@ -258,7 +260,7 @@ class _Paired:
             there = np.where(np.isfinite(first) & np.isfinite(last), (first + last) / 2, np.nan)
         gaps = {"loss": one.at(there) - two.at(log_x)}
         for i, axis in enumerate(AXES):
-            at = min(one.log_spent[i, -1], two.log_spent[i, -1]) + np.log(FRACTIONS)
+            at = min(one.log_spent[i, -1], two.log_spent[i, -1]) + np.log(DOUBLINGS)
             gaps[axis] = one.at(at, i) - two.at(at, i)
         return cls(one, two, falling, log_x, loss, there, gaps)
 
@@ -305,7 +307,7 @@ class _Paired:
         start, end = max(first[0], second[0]), min(first[-1], second[-1])
         both = np.union1d(np.union1d(first, second), [start, end])
         both = both[(both >= start) & (both <= end)]
-        known = [(end + np.log(f), s) for f, s in zip(FRACTIONS, spreads, strict=True) if s][::-1]
+        known = [(end + np.log(f), s) for f, s in zip(DOUBLINGS, spreads, strict=True) if s][::-1]
         if not len(both) or not known:
             return crossing.fit([], [], [])
         gap = (self.other.at(both, axis) - self.reference.at(both, axis)).mean(axis=0)

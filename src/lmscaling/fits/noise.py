@@ -15,6 +15,7 @@ Without seeds nothing is known about noise. A range then assumes the standard de
 nearest measured study, says so (``Interval.assumed``), and is no confidence interval.
 """
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,9 +30,12 @@ from lmscaling.fits.uncertainty import LEVEL, Interval
 
 MOST_DEGREES = 6.0
 """Most degrees of freedom that other cells contribute to the variance of one cell."""
+PRIOR_DEGREES = np.linspace(2, MOST_DEGREES, 200)
+"""The fewer, the more the true variances of cells differ: by trigamma(d / 2), in ln."""
 FEWEST_DEGREES = 3
 """With fewer degrees of freedom in all cells together, the variance of one cell says nothing about
 another."""
+MOST_SEEDS = 1000
 TREND_DEGREES = 20
 """Degrees of freedom from which a trend is estimated; a trend from fewer misses at the ends."""
 
@@ -180,8 +184,9 @@ class _Prior:
         weight = np.sqrt(1 / polygamma(1, d / 2))
         slope = np.linalg.lstsq(columns * weight[:, None], corrected * weight, rcond=None)[0]
         left = ((corrected - columns @ slope) ** 2).sum() / max(len(s2) - rank, 1)
-        d0 = _inverse_trigamma(left - float(polygamma(1, d / 2).mean()))
-        d0 = float(np.clip(d0, 2, min(MOST_DEGREES, max(total - rank, 2))))
+        scatter = left - float(polygamma(1, d / 2).mean())
+        d0 = float(np.interp(-scatter, -polygamma(1, PRIOR_DEGREES / 2), PRIOR_DEGREES))
+        d0 = min(d0, max(total - rank, 2))
         return cls(d0, total, len(s2), slope, attentions, centre)
 
     def variance(self, place: Place) -> float:
@@ -195,17 +200,6 @@ def _columns(places: list[Place], attentions: tuple[str, ...], centre: NDArray) 
     logs = np.log([(place.params, place.context) for place in places]) - centre
     own = [[float(place.attention == name) for name in attentions[1:]] for place in places]
     return np.column_stack([np.ones(len(places)), logs, np.array(own).reshape(len(places), -1)])
-
-
-def _inverse_trigamma(value: float) -> float:
-    """``d`` for which trigamma(d / 2) is the value; infinite if the value is not positive."""
-    if value <= polygamma(1, 50.0):
-        return np.inf
-    low, high = 1e-3, 100.0
-    for _ in range(60):
-        middle = float(np.sqrt(low * high))
-        low, high = (middle, high) if polygamma(1, middle / 2) > value else (low, middle)
-    return high
 
 
 def _spread(
@@ -318,15 +312,15 @@ def seeds_needed(gap: float, sd: float, level: float = LEVEL, power: float = 0.8
     """Fewest seeds with which a true gap is found with a probability of ``power``.
 
     ``sd`` is that of the difference of two runs, paired if they share seeds. The variance has
-    ``MOST_DEGREES`` degrees of freedom besides those of the seeds. None above 1,000 seeds.
+    ``MOST_DEGREES`` degrees of freedom besides those of the seeds. None above ``MOST_SEEDS``.
     """
-    if gap == 0:
-        return None
-    for seeds in range(1, 1001):
+
+    def is_enough(seeds: int) -> bool:
         degrees = MOST_DEGREES + seeds - 1
         limit = t.isf((1 - level) / 2, degrees)
         shift = abs(gap) / sd * np.sqrt(seeds)
         # Far beyond the limit the power is 1, and the noncentral t of SciPy inexact.
-        if shift > 3 * limit + 10 or nct.sf(limit, degrees, shift) >= power:
-            return seeds
-    return None
+        return bool(shift > 3 * limit + 10 or nct.sf(limit, degrees, shift) >= power)
+
+    found = bisect_left(range(1, MOST_SEEDS + 1), True, key=is_enough) + 1
+    return found if found <= MOST_SEEDS else None
