@@ -311,9 +311,9 @@ class _Paired:
         if not len(both) or not known:
             return crossing.fit([], [], [])
         gap = (self.other.at(both, axis) - self.reference.at(both, axis)).mean(axis=0)
-        places, errors = zip(*((at, spread.error) for at, spread in known), strict=True)
-        error = np.interp(both, places, errors)
-        degrees = min(spread.degrees for _, spread in known)
+        places = [at for at, _ in known]
+        error = np.interp(both, places, [spread.error for _, spread in known])
+        degrees = np.interp(both, places, [min(spread.degrees, 1e6) for _, spread in known])
         return crossing.fit(np.exp(both), gap, error, degrees, known[-1][1].assumed)
 
 
