@@ -47,7 +47,7 @@ QUERY = """
     SELECT source, size, params, context, attention = baseline AS is_baseline, attention, seed,
         updates, hours, flops, loss
     FROM law_curves
-    WHERE schedule = 'constant'
+    WHERE schedule IN ('constant', 'unknown')
     WINDOW pair AS (PARTITION BY source, size, context)
     QUALIFY min(attention) OVER pair <> max(attention) OVER pair
     ORDER BY source, min(params) OVER (PARTITION BY source, size), size, context, is_baseline DESC,

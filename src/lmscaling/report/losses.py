@@ -74,7 +74,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
         fits = [final_loss.mean(run["last_losses"] or []) for run in runs]
         remarks = [
             *sorted({(run["status"] or "no loss").replace("_", " ") for run in runs} - {"done"}),
-            *(["spiking"] if any(fit.status == "spiking" for fit in fits) else []),
+            *sorted({fit.status for fit in fits} & {"unsettled", "spiking"}),
         ]
         rows.append(
             (
