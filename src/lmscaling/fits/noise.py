@@ -122,16 +122,32 @@ class Noise:
         """Scatter in every cell of ``samples``: losses, or differences of paired losses, in nats,
         one for each seed that has finished."""
         values = {cell: np.asarray(sample, dtype=float) for cell, sample in samples.items()}
-        repeated = [cell for cell, sample in values.items() if len(sample) > 1]
-        variance = np.array([values[cell].var(ddof=1) for cell in repeated])
-        degrees = np.array([len(values[cell]) - 1 for cell in repeated], dtype=float)
+        return cls.from_variances(
+            {
+                cell: (float(sample.var(ddof=1)) if len(sample) > 1 else 0.0,
+                       len(sample) - 1, len(sample))
+                for cell, sample in values.items()
+            },
+            places,
+        )  # fmt: skip
+
+    @classmethod
+    def from_variances(
+        cls,
+        variances: Mapping[Hashable, tuple[float, int, int]],
+        places: Mapping[Hashable, Place],
+    ) -> "Noise":
+        """Scatter in every cell from its variance (nats squared), degrees of freedom (0 without
+        seeds) and number of seeds."""
+        repeated = [cell for cell, (_, degrees, _) in variances.items() if degrees > 0]
+        variance = np.array([variances[cell][0] for cell in repeated])
+        degrees = np.array([variances[cell][1] for cell in repeated], dtype=float)
         known = [places[cell] for cell in repeated]
         prior = _Prior.from_cells(variance, degrees, known)
-        own = dict(zip(repeated, variance, strict=True))
         return cls(
             {
-                cell: _spread(len(sample), own.get(cell), places[cell], prior, known, variance)
-                for cell, sample in values.items()
+                cell: _spread(own, places[cell], prior, known, variance)
+                for cell, own in variances.items()
             }
         )
 
@@ -201,21 +217,21 @@ def _inverse_trigamma(value: float) -> float:
 
 
 def _spread(
-    seeds: int,
-    variance: float | None,
+    own: tuple[float, int, int],
     place: Place,
     prior: _Prior | None,
     known: list[Place],
     variance_c: NDArray,
 ) -> Spread:
-    if variance is not None and prior is None:
+    variance, degrees, seeds = own
+    if degrees > 0 and (prior is None or prior.cells == 1):
         said = f"sd of its own {seeds} seeds"
-        return Spread(float(np.sqrt(variance)), seeds - 1.0, seeds, "measured", said)
-    if variance is not None and prior is not None:
-        degrees = prior.degrees + seeds - 1
-        shrunk = (prior.degrees * prior.variance(place) + (seeds - 1) * variance) / degrees
+        return Spread(float(np.sqrt(variance)), degrees, seeds, "measured", said)
+    if degrees > 0 and prior is not None:
+        total = prior.degrees + degrees
+        shrunk = (prior.degrees * prior.variance(place) + degrees * variance) / total
         said = f"sd of its own {seeds} seeds, shrunk to that of {prior.cells} cells"
-        return Spread(float(np.sqrt(shrunk)), degrees, seeds, "measured", said)
+        return Spread(float(np.sqrt(shrunk)), total, seeds, "measured", said)
     if prior is not None and _within(place, known):
         trend = "trend over" if len(prior.slope_K) > 1 else "pooled over"
         said = f"sd {trend} {prior.cells} cells with seeds, {prior.total} degrees of freedom"
