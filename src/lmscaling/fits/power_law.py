@@ -30,7 +30,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import brentq, fminbound
 from scipy.stats import f, t
 
 from lmscaling.fits.noise import Noise, Place, Spread
@@ -137,8 +137,8 @@ class Fit:
         fit = cls(curve)
         best = int(fit.linear(GRID).square_g.argmin())
         near = GRID[max(best - 1, 0)], GRID[min(best + 1, len(GRID) - 1)]
-        gamma = minimize_scalar(fit.square_at, bounds=near, options={"xatol": 1e-8})["x"]
-        return replace(fit, gamma=float(gamma))
+        gamma = fminbound(fit.square_at, *near, xtol=1e-8)
+        return replace(fit, gamma=float(np.asarray(gamma)))
 
     @cached_property
     def centre(self) -> float:
