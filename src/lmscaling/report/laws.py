@@ -57,8 +57,8 @@ def surfaces(groups: Groups) -> list[Table]:
     """The fitted surfaces, and their exponents under other conventions for N."""
     fitted = {key: loss_surface.fit_group(group, count=COUNT) for key, group in groups.items()}
     rows = []
-    for (source, attention, context), law in fitted.items():
-        group = groups[source, attention, context]
+    for key, law in fitted.items():
+        group, (source, _, attention, context) = groups[key], key
         head = (attention, format_context(context), group.description, source, str(law.points))
         numbers = _parameters(law, loss_surface.PARAMETERS)
         rows.append((*head, *numbers, loss_surface.STATUSES[law.status], _check(law)))
@@ -100,10 +100,11 @@ def _conventions(groups: Groups, fitted: dict[tuple, LossSurface]) -> Table:
         for convention, meaning in loss_surface.CONVENTIONS.items():
             if convention != law.convention:
                 law = loss_surface.fit_group(groups[key], convention, count=COUNT, check=False)
-            source, attention, context = key
+            source, schedule, attention, context = key
             numbers = _parameters(law, ("alpha", "beta", "a"))
             status = loss_surface.STATUSES[law.status]
-            rows.append((attention, format_context(context), source, meaning, *numbers, status))
+            head = (attention, format_context(context), schedule, source, meaning)
+            rows.append((*head, *numbers, status))
     return Table(
         name="conventions",
         section="laws",
@@ -111,22 +112,22 @@ def _conventions(groups: Groups, fitted: dict[tuple, LossSurface]) -> Table:
         note="The same surfaces, fitted with other parameters counted in N; the exponents depend "
         f"on the convention (arXiv:2406.12907). {INTERVALS}",
         query=points.QUERY,
-        head=("attention", "context (tokens)", "source", "parameters in N",
+        head=("attention", "context (tokens)", "schedule", "source", "parameters in N",
               "alpha", "beta", "a", "status"),
         rows=tuple(rows),
-        text=frozenset({0, 2, 3, 7}),
+        text=frozenset({0, 2, 3, 4, 8}),
     )  # fmt: skip
 
 
 def held_out(groups: Groups) -> Table:
     """Hold-out errors of the largest size."""
     rows = []
-    for (source, attention, context), group in groups.items():
+    for (source, schedule, attention, context), group in groups.items():
         result = holdout.fit_group(group, COUNT)
         rms = "" if result.rms is None else f"{result.rms:.4f}"
         worst = max((abs(error) for error in result.errors), default=None)
         rows.append((
-            attention, format_context(context), source, short(result.size),
+            attention, format_context(context), schedule, source, short(result.size),
             str(len(result.errors) or ""), rms, "" if worst is None else f"{worst:.4f}",
             holdout.STATUSES[result.status],
         ))  # fmt: skip
@@ -138,10 +139,10 @@ def held_out(groups: Groups) -> Table:
         "measured minus predicted losses; the status compares them with simultaneous 95 % "
         "prediction intervals.",
         query=points.QUERY,
-        head=("attention", "context (tokens)", "source", "N held out", "points",
+        head=("attention", "context (tokens)", "schedule", "source", "N held out", "points",
               "RMS error (nats)", "largest error (nats)", "status"),
         rows=tuple(rows),
-        text=frozenset({0, 2, 7}),
+        text=frozenset({0, 2, 3, 8}),
     )  # fmt: skip
 
 
