@@ -135,18 +135,35 @@ class Noise:
         finished, or differences of paired losses. Without seeds the runs of a pair are assumed to
         be independent, which makes the range of a difference too wide rather than too narrow."""
         values = {cell: np.asarray(sample, dtype=float) for cell, sample in samples.items()}
-        repeated = [cell for cell, sample in values.items() if len(sample) > 1 and np.ptp(sample)]
-        variance = np.array([values[cell].var(ddof=1) for cell in repeated])
-        degrees = np.array([len(values[cell]) - 1 for cell in repeated], dtype=float)
+        return cls.from_variances(
+            {
+                cell: (float(sample.var(ddof=1)), len(sample) - 1, len(sample))
+                if len(sample) > 1 and np.ptp(sample)
+                else (0.0, 0, len(sample))
+                for cell, sample in values.items()
+            },
+            places,
+            paired,
+        )
+
+    @classmethod
+    def from_variances(
+        cls,
+        variances: Mapping[Any, tuple[float, int, int]],
+        places: Mapping[Any, Place],
+        paired: bool = False,
+    ) -> "Noise":
+        """Scatter in every cell from its variance (nats squared), degrees of freedom (0 if it is
+        unknown) and number of seeds."""
+        repeated = [cell for cell, (_, degrees, _) in variances.items() if degrees]
+        variance = np.array([variances[cell][0] for cell in repeated])
+        degrees = np.array([variances[cell][1] for cell in repeated], dtype=float)
         known = [places[cell] for cell in repeated]
         prior = _Prior.from_cells(variance, degrees, known)
-        own = dict(zip(repeated, variance, strict=True))
         return cls(
             {
-                cell: _spread(
-                    len(sample), own.get(cell), places[cell], prior, known, variance, paired
-                )
-                for cell, sample in values.items()
+                cell: _spread(own, places[cell], prior, known, variance, paired)
+                for cell, own in variances.items()
             }
         )
 
@@ -203,22 +220,22 @@ def _columns(places: list[Place], attentions: tuple[str, ...], centre: NDArray) 
 
 
 def _spread(
-    seeds: int,
-    variance: float | None,
+    own: tuple[float, int, int],
     place: Place,
     prior: _Prior | None,
     known: list[Place],
     variance_c: NDArray,
     paired: bool,
 ) -> Spread:
-    if variance is not None and prior is None:
+    variance, degrees, seeds = own
+    if degrees and (prior is None or prior.cells == 1):
         said = f"sd of its own {seeds} seeds"
-        return Spread(float(np.sqrt(variance)), seeds - 1.0, seeds, "measured", said)
-    if variance is not None and prior is not None:
-        degrees = prior.degrees + seeds - 1
-        shrunk = (prior.degrees * prior.variance(place) + (seeds - 1) * variance) / degrees
+        return Spread(float(np.sqrt(variance)), degrees, seeds, "measured", said)
+    if degrees and prior is not None:
+        total = prior.degrees + degrees
+        shrunk = (prior.degrees * prior.variance(place) + degrees * variance) / total
         said = f"sd of its own {seeds} seeds, shrunk to that of {prior.cells} cells"
-        return Spread(float(np.sqrt(shrunk)), degrees, seeds, "measured", said)
+        return Spread(float(np.sqrt(shrunk)), total, seeds, "measured", said)
     if prior is not None and _within(place, known):
         trend = "trend over" if len(prior.slope_K) > 1 else "pooled over"
         said = f"sd {trend} {prior.cells} cells with seeds, {prior.total} degrees of freedom"
