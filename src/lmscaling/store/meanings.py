@@ -8,7 +8,7 @@ import duckdb
 
 from lmscaling.records import schema
 from lmscaling.records.checks import Check, Numerics
-from lmscaling.records.run import End, Evaluation, Header, Run, Update, Validation
+from lmscaling.records.run import End, Evaluation, Gradients, Header, Run, Update, Validation
 from lmscaling.records.timing import Measurement
 from lmscaling.store.cells import CellRow
 
@@ -17,6 +17,7 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "runs": (Run,),
     "attempts": (Header, End),
     "updates": (Update,),
+    "gradients": (Gradients,),
     "validations": (Validation,),
     "spikes": (Update,),
     "evaluations": (Evaluation,),
@@ -36,6 +37,7 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "law_curves": (CellRow,),
     "law_means": (CellRow,),
     "law_points": (CellRow,),
+    "gradient_noise": (Gradients, CellRow),
     "stability": (),
     "spike_rates": (CellRow,),
     "own_context": (Evaluation,),
@@ -90,6 +92,10 @@ COMPUTED = {
     "least three other runs of the same text at the same update; the others were judged by the "
     "losses of the run itself.",
     "documents": "Documents of the sample; null if counted on the text of an evaluation.",
+    "signal": "Estimate of the squared norm of the true gradient, of this update alone: it may be "
+    "negative.",
+    "noise": "Estimate of the trace of the covariance of the gradient, times tokens, of this update "
+    "alone.",
     "before": "Tokens of its own document before a token.",
     "method": "How attention was computed: attention and implementation.",
     "seconds": "Median seconds of a step, of a sampled token of all sequences, or of a pass.",
