@@ -53,6 +53,9 @@ class Interval:
 
     low: float | None
     high: float | None
+    assumed: float | None = None
+    """Standard deviation between seeds, nats, that the range assumes because none was measured.
+    Such a range is no confidence interval."""
 
     def __contains__(self, value: float) -> bool:
         return (self.low is None or self.low <= value) and (self.high is None or value <= self.high)
