@@ -10,12 +10,11 @@ import pytest
 import torch
 from conftest import ROOT, calibration
 from speed_of_python import slowness
-from test_store import ask, header, log, record, runs, study, update
+from test_store import ask, gradients, header, log, record, runs, study, update
 
 from lmscaling.data.stream import Stream
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
-from lmscaling.records.run import Gradients
 from lmscaling.train import norms
 from lmscaling.train.run import train
 
@@ -127,13 +126,6 @@ def test_measuring_changes_no_weight_and_no_loss(long, tokens, tmp_path, monkeyp
     with_norms = everything("with")
     monkeypatch.setattr(norms, "EVERY", 10**9)
     assert everything("without") == with_norms
-
-
-def gradients(n, small, attempt=1, small_tokens: int | None = 16):
-    return Gradients(
-        attempt=attempt, update=n, tokens=64 * n, small_tokens=small_tokens, small_grad_norm=small,
-        layer_grad_norms=[1.0, 2.0, None], layer_weight_norms=[1.0, 2.0, 3.0],
-    )  # fmt: skip
 
 
 def test_the_store_has_both_unknowns_of_each_surviving_update(study, runs):

@@ -15,12 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 QUERY = """
-    SELECT attention, size, context, lr / lr_scale AS study_lr, seed, lr_scale, val_loss
-    FROM last_validation
-    WHERE status = 'done'
-    ORDER BY attention DESC, params, size, context, seed, lr_scale
+    SELECT
+        l.attention, l.size, l.context, l.lr / l.lr_scale AS study_lr,
+        12 * s.n_layer * s.d_model * s.d_model AS n, l.params, l.seed, l.lr_scale, l.val_loss
+    FROM last_validation l JOIN status s USING (run)
+    WHERE l.status = 'done'
+    ORDER BY l.attention DESC, l.params, l.size, l.context, l.seed, l.lr_scale
 """
-"""Last validation losses of the runs that completed their budget."""
+"""Last validation losses of the runs that completed their budget; ``n`` is ``N`` of a law of rates,
+see ``config/lr_law.py``."""
 
 STATUSES = {
     "bracketed": "bracketed",
