@@ -1,9 +1,11 @@
 """Validation loss against the peak learning rate, with the optimum. Each point is the last
 validation loss of one run, lines are means over seeds of finished runs; one panel for each size and
-context. A star marks the vertex of the parabola in ln(rate) through the lowest point and its two
-neighbours, drawn only if they bracket the optimum; with several seeds, a bar shows the range of
-their optima. The dotted line is the learning rate that the study assigns to the size. Hollow points
-are unfinished runs, crosses diverged runs; both are excluded from the fit.
+context. A star marks the optimum: with two rates on each side the minimum of a cubic in ln(rate),
+with its interval as a bar, else the vertex of the parabola through the lowest point and its two
+neighbours. The bar is a 95 % interval from seeds; where the title says so, it is the range if seeds
+differ by as much. An end beyond the rates that were fitted is open and drawn there. Dotted lines are
+the rates that the study assigns to the size. Hollow points are unfinished runs, crosses diverged
+runs; both are excluded from the fit.
 """
 
 import seaborn as sns
@@ -69,7 +71,8 @@ def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[str, str]) -> None:
         dots = part[part.status != "diverged"]
         axes.scatter(dots.lr, dots.val_loss, color=colour, s=18, zorder=3)
     style.mark_unusual(axes, rows, "lr", "val_loss", colours)
-    axes.axvline(rows.lr.iloc[0] / rows.lr_scale.iloc[0], color="0.4", linewidth=1.0, linestyle=":")
+    for lr in {f"{rate:.6g}" for rate in rows.lr / rows.lr_scale}:
+        axes.axvline(float(lr), color="0.4", linewidth=1.0, linestyle=":")
     axes.set_xscale("log")
     tried = sorted(set(rows.lr))
     axes.set_xticks(tried, [_rate(lr) for lr in tried], fontsize="small")
@@ -79,19 +82,23 @@ def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[str, str]) -> None:
 
 def _draw_optima(axes: Axes, groups: list[lr_optimum.Group], colours: dict[str, str]) -> None:
     for group in groups:
-        best, lr, colour = group.optimum, group.study_lr, colours[group.attention]
-        if best.scale is None or best.loss is None:
+        loss, colour = group.optimum.loss, colours[group.attention]
+        if group.rate is None or loss is None:
             continue
-        if best.low is not None and best.high is not None:
-            axes.plot([best.low * lr, best.high * lr], [best.loss] * 2, color="black", marker="|")
-        axes.plot(best.scale * lr, best.loss, "*", color=colour, markersize=10, mec="black")
+        if group.interval:
+            first, last = axes.get_xlim()
+            low, high = group.interval.low or first, group.interval.high or last
+            style = ":" if group.interval.assumed else "-"
+            axes.plot([low, high], [loss] * 2, color="black", marker="|", linestyle=style)
+            axes.set_xlim(first, last)
+        axes.plot(group.rate, loss, "*", color=colour, markersize=10, mec="black")
 
 
 def _describe_optimum(group: lr_optimum.Group) -> str:
-    best = group.optimum
-    if best.scale is None:
-        return lr_optimum.STATUSES[best.status]
-    return f"optimum {_rate(best.scale * group.study_lr)}"
+    if group.rate is None:
+        return lr_optimum.STATUSES[group.optimum.status]
+    assumed = group.interval and group.interval.assumed
+    return f"optimum {_rate(group.rate)}" + (f", if seeds differ by {assumed:.3g}" if assumed else "")
 
 
 def _rate(lr: float) -> str:

@@ -17,6 +17,9 @@ from scipy.stats import linregress, t
 from lmscaling.fits.lr_optimum import Group
 from lmscaling.fits.uncertainty import LEVEL, Interval
 
+OBJECTIVE = "least squares of ln(rate) on ln(N)"
+STARTS_SAID = "none: linear"
+
 
 @dataclass(frozen=True)
 class LrLaw:
@@ -63,10 +66,9 @@ def tuned(groups: Iterable[Group]) -> dict[str, Tuned]:
     n: dict[str, int] = {}
     for group in groups:
         sizes = logs[group.attention]
-        if group.optimum.scale is not None:
+        if group.rate is not None:
             n[group.size] = group.n
-            rate = group.study_lr * group.optimum.scale
-            sizes.setdefault(group.size, []).append(float(np.log(rate)))
+            sizes.setdefault(group.size, []).append(float(np.log(group.rate)))
     return {
         attention: Tuned(
             {size: float(np.exp(np.mean(of))) for size, of in sizes.items()},
