@@ -216,7 +216,7 @@ def test_loss_by_position_draws_four_contexts_and_two_texts_at_most(study, cells
     with store.connect(study / "store") as db:
         rows = db.sql(module.QUERY).df()
         drawn = module.draw(rows, db)
-    assert len(drawn.axes) == 4 * 4
+    assert len(drawn.axes) == 2 * 4 * 4  # losses, and below them gaps to the baseline
     assert [a.get_title() for a in drawn.axes[:4]] == ["a", "a", "b", "b"]
     assert sorted(rows.dataset.unique()) == ["a", "b", "lines"]
     assert style.spread([1, 2, 4, 8, 16, 32, 64], 4) == [1, 4, 16, 64]

@@ -16,6 +16,8 @@ from lmscaling.store import build as store
 
 FIGURES = [name for name in registry.figures() if figures.load(name).SECTION == "laws"]
 PUBLISHED = ROOT / "results" / "published"
+DECAYED = "final validation loss at a decayed learning rate"
+CONSTANT = "validation loss of trunks at a constant learning rate"
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +64,11 @@ def ends(text):
 
 
 def test_a_known_surface_comes_back_within_its_intervals(made):
-    rows = records(made["surfaces"])
+    rows = [row for row in records(made["surfaces"]) if row["fitted losses"] == DECAYED]
     assert len(rows) == 6
     truth = law_study.PARAMETERS
     share = truth["beta"] / (truth["alpha"] + truth["beta"])
     for row in rows:
-        assert row["fitted losses"] == "final validation loss of decayed branches"
         assert row["points"] == "20"
         assert row["status"] == loss_surface.STATUSES["fitted"]
         assert row["check"] == "agrees"
@@ -78,29 +79,37 @@ def test_a_known_surface_comes_back_within_its_intervals(made):
 
 def test_exponents_move_with_what_N_counts(made):
     rows = records(made["conventions"])
-    assert len(rows) == 18
+    assert len(rows) == 36
+    assert [row["schedule"] for row in rows[:4]] == ["constant"] * 3 + ["decayed"]
     alphas = [float(row["alpha"].split()[0]) for row in rows[:3]]
     assert alphas[0] < alphas[2] == pytest.approx(alphas[1], abs=0.02)
 
 
 def test_tables_say_what_the_fits_say(decayed, made):
     groups = points.groups(known(decayed), "attention", "context")
-    group = groups["measured", "softmax", 4096]
+    group = groups["measured", "decayed", "softmax", 4096]
     law = loss_surface.fit_group(group, count=law_panels.COUNT)
-    row = next(r for r in records(made["surfaces"]) if r["context (tokens)"] == "4k")
+    row = next(
+        r for r in records(made["surfaces"])
+        if (r["context (tokens)"], r["fitted losses"]) == ("4k", DECAYED)
+    )  # fmt: skip
     assert row["E (nats)"].split()[0] == f"{law.values['E']:.3g}"
     assert ends(row["a"]) == pytest.approx(
         (law.intervals["a"].low, law.intervals["a"].high), abs=5e-4
     )
     best = isotime.fit_group(group, law_panels.COUNT)
-    rows = [r for r in records(made["best_sizes"]) if r["context (tokens)"] == "4k"]
+    rows = [
+        r for r in records(made["best_sizes"])
+        if (r["context (tokens)"], r["schedule"]) == ("4k", "decayed")
+    ]  # fmt: skip
     last = next(r for r in rows if r["budget"] == "power law")
     assert last["best N (parameters)"].startswith(f"t^{best.p:.3g} (")
     assert last["status"] == isotime.STATUSES["fitted"]
-    size = points.groups(known(decayed), "size", "context")["measured", "m", 1024]
+    size = points.groups(known(decayed), "size", "context")["measured", "decayed", "m", 1024]
     row = next(
         r for r in records(made["time_laws"])
-        if (r["size"], r["context (tokens)"], r["attention"]) == ("m", "1k", "linear")
+        if (r["size"], r["context (tokens)"], r["attention"], r["fitted losses"])
+        == ("m", "1k", "linear", DECAYED)
     )  # fmt: skip
     gamma = power_law.fit_group(size, law_panels.COUNT).laws["linear"].gamma
     assert row["gamma"].split()[0] == f"{gamma:.3g}"
@@ -143,41 +152,58 @@ def test_without_branches_points_are_those_of_trunks_and_the_table_says_so(tmp_p
     store.build(tmp_path / "trunks")
     found = tables(tmp_path / "trunks")
     for row in records(found["surfaces"]):
-        assert row["fitted losses"].endswith(
-            " of trunks at a constant learning rate (no finished branches)"
-        )
+        assert row["fitted losses"] == CONSTANT
         assert row["points"] == "20"
 
 
-def test_a_fit_has_branches_or_trunks_and_never_both(tmp_path, values):
+def test_trunks_and_branches_are_fitted_apart_and_one_branch_erases_no_trunk(tmp_path, values):
     laid_out = law_study.write(tmp_path / "half", law_study.values_of(values))
     for run, cell in laid_out.branches.items():
-        if cell.context == 1024 or (cell.attention, cell.branch) == ("linear", 0.5):
+        if cell.context == 1024 or (cell.context, cell.size, cell.branch) != (4096, "s", 0.5):
             shutil.rmtree(tmp_path / "half" / "runs" / run)
     store.build(tmp_path / "half")
     groups = points.groups(known(tmp_path / "half"), "attention", "context")
-    for (_, attention, context), group in groups.items():
-        assert {p.schedule for p in group.points} == {"constant" if context == 1024 else "decayed"}
-        assert len(group.points) == (16 if attention == "linear" and context > 1024 else 20)
+    counts = {key: len(group.points) for key, group in groups.items()}
+    for attention in ("softmax", "linear"):
+        for context in (1024, 4096, 16384):
+            assert counts.pop(("measured", "constant", attention, context)) == 20
+        assert counts.pop(("measured", "decayed", attention, 4096)) == 1
+    assert not counts
+    for (_, schedule, *_), group in groups.items():
+        assert {p.schedule for p in group.points} == {schedule}
+    rows = records(tables(tmp_path / "half")["surfaces"])
+    assert {r["fitted losses"] for r in rows if r["E (nats)"]} == {CONSTANT}
+
+
+def test_a_panel_shows_the_schedule_with_more_points_and_of_equals_the_decayed_one(decayed):
+    both = points.groups(known(decayed), "attention", "context")
+    shown = points.fullest(both)
+    assert len(both) == 2 * len(shown) == 12
+    assert {group.schedule for group in shown.values()} == {"decayed"}
+    fewer = {
+        key: points.Group(group.points[1:]) if group.schedule == "decayed" else group
+        for key, group in both.items()
+    }
+    assert points.fullest(fewer)["measured", "linear", 1024].schedule == "constant"
 
 
 def test_sources_are_never_mixed(published, decayed):
     both = points.groups(known(published) + known(decayed), "attention", "context")
-    assert ("published", "softmax", 1024) in both
-    assert ("measured", "softmax", 1024) in both
+    assert ("published", "unknown", "softmax", 1024) in both
+    assert ("measured", "constant", "softmax", 1024) in both
     for (source, *_), group in both.items():
         assert {p.source for p in group.points} == {source}
 
 
 def test_published_points_pass_the_shares_of_a_day_or_end(published):
     for p in known(published):
-        assert (p.schedule, p.split, p.flops) == ("constant", "train", None)
+        assert (p.schedule, p.split, p.flops) == ("unknown", "train", None)
         if p.share < 1 or p.spent == 24:
             assert p.hours == pytest.approx(24 * p.share)
         else:
             assert 14.9 < p.hours < 24
     groups = points.groups(known(published), "attention", "context")
-    near = isotime.near(groups["published", "softmax", 65536])
+    near = isotime.near(groups["published", "unknown", "softmax", 65536])
     assert {p.size for p in near.points if p.share == 1} == set()  # ended after 15 to 22 hours
 
 
@@ -215,7 +241,7 @@ def test_a_figure_stands_under_laws_and_says_what_its_points_are(published, name
     monkeypatch.setattr(law_panels, "footnote", lambda f, g: said.extend(g) or plain(f, said))
     figures.save(name, published / "store", published / "figures")
     assert figures.load(name).SECTION == "laws"
-    expected = "training loss of trunks at a constant learning rate"
+    expected = "training loss of runs of unknown schedule"
     assert {group.description for group in said} <= {expected}
     assert bool(said) == (name != "multiplier")
 

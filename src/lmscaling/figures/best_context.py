@@ -26,7 +26,7 @@ COLUMNS = 3
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    groups = points.groups(law_panels.points(rows), "attention", "size")
+    groups = points.fullest(points.groups(law_panels.points(rows), "attention", "size"))
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
     looks = {name: (colours[name], style.marker(name)) for name in attentions}

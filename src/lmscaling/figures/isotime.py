@@ -27,7 +27,7 @@ QUERY = law_panels.one_source(points.QUERY)
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    groups = points.groups(law_panels.points(rows), "attention", "context")
+    groups = points.fullest(points.groups(law_panels.points(rows), "attention", "context"))
     contexts = law_panels.widest_contexts([p for group in groups.values() for p in group.points])
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]

@@ -33,7 +33,7 @@ REASONS = loss_surface.STATUSES | {
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    groups = points.groups(law_panels.points(rows), "attention", "context")
+    groups = points.fullest(points.groups(law_panels.points(rows), "attention", "context"))
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
     contexts = sorted(rows.context.unique())

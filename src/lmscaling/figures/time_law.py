@@ -31,7 +31,7 @@ REASONS = power_law.STATUSES | {"misfit": "residuals exceed the noise", "bound":
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    groups = points.groups(law_panels.points(rows), "size", "context")
+    groups = points.fullest(points.groups(law_panels.points(rows), "size", "context"))
     curves = db.sql(CURVES).df()
     curves = curves.loc[(curves.source == min(rows.source)) & (curves.spent > curves.budget / 50)]
     colours = style.palette(rows.attention.tolist())

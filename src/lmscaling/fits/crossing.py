@@ -1,8 +1,10 @@
 """Crossings of two loss curves, and the range in which none was found.
 
-Noise makes two close curves of single runs cross many times. Only points whose gap exceeds its
-95 % noise band are therefore assigned to a side. A crossing lies between two adjacent such points
-of different sides, which bound it; the zero of the gap between them is its estimate.
+Noise makes two close curves of single runs cross many times. A place at which the gap of paired
+runs does not differ from 0 by a t test belongs to the confidence set of a crossing (a test
+inversion); the other places are assigned to a side. A crossing lies between two adjacent places of
+different sides, which bound it; the zero of the gap between them is its estimate. The upper end is
+open if the gap has changed its sign by the end, but does not differ from 0 there.
 """
 
 from dataclasses import dataclass
@@ -10,13 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
+from scipy.stats import t
 
-from lmscaling.fits.uncertainty import LEVEL, STATED, Interval, Noise
+from lmscaling.fits.uncertainty import LEVEL, Interval
 
 STATUSES = {
     "crossed": "the curves cross",
-    "none": "one curve is lower throughout; no crossing in the observed range",
+    "open": "the curves seem to cross, but afterwards the gap does not exceed the noise",
+    "none": "one curve is lower wherever the gap exceeds the noise",
     "within_noise": "the gap nowhere exceeds the noise",
     "apart": "the curves share no range of x",
 }
@@ -29,7 +32,7 @@ class Crossing:
     at: float
     """Zero of the gap, interpolated in ln x."""
     interval: Interval
-    """The nearest points on both sides whose gap exceeds the noise."""
+    """The nearest places on both sides where the gap differs from 0; open without a later one."""
     ahead_after: str
     """The curve with the lower loss after the crossing: ``other`` or ``reference``."""
 
@@ -39,7 +42,7 @@ class Crossings:
     """All crossings of two curves."""
 
     formula: ClassVar[str] = "gap(x) = loss of other - loss of reference = 0"
-    source: ClassVar[str] = "gaps beyond 1.96 sqrt(2) standard deviations of a loss"
+    source: ClassVar[str] = "places where a t test of the paired gap does not reject 0"
     status: str
     """A key of ``STATUSES``."""
     observed: tuple[float, float] | None = None
@@ -47,27 +50,52 @@ class Crossings:
     ahead: str | None = None
     """The curve with the lower loss at the largest x with a significant gap, if there is one."""
     points: tuple[Crossing, ...] = ()
+    p: float | None = None
+    """p-value of the hypothesis that the curves do not cross: the gap would have one sign. None if
+    the noise was not measured."""
 
 
-def fit(x: ArrayLike, gap: ArrayLike, noise: Noise = STATED) -> Crossings:
-    """Crossings from gaps (nats, other minus reference) at ascending positive ``x``."""
+def fit(
+    x: ArrayLike,
+    gap: ArrayLike,
+    error: ArrayLike,
+    degrees: float = np.inf,
+    assumed: float | None = None,
+) -> Crossings:
+    """Crossings from gaps.
+
+    Args:
+        x: ``[n]``, positive and ascending.
+        gap: ``[n]``, nats, other minus reference, means over pairs.
+        error: ``[n]`` or one number: standard error of the gap, nats.
+        degrees: Degrees of freedom of the error.
+        assumed: Standard deviation between seeds that the error assumes, if it was not measured.
+    """
     x, gap = np.asarray(x, dtype=float), np.asarray(gap, dtype=float)
     if not len(x):
         return Crossings(status="apart")
-    largest_by_chance = norm.isf((1 - LEVEL) / 2) * np.sqrt(2) * noise.sd
-    significant = np.flatnonzero(np.abs(gap) > largest_by_chance).tolist()
+    score = gap / np.broadcast_to(np.asarray(error, dtype=float), gap.shape)
+    significant = np.flatnonzero(np.abs(score) > t.isf((1 - LEVEL) / 2, degrees)).tolist()
     observed = (float(x[0]), float(x[-1]))
+    least = min(score.max(), -score.min())  # of the more doubtful side
+    p = None if assumed is not None else float(min(2 * t.sf(least, degrees), 1))
     if not len(significant):
-        return Crossings(status="within_noise", observed=observed)
+        return Crossings(status="within_noise", observed=observed, p=p)
     lower = ["other" if gap[i] < 0 else "reference" for i in significant]
     pairs = zip(significant, significant[1:], lower, lower[1:], strict=False)
-    points = tuple(
-        Crossing(_zero(x, gap, i, j), Interval(float(x[i]), float(x[j])), after)
+    points = [
+        Crossing(_zero(x, gap, i, j), Interval(float(x[i]), float(x[j]), assumed), after)
         for i, j, before, after in pairs
         if before != after
-    )
+    ]
     status = "crossed" if points else "none"
-    return Crossings(status=status, observed=observed, ahead=lower[-1], points=points)
+    last, end = significant[-1], len(x) - 1
+    if gap[last] * gap[end] < 0:
+        status = "crossed" if points else "open"
+        after = "other" if gap[end] < 0 else "reference"
+        interval = Interval(float(x[last]), None, assumed)
+        points.append(Crossing(_zero(x, gap, last, end), interval, after))
+    return Crossings(status=status, observed=observed, ahead=lower[-1], points=tuple(points), p=p)
 
 
 def _zero(x: NDArray, gap: NDArray, first: int, last: int) -> float:

@@ -33,19 +33,21 @@ SELECT
 FROM points p JOIN budgets b USING (run);
 
 -- Means of these curves over the seeds of a cell, at updates that all of them know. Before the end of
--- the budget only losses at a constant rate are comparable.
+-- the budget losses at a rate that decays are not comparable; the schedule of published runs is not
+-- known.
 CREATE VIEW law_means AS
 SELECT
     source, split, size, params, context, attention, baseline, count(*) AS seeds,
     updates, avg(tokens) AS tokens, avg(hours) AS hours, avg(flops) AS flops, avg(loss) AS loss
-FROM law_curves WHERE schedule = 'constant'
+FROM law_curves WHERE schedule IN ('constant', 'unknown')
 GROUP BY source, split, size, params, context, attention, baseline, updates
 QUALIFY seeds = max(seeds) OVER (PARTITION BY source, size, context, attention);
 
 -- What laws of loss are fitted to, one row per run and share of the budget. `schedule` is `decayed`
 -- at the ends of branches and of runs whose schedule decays the rate, and `constant` where a trunk
--- passes a share, between its losses on a straight line in ln spent. A run that is done but spent less than its
--- budget ends at share 1, too, with its own `spent`.
+-- passes a share, between its losses on a straight line in ln spent; published runs, whose schedule
+-- is `unknown`, pass shares as trunks do. A run that is done but spent less than its budget ends at
+-- share 1, too, with its own `spent`.
 CREATE VIEW law_points AS
 WITH steps AS (
     SELECT
@@ -70,7 +72,8 @@ passed AS (
 ended AS (
     SELECT
         * REPLACE (coalesce(final_train_loss, loss) AS loss), 1 AS share
-    FROM steps WHERE is_last AND status = 'done' AND (spent < budget OR schedule <> 'constant')
+    FROM steps WHERE is_last AND status = 'done'
+        AND (spent < budget OR schedule NOT IN ('constant', 'unknown'))
 ),
 decayed AS (
     SELECT
@@ -86,9 +89,12 @@ SELECT
     params_positions, unit, share, budget, updates, tokens, hours, spent,
     tokens * flops_per_token AS flops, loss
 FROM (
-    FROM passed WHERE schedule = 'constant'
+    FROM passed WHERE schedule IN ('constant', 'unknown')
     UNION ALL BY NAME
-    SELECT * REPLACE (CASE WHEN schedule = 'constant' THEN schedule ELSE 'decayed' END AS schedule) FROM ended
+    SELECT * REPLACE (
+        CASE WHEN schedule IN ('constant', 'unknown') THEN schedule ELSE 'decayed' END AS schedule
+    )
+    FROM ended
     UNION ALL BY NAME
     SELECT * REPLACE (share * budget AS budget, 'decayed' AS schedule) FROM decayed
 );

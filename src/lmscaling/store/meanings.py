@@ -152,7 +152,7 @@ OWN = {
     ("crossings", "status"): "When the challenger is faster: always, never, from or until the one "
     "change, or several changes.",
     ("law_points", "schedule"): "decayed at the end of a branch or of a run whose rate decays, "
-    "constant where a trunk passes a share.",
+    "constant where a trunk passes a share, unknown of published runs.",
     ("law_points", "loss"): "Mean cross-entropy, nats per token, between validations on a straight "
     "line in ln spent.",
 }
