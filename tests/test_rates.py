@@ -107,7 +107,7 @@ def test_the_exponent_of_a_law_is_found_and_its_interval_covers_it():
 
 @pytest.fixture
 def swept(tmp_path, values):
-    """A finished study of three sizes whose best rate is 0.5 N^-0.3 for softmax, twice for linear."""
+    """A finished study of three sizes: the best rate of softmax is 0.5 N^-0.3, of linear twice."""
     shapes = {"s": (1, 8), "m": (2, 16), "l": (4, 32)}
     values["sizes"] = {
         name: {"n_layer": layers, "n_head": 1, "d_model": width, "lr": 2.0**-6}
@@ -161,12 +161,16 @@ def test_rates_by_attention_reach_their_cells(values):
         ({"softmax": -1, "linear": 1}, "", "sizes.s.lr.softmax is -1; input should be greater"),
         (-1, "", "sizes.s.lr is -1; input should be greater than 0"),
         ("fitted", "", "sizes.s.lr is fitted, but lr_law names no file; write lr_law: results/"),
-        ("fitted", "no.json", "lr_law 'no.json' does not exist; type python -m lmscaling fit-rates"),
+        (
+            "fitted",
+            "no.json",
+            "lr_law 'no.json' does not exist; type python -m lmscaling fit-rates",
+        ),
     ],
 )
 def test_a_rate_that_is_not_there_is_one_sentence(values, lr, law, sentence):
     values["sizes"]["s"]["lr"] = lr
-    with pytest.raises(UserError, match="^study file: ") as caught:
+    with pytest.raises(UserError, match=r"^study file: ") as caught:
         grid.expand(lr_law.filled(values | {"lr_law": law}))
     assert sentence in str(caught.value)
 

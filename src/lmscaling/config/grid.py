@@ -255,8 +255,8 @@ def _check_sizes(study: Study) -> None:
                 "lr_law: results/<study of rates>/lr_law.json, which python -m lmscaling fit-rates "
                 "writes"
             )
-        for attention in study.axes.values("attention") if isinstance(rates, dict) else ():
-            if attention not in rates:
+        for attention in study.axes.values("attention"):
+            if isinstance(rates, dict) and attention not in rates:
                 raise UserError(
                     f"study file: sizes.{name}.lr has no rate of attention {attention!r}, only of "
                     f"{', '.join(rates)}; write lr: {{{attention}: <rate>, ...}}"

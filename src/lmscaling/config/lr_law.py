@@ -26,8 +26,8 @@ Rate = Annotated[float, Field(gt=0)]
 
 
 def matrices(n_layer: int, d_model: int) -> int:
-    """Parameters in the matrices of a GPT-2's blocks, ``12 n_layer d_model^2``: the ``N`` of the law,
-    the same for all attentions (Kaplan et al. 2020, arXiv:2001.08361)."""
+    """Parameters in the matrices of a GPT-2's blocks, ``12 n_layer d_model^2``: the ``N`` of the
+    law, the same for all attentions (Kaplan et al. 2020, arXiv:2001.08361)."""
     return 12 * n_layer * d_model**2
 
 

@@ -81,7 +81,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 
 
 def _draw_cell(axes: Axes, rows: DataFrame, colour: str, dashes: object) -> None:
-    found = [(row.updates, row.noise / row.signal, scale(row)) for row in rows.itertuples()]
+    made: list[Any] = list(rows.itertuples())
+    found = [(row.updates, row.noise / row.signal, scale(row)) for row in made]
     known = [(at, ratio, i) for at, ratio, i in found if i.high is not None]
     if known:
         x, y, ends = zip(*known, strict=True)

@@ -1,11 +1,11 @@
 """Validation loss against the peak learning rate, with the optimum. Each point is the last
 validation loss of one run, lines are means over seeds of finished runs; one panel for each size and
-context. A star marks the optimum: with two rates on each side the minimum of a cubic in ln(rate),
-with its interval as a bar, else the vertex of the parabola through the lowest point and its two
-neighbours. The bar is a 95 % interval from seeds; where the title says so, it is the range if seeds
-differ by as much. An end beyond the rates that were fitted is open and drawn there. Dotted lines are
-the rates that the study assigns to the size. Hollow points are unfinished runs, crosses diverged
-runs; both are excluded from the fit.
+context. A star marks the optimum: with two rates on each side the minimum of a polynomial in
+ln(rate), with its interval as a bar, else the vertex of the parabola through the lowest point and
+its two neighbours. The bar is a 95 % interval from seeds; where it is dotted, it is the range if
+seeds differ by as much as the title says. An end beyond the fitted rates is open and drawn as far
+as the axis. Grey dotted lines are the rates that the study assigns to the size. Hollow points are
+unfinished runs, crosses diverged runs; both are excluded from the fit.
 """
 
 import seaborn as sns
@@ -98,7 +98,8 @@ def _describe_optimum(group: lr_optimum.Group) -> str:
     if group.rate is None:
         return lr_optimum.STATUSES[group.optimum.status]
     assumed = group.interval and group.interval.assumed
-    return f"optimum {_rate(group.rate)}" + (f", if seeds differ by {assumed:.3g}" if assumed else "")
+    reason = f", if seeds differ by {assumed:.2g}" if assumed else ""
+    return f"optimum {_rate(group.rate)}{reason}"
 
 
 def _rate(lr: float) -> str:

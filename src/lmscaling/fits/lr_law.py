@@ -8,7 +8,7 @@ contexts enter as their geometric mean.
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,12 +35,12 @@ class LrLaw:
 def fit(n_s: ArrayLike, rate_s: ArrayLike) -> LrLaw:
     """The law through the optima of at least two sizes, ``[s]``."""
     x, y = np.log(np.asarray(n_s, dtype=float)), np.log(np.asarray(rate_s, dtype=float))
-    line = linregress(x, y)
+    line: Any = linregress(x, y)  # SciPy's type of a result has no fields
     interval = None
     if len(x) > 2:
-        half = float(t.isf((1 - LEVEL) / 2, len(x) - 2)) * line.stderr
-        interval = Interval(-line.slope - half, -line.slope + half)
-    return LrLaw(float(np.exp(line.intercept)), float(-line.slope), interval)
+        half = float(t.isf((1 - LEVEL) / 2, len(x) - 2)) * float(line.stderr)
+        interval = Interval(-float(line.slope) - half, -float(line.slope) + half)
+    return LrLaw(float(np.exp(line.intercept)), -float(line.slope), interval)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """The optimal learning rate, if the tried rates bracket it.
 
-With two rates on each side of it the optimum is that of ``optimum``: a cubic in the logarithm of the
-rate, with the interval that the scatter of paired seeds gives. With one rate on a side it is the
-vertex of the parabola through the lowest point and its two neighbours, whose error is unknown, so it
-has no interval. If the lowest point is at the smallest or the largest rate, the optimum has no
-estimate. Rates are given as ``lr_scale``, multiples of the rate that the study assigns to the size.
+With two rates on each side of it the optimum is that of ``optimum``: of a polynomial in the
+logarithm of the rate, with the interval that the scatter of paired seeds gives. With one rate on a
+side it is the vertex of the parabola through the lowest point and its two neighbours, whose error
+is unknown, so it has no interval. If the lowest point is at the smallest or the largest rate, the
+optimum has no estimate. Rates are given as ``lr_scale``, multiples of the rate that the study
+assigns to the size.
 """
 
 from collections import defaultdict
@@ -169,9 +170,7 @@ def groups(rows: Iterable[tuple]) -> list[Group]:
     tables = {key: _table(x, y) for key, xy in tried.items() for x, y in [_complete(*xy)] if len(x)}
     places = {key: Place(study[key][2], key[2], key[0]) for key in tables}
     scatters = optimum.measure(tables, places)
-    return [
-        Group(*key, *study[key][:2], fit(*xy, scatters.get(key))) for key, xy in tried.items()
-    ]
+    return [Group(*key, *study[key][:2], fit(*xy, scatters.get(key))) for key, xy in tried.items()]
 
 
 def _matrix(known: dict[tuple[int, float], float]) -> tuple[list[float], list[list[float]]]:
@@ -181,8 +180,8 @@ def _matrix(known: dict[tuple[int, float], float]) -> tuple[list[float], list[li
 
 
 def warnings(groups: Iterable[Group]) -> list[str]:
-    """What makes a comparison of these attentions unfair, a sentence each: one was tuned and another
-    was not, or the best rate of one is at the edge of those that were tried."""
+    """What makes a comparison of these attentions unfair, a sentence each: one was tuned and
+    another was not, or the best rate of one is at the edge of those that were tried."""
     tried: dict[str, list[str]] = defaultdict(list)
     edges: dict[str, list[str]] = defaultdict(list)
     at: dict[tuple[str, int], list[Group]] = defaultdict(list)

@@ -4,8 +4,9 @@ Training writes these, the store reads them, and neither imports the other. What
 implies for files, tables and comments is in ``schema.py``.
 
 A log is JSON lines, one file per attempt: a ``Header``, then ``Update``, ``Gradients`` and
-``Validation`` rows, then an ``End``. A run has one attempt unless it was killed. An attempt continues after update
-``start_update``; what an earlier attempt wrote after that update was lost with it.
+``Validation`` rows, then an ``End``. A run has one attempt unless it was killed. An attempt
+continues after update ``start_update``; what an earlier attempt wrote after that update was lost
+with it.
 """
 
 import json

@@ -17,8 +17,6 @@ from lmscaling.config.study import Study
 from lmscaling.config.types import dump
 from lmscaling.fits import context_law, isotime, loss_surface, lr_law, lr_optimum, power_law
 from lmscaling.formatting import short
-from lmscaling.records import schema
-from lmscaling.records.run import Run
 from lmscaling.report.table import Table, query_rows
 from lmscaling.store import meanings
 
@@ -66,8 +64,8 @@ EXCLUDED = """
 SEEDED = """
     SELECT count(*) FILTER (seeds > 1) AS repeated, count(*) AS cells, sum(seeds - 1) AS degrees
     FROM (
-        SELECT count(DISTINCT seed) AS seeds FROM final WHERE source = 'measured' AND status = 'done'
-        GROUP BY attention, size, context
+        SELECT count(DISTINCT seed) AS seeds FROM final
+        WHERE source = 'measured' AND status = 'done' GROUP BY attention, size, context
     )
 """
 
@@ -111,13 +109,15 @@ def table(db: duckdb.DuckDBPyConnection, study: Study, folder: Path, others: lis
 
 def _laws() -> Iterator[tuple[str, str]]:
     for name, module in LAWS.items():
-        classes = [kind for _, kind in inspect.getmembers(module, inspect.isclass)]
-        own = [kind for kind in classes if hasattr(kind, "formula")]
-        forms = dict.fromkeys(
-            f"{kind.formula} ({kind.source})" if hasattr(kind, "source") else kind.formula
-            for kind in own
+        classes: list[Any] = [kind for _, kind in inspect.getmembers(module, inspect.isclass)]
+        yield (
+            f"form of the {name}",
+            "; ".join(
+                f"{kind.formula} ({kind.source})" if hasattr(kind, "source") else kind.formula
+                for kind in classes
+                if hasattr(kind, "formula")
+            ),
         )
-        yield f"form of the {name}", "; ".join(forms)
 
 
 def _training(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str, str]]:
@@ -132,8 +132,8 @@ def _training(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str
             f"{row['done']} of {row['cells']} done{sizes}{tokens}; {row['places']} sizes and "
             f"contexts, {row['seeds']} seeds",
         )
-    yield "parameters counted in N", schema.meanings(Run)["params"]
-    yield "FLOPs counted", schema.meanings(Run)["flops_per_token"]
+    yield "parameters counted in N", meanings.meaning("runs", "params")
+    yield "FLOPs counted", meanings.meaning("runs", "flops_per_token")
     row = study.datasets[study.dataset]
     yield "text", f"{study.dataset}: {_said(row.identity())}; tokenizer {study.tokenizer}"
     ((epochs,),) = db.sql(EPOCHS).fetchall()
@@ -142,15 +142,22 @@ def _training(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str
     yield "learning-rate schedule", _said(dump(study.schedule))
     yield "learning rates", "; ".join(_rates(study))
     yield "learning rates tuned", "; ".join(_tuned(db, study))
-    yield "batch", f"{study.update_tokens:,} tokens an update at every size" + "".join(
-        f"; {part.describe() or 'all'}: {_said(part.overrides)} ({part.reason})"
-        for part in study.exceptions
+    yield (
+        "batch",
+        f"{study.update_tokens:,} tokens an update at every size"
+        + "".join(
+            f"; {part.describe() or 'all'}: {_said(part.overrides)} ({part.reason})"
+            for part in study.exceptions
+        ),
     )
     yield "budget", study.budget
-    yield "layers, heads and width", "; ".join(
-        f"{name} {size.n_layer}, {size.n_head}, {size.d_model}"
-        for name, size in study.sizes.items()
-        if name in study.axes.size
+    yield (
+        "layers, heads and width",
+        "; ".join(
+            f"{name} {size.n_layer}, {size.n_head}, {size.d_model}"
+            for name, size in study.sizes.items()
+            if name in study.axes.size
+        ),
     )
     matched = f"as many as {study.compared_with}" if study.match else "MLPs of equal width"
     yield "parameters of the attentions", matched
@@ -182,8 +189,8 @@ def _points(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str, 
         for row in query_rows(db, POINTS)
     ]
     yield "points that laws are fitted to", "; ".join(counts) or "none"
-    yield "what a point is", meanings.OWN["law_points", "loss"]
-    yield "at which schedules", meanings.OWN["law_points", "schedule"]
+    yield "what a point is", meanings.meaning("law_points", "loss")
+    yield "at which schedules", meanings.meaning("law_points", "schedule")
     size, every = study.validation.tokens, study.validation.every_tokens
     yield "loss", f"on {size:,} validation tokens, the same for all, every {every:,} tokens"
     out = [f"{row['runs']} runs {row['reason']}" for row in query_rows(db, EXCLUDED)]
@@ -207,9 +214,7 @@ def _fits(db: duckdb.DuckDBPyConnection, others: list[Table]) -> Iterator[tuple[
     yield "tables with intervals and goodness of fit", "; ".join(shown) or "none"
 
 
-def _availability(
-    db: duckdb.DuckDBPyConnection, folder: Path
-) -> Iterator[tuple[str, str]]:
+def _availability(db: duckdb.DuckDBPyConnection, folder: Path) -> Iterator[tuple[str, str]]:
     commits = [commit or "not in git" for (commit,) in db.sql(COMMITS).fetchall()]
     code = f"lmscaling {version('lmscaling')}; runs by commit {', '.join(commits) or 'none'}"
     yield "code", code

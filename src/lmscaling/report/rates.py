@@ -14,11 +14,12 @@ from lmscaling.report.table import Table, with_interval
 from lmscaling.store.build import connect
 
 NOTE = (
-    "With two rates on each side of it, the optimum is the minimum of a cubic in the logarithm of the "
-    "rate, with its interval from the scatter of seeds, which are paired over rates. With one rate on "
-    "a side it is the vertex of the parabola through the lowest loss and its two neighbours, whose "
-    "error is unknown. The gain is the loss at the study's rate minus that at the optimum, or at the "
-    "best tried rate if there is no optimum. Only rates that are finished with every seed are used."
+    "With two rates on each side of it, the optimum is the minimum of a polynomial in the "
+    "logarithm of the rate, with its interval from the scatter of seeds, which are paired over "
+    "rates. With one rate on a side it is the vertex of the parabola through the lowest loss and "
+    "its two neighbours, whose error is unknown. The gain is the loss at the study's rate minus "
+    "that at the optimum, or at the best tried rate if there is no optimum. Only rates that are "
+    "finished with every seed are used."
 )
 
 

@@ -94,8 +94,8 @@ COMPUTED = {
     "documents": "Documents of the sample; null if counted on the text of an evaluation.",
     "signal": "Estimate of the squared norm of the true gradient, of this update alone: it may be "
     "negative.",
-    "noise": "Estimate of the trace of the covariance of the gradient, times tokens, of this update "
-    "alone.",
+    "noise": "Estimate of the trace of the covariance of the gradient, times tokens, of this "
+    "update alone.",
     "before": "Tokens of its own document before a token.",
     "method": "How attention was computed: attention and implementation.",
     "seconds": "Median seconds of a step, of a sampled token of all sequences, or of a pass.",
@@ -164,12 +164,13 @@ def comment(db: duckdb.DuckDBPyConnection) -> None:
     query = "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'store'"
     statements = ["BEGIN"]  # one transaction: each would write to the disk
     for table, column in db.sql(query).fetchall():
-        meaning = _meaning(table, column).replace("'", "''")
-        statements.append(f'COMMENT ON COLUMN "{table}"."{column}" IS \'{meaning}\'')
+        text = meaning(table, column).replace("'", "''")
+        statements.append(f'COMMENT ON COLUMN "{table}"."{column}" IS \'{text}\'')
     db.execute("; ".join([*statements, "COMMIT"]))
 
 
-def _meaning(table: str, column: str) -> str:
+def meaning(table: str, column: str) -> str:
+    """What a column of a table or view means, with its unit."""
     if (table, column) in OWN:
         return OWN[table, column]
     known = schema.columns(*RECORDS[table])
