@@ -77,7 +77,6 @@ def test_a_fit_that_states_how_it_was_made_is_quoted(study, monkeypatch):
 
 
 def test_it_is_in_the_report(study):
-    finish(study, cells(study))
     store.build(study)
     for name in figures.registry.figures():
         (study / "figures").mkdir(exist_ok=True)

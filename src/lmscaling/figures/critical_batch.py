@@ -1,7 +1,7 @@
 """Critical batch over training. Lines are the simple noise scale of the gradient (McCandlish et al.
 2018, arXiv:1812.06162, appendix A.1), estimated at every tenth update from the norms of the
 gradients of a micro-batch and of the whole update: the ratio of averages over updates within a
-factor of 1.4 and over seeds, with its 95 % interval (Fieller). A triangle is the lower end of an
+factor of 2 and over seeds, with its 95 % interval (Fieller). A triangle is the lower end of an
 interval without an upper one. The dotted line is the batch of an update. Where the scale is far
 above it, a larger batch would need fewer updates and hardly more tokens; where it is far below,
 a smaller batch would need fewer tokens and hardly more updates. Runs whose updates are a single
@@ -34,7 +34,7 @@ QUERY = """
         covar_samp(noise, signal) AS covariance
     FROM gradient_noise
     WHERE run IN (SELECT run FROM final)
-    GROUP BY context, attention, size, params, update_tokens, floor(2 * log2("update"))
+    GROUP BY context, attention, size, params, update_tokens, floor(log2("update"))
     HAVING count(*) >= 8
     ORDER BY ALL
 """
