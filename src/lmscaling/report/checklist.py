@@ -120,7 +120,7 @@ def _laws() -> Iterator[tuple[str, str]]:
         )
 
 
-def _training(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str, str]]:
+def _models(db: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, str]]:
     for row in query_rows(db, QUERY):
         sizes = tokens = ""
         if row["smallest"] is not None:
@@ -132,6 +132,10 @@ def _training(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str
             f"{row['done']} of {row['cells']} done{sizes}{tokens}; {row['places']} sizes and "
             f"contexts, {row['seeds']} seeds",
         )
+
+
+def _training(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str, str]]:
+    yield from _models(db)
     yield "parameters counted in N", meanings.meaning("runs", "params")
     yield "FLOPs counted", meanings.meaning("runs", "flops_per_token")
     row = study.datasets[study.dataset]
