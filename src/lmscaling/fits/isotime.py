@@ -17,7 +17,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lmscaling.fits import optimum
-from lmscaling.fits.optimum import OBJECTIVE, REFUSE, STARTS_SAID, Optimum, Scatter, Short, Table
+from lmscaling.fits.optimum import (
+    NEGLIGIBLE,
+    OBJECTIVE,
+    REFUSE,
+    STARTS_SAID,
+    Optimum,
+    Scatter,
+    Short,
+    Table,
+)
 from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import Interval
 
@@ -70,6 +79,7 @@ def fit(table: Table, budgets: Sequence[float], scatter: Scatter) -> IsoTime:
     log_t = np.log([budgets[i] for i in used])
     log_n = np.log([float(optima[float(budgets[i])].at or 0) for i in used])
     covariance = scatter.joint(moves_rT)[np.ix_(used, used)]
+    covariance += np.diag((NEGLIGIBLE**2 * moves_rT**2).sum(axis=0)[used])
     columns = np.stack([np.ones(len(used)), log_t], axis=1)
     weighted = columns / np.maximum(covariance.diagonal(), 1e-20)[:, None]
     operator = np.linalg.solve(weighted.T @ columns, weighted.T)

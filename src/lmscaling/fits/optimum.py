@@ -40,6 +40,8 @@ STATUSES = {
     "flat": "no curvature: optimum not unique",
     "too_few": "fewer than five values tried",
     "refused": "refused: losses deviate from a smooth curve by more than seeds scatter",
+    "refused_assumed": "refused: losses deviate from a smooth curve by more than the assumed "
+    "scatter of seeds",
     "unknown_schedule": "refused: schedule of the learning rate unknown",
 }
 OBJECTIVE = "least squares of a polynomial of degree four in ln x, an intercept for each seed"
@@ -62,6 +64,8 @@ FEWEST_FREE = 3
 """Degrees of freedom with which the test of lack of fit finds a run that went wrong."""
 ASSUMED_DEGREES = 6.0
 """Degrees of freedom of an assumed standard deviation in a test of lack of fit."""
+NEGLIGIBLE = 1e-4
+"""Nats. Deviations of this size do not refuse a form, however little seeds scatter."""
 EXACT = 0.01
 """Relative difference between what a run spent and its budget that is never corrected."""
 SLOPE = 0.25
@@ -237,7 +241,8 @@ def fit_moves(table: Table, scatter: Scatter, budget: int) -> tuple[Optimum, NDA
     variance = float(scatter.covariance_TT[budget, budget])
     p_value = lack_of_fit(found.lack, found.free, variance, spread)
     if p_value is not None and p_value < REFUSE:
-        return Optimum(status="refused", lowest=lowest, lack=p_value, noise=spread), moves
+        status = "refused" if spread.assumed is None else "refused_assumed"
+        return Optimum(status=status, lowest=lowest, lack=p_value, noise=spread), moves
     seeds = len(np.unique(table.seed_r[found.rows]))
     unchecked = seeds == 1 and found.free < FEWEST_FREE
     low, high = found.interval(variance, spread.quantile())
@@ -249,7 +254,7 @@ def fit_moves(table: Table, scatter: Scatter, budget: int) -> tuple[Optimum, NDA
         interval=Interval(
             None if low is None else float(np.exp(low + found.centre)),
             None if high is None else float(np.exp(high + found.centre)),
-            spread.sd if unchecked or spread.basis == "assumed" else None,
+            spread.sd if unchecked else spread.assumed,
         ),
         loss=float(found.values(found.at)),
         curve=tuple(zip(np.exp(v + found.centre), found.values(v), strict=True)),
@@ -278,11 +283,12 @@ def most_influential(table: Table, budget: int = 0) -> tuple[str, float] | None:
 
 
 def lack_of_fit(square: float, free: int, variance: float, spread: Spread) -> float | None:
-    """p-value of the sum of squares that a form leaves beyond the scatter of seeds."""
-    if not free:
+    """p-value of the sum of squares (nats squared) that a form leaves beyond the scatter of seeds;
+    None without degrees of freedom."""
+    if free < 1:
         return None
     degrees = ASSUMED_DEGREES if np.isinf(spread.degrees) else spread.degrees
-    return float(f.sf(square / free / max(variance, 1e-20), free, degrees))
+    return float(f.sf(square / free / max(variance, NEGLIGIBLE**2), free, degrees))
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from scipy.optimize import brentq, fminbound
 from scipy.stats import f, t
 
 from lmscaling.fits.noise import Noise, Place, Spread
+from lmscaling.fits.optimum import REFUSE, lack_of_fit
 from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import LEVEL, Interval, codes
 
@@ -51,8 +52,6 @@ EXPONENTS = (0.02, 3.0)
 """Bounds of the search. Published exponents of losses lie between 0.05 and 0.8; a power with
 exponent 0.02 halves in 35 doublings, which no study can distinguish from a logarithm."""
 GRID = np.geomspace(*EXPONENTS, 60)
-REFUSE = 0.05
-"""Significance level of the test of lack of fit."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ class Fit:
         rise = (square - self.square) / max(point.sd**2, 1e-20)
         variance = point.sd**2 * unit * away**2 + of_runs
         half = np.sqrt(variance * np.maximum(quantile**2 - rise, 0))
-        assumed = run.sd if run.basis == "assumed" or self.curve.runs == 1 else None
+        assumed = run.sd if self.curve.runs == 1 else run.assumed
         least = None if x is None and np.isinf(low) else float((value - half).min())
         return Interval(least, float((value + half).max()), assumed)
 
@@ -315,7 +314,10 @@ def fit_curves(curves: Mapping[Any, Curve], places: Mapping[Any, Place]) -> dict
             known = of_seeds.at(key)
         else:
             known = Noise.from_variances(left | {key: (0.0, 0, 1)}, anywhere).at(key)
-        lack = _lack(fit.square - square, fit.curve.degrees - free, known)
+        lack = None
+        if known.assumed is None:
+            beyond = max(fit.square - square, 0.0)
+            lack = lack_of_fit(beyond, fit.curve.degrees - free, known.sd**2, known)
         found[key] = _law(fit, of_points.at(key), of_runs.at(key), lack)
     return found
 
@@ -348,13 +350,6 @@ def most_influential(law: PowerLaw) -> tuple[str, float] | None:
     others = {label: Fit.of(curve.without(i)).gamma for i, label in enumerate(curve.run_r)}
     label = max(others, key=lambda one: abs(others[one] - gamma))
     return label, others[label]
-
-
-def _lack(square: float, free: int, known: Spread) -> float | None:
-    """p-value of what the law leaves beyond the noise of points; None if nothing is known of it."""
-    if free < 1 or known.basis == "assumed":
-        return None
-    return float(f.sf(max(square, 0) / free / max(known.sd**2, 1e-20), free, known.degrees))
 
 
 def equal_E(laws: Iterable[PowerLaw]) -> float | None:

@@ -220,7 +220,7 @@ def best_contexts(groups: Groups) -> Table:
     rows = []
     for key, best in context_law.fit_groups(groups).items():
         group, (attention, size) = groups[key], key[-2:]
-        lowest = "" if best.lowest is None else format_context(int(best.lowest))
+        lowest = "" if best.lowest is None else format_context(round(best.lowest))
         number = with_interval(best.at, best.interval, _two_digits)
         rows.append((
             attention, size, group.source, group.description, number, lowest, _p_value(best.lack),
