@@ -37,9 +37,9 @@ def test_a_finished_study_answers_every_question_but_those_of_fits(study):
     found = answers(study)
     unknown = {question for question, answer in found.items() if answer == "not stated"}
     assert all(question.startswith(("objective", "starts")) for question in unknown)
-    assert found["models with softmax"].startswith("16 of 16 done, N 100 to 100")
+    assert found["models with softmax"].startswith("16 of 16 done, N 100, ")
     assert found["optimizer"].startswith("AdamW, betas 0.9 and 0.95, eps 1e-08, weight_decay 0.1")
-    assert found["learning-rate schedule"] == "kind constant"
+    assert found["learning-rate schedule"] == "constant"
     assert found["learning rates"] == "s 0.01; m 0.005"
     assert found["learning rates tuned"] == "softmax: over 2 rates; linear: over 2 rates"
     assert found["batch"] == "64 tokens an update at every size"

@@ -1,12 +1,15 @@
 """Validation loss against the peak learning rate, with the optimum. Each point is the last
 validation loss of one run, lines are means over seeds of finished runs; one panel for each size and
 context. A star marks the optimum: with two rates on each side the minimum of a polynomial in
-ln(rate), with its interval as a bar, else the vertex of the parabola through the lowest point and
-its two neighbours. The bar is a 95 % interval from seeds; where it is dotted, it is the range if
+ln(rate), with its interval as a band, else the vertex of the parabola through the lowest point and
+its two neighbours. The band is a 95 % interval from seeds; where it is hatched, it is the range if
 seeds differ by as much as the title says. An end beyond the fitted rates is open and drawn as far
 as the axis. Grey dotted lines are the rates that the study assigns to the size. Hollow points are
 unfinished runs, crosses diverged runs; both are excluded from the fit.
 """
+
+import re
+from typing import Any
 
 import seaborn as sns
 from duckdb import DuckDBPyConnection
@@ -34,6 +37,8 @@ QUERY = """
 
 COLUMNS = 3
 """Panels side by side."""
+MOST_TICKS = 4
+"""Rates written below a panel."""
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
@@ -74,7 +79,7 @@ def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[str, str]) -> None:
     for lr in {f"{rate:.6g}" for rate in rows.lr / rows.lr_scale}:
         axes.axvline(float(lr), color="0.4", linewidth=1.0, linestyle=":")
     axes.set_xscale("log")
-    tried = sorted(set(rows.lr))
+    tried = style.spread(sorted(set(rows.lr)), MOST_TICKS)
     axes.set_xticks(tried, [_rate(lr) for lr in tried], fontsize="small")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -88,17 +93,17 @@ def _draw_optima(axes: Axes, groups: list[lr_optimum.Group], colours: dict[str, 
         if group.interval:
             first, last = axes.get_xlim()
             low, high = group.interval.low or first, group.interval.high or last
-            style = ":" if group.interval.assumed else "-"
-            axes.plot([low, high], [loss] * 2, color="black", marker="|", linestyle=style)
+            look: dict[str, Any] = {"color": colour, "alpha": 0.25, "linewidth": 0, "zorder": 0}
+            axes.axvspan(low, high, hatch="//" if group.interval.assumed else None, **look)
             axes.set_xlim(first, last)
         axes.plot(group.rate, loss, "*", color=colour, markersize=10, mec="black")
 
 
 def _describe_optimum(group: lr_optimum.Group) -> str:
     if group.rate is None:
-        return lr_optimum.STATUSES[group.optimum.status]
+        return re.split(r" \(|:", lr_optimum.STATUSES[group.optimum.status])[0]
     assumed = group.interval and group.interval.assumed
-    reason = f", if seeds differ by {assumed:.2g}" if assumed else ""
+    reason = f"\nif seeds differ by {assumed:.2g}" if assumed else ""
     return f"optimum {_rate(group.rate)}{reason}"
 
 

@@ -14,7 +14,7 @@ import duckdb
 
 from lmscaling import figures
 from lmscaling.config.study import Study
-from lmscaling.config.types import dump
+from lmscaling.config.types import dump, less
 from lmscaling.fits import context_law, isotime, loss_surface, lr_law, lr_optimum, power_law
 from lmscaling.formatting import short
 from lmscaling.report.table import Table, query_rows
@@ -124,9 +124,9 @@ def _models(db: duckdb.DuckDBPyConnection) -> Iterator[tuple[str, str]]:
     for row in query_rows(db, QUERY):
         sizes = tokens = ""
         if row["smallest"] is not None:
-            sizes = f", N {short(row['smallest'])} to {short(row['largest'])}"
+            sizes = f", N {_range(row['smallest'], row['largest'])}"
         if row["most_tokens"] is not None:
-            tokens = f", {short(row['fewest_tokens'])} to {short(row['most_tokens'])} tokens each"
+            tokens = f", {_range(row['fewest_tokens'], row['most_tokens'])} tokens each"
         yield (
             f"models with {row['attention']}",
             f"{row['done']} of {row['cells']} done{sizes}{tokens}; {row['places']} sizes and "
@@ -143,7 +143,8 @@ def _training(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str
     ((epochs,),) = db.sql(EPOCHS).fetchall()
     yield "passes over the text", f"at most {study.epochs}" + (f", {epochs} reached" * bool(epochs))
     yield "optimizer", f"AdamW, {_said(dump(study.optimizer))}"
-    yield "learning-rate schedule", _said(dump(study.schedule))
+    options = less(dump(study.schedule), "kind")
+    yield "learning-rate schedule", f"{study.schedule.kind} {_said(options)}".rstrip()
     yield "learning rates", "; ".join(_rates(study))
     yield "learning rates tuned", "; ".join(_tuned(db, study))
     yield (
@@ -229,6 +230,10 @@ def _availability(db: duckdb.DuckDBPyConnection, folder: Path) -> Iterator[tuple
     yield "checkpoints", f"final weights of {weights} runs in {folder / 'runs'}"
     manifests = map(str, sorted(folder.glob("tokens/*/manifest.json")))
     yield "SHA-256 of the tokens", "; ".join(manifests) or "not in this folder"
+
+
+def _range(low: float, high: float) -> str:
+    return short(low) if low == high else f"{short(low)} to {short(high)}"
 
 
 def _said(value: Any) -> str:
