@@ -14,6 +14,7 @@ from test_store import (
     end,
     evaluated,
     evaluation,
+    gradients,
     header,
     live,
     log,
@@ -66,6 +67,7 @@ def cells(study):
 def finish(study, cells):
     for i, cell in enumerate(cells):
         rows = [update(n, loss=4 - n / 40 - i / 50) for n in range(1, 40)]
+        rows += [gradients(n, 2 + n % 3 / 10) for n in range(1, 40)]
         made = [header(cell.run), *rows, validation(20), validation(39, loss=3 - i / 50), end(39)]
         record(study, cell.run, log(*made), updates=39)
         lines = [

@@ -6,6 +6,7 @@ from scipy.stats import fisher_exact
 from lmscaling import figures
 from lmscaling.config import code
 from lmscaling.config.study import Study
+from lmscaling.report import rates
 from lmscaling.report.table import Table, format_row, query_rows
 from lmscaling.store import published
 
@@ -55,6 +56,7 @@ def paragraphs(db: duckdb.DuckDBPyConnection, study: Study | None) -> list[str]:
         _design(db, study),
         *(f"{line}." for line in code.stale_line(study.study, stale)),
         *failures(db),
+        *(f"Warning: {warning}." for warning in rates.warnings(db)),
         *([citation] if citation else []),
     ]
 

@@ -8,7 +8,7 @@ import duckdb
 
 from lmscaling.records import schema
 from lmscaling.records.checks import Check, Numerics
-from lmscaling.records.run import End, Evaluation, Header, Run, Update, Validation
+from lmscaling.records.run import End, Evaluation, Gradients, Header, Run, Update, Validation
 from lmscaling.records.timing import Measurement
 from lmscaling.store.cells import CellRow
 
@@ -17,6 +17,7 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "runs": (Run,),
     "attempts": (Header, End),
     "updates": (Update,),
+    "gradients": (Gradients,),
     "validations": (Validation,),
     "spikes": (Update,),
     "evaluations": (Evaluation,),
@@ -38,6 +39,7 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "law_curves": (CellRow,),
     "law_means": (CellRow,),
     "law_points": (CellRow,),
+    "gradient_noise": (Gradients, CellRow),
     "stability": (),
     "spike_rates": (CellRow,),
     "own_context": (Evaluation,),
@@ -104,6 +106,10 @@ COMPUTED = {
     "least three other runs of the same text at the same update; the others were judged by the "
     "losses of the run itself.",
     "documents": "Documents of the sample; null if counted on the text of an evaluation.",
+    "signal": "Estimate of the squared norm of the true gradient, of this update alone: it may be "
+    "negative.",
+    "noise": "Estimate of the trace of the covariance of the gradient, times tokens, of this "
+    "update alone.",
     "before": "Tokens of its own document before a token.",
     "method": "How attention was computed: attention and implementation.",
     "seconds": "Median seconds of a step, of a sampled token of all sequences, or of a pass.",
@@ -178,12 +184,13 @@ def comment(db: duckdb.DuckDBPyConnection) -> None:
     query = "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'store'"
     statements = ["BEGIN"]  # one transaction: each would write to the disk
     for table, column in db.sql(query).fetchall():
-        meaning = _meaning(table, column).replace("'", "''")
-        statements.append(f'COMMENT ON COLUMN "{table}"."{column}" IS \'{meaning}\'')
+        text = meaning(table, column).replace("'", "''")
+        statements.append(f'COMMENT ON COLUMN "{table}"."{column}" IS \'{text}\'')
     db.execute("; ".join([*statements, "COMMIT"]))
 
 
-def _meaning(table: str, column: str) -> str:
+def meaning(table: str, column: str) -> str:
+    """What a column of a table or view means, with its unit."""
     if (table, column) in OWN:
         return OWN[table, column]
     known = schema.columns(*RECORDS[table])
