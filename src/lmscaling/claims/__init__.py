@@ -103,7 +103,7 @@ def judge(
     name: str, rows: DataFrame, sources: Iterable[str], roles: Roles | None = None
 ) -> list[Judged]:
     """Judge one claim by the rows of its query, separately for each source and setup."""
-    roles = load(name).ROLES if roles is None else roles
+    cast: Roles = load(name).ROLES if roles is None else roles
     judged = []
     for source in sources:
         of_source = rows.loc[rows.source == source]
@@ -112,10 +112,10 @@ def judge(
         for setup in setups or [""]:
             part = of_source.loc[of_source.setup == setup] if setups else of_source
             judgement = load(name).judge(part.reset_index(drop=True))
-            judgement = replace(judgement, why=judgement.why.format_map(roles))
+            judgement = replace(judgement, why=judgement.why.format_map(cast))
             judged.append(
                 Judged(
-                    name=name, claim=claim(name), source=source, roles=roles, setup=setup,
+                    name=name, claim=claim(name), source=source, roles=cast, setup=setup,
                     judgement=judgement,
                 )
             )  # fmt: skip

@@ -48,16 +48,15 @@ class Estimate:
 
     def at(self, s: float | None) -> Spread:
         """The measured scatter of the contrast, or that of runs which scatter by ``s``."""
-        if s is None or self.spread.basis != "assumed":
+        if self.spread.basis != "assumed":
             return self.spread
-        return replace(self.spread, sd=s * self.length)
+        return replace(self.spread, sd=(self.spread.sd if s is None else s) * self.length)
 
     @property
     def interval(self) -> Interval:
         """95 % interval, or the range if seeds differ as in the nearest measured study."""
-        if self.spread.basis != "assumed":
-            return self.spread.interval(self.value)
-        return replace(self.at(self.spread.sd).interval(self.value), assumed=self.spread.sd)
+        found = self.at(None).interval(self.value)
+        return found if found.assumed is None else replace(found, assumed=self.spread.sd)
 
 
 def pair(size: str, context: int) -> dict[Cell, float]:
@@ -67,7 +66,8 @@ def pair(size: str, context: int) -> dict[Cell, float]:
 
 def slope_weights(x_n: ArrayLike) -> NDArray:
     """Weights with which values at ``x`` make the slope of their regression line."""
-    centred = np.asarray(x_n, dtype=float) - np.mean(x_n)
+    x = np.asarray(x_n, dtype=float)
+    centred = x - x.mean()
     return centred / (centred @ centred)
 
 
@@ -146,14 +146,15 @@ def decide(estimates: Iterable[Estimate], low: float, high: float, s: float | No
 def over_noise(
     estimates: Iterable[Estimate],
     verdict: Callable[[float | None], str],
+    deciding: Iterable[Estimate],
     low: float = -np.inf,
     high: float = np.inf,
 ) -> tuple[str, str]:
     """The verdict by the noise of the study, and how it is known, as the end of a sentence.
 
     Without seeds it is the verdict at every ``s`` that other studies have measured, if it is the
-    same at all of them. An open verdict comes with the seeds that would decide on which side of the
-    nearer bound each contrast is.
+    same at all of them. An open verdict comes with the seeds that would decide it: for the most
+    certain of the ``deciding`` contrasts out of bounds, or else for the least certain one within.
     """
     estimates = list(estimates)
     known = all(one.spread.basis != "assumed" for one in estimates)
@@ -173,11 +174,13 @@ def over_noise(
         )
     if same == len(verdicts) and verdicts[0] != "not tested":
         return verdicts[0], noise
-    needed = [
-        seeds_needed(min(abs(one.value - low), abs(high - one.value)), one.at(deviations[-1]).sd)
-        for one in estimates
-    ]
-    most = "more than 1,000" if None in needed else f"about {max(filter(None, needed)):,}"
+    within, outside = [], []
+    for one in deciding:
+        inner = min(one.value - low, high - one.value)
+        seeds = seeds_needed(inner, one.at(deviations[-1]).sd)
+        (outside if inner < 0 else within).append(1001 if seeds is None else seeds)
+    needed = min(outside) if outside else max(within)
+    most = "more than 1,000" if needed > 1000 else f"about {needed:,}"
     return "not tested", f"{noise}; {most} seeds would decide"
 
 
@@ -191,13 +194,13 @@ def losses_at(rows: DataFrame, axis: str, together: list[str], share: float = 1.
     noisy losses. Runs without points on both sides are left out.
     """
     run = ["size", "params", "context", "role", "seed"]
-    ends = rows.groupby(run)[axis].max().rename("end").reset_index()
+    ends = rows.groupby(run, as_index=False).agg(end=(axis, "max"))
     ends["end"] = share * ends.groupby(together).end.transform("min")
+    curves = dict(list(rows.sort_values(axis).groupby(run)[[axis, "loss"]]))
     found = []
     for one in ends.to_dict("records"):
-        own = rows.loc[(rows[run] == [one[name] for name in run]).all(axis=1)].sort_values(axis)
-        x = np.log(own[axis].to_numpy(float))
-        if x[0] <= np.log(one["end"]) <= x[-1] + 1e-12:
-            loss = float(np.interp(np.log(one["end"]), x, own.loss.to_numpy(float)))
+        x, loss = curves[tuple(one[name] for name in run)].to_numpy(float).T
+        if x[0] <= one["end"] <= x[-1]:
+            loss = float(np.interp(np.log(one["end"]), np.log(x), loss))
             found.append({**one, "loss": loss})
     return DataFrame(found, columns=[*run, "end", "loss"])

@@ -3,9 +3,8 @@
 Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236, section 4.1.1 (Convergence
 Analysis).
 
-Judged at equal updates by the loss of the copied tokens after training, linear minus softmax, at
-every length at which both were trained with the same batch size. Lengths that softmax has not
-learned are excluded.
+Judged by the loss of the copied tokens at equal updates, linear minus softmax, at every length at
+which both were trained with the same batch size. Lengths that softmax has not learned are excluded.
 """
 
 from pandas import DataFrame

@@ -3,7 +3,7 @@
 Buckman and Gelada, Linear Self Attention is Faster, draft of Linear Transformers Are Faster After
 All, Manifest AI 2024, section 0 (Introduction); the final post claims the opposite.
 
-Judged at equal hours by the gap of the losses, linear minus softmax, at every size that was trained
+Judged by the gap of the losses at equal hours, linear minus softmax, at every size that was trained
 with a context of 4,096 tokens: where the run that lasted fewer hours ends.
 """
 
@@ -39,6 +39,7 @@ def judge(rows: DataFrame) -> Judgement:
     verdict, noise = _contrasts.over_noise(
         judged,
         lambda s: _contrasts.decide(judged, -np.inf, THRESHOLD, s),
+        judged,
         high=THRESHOLD,
     )
     return Judgement(

@@ -3,7 +3,7 @@
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-Judged at equal updates by the growth of the gap, linear minus softmax, per doubling of the context,
+Judged by the growth of the gap, linear minus softmax, per doubling of the context at equal updates,
 at every size with at least five contexts. Both losses are those at the end of the run with fewer
 updates. The post compares learning apart from speed and names no other axis; the growth at equal
 hours, where softmax has had fewer updates at long contexts, is told beside it.
@@ -43,15 +43,10 @@ def judge(rows: DataFrame) -> Judgement:
     verdict, noise = _contrasts.over_noise(
         found.values(),
         lambda s: _contrasts.decide(found.values(), THRESHOLD, np.inf, s),
+        found.values(),
         low=THRESHOLD,
     )
-    gaps = losses.pivot_table(index=["size", "context"], columns="role", values="loss")
-    gap = (gaps["candidate"] - gaps["baseline"]).dropna()
-    parts = [
-        f"{size} {one.value:.3f} (gap {gap[size].iloc[0]:.3f} at {gap[size].index[0]:,}, "
-        f"{gap[size].iloc[-1]:.3f} at {gap[size].index[-1]:,} tokens)"
-        for size, one in found.items()
-    ]
+    parts = [f"{size} {one.value:.3f} ({_ends(losses, size)})" for size, one in found.items()]
     return Judgement(
         verdict=verdict,
         number=total[""].value if total else None,
@@ -74,3 +69,14 @@ def _growth(losses: DataFrame) -> dict[str, dict[_contrasts.Cell, float]]:
                 gaps, _contrasts.slope_weights(np.log2(contexts))
             )
     return growth
+
+
+def _ends(losses: DataFrame, size: str) -> str:
+    """The gaps of a size at its shortest and its longest context."""
+    own = losses.loc[losses["size"] == size]
+    wide = own.pivot_table(index="context", columns="role", values="loss").dropna()
+    gaps = [
+        f"{loss['candidate'] - loss['baseline']:.3f} at {context:,}"
+        for context, loss in wide.iloc[[0, -1]].to_dict("index").items()
+    ]
+    return f"gap {' and '.join(gaps)} tokens"

@@ -8,11 +8,13 @@ sets named mnist and cifar10 whose tokens are the bytes of pixels: on MNIST at e
 paper trained 250 epochs, on CIFAR-10 at the end of equal budgets of time.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from pandas import DataFrame
 
 from lmscaling.claims import _contrasts
-from lmscaling.claims._judgement import Judgement, overall, points, untested
+from lmscaling.claims._judgement import Judgement, points, untested
 
 NUMBER = "gap farthest from the claimed one, bits per dimension, without an interval"
 
@@ -42,32 +44,29 @@ CLAIMED = {"mnist": 0.644 - 0.621, "cifar10": 3.40 - 3.47}
 
 
 def judge(rows: DataFrame) -> Judgement:
-    off, parts, found = {}, [], []
+    if not set(CLAIMED) <= set(rows.dataset):
+        return untested(
+            "No runs with both attentions were trained on data sets mnist and cifar10 whose tokens "
+            "are the bytes of pixels."
+        )
+    parts, excess = {}, []
     for dataset, claimed in CLAIMED.items():
         own = rows.loc[rows.dataset == dataset]
         for size, context in own[["size", "context"]].drop_duplicates().itertuples(index=False):
             gap = _contrasts.pair(size, context)
             bits = {cell: weight / np.log(2) for cell, weight in gap.items()}
-            for one in _contrasts.estimate(own, {f"{dataset} {size}": bits}).values():
-                found.append((one, claimed))
-                parts.append(
-                    f"{one.label} at {context:,} {one.value:+.3f} (claimed {claimed:+.3f})"
-                )
-                off[one.value] = abs(one.value - claimed)
-    if {dataset for dataset in CLAIMED if (rows.dataset == dataset).any()} != set(CLAIMED):
-        return untested(
-            "No runs were trained on data sets mnist and cifar10, with the bytes of pixels as tokens, "
-            "with both attentions."
-        )
-
-    def at(s: float | None) -> str:
-        return overall(
-            _contrasts.decide([one], claimed - THRESHOLD, claimed + THRESHOLD, s)
-            for one, claimed in found
-        )
-
-    verdict, noise = _contrasts.over_noise([one for one, _ in found], at)
+            for one in _contrasts.estimate(own, {f"{dataset} with {size}": bits}).values():
+                parts[one.value] = f"{one.value:+.3f} on {one.label} (claimed {claimed:+.3f})"
+                excess.append(replace(one, value=one.value - claimed))
+    verdict, noise = _contrasts.over_noise(
+        excess,
+        lambda s: _contrasts.decide(excess, -THRESHOLD, THRESHOLD, s),
+        excess,
+        -THRESHOLD,
+        THRESHOLD,
+    )
+    far = [abs(one.value) for one in excess]
     return Judgement(
-        verdict=verdict, number=max(off, key=lambda value: off[value]), rests_on=points(rows),
-        why=f"Gaps in bits: {', '.join(parts)}; {noise}.",
+        verdict=verdict, number=list(parts)[int(np.argmax(far))], rests_on=points(rows),
+        why=f"Gaps in bits: {', '.join(parts.values())}; {noise}.",
     )  # fmt: skip

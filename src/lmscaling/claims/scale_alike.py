@@ -4,9 +4,9 @@ softmax.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-Judged at the end of the budget, for the post a day of training, by the slope of ln(final loss)
-against ln(N), linear minus softmax, at every context at which both attentions were trained at the
-same sizes, at least two; N counts parameters without embeddings.
+Judged by the slope of ln(final loss) against ln(N), linear minus softmax, at equal budgets, for the
+post a day of training: at every context at which both attentions were trained at the same sizes, at
+least two; N counts parameters without embeddings.
 """
 
 import numpy as np
@@ -54,6 +54,7 @@ def judge(rows: DataFrame) -> Judgement:
     verdict, noise = _contrasts.over_noise(
         found.values(),
         lambda s: _contrasts.decide(found.values(), -THRESHOLD, THRESHOLD, s),
+        found.values(),
         -THRESHOLD,
         THRESHOLD,
     )

@@ -3,9 +3,11 @@
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-Judged at equal updates by the growth of the loss per doubling of the context, for every size and
-attention with at least three contexts: at a twentieth of the updates of the shortest run of the size.
+Judged by the growth of the loss per doubling of the context at equal updates, for every size and
+attention with at least three contexts: at a twentieth of the updates of the shortest run of a size.
 """
+
+from typing import Any
 
 import numpy as np
 from pandas import DataFrame
@@ -34,7 +36,8 @@ FEWEST = 3
 def judge(rows: DataFrame) -> Judgement:
     losses = _contrasts.losses_at(rows, AXIS, ["size"], EARLY)
     growth = {}
-    for (size, role), part in losses.groupby(["size", "role"], sort=False):
+    series: list[tuple[Any, DataFrame]] = list(losses.groupby(["size", "role"], sort=False))
+    for (size, role), part in series:
         contexts = sorted(part.context.unique().tolist())
         if len(contexts) >= FEWEST:
             weights = _contrasts.slope_weights(np.log2(contexts))
@@ -49,6 +52,7 @@ def judge(rows: DataFrame) -> Judgement:
     verdict, noise = _contrasts.over_noise(
         found.values(),
         lambda s: _contrasts.decide(found.values(), THRESHOLD, np.inf, s),
+        found.values(),
         low=THRESHOLD,
     )
     at = losses.groupby("size", sort=False).end.max()

@@ -3,7 +3,7 @@
 Linear Attention Is All You Need (Self-attention at a fraction of the cost?), Towards Data Science
 2024, section on training: Penn Treebank, ten epochs.
 
-Judged at equal updates by the gap of the final validation losses, linear minus softmax, of runs
+Judged by the gap of the final validation losses at equal updates, linear minus softmax, of runs
 that read their training text at least twice. A run that reads every text once does not test a small
 corpus.
 """
@@ -49,6 +49,7 @@ def judge(rows: DataFrame) -> Judgement:
     verdict, noise = _contrasts.over_noise(
         found.values(),
         lambda s: _contrasts.decide(found.values(), -THRESHOLD, THRESHOLD, s),
+        found.values(),
         -THRESHOLD,
         THRESHOLD,
     )

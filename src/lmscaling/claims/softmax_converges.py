@@ -4,13 +4,14 @@ attention does not.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-Judged at equal updates by the range of the losses over contexts of at least 1,024 tokens, at every
+Judged by the range of the losses over contexts of at least 1,024 tokens at equal updates, at every
 size with three or more of them: where the run of the size with the fewest updates ends. The post
 excludes no longer context. What the ranges are without the context that had the fewest updates,
 and the end of which may have come too early, is told beside it.
 """
 
 from itertools import combinations
+from typing import Any
 
 from pandas import DataFrame
 
@@ -44,9 +45,10 @@ def judge(rows: DataFrame) -> Judgement:
             f"No size has curves of both attentions at {FEWEST} contexts of at least "
             f"{SHORTEST:,} tokens."
         )
+    series: list[tuple[Any, DataFrame]] = list(losses.groupby(["size", "role"], sort=False))
     found = {
         (size, role): list(_contrasts.estimate(part, _pairs(part)).values())
-        for (size, role), part in losses.groupby(["size", "role"], sort=False)
+        for (size, role), part in series
     }
     softmax = [one for (_, role), part in found.items() if role == "baseline" for one in part]
     linear = [part for (_, role), part in found.items() if role == "candidate"]
@@ -58,7 +60,7 @@ def judge(rows: DataFrame) -> Judgement:
         return overall([_contrasts.decide(softmax, -THRESHOLD, THRESHOLD, s), *apart])
 
     verdict, noise = _contrasts.over_noise(
-        [one for part in found.values() for one in part], at, -THRESHOLD, THRESHOLD
+        [*softmax, *(one for part in linear for one in part)], at, softmax, -THRESHOLD, THRESHOLD
     )
     ends = (
         long.groupby(["size", "context", "role", "seed"])[AXIS].max().groupby(["size", "context"])
@@ -92,7 +94,7 @@ def _pairs(losses: DataFrame) -> dict[str, dict[_contrasts.Cell, float]]:
     }
 
 
-def _range(losses: DataFrame):
+def _range(losses: DataFrame) -> Any:
     means = losses.groupby(["size", "role", "context"], sort=False).loss.mean()
     spans = means.groupby(["size", "role"], sort=False)
     return spans.max() - spans.min()

@@ -4,8 +4,8 @@ FlashAttention, and near 100,000 tokens with it.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 2 (Parallel
 Implementations).
 
-Judged at 124M, the smallest size, whose times reach beyond 100,000 tokens: by the last context at
-which the times of two forms of linear attention cross, interpolated linearly in the logarithms
+Judged by the last context at which the times of two forms of linear attention cross at 124M, the
+smallest size, whose times reach beyond 100,000 tokens: interpolated linearly in the logarithms
 between timed contexts. Both crossings must agree with the claimed contexts within a factor. A
 missing crossing counts against the claim only if contexts beyond that factor were timed.
 """
