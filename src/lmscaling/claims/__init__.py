@@ -38,11 +38,14 @@ Roles = dict[str, str]
 """Attentions, or methods of the view ``speeds``, by role."""
 
 OTHERS = """
-    SELECT DISTINCT attention, attention AS method, baseline FROM cells WHERE source = 'measured'
+    WITH compared AS (
+        SELECT coalesce(any_value(baseline), 'softmax') AS baseline
+        FROM cells WHERE source = 'measured'
+    )
+    SELECT attention, attention AS method, baseline FROM cells WHERE source = 'measured'
     UNION
-    SELECT DISTINCT attention, method, any_value(baseline) OVER ()
-    FROM speeds, (SELECT any_value(baseline) AS baseline FROM cells WHERE source = 'measured')
-    WHERE source = 'measured' AND attention NOT IN ('peer', 'copy', 'matmul')
+    SELECT attention, method, baseline FROM speeds, compared
+    WHERE source = 'measured' AND kind <> 'time_ceiling' AND attention <> 'peer'
     ORDER BY ALL
 """
 """What may play the candidate of a claim, and the baseline of its study."""
@@ -154,16 +157,19 @@ def _casts(claimed: Roles, others: list[tuple[str, str, str]]) -> list[Roles]:
     """The roles of a claim as a study plays them, without those of its source."""
     if "candidate" not in claimed:
         return []
-    with_implementation = " " in claimed["candidate"]
-    usual = claimed.get("baseline", "").partition(" ")[0]
+    by_method = " " in claimed["candidate"]
+    usual = claimed.get("baseline", "")
     casts = []
     for attention, method, baseline in others:
-        candidate = method if with_implementation else attention
-        opponent = claimed.get("baseline", "") if baseline == usual else baseline
-        cast = {"candidate": candidate, "baseline": opponent}
-        cast = {role: cast[role] for role in claimed}
-        if attention != baseline and cast != claimed and candidate not in FORMS:
-            casts += [cast] * (cast not in casts)
+        candidate = method if by_method else attention
+        if attention == baseline or candidate in FORMS:
+            continue
+        opponents = {m if by_method else a: None for a, m, _ in others if a == baseline}
+        for opponent in [usual] if baseline == usual.partition(" ")[0] else opponents:
+            cast = {"candidate": candidate, "baseline": opponent}
+            cast = {role: cast[role] for role in claimed}
+            if cast != claimed and cast not in casts:
+                casts.append(cast)
     return casts
 
 

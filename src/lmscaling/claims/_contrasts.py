@@ -17,7 +17,7 @@ from pandas import DataFrame
 from scipy.stats import t
 
 from lmscaling.claims._judgement import inside
-from lmscaling.fits.noise import ELSEWHERE, Noise, Place, Spread, holm, nearest, seeds_needed
+from lmscaling.fits.noise import ELSEWHERE, Noise, Place, Spread, holm, seeds_needed
 from lmscaling.fits.uncertainty import LEVEL, Interval
 
 CURVES = """
@@ -42,20 +42,20 @@ class Estimate:
     value: float
     """Mean over seeds, nats times the unit of the weights."""
     spread: Spread
-    """Scatter of the contrast; of one run if it is assumed."""
+    """Scatter of the contrast divided by ``length``: that of one run if runs are independent."""
     length: float
-    """Root of the sum of squared weights: what turns ``s`` into the scatter of the contrast."""
+    """Root of the sum of squared weights."""
 
-    def at(self, s: float | None) -> Spread:
-        """The measured scatter of the contrast, or that of runs which scatter by ``s``."""
-        if self.spread.basis != "assumed":
-            return self.spread
-        return replace(self.spread, sd=(self.spread.sd if s is None else s) * self.length)
+    def at(self, s: float | None = None) -> Spread:
+        """The scatter of the contrast: as measured, or if that is assumed with runs that scatter by
+        ``s``."""
+        known = s is None or self.spread.basis != "assumed"
+        return replace(self.spread, sd=(self.spread.sd if known else s) * self.length)
 
     @property
     def interval(self) -> Interval:
         """95 % interval, or the range if seeds differ as in the nearest measured study."""
-        found = self.at(None).interval(self.value)
+        found = self.at().interval(self.value)
         return found if found.assumed is None else replace(found, assumed=self.spread.sd)
 
 
@@ -96,34 +96,32 @@ def estimate(
     """
     table = rows.pivot_table(index="seed", columns=["size", "context", "role"], values="loss")
     params = dict(zip(rows["size"], rows.params, strict=True))
+    lengths = {label: float(np.linalg.norm(list(of.values()))) for label, of in contrasts.items()}
     samples, places = {}, {}
     for label, weights in contrasts.items():
         cells = list(weights)
         if all(cell in table.columns for cell in cells):
             complete = table[cells].dropna().to_numpy(float)
             if len(complete):
-                samples[label] = complete @ np.array(list(weights.values()))
+                # Of one length, so that the scatter of one contrast says something about another.
+                samples[label] = complete @ np.array(list(weights.values())) / lengths[label] * unit
                 places[label] = _place(cells, params)
     noise = Noise.measure(samples, places)
     return {
         label: Estimate(
-            label=label, value=float(np.mean(sample)),
-            spread=_per_run(noise.at(label), places[label]),
-            length=float(np.linalg.norm(list(contrasts[label].values()))) / unit,
+            label=label,
+            value=float(np.mean(sample)) * lengths[label] / unit,
+            spread=noise.at(label),
+            length=lengths[label] / unit,
         )
         for label, sample in samples.items()
-    }  # fmt: skip
+    }
 
 
 def _place(cells: list[Cell], params: Mapping[str, float]) -> Place:
     """The middle of the runs of a contrast on logarithmic scales."""
     logs = np.log([(params[size], context) for size, context, _ in cells]).mean(axis=0)
     return Place(*np.exp(logs))
-
-
-def _per_run(spread: Spread, place: Place) -> Spread:
-    """An assumed scatter is that of one run of the nearest measured study, not of a contrast."""
-    return replace(spread, sd=nearest(place).sd) if spread.basis == "assumed" else spread
 
 
 def decide(estimates: Iterable[Estimate], low: float, high: float, s: float | None = None) -> str:
