@@ -47,6 +47,7 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "speeds": (Measurement,),
     "ceilings": (Measurement,),
     "kernel_times": (Measurement,),
+    "speed_ratios": (Measurement,),
     "crossings": (Measurement,),
     "unknown_fields": (),
 }
@@ -123,6 +124,7 @@ COMPUTED = {
     "floor_bytes": "Bytes per token and head that a pass must move: q, k, v, y and one float32 "
     "once, with gradients also q, k, v, dy, dq, dk, dv and that float32.",
     "floor_fraction": "Share of the time that moving these bytes at the speed of a copy takes.",
+    "ratio": "Seconds of the baseline over seconds of the challenger.",
     "challenger": "Method that may be faster.",
     "baseline": "What the challenger, or another attention, is compared with.",
     "low": "Last context before the last change.",
