@@ -4,18 +4,25 @@ Each table is computed by a module of ``fits`` from the rows of its query. A par
 points do not determine is left empty, and the status gives the reason.
 """
 
+from collections.abc import Callable, Iterable
+
 import duckdb
 
-from lmscaling.figures.shared.law_panels import COUNT
-from lmscaling.fits import context_law, isotime, parabola, points, power_law
+from lmscaling.fits import context_law, isotime, optimum, points, power_law
+from lmscaling.fits.optimum import Optimum, Short
 from lmscaling.fits.points import Group
 from lmscaling.formatting import short
 from lmscaling.report import surfaces
-from lmscaling.report.table import Table, format_context, with_interval
+from lmscaling.report.table import Table, format_context, format_number, with_interval
 
-INTERVALS = (
-    "Brackets contain 95 % intervals; they assume a standard deviation of 0.002 nats between "
-    "seeds, or the one measured where there are enough seeds."
+MEASURED = (
+    "Brackets contain 95 % intervals by the scatter of seeds that the study measured, or, where "
+    "they say so, the range if seeds differ by that much: runs of one seed do not show that one of "
+    "them went wrong."
+)
+CHECKED = (
+    "Lack of fit is tested against seeds, and a law is refused at p < 0.05; the run without which "
+    "the result changes most is named."
 )
 
 Groups = dict[tuple, Group]
@@ -36,77 +43,113 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
 def best_sizes(groups: Groups) -> Table:
     """The best size for each budget, and its growth with the budget."""
     rows = []
-    for (source, schedule, attention, context), group in groups.items():
-        law = isotime.fit_group(group, COUNT)
-        head = (attention, format_context(context), schedule, source)
-        if law.optima and {best.status for best in law.optima.values()} == {"too_few"}:
-            rows.append((*head, f"all, {group.unit}", "", parabola.STATUSES["too_few"]))
+    for key, law in isotime.fit_groups(groups).items():
+        group, (attention, context) = groups[key], key[-2:]
+        head = (attention, format_context(context), group.source, group.description)
+        excluded = _excluded(law.left_out, law.short, group.unit)
+        if {best.status for best in law.optima.values()} <= {"too_few"}:
+            status = law.status if law.status == "unknown_schedule" else "too_few"
+            every = (f"all, {group.unit}", "", "", "", excluded, optimum.STATUSES[status])
+            rows.append((*head, *every))
             continue
         for budget, best in law.optima.items():
             number = with_interval(best.at, best.interval, short)
-            status = parabola.STATUSES[best.status]
-            rows.append((*head, f"{budget:.3g} {group.unit}", number, status))
+            fit = (number, _p_value(best.lack), _moved(best.moved, short))
+            status = optimum.STATUSES[best.status]
+            rows.append((*head, f"{budget:.3g} {group.unit}", *fit, "", status))
         power = "" if law.p is None else f"t^{with_interval(law.p, law.interval)}"
-        rows.append((*head, "power law", power, isotime.STATUSES[law.status]))
+        last = ("power law", power, _p_value(law.lack), "", excluded, isotime.STATUSES[law.status])
+        rows.append((*head, *last))
     return Table(
         name="best_sizes",
         section="laws",
         title="Best size by budget",
-        note="Vertex of a parabola in ln N through the losses at one budget, and the exponent of "
-        f"its growth with the budget t. {INTERVALS}",
+        note=f"Minimum of a {Optimum.formula} at one budget, and the exponent of its growth with "
+        f"the budget t. {MEASURED} {CHECKED}",
         query=points.QUERY,
-        head=("attention", "context (tokens)", "schedule", "source", "budget",
-              "best N (parameters)", "status"),
+        head=("attention", "context (tokens)", "source", "fitted losses", "budget",
+              "best N (parameters)", "p of lack of fit", "without one run", "excluded", "status"),
         rows=tuple(rows),
-        text=frozenset({0, 2, 3, 6}),
+        text=frozenset({0, 2, 3, 7, 8, 9}),
     )  # fmt: skip
 
 
 def time_laws(groups: Groups) -> Table:
     """The power law of the loss over time, for each attention."""
     rows = []
-    for (source, _, size, context), group in groups.items():
-        fitted = power_law.fit_group(group, COUNT)
-        p_value = "" if fitted.p_value is None else f"{fitted.p_value:.2g}"
+    for key, fitted in power_law.fit_groups(groups).items():
+        group, (size, context) = groups[key], key[-2:]
         for attention, law in fitted.laws.items():
-            values = {"E": law.E, "k": law.k, "gamma": law.gamma}
-            numbers = [with_interval(v, law.intervals.get(name)) for name, v in values.items()]
-            status = power_law.STATUSES[law.status]
-            head = (size, format_context(context), attention, source, group.description, group.unit)
-            rows.append((*head, *numbers, p_value, status))
+            head = (size, format_context(context), attention)
+            losses = (group.source, group.description, group.unit)
+            intervals = law.intervals
+            numbers = (
+                with_interval(law.E, intervals.get("E")),
+                "" if law.k is None else format_number(law.k),
+                with_interval(law.gamma, intervals.get("gamma")),
+            )
+            checks = (
+                _p_value(law.lack), _moved(law.moved, format_number), _p_value(fitted.p_value)
+            )  # fmt: skip
+            rows.append((*head, *losses, *numbers, *checks, power_law.STATUSES[law.status]))
     return Table(
         name="time_laws",
         section="laws",
         title="Power law of the loss over time",
         note=f"{power_law.PowerLaw.formula}, with x in hours, or in updates if budgets count "
-        "updates. Attentions share E unless a likelihood-ratio test rejects that at the 5 % "
-        f"level; the column gives its p-value. {INTERVALS}",
+        "updates; each attention has its own E, and the test of one E for all errs in at most 5 % "
+        "of studies. "
+        f"Intervals of E are conservative (97 to 99 %). {MEASURED} {CHECKED}",
         query=points.QUERY,
         head=("size", "context (tokens)", "attention", "source", "fitted losses", "unit of x",
-              "E (nats)", "k", "gamma", "p of a shared E", "status"),
+              "E (nats)", "k", "gamma", "p of lack of fit", "gamma without one run",
+              "p of one E", "status"),
         rows=tuple(rows),
-        text=frozenset({0, 2, 3, 4, 5, 10}),
+        text=frozenset({0, 2, 3, 4, 5, 10, 12}),
     )  # fmt: skip
 
 
 def best_contexts(groups: Groups) -> Table:
     """The best training context of each size."""
     rows = []
-    for (source, _, attention, size), group in groups.items():
-        best = context_law.fit_group(group, COUNT)
-        lowest = "" if best.lowest is None else format_context(int(best.lowest))
-        number = with_interval(best.at, best.interval, lambda n: f"{float(format(n, '.2g')):,.0f}")
-        status = context_law.STATUSES[best.status]
-        rows.append((attention, size, source, group.description, number, lowest, status))
+    for key, best in context_law.fit_groups(groups).items():
+        group, (attention, size) = groups[key], key[-2:]
+        lowest = "" if best.lowest is None else format_context(round(best.lowest))
+        number = with_interval(best.at, best.interval, _two_digits)
+        rows.append((
+            attention, size, group.source, group.description, number, lowest, _p_value(best.lack),
+            _moved(best.moved, _two_digits), _excluded(best.left_out, best.short, group.unit),
+            context_law.STATUSES[best.status],
+        ))  # fmt: skip
     return Table(
         name="best_contexts",
         section="laws",
         title="Best training context",
-        note="Vertex of a parabola in ln(context) through the losses at the end of the budget. "
-        f"{INTERVALS} They exclude the error of the parabola itself.",
+        note=f"Minimum of a {Optimum.formula} at the end of the budget. {MEASURED} {CHECKED}",
         query=points.QUERY,
         head=("attention", "size", "source", "fitted losses", "best context (tokens)",
-              "lowest loss at (tokens)", "status"),
+              "lowest loss at (tokens)", "p of lack of fit", "without one run", "excluded",
+              "status"),
         rows=tuple(rows),
-        text=frozenset({0, 1, 2, 3, 6}),
+        text=frozenset({0, 1, 2, 3, 7, 8, 9}),
     )  # fmt: skip
+
+
+def _two_digits(value: float) -> str:
+    return f"{float(format(value, '.2g')):,.0f}"
+
+
+def _p_value(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"
+
+
+def _moved(moved: tuple[str, float] | None, form: Callable[[float], str]) -> str:
+    """The result without the run that moves it most."""
+    return "" if moved is None else f"{form(moved[1])} without {moved[0]}"
+
+
+def _excluded(left_out: Iterable[str], runs: Iterable[Short], unit: str) -> str:
+    """Runs that were not fitted, and why."""
+    lines = [f"{run} deviates from its other seeds" for run in left_out]
+    lines += [f"{run} spent {spent:.3g} of {budget:.3g} {unit}" for run, _, spent, budget in runs]
+    return "; ".join(lines)
