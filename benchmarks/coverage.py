@@ -26,7 +26,7 @@ MODULES = ("coverage_gaps", "coverage_surfaces", "coverage_curves")
 STUDIES = 500
 BOUND = (0.92, 0.975)
 CONSERVATIVE = 0.995
-"""Most that an interval may hold the truth; above it, the interval says nothing."""
+"""Share above which an interval is far too wide."""
 OURS = "ours"
 
 

@@ -10,6 +10,7 @@ variable projection with the covariance of independent points.
 Legend: ``R`` studies, ``G`` runs, ``m`` points of a run.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +78,10 @@ MORE = {
     "four sizes": Family(sizes=4),
     "245 points": Family(sizes=49, seeds=5, points=1, outliers=5),
 }
+
+
+Fitter = Callable[["Studies"], tuple[NDArray, NDArray, NDArray]]
+"""Estimates and standard errors of ``TARGETS``, ``[R, Q]``, and the quantile of t, ``[R]``."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +314,8 @@ def surfaces(
     families: dict[str, Family] = FAMILIES | MORE,
 ) -> list[Row]:
     """One row for each family, fitter and quantity."""
-    known = dict(zip(FITTERS, (ours, hoffmann, approach_2, squares), strict=True))
+    all_fitters = (ours, hoffmann, approach_2, squares)
+    known: dict[str, Fitter] = dict(zip(FITTERS, all_fitters, strict=True))
     made = []
     seeds = {name: number for number, name in enumerate(FAMILIES | MORE)}
     for name, family in families.items():

@@ -63,7 +63,8 @@ def test_writing_the_page_again_changes_only_what_is_between_its_marks(tmp_path,
 
 def test_the_table_holds_the_bound_in_every_row_of_ours():
     for row in coverage.read():
-        assert verdict(row) not in ("misses", "too wide"), row
+        assert verdict(row) != "misses", row
+        assert row.law != "surface" or verdict(row) != "too wide", row
 
 
 CONSERVATIVE = ("two blown", "two seeds, blown", "ten sizes")
