@@ -1,22 +1,25 @@
 """Loss surface over size and data. L(N, D) = E + A / N^alpha + B / D^beta, fitted separately to
 each attention (rows) and context (columns, at most four). Lines have equal fitted loss (nats per
 token); they are dashed where the runs do not support exponents. Points are measured, coloured by
-measured minus fitted loss; seeds are shifted sideways, and points without a surface are hollow. The
+measured minus fitted loss, or by their loss if no panel has a surface; seeds are shifted sideways,
+and points of a panel without a surface are hollow beside others. The
 black line is the best size for each compute 6 N D within the range of the points. The note above a
 panel has the exponent a of that size with its 95 % interval, or the reason why there is none, and
 the verdict on forecasts of the largest size and the largest compute. N counts parameters without
 embeddings, D training tokens.
 """
 
+from collections.abc import Iterable
 from typing import get_args
 
 import numpy as np
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import TwoSlopeNorm
+from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
 from pandas import DataFrame
 
 from lmscaling.figures.shared import law_panels, style
@@ -36,7 +39,6 @@ REASONS = loss_surface.STATUSES | {
     "schedule": "schedule unknown: no surface",
 }
 """Short explanations for a panel."""
-RESIDUALS = "RdBu_r"
 APART = 1.05
 """Ratio by which the seeds of a size are shifted."""
 
@@ -53,8 +55,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         len(attentions), len(contexts), 2.6, sharex=True, sharey=True
     )
     residuals = np.concatenate([np.abs(law.residuals) for law in laws.values()] or [[]])
-    far = float(np.quantile(residuals, 0.95)) if len(residuals) else 0.0
-    norm = TwoSlopeNorm(0, -max(far, 1e-4), max(far, 1e-4))
+    scale = _scale_residuals(residuals) if len(residuals) else _scale_losses(drawn.values())
     notes = {key: _describe(drawn[key], law) for key, law in laws.items()}
     most = max(
         (text.count("\n") for (a, _), text in notes.items() if a == attentions[0]), default=0
@@ -66,7 +67,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                 law_panels.placeholder(axes, "no losses yet")
                 continue
             group, law = drawn[attention, context], laws[attention, context]
-            _draw_points(axes, group, law, norm)
+            _draw_points(axes, group, law, scale)
             if law.estimate is not None:
                 _draw_surface(axes, group, law)
             note = notes[attention, context]
@@ -79,25 +80,33 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         axes.set_xlabel("N (parameters)")
     for axes in panels[:, 0]:
         axes.set_ylabel("D (tokens)")
-    if len(residuals):
-        bar = figure.colorbar(
-            ScalarMappable(norm, RESIDUALS), ax=panels, location="bottom", shrink=0.5, aspect=40,
-            extend="both", ticks=MaxNLocator(4), format="%g",
-        )  # fmt: skip
-        bar.set_label("Measured - fitted loss (nats per token)")
+    bar = figure.colorbar(
+        scale, ax=panels, location="bottom", shrink=0.5, aspect=40, ticks=MaxNLocator(4),
+        extend="both" if len(residuals) else "neither", format="%g",
+    )  # fmt: skip
+    bar.set_label(f"Measured {'- fitted ' if len(residuals) else ''}loss (nats per token)")
     law_panels.footnote(figure, drawn.values())
     return figure
 
 
-def _draw_points(axes: Axes, group: Group, law: LossSurface, norm: TwoSlopeNorm) -> None:
+def _scale_residuals(residuals: NDArray) -> ScalarMappable:
+    far = max(float(np.quantile(residuals, 0.95)), 1e-4)
+    return ScalarMappable(TwoSlopeNorm(0, -far, far), "RdBu_r")
+
+
+def _scale_losses(groups: Iterable[Group]) -> ScalarMappable:
+    losses = np.concatenate([group.column("loss") for group in groups])
+    return ScalarMappable(Normalize(losses.min(), losses.max()), "viridis_r")
+
+
+def _draw_points(axes: Axes, group: Group, law: LossSurface, scale: ScalarMappable) -> None:
     N, D, seed = (group.column(name) for name in ("params", "tokens", "seed"))
     seeds = np.unique(seed)
     at = N * APART ** (np.searchsorted(seeds, seed) - (len(seeds) - 1) / 2)
     look = {"s": 16, "linewidth": 0.5, "edgecolor": "black", "zorder": 4}
-    if law.residuals:
-        axes.scatter(at, D, c=law.residuals, cmap=RESIDUALS, norm=norm, **look)
-    else:
-        axes.scatter(at, D, facecolor="none", **look)
+    colour = np.array(law.residuals) if law.residuals else group.column("loss")
+    hollow = isinstance(scale.norm, TwoSlopeNorm) and not law.residuals
+    axes.scatter(at, D, facecolor="none" if hollow else scale.to_rgba(colour), **look)
     style.count_scale(axes)
     axes.set_yscale("log")
     axes.margins(0.12)
