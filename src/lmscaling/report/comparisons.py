@@ -15,8 +15,9 @@ from lmscaling.report.table import Table, format_context, format_number, with_in
 AXES = {"updates": "updates", "flops": "FLOPs", "hours": "hours"}
 PAIRED = (
     "Runs of the same seed are paired: they share data and order. Brackets contain 95 % intervals "
-    "from the scatter of paired gaps between seeds. Where it was not measured near enough, they "
-    "contain the range that an assumed scatter of the gap gives, which is no confidence interval."
+    "(98 to 99 % if all cells scatter alike) from the scatter of paired gaps between seeds. Where "
+    "it was not measured near enough, they contain the range that an assumed scatter of the gap "
+    "gives, which is no confidence interval."
 )
 
 

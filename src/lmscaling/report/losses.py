@@ -38,10 +38,11 @@ LOSSES = """
 NOTE = (
     "Means over the seeds whose runs are done, of all whose runs have started. Training losses are "
     "means over the last 1 % of updates, spikes excluded. Brackets contain 95 % intervals of the "
-    "expected loss by a moderated t: the variance of a cell's seeds, shrunk to that of all cells "
-    "with seeds; for a single seed, that of these cells. Where no cell near enough has seeds, "
-    "brackets contain the range that an assumed scatter gives, which is no confidence interval. If "
-    "several learning rates were tried, the best one is shown."
+    "expected loss (98 to 99 % if all cells scatter alike) by a moderated t: the variance of a "
+    "cell's seeds, shrunk to that of all cells with seeds; for a single seed, that of these cells. "
+    "Where no cell near enough has seeds, brackets contain the range that an assumed scatter "
+    "gives, which is no confidence interval. If several learning rates were tried, the best one "
+    "is shown."
 )
 
 Row = dict[str, Any]
