@@ -38,13 +38,14 @@ LOSSES = """
 
 NOTE = (
     "Means over the seeds whose runs are done, of all whose runs have started. Brackets contain "
-    "95 % intervals of the expected loss by a moderated t: the variance of a cell's seeds, shrunk "
-    "to that of all cells with seeds; for a single seed, that of these cells. Where no cell near "
-    "enough has seeds, brackets contain the range that an assumed scatter gives, which is no "
-    "confidence interval. Training losses are means over the last 1 % of updates, at least 20, "
-    "without outliers on either side; runs of fewer than 400 updates have none. Unsettled: the "
-    "level of the training loss changes by more than 0.05 nats within these updates and as many "
-    "before, by a rank test at 1 %. If several learning rates were tried, the best one is shown."
+    "95 % intervals of the expected loss (98 to 99 % if all cells scatter alike) by a moderated t: "
+    "the variance of a cell's seeds, shrunk to that of all cells with seeds; for a single seed, "
+    "that of these cells. Where no cell near enough has seeds, brackets contain the range that an "
+    "assumed scatter gives, which is no confidence interval. Training losses are means over the "
+    "last 1 % of updates, at least 20, without outliers on either side; runs of fewer than 400 "
+    "updates have none. Unsettled: the level of the training loss changes by more than 0.05 nats "
+    "within these updates and as many before, by a rank test at 1 %. If several learning rates "
+    "were tried, the best one is shown."
 )
 
 Row = dict[str, Any]
