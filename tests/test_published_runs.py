@@ -11,6 +11,7 @@ from conftest import ROOT
 from lmscaling.fits import context_law, final_loss, multiplier
 from lmscaling.fits.context_law import Losses
 from lmscaling.fits.multiplier import Curve
+from lmscaling.fits.noise import Place
 
 PUBLISHED = ROOT.parent / "shared" / "published"
 pytestmark = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no published numbers here")
@@ -55,7 +56,8 @@ def test_linear_attention_is_faster_and_learns_less(curves):
         reference = curves.get(("softmax", size, context))
         if attention != "linear" or reference is None:
             continue
-        found = multiplier.fit(reference, other, count=100)
+        place = Place(float(size) * 1e6, context, attention)
+        found = multiplier.fit(reference, other, place)
         last = found.levels[-1]
         assert last.hours < 1
         assert last.hours == pytest.approx(last.updates * last.speed)
