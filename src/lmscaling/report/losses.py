@@ -77,9 +77,11 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             origin = origin or ("" if spread is None else f"{spread.sd:.2g}, {spread.said}")
         in_bits = _finite(lambda run: run["bits_per_byte"], runs)
         fits = [final_loss.mean(run["last_losses"] or []) for run in runs]
+        failed = runs[0]["failed"]
+        none = "" if failed else "no loss"
         remarks = [
-            *([f"{failed} failed"] if (failed := runs[0]["failed"]) else []),
-            *sorted({run["status"].replace("_", " ") for run in runs if run["status"]} - {"done"}),
+            *([f"{failed} failed"] if failed else []),
+            *sorted({(run["status"] or none).replace("_", " ") for run in runs} - {"done", ""}),
             *sorted({fit.status for fit in fits} & {"unsettled", "spiking"}),
         ]
         rows.append(
