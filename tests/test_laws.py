@@ -264,7 +264,7 @@ def test_a_study_of_one_attention_has_laws_but_nothing_to_compare(tmp_path, valu
 def test_a_study_without_a_run_has_tables_without_rows(tmp_path, values):
     law_study.write(tmp_path / "empty", law_study.values_of(values), False, False)
     store.build(tmp_path / "empty")
-    assert [table.rows for table in tables(tmp_path / "empty").values()] == [()] * 8
+    assert {table.rows for table in tables(tmp_path / "empty").values()} == {()}
 
 
 def test_a_budget_in_updates_is_shared_in_updates(tmp_path, values):

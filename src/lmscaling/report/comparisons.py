@@ -125,8 +125,9 @@ def crossings(pairs: Iterable[Pair]) -> Table:
         section="laws",
         title="Crossings of the loss curves",
         note="The last crossing of the losses of two runs at equal updates, FLOPs or hours. "
-        f"{PAIRED} p tests that the gap has one sign throughout, corrected for the number of rows "
-        "(Holm). The curves may cross outside the observed range.",
+        f"{PAIRED} Brackets of crossings are conservative and cover 98 to nearly 100 %. p tests "
+        "that the gap has one sign throughout, corrected for the number of rows (Holm). The curves "
+        "may cross outside the observed range.",
         query=multiplier.QUERY,
         head=("attention", "reference", "size", "context (tokens)", "source", "axis",
               "last crossing",
