@@ -26,7 +26,7 @@ MODULES = ("coverage_gaps", "coverage_surfaces", "coverage_curves")
 STUDIES = 500
 BOUND = (0.92, 0.975)
 CONSERVATIVE = 0.995
-"""Most that an interval may hold the truth; above it, the interval says nothing."""
+"""Share above which an interval is far too wide."""
 OURS = "ours"
 
 
@@ -51,12 +51,15 @@ class Row(NamedTuple):
 
 
 def verdict(row: Row) -> str:
-    """``ok``, ``conservative`` or ``misses``; empty without intervals and for other fitters."""
+    """``ok``, ``conservative``, ``too wide`` or ``misses``; empty without intervals and for other
+    fitters."""
     if row.fitter != OURS or row.coverage is None:
         return ""
     if BOUND[0] <= row.coverage <= BOUND[1]:
         return "ok"
-    return "conservative" if BOUND[1] < row.coverage <= CONSERVATIVE else "misses"
+    if row.coverage < BOUND[0]:
+        return "misses"
+    return "conservative" if row.coverage <= CONSERVATIVE else "too wide"
 
 
 def collect(studies: int) -> list[Row]:
@@ -93,7 +96,8 @@ def _cell(row: Row) -> str:
     if row.refused == 1:
         return ""
     share = "no interval" if row.coverage is None else f"{100 * row.coverage:.0f} %"
-    star = {"conservative": "*", "misses": " (misses)"}.get(verdict(row), "")
+    star = {"conservative": "*", "too wide": " (too wide)", "misses": " (misses)"}
+    star = star.get(verdict(row), "")
     return f"{share}{star}; {row.bias:+.3f}, {row.rmse:.3f}"
 
 

@@ -10,6 +10,7 @@ variable projection with the covariance of independent points.
 Legend: ``R`` studies, ``G`` runs, ``m`` points of a run.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,7 @@ FARTHER = np.log(4)
 """The surface is predicted at four times the largest N and D, on a logarithmic scale."""
 NAMES = ("E", "A", "B", "alpha", "beta", "a")
 TARGETS = (*NAMES, "loss at 4 x")
-FITTERS = ("ours", "Hoffmann", "approach 2", "squares")
+FITTERS = ("ours", "Huber (Hoffmann)", "approach 2", "squares (variable projection)")
 BLOWN = 0.15
 """Nats by which a run that went wrong lies above the surface."""
 
@@ -77,6 +78,10 @@ MORE = {
     "four sizes": Family(sizes=4),
     "245 points": Family(sizes=49, seeds=5, points=1, outliers=5),
 }
+
+
+Fitter = Callable[["Studies"], tuple[NDArray, NDArray, NDArray]]
+"""Estimates and standard errors of ``TARGETS``, ``[R, Q]``, and the quantile of t, ``[R]``."""
 
 
 @dataclass(frozen=True)
@@ -309,10 +314,12 @@ def surfaces(
     families: dict[str, Family] = FAMILIES | MORE,
 ) -> list[Row]:
     """One row for each family, fitter and quantity."""
-    known = {"ours": ours, "Hoffmann": hoffmann, "approach 2": approach_2, "squares": squares}
+    all_fitters = (ours, hoffmann, approach_2, squares)
+    known: dict[str, Fitter] = dict(zip(FITTERS, all_fitters, strict=True))
     made = []
-    for number, (name, family) in enumerate(families.items()):
-        drawn = simulate(family, studies, seed=number)
+    seeds = {name: number for number, name in enumerate(FAMILIES | MORE)}
+    for name, family in families.items():
+        drawn = simulate(family, studies, seeds.get(name, 0))
         for fitter in fitters:
             value, error, reach = known[fitter](drawn)
             wanted = ("a",) if fitter == "approach 2" else TARGETS

@@ -83,7 +83,7 @@ SUBJECTS = {
     "fits/parabola": "optima",
     "fits/points": "laws",
     "fits/power_law": "power_law laws",
-    "fits/powers": "power_law loss_surface laws",
+    "fits/student": "loss_surface",
     "fits/uncertainty": "noise optima uncertainty",
     "store": "schema store published",
     "store/spikes": "spikes",

@@ -16,7 +16,7 @@ ROW = Row("surface", "clean", "ours", "beta", 0.001, 0.02, 0.95, 0.04, 0.0, 500)
         ("ours", 0.92, "ok"),
         ("ours", 0.975, "ok"),
         ("ours", 0.98, "conservative"),
-        ("ours", 1.0, "misses"),
+        ("ours", 1.0, "too wide"),
         ("ours", None, ""),
         ("squares", 0.1, ""),
     ],
@@ -51,8 +51,9 @@ def test_writing_the_page_again_changes_only_what_is_between_its_marks(tmp_path,
     page.write_text(f"before\n{coverage.MARKS[0]}\nold\n{coverage.MARKS[1]}\nafter\n")
     monkeypatch.setattr(coverage, "PAGE", page)
     monkeypatch.setattr(coverage, "TABLE", tmp_path / "table.csv")
-    coverage.write([ROW, ROW._replace(coverage=None, width=None)])
-    assert coverage.read() == [ROW, ROW._replace(coverage=None, width=None)]
+    rows = [ROW, ROW._replace(quantity="a", coverage=None, width=None)]
+    coverage.write(rows)
+    assert coverage.read() == rows
     text = page.read_text()
     assert text.startswith(f"before\n{coverage.MARKS[0]}\n")
     assert text.endswith(f"{coverage.MARKS[1]}\nafter\n")
@@ -63,9 +64,10 @@ def test_writing_the_page_again_changes_only_what_is_between_its_marks(tmp_path,
 def test_the_table_holds_the_bound_in_every_row_of_ours():
     for row in coverage.read():
         assert verdict(row) != "misses", row
+        assert row.law != "surface" or verdict(row) != "too wide", row
 
 
-CONSERVATIVE = ("two blown", "two seeds, blown", "off-centre", "ten sizes")
+CONSERVATIVE = ("two blown", "two seeds, blown", "ten sizes")
 """Families in which some intervals are wider than necessary."""
 
 
@@ -85,7 +87,7 @@ def test_intervals_of_a_surface_hold_the_truth_in_95_percent_of_500_studies(name
 
 @pytest.mark.ci
 def test_right_surfaces_pass_the_forecast_and_bent_ones_fail_it():
-    for row in coverage_surfaces.forecasts(300):
+    for row in coverage_surfaces.forecasts(200):
         assert row.coverage is not None
         if "bent" in row.family:
             assert row.coverage <= 0.3, row

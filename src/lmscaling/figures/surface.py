@@ -8,6 +8,8 @@ the verdict on forecasts of the largest size and the largest compute. N counts p
 embeddings, D training tokens.
 """
 
+from typing import get_args
+
 import numpy as np
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
@@ -69,7 +71,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                 _draw_surface(axes, group, law)
             note = notes[attention, context]
             missing = 0 if i else most - note.count("\n")  # titles of a row at one height
-            law_panels.panel_note(axes, "\n" * missing + note, 40)
+            law_panels.panel_note(axes, "\n" * missing + note, 30 if len(contexts) > 2 else 50)
             if not i:
                 law_panels.title_above_note(axes, f"context {style.tokens(context)}")
         law_panels.label_row(panels[i, -1], f"{attention} attention")
@@ -141,6 +143,7 @@ def _describe(group: Group, law: LossSurface) -> str:
     lines = [f"a = {law.values['a']:.2f} ({law_panels.format_interval(law.intervals['a'])})"]
     if law.status == "interaction":
         lines[0] += f", g = {law.values['g']:.2f}"
-    verdicts = {by: holdout.fit_group(group, by).status for by in ("size", "compute")}
-    said = (f"{by}: {status.replace('_', ' ')}" for by, status in verdicts.items())
-    return "\n".join([*lines, f"forecast by {', by '.join(said)}"])
+    for by in get_args(holdout.By):
+        status = holdout.fit_group(group, by).status.replace("_", " ")
+        lines.append(f"forecast by {by}: {status}")
+    return "\n".join(lines)

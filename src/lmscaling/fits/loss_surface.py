@@ -45,6 +45,9 @@ CONVENTIONS = {
 """Parameters counted in ``N``; the exponents depend on it (Pearce and Song 2024,
 arXiv:2406.12907)."""
 
+OBJECTIVE = "likelihood of a multivariate t distribution of whole runs, REML scales"
+STARTS_SAID = "121 pairs of exponents from 0.06 to 2, E, A and B linear; the best three descend"
+
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "a")
 FEWEST_RUNS = 10
 MANY_SIZES = 10

@@ -600,14 +600,12 @@ def normal_variance(nu: ArrayLike, points: int) -> NDArray:
     """Variance over squared scale, if the scale of a t distribution of ``points`` numbers is fitted
     to normal ones: the root ``c`` of ``E[(nu + m) c q / (nu + c q)] = m``, q chi-squared of m."""
     q = chi2.ppf((np.arange(400) + 0.5) / 400, points)
-    found = []
-    for one in np.atleast_1d(np.asarray(nu, dtype=float)):
+    known, which = np.unique(np.atleast_1d(np.asarray(nu, dtype=float)), return_inverse=True)
 
-        def excess(c: float, one: float = one) -> float:
-            return float(np.mean((one + points) * c * q / (one + c * q)) - points)
+    def excess(c: float, nu: float) -> float:
+        return float(np.mean((nu + points) * c * q / (nu + c * q)) - points)
 
-        found.append(brentq(excess, 0.5, 50))
-    return np.array(found)
+    return np.array([brentq(excess, 0.5, 50, args=(one,)) for one in known])[which]
 
 
 def deviations(estimate: Estimate) -> NDArray:
