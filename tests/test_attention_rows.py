@@ -5,7 +5,6 @@ import strangers
 import torch
 
 from lmscaling import attention
-from lmscaling.claims import Roles
 from lmscaling.config import grid, sweeps
 from lmscaling.errors import UserError
 from lmscaling.figures.shared import style
@@ -164,11 +163,3 @@ def test_looks_depend_on_the_name_alone():
         assert style.dashes(name) == style.dashes(name)
     looks = [(style.palette(names)[name], style.marker(name), style.dashes(name)) for name in names]
     assert len(set(looks)) == len(names)
-
-
-def test_a_sentence_of_a_claim_names_the_attentions_that_play_its_roles():
-    why = "Slopes of linear attention are at most 0.1, those of softmax 0.9; linearly."
-    assert Roles("mine", "elu").name(why) == (
-        "Slopes of mine are at most 0.1, those of elu 0.9; linearly."
-    )
-    assert Roles().name(why) == why

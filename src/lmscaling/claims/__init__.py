@@ -1,20 +1,24 @@
 """Claims of the literature, one module each, judged by the results of a study.
 
 A module in this folder has a docstring of three paragraphs (the claim in our own words, its source,
-the criterion), a ``QUERY`` over the views of the store, ``NUMBER`` (the meaning of the number in a
-judgement), a ``THRESHOLD`` with its reason, and ``judge(rows) -> Judgement``. The rows are those of
-one source, ``published`` or ``measured``, and of one setup if the query has that column:
-measurements of different setups are never combined. Without rows ``judge`` states what is missing.
+the criterion), ``ROLES``, a ``QUERY`` over the views of the store, ``NUMBER`` (the meaning of the
+number in a judgement), a ``THRESHOLD`` with its reason, and ``judge(rows) -> Judgement``. A claim
+about losses also has an ``AXIS``: what is equal where they are compared, as its source states it.
+The rows are those of one source, ``published`` or ``measured``, and of one setup if the query has
+that column: measurements of different setups are never combined. Without rows ``judge`` states what
+is missing.
 
-In a query ``linear`` and ``softmax`` are roles: an attention with linear cost, and the one that it
-is compared with. In a study with other attentions each of them also plays the first role, and the
-study's baseline the second one.
+``ROLES`` are what the claim speaks of, by role: an attention (``linear``), or an attention and its
+implementation (``linear chunked``). The query names a role as ``$candidate`` or ``$baseline``, and
+sentences as ``{candidate}`` or ``{baseline}``. In a study other attentions and implementations also
+play the candidate, and the study's own baseline the baseline. A claim without a role
+``candidate`` speaks of what its source names, and of nothing else.
 """
 
-import re
+import shutil
+import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -27,39 +31,32 @@ from lmscaling import formatting, registry
 from lmscaling.claims._judgement import VERDICTS, Judgement
 from lmscaling.errors import UserError, choose
 from lmscaling.files import write_json
+from lmscaling.fits.uncertainty import Interval
 from lmscaling.store.build import connect
 
+Roles = dict[str, str]
+"""Attentions, or methods of the view ``speeds``, by role."""
+
 OTHERS = """
-    SELECT DISTINCT attention, baseline FROM cells
-    WHERE source = 'measured' AND attention <> baseline
-        AND (attention <> 'linear' OR baseline <> 'softmax')
+    WITH compared AS (
+        SELECT coalesce(any_value(baseline), 'softmax') AS baseline
+        FROM cells WHERE source = 'measured'
+    )
+    SELECT attention, attention AS method, baseline FROM cells WHERE source = 'measured'
+    UNION
+    SELECT attention, method, baseline FROM speeds, compared
+    WHERE source = 'measured' AND kind <> 'time_ceiling' AND attention <> 'peer'
     ORDER BY ALL
 """
-"""Attentions that play a role which is not that of their name."""
+"""What may play the candidate of a claim, and the baseline of its study."""
 
-PLAYED = """
-    SELECT table_name, bool_or(column_name = 'method') FROM duckdb_columns()
-    WHERE schema_name = 'main' AND NOT internal
-    GROUP BY table_name HAVING bool_or(column_name = 'attention') ORDER BY table_name
-"""
-"""Tables and views with attentions, and whether they have methods."""
+FORMS = {
+    "linear attention", "linear attention_parallel_no_flash", "linear attention_parallel",
+    "linear state", "linear state_parallel",
+}  # fmt: skip
+"""Forms of linear attention that claims compare chunks with."""
 
-HEAD = ("claim", "attention", "source", "verdict", "number", "range", "why")
-
-
-@dataclass(frozen=True)
-class Roles:
-    """The attentions that play the two roles of a claim."""
-
-    linear: str = "linear"
-    softmax: str = "softmax"
-
-    def name(self, text: str) -> str:
-        """A sentence about the roles as one about the attentions."""
-        if self == Roles():
-            return text
-        text = re.sub(r"\b[Ll]inear( attention)?\b", self.linear, text)
-        return re.sub(r"\b[Ss]oftmax\b", self.softmax, text)
+HEAD = ("claim", "candidate", "source", "verdict", "number", "range", "why")
 
 
 @dataclass(frozen=True)
@@ -106,9 +103,10 @@ def claim(name: str) -> Claim:
 
 
 def judge(
-    name: str, rows: DataFrame, sources: Iterable[str], roles: Roles = Roles()
+    name: str, rows: DataFrame, sources: Iterable[str], roles: Roles | None = None
 ) -> list[Judged]:
     """Judge one claim by the rows of its query, separately for each source and setup."""
+    cast: Roles = load(name).ROLES if roles is None else roles
     judged = []
     for source in sources:
         of_source = rows.loc[rows.source == source]
@@ -117,10 +115,10 @@ def judge(
         for setup in setups or [""]:
             part = of_source.loc[of_source.setup == setup] if setups else of_source
             judgement = load(name).judge(part.reset_index(drop=True))
-            judgement = replace(judgement, why=roles.name(judgement.why))
+            judgement = replace(judgement, why=judgement.why.format_map(cast))
             judged.append(
                 Judged(
-                    name=name, claim=claim(name), source=source, roles=roles, setup=setup,
+                    name=name, claim=claim(name), source=source, roles=cast, setup=setup,
                     judgement=judgement,
                 )
             )  # fmt: skip
@@ -128,51 +126,66 @@ def judge(
 
 
 def judge_all(db: duckdb.DuckDBPyConnection) -> list[Judged]:
-    """Judge every claim by every source of a connected store, and by other attentions of the study
-    in its roles, as far as they test it."""
+    """Judge every claim by every source of a connected store, and by what else plays its roles in
+    the study, as far as it tests the claim."""
     query = "SELECT source FROM cells UNION SELECT source FROM measurements ORDER BY source"
     sources = [source for (source,) in db.sql(query).fetchall()] or ["measured"]
-    judged = {
-        name: judge(name, db.sql(load(name).QUERY).df(), sources) for name in registry.claims()
-    }
-    for linear, softmax in db.sql(OTHERS).fetchall():
-        with _cast(db, roles := Roles(linear, softmax)):
-            for name in registry.claims():
-                own = judge(name, db.sql(load(name).QUERY).df(), ["measured"], roles)
-                judged[name] += [one for one in own if one.judgement.verdict != "not tested"]
-    return [one for of_claim in judged.values() for one in of_claim]
+    others = db.sql(OTHERS).fetchall()
+    judged = []
+    for name in registry.claims():
+        judged += judge(name, rows_of(db, name, load(name).ROLES), sources)
+        for roles in _casts(load(name).ROLES, others):
+            own = judge(name, rows_of(db, name, roles), ["measured"], roles)
+            judged += [one for one in own if one.judgement.verdict != "not tested"]
+    return judged
 
 
-@contextmanager
-def _cast(db: duckdb.DuckDBPyConnection, roles: Roles) -> Iterator[None]:
-    """Let unqualified names of tables and views mean their rows of two attentions, which have the
-    names of their roles there."""
-    db.execute("SET VARIABLE linear_role = ?", [roles.linear])
-    db.execute("SET VARIABLE softmax_role = ?", [roles.softmax])
-    db.execute("CREATE SCHEMA cast_roles")
-    for table, method in db.sql(PLAYED).fetchall():
-        also = ", if(attention = getvariable('linear_role'), 'linear chunked', method) AS method"
-        db.execute(f'''
-            CREATE VIEW cast_roles."{table}" AS
-            SELECT * REPLACE (
-                if(attention = getvariable('linear_role'), 'linear', 'softmax') AS attention
-                {also if method else ""}
-            )
-            FROM main."{table}"
-            WHERE attention IN (getvariable('linear_role'), getvariable('softmax_role'))
-        ''')
-    db.execute("SET search_path = 'cast_roles,main'")
-    try:
-        yield
-    finally:
-        db.execute("SET search_path = 'main'")
-        db.execute("DROP SCHEMA cast_roles CASCADE")
+def rows_of(db: duckdb.DuckDBPyConnection, name: str, roles: Roles) -> DataFrame:
+    """The rows that a claim is judged by."""
+    return db.execute(load(name).QUERY, roles).df()
 
 
-def text(judged: list[Judged]) -> str:
-    """All judgements as aligned lines for the terminal."""
-    lines = [[one.name, *row] for one, row in zip(judged, format_rows(judged), strict=True)]
-    return "\n".join(formatting.aligned([list(HEAD), *lines], left={0, 1, 2, 3, 6}))
+def default_query(name: str) -> str:
+    """The query of a claim with the names that its source gives to the roles."""
+    query = load(name).QUERY
+    for role, player in load(name).ROLES.items():
+        query = query.replace(f"${role}", f"'{player}'")
+    return query
+
+
+def _casts(claimed: Roles, others: list[tuple[str, str, str]]) -> list[Roles]:
+    """The roles of a claim as a study plays them, without those of its source."""
+    if "candidate" not in claimed:
+        return []
+    by_method = " " in claimed["candidate"]
+    usual = claimed.get("baseline", "")
+    casts = []
+    for attention, method, baseline in others:
+        candidate = method if by_method else attention
+        if attention == baseline or candidate in FORMS:
+            continue
+        opponents = {m if by_method else a: None for a, m, _ in others if a == baseline}
+        for opponent in [usual] if baseline == usual.partition(" ")[0] else opponents:
+            cast = {"candidate": candidate, "baseline": opponent}
+            cast = {role: cast[role] for role in claimed}
+            if cast != claimed and cast not in casts:
+                casts.append(cast)
+    return casts
+
+
+def text(judged: list[Judged], width: int | None = None) -> str:
+    """All judgements for the terminal: a line of aligned columns each, and below it the reason,
+    wrapped to the ``width`` of the terminal."""
+    width = width or min(shutil.get_terminal_size((100, 24)).columns, 120)
+    rows = [(one.name, *row) for one, row in zip(judged, format_rows(judged), strict=True)]
+    lines = formatting.aligned(
+        [list(HEAD[:-1]), *(list(row[:-1]) for row in rows)], left={0, 1, 2, 3, 5}
+    )
+    text = lines[:1]
+    for line, row in zip(lines[1:], rows, strict=True):
+        text += [line, *textwrap.wrap(row[-1], width, initial_indent="    ",
+                                      subsequent_indent="    ")]  # fmt: skip
+    return "\n".join(text)
 
 
 def write(study: Path) -> list[Judged]:
@@ -186,8 +199,8 @@ def write(study: Path) -> list[Judged]:
     values = [
         {
             "name": one.name, **asdict(one.claim), "threshold": load(one.name).THRESHOLD,
-            "source": one.source, "attention": one.roles.linear, "baseline": one.roles.softmax,
-            "setup": one.setup, "number_is": load(one.name).NUMBER,
+            "axis": getattr(load(one.name), "AXIS", None), "source": one.source,
+            "roles": one.roles, "setup": one.setup, "number_is": load(one.name).NUMBER,
             **asdict(one.judgement),
         }
         for one in judged
@@ -214,14 +227,12 @@ def format_rows(judged: list[Judged]) -> list[tuple[str, ...]]:
     rows = []
     for one in judged:
         several = one.setup and len(setups[one.source]) > 1
-        number, interval = one.judgement.number, one.judgement.interval
-        ends = (None, None) if interval is None else (interval.low, interval.high)
         rows.append((
-            one.roles.linear,
+            one.roles.get("candidate", ""),
             f"{one.source}: {one.setup}" if several else one.source,
             one.judgement.verdict,
-            _short(number),
-            "" if interval is None else " to ".join(_short(end) or "open" for end in ends),
+            _short(one.judgement.number),
+            _range(one.judgement.interval),
             one.judgement.why,
         ))  # fmt: skip
     return rows
@@ -232,3 +243,11 @@ def _short(number: float | None) -> str:
     if number is None:
         return ""
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+
+
+def _range(interval: Interval | None) -> str:
+    """An interval, and what it assumes."""
+    if interval is None:
+        return ""
+    ends = " to ".join(_short(end) or "open" for end in (interval.low, interval.high))
+    return ends if interval.assumed is None else f"{ends} if seeds differ by {interval.assumed:g}"

@@ -1,6 +1,6 @@
 """Judgements of claims, and the statistics that several claims share.
 
-Legend: ``R`` replicates, ``n`` points.
+Legend: ``R`` rows of values, ``n`` points.
 """
 
 from collections.abc import Iterable
@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pandas import DataFrame
 from scipy.stats import rankdata, t
 
-from lmscaling.fits import uncertainty
-from lmscaling.fits.uncertainty import LEVEL, REPLICATES, STATED, Interval
+from lmscaling.fits.uncertainty import LEVEL, Interval
 
 VERDICTS = {
     "holds": "the numbers agree with the claim",
@@ -30,7 +29,8 @@ class Judgement:
     number: float | None = None
     """The deciding number; ``NUMBER`` of the claim defines it."""
     interval: Interval | None = None
-    """95 % interval of the number, or the range of its values; see ``NUMBER``."""
+    """95 % interval of the number, the range that it has if seeds differ by ``assumed``, or the
+    range of its values; see ``NUMBER``. None where no interval is known to hold the number."""
     rests_on: tuple[str, ...] = ()
     """Compared cells or points."""
     why: str
@@ -81,22 +81,15 @@ def places(rows: DataFrame) -> str:
     return "; ".join(parts)
 
 
-def slope(x: ArrayLike, y: ArrayLike) -> tuple[float, Interval]:
-    """Slope of the regression line through at least three points, with its 95 % interval."""
+def slope(x: ArrayLike, y: ArrayLike, level: float = LEVEL) -> tuple[float, Interval]:
+    """Slope of the regression line through at least three points, with its interval."""
     x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     centred = x - x.mean()
     value = float(centred @ y / (centred @ centred))
     residual = y - y.mean() - value * centred
     error = np.sqrt(residual @ residual / (len(x) - 2) / (centred @ centred))
-    half = float(t.isf((1 - LEVEL) / 2, len(x) - 2) * error)
+    half = float(t.isf((1 - level) / 2, len(x) - 2) * error)
     return value, Interval(value - half, value + half)
-
-
-def replicate_seeds(loss_n: ArrayLike) -> NDArray:
-    """``[R, n]`` simulated losses of other seeds, by the stated noise of a run."""
-    loss = np.asarray(loss_n, dtype=float)
-    runs = uncertainty.Runs.from_labels(len(loss))
-    return uncertainty.replicates(loss, np.zeros(len(loss)), runs, STATED, REPLICATES)
 
 
 def rank_correlation(x_n: ArrayLike, y_Rn: ArrayLike) -> NDArray:

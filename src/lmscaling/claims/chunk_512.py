@@ -1,7 +1,7 @@
 """The fastest chunk size of a model with 1.5 billion parameters is 512 tokens.
 
-Buckman and Gelada, draft of Linear Transformers Are Faster After All, Manifest AI 2024, section 3
-(Chunked Formulation).
+Buckman and Gelada, Linear Self Attention is Faster, draft of Linear Transformers Are Faster After
+All, Manifest AI 2024, section 0.1 (Linear Self Attention).
 
 Judged by the time of a step with chunks of 512 tokens divided by that with the fastest chunk size,
 at every context at which 512, a smaller and a larger size were timed.
@@ -12,6 +12,8 @@ from pandas import DataFrame
 from lmscaling.claims._judgement import Judgement, points, spread, untested
 
 NUMBER = "largest time ratio, chunk of 512 over fastest chunk; range over contexts"
+
+ROLES: dict[str, str] = {}
 
 QUERY = """
     SELECT

@@ -1,8 +1,7 @@
 """A training step with chunked linear attention is faster than with FlashAttention at every size
 and context.
 
-Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 3 (Chunked
-Formulation).
+Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, introduction.
 
 Judged by the time of a step with FlashAttention divided by that with chunks, at every size and
 context at which both were timed. A single slower point refutes the claim. It is least likely to be
@@ -12,16 +11,13 @@ true at short contexts, so it can hold only if every size was timed at 1,024 tok
 from pandas import DataFrame
 
 from lmscaling.claims._judgement import Judgement, places, points, spread, untested
+from lmscaling.claims._ratios import ratios
 
 NUMBER = "smallest time ratio, FlashAttention over chunked; range over all points"
 
-QUERY = """
-    SELECT source, setup, size, a.params, batch, context, b.seconds / a.seconds AS ratio
-    FROM speeds a JOIN speeds b USING (kind, sweep, size, batch, source, setup, context)
-    WHERE kind = 'time_step' AND a.method = 'linear chunked' AND b.method = 'softmax flash'
-        AND a.seconds IS NOT NULL AND b.seconds IS NOT NULL
-    ORDER BY source, setup, a.params, batch, context
-"""
+ROLES = {"candidate": "linear chunked", "baseline": "softmax flash"}
+
+QUERY = ratios("$candidate", "$baseline")
 
 THRESHOLD = 1.0
 """Faster means any ratio above 1. Published times have no errors, so the verdict on a point within
@@ -33,7 +29,7 @@ SHORT = 1024
 
 def judge(rows: DataFrame) -> Judgement:
     if rows.empty:
-        return untested("No step was timed with both linear/chunked and softmax/flash.")
+        return untested("No step was timed with both {candidate} and {baseline}.")
     slower = rows.loc[rows.ratio <= THRESHOLD]
     shortest = rows.groupby("size", sort=False).context.min()
     open_sizes = shortest[shortest > SHORT].index.tolist()

@@ -1,8 +1,7 @@
 """From moderately long contexts on, the speed-up of chunked linear attention over FlashAttention
 exceeds that of FlashAttention over softmax without it.
 
-Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 3 (Chunked
-Formulation).
+Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, introduction.
 
 Judged by the ratio of the two speed-ups at the longest context of each size at which all three were
 timed, without extrapolation: softmax without FlashAttention runs out of memory first. Sizes whose
@@ -15,18 +14,18 @@ from lmscaling.claims._judgement import Judgement, overall, points, spread, unte
 
 NUMBER = "smallest ratio of the speed-ups at the longest common context; range over sizes"
 
+ROLES = {"candidate": "linear chunked", "baseline": "softmax flash"}
+
 QUERY = """
-    SELECT
-        source, setup, size, a.params, batch, context,
-        b.seconds / a.seconds AS chunked_gain, c.seconds / b.seconds AS flash_gain,
-        chunked_gain / flash_gain AS ratio
-    FROM speeds a
-    JOIN speeds b USING (kind, sweep, size, batch, source, setup, context)
-    JOIN speeds c USING (kind, sweep, size, batch, source, setup, context)
-    WHERE kind = 'time_step' AND a.method = 'linear chunked' AND b.method = 'softmax flash'
-        AND c.method = 'softmax no_flash'
-        AND a.seconds IS NOT NULL AND b.seconds IS NOT NULL AND c.seconds IS NOT NULL
-    ORDER BY source, setup, a.params, batch, context
+    SELECT source, setup, size, params, batch, context,
+        a.ratio AS chunked_gain, b.ratio AS flash_gain, chunked_gain / flash_gain AS ratio
+    FROM (FROM speed_ratios WHERE challenger = $candidate AND baseline = $baseline) a
+    JOIN (
+        SELECT source, setup, kind, sweep, size, batch, context, ratio
+        FROM speed_ratios WHERE challenger = 'softmax flash' AND baseline = 'softmax no_flash'
+    ) b USING (source, setup, kind, sweep, size, batch, context)
+    WHERE kind = 'time_step'
+    ORDER BY source, setup, params, size, batch, context
 """
 
 THRESHOLD = 1.0
@@ -39,7 +38,7 @@ MODERATE = 8192
 def judge(rows: DataFrame) -> Judgement:
     if rows.empty:
         return untested(
-            "No step was timed with linear/chunked, softmax/flash and softmax/no_flash."
+            "No step was timed with {candidate}, {baseline}, softmax flash and softmax no_flash."
         )
     longest = rows.loc[rows.groupby(["size", "batch"], sort=False).context.idxmax()]
     judged = longest[longest.context >= MODERATE]

@@ -4,34 +4,30 @@ softmax.
 Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
 Performance).
 
-Judged by the slope of ln(final loss) against ln(N), linear minus softmax, at every context at which
-both attentions were trained at the same sizes, at least two; N counts parameters without
-embeddings. The interval covers the noise of seeds.
+Judged by the slope of ln(final loss) against ln(N), linear minus softmax, at equal budgets, for the
+post a day of training: at every context at which both attentions were trained at the same sizes, at
+least two; N counts parameters without embeddings.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 from pandas import DataFrame
 
-from lmscaling.claims._judgement import (
-    Judgement,
-    inside,
-    overall,
-    points,
-    replicate_seeds,
-    untested,
-)
-from lmscaling.fits import uncertainty
+from lmscaling.claims import _contrasts
+from lmscaling.claims._judgement import Judgement, inside, points, untested
 
-NUMBER = "difference of slopes farthest from 0, linear minus softmax, with its 95 % interval"
+NUMBER = "difference of slopes farthest from 0, linear minus softmax, without an interval"
+
+ROLES = {"candidate": "linear", "baseline": "softmax"}
 
 QUERY = """
-    SELECT source, size, params, attention, context, avg(loss) AS loss
+    SELECT source, size, params, context, seed, loss,
+        if(attention = $candidate, 'candidate', 'baseline') AS role
     FROM final
-    WHERE attention IN ('linear', 'softmax') AND params > 0 AND status = 'done'
-    GROUP BY ALL
-    ORDER BY source, context, params, attention
+    WHERE attention IN ($candidate, $baseline) AND params > 0 AND status = 'done'
+    ORDER BY source, context, params, size, role, seed
 """
+
+AXIS = "budget"
 
 THRESHOLD = 0.01
 """Difference of slopes: a quarter of the typical slope of 0.04 between 124M and 774M. Over this
@@ -39,36 +35,39 @@ range it changes the gap between the attentions by 2 % of the loss."""
 
 
 def judge(rows: DataFrame) -> Judgement:
-    wide = rows.pivot_table(index=["context", "params"], columns="attention", values="loss")
-    wide = wide.reindex(columns=["linear", "softmax"]).dropna().reset_index()
-    wide = wide.groupby("context").filter(lambda part: part.params.nunique() > 1)
-    if wide.empty:
+    slopes = {}
+    means = rows.groupby(["context", "size", "params", "role"]).loss.mean().unstack("role")
+    means = means.reindex(columns=["candidate", "baseline"]).dropna().reset_index()
+    for context, part in means.groupby("context"):
+        if part.params.nunique() > 1:
+            weights = _contrasts.slope_weights(np.log(part.params))
+            slopes[int(context)] = {
+                (size, int(context), role): sign * weight
+                for size, weight in zip(part["size"], weights, strict=True)
+                for role, sign in (("candidate", 1), ("baseline", -1))
+            }
+    logs = rows.assign(loss=np.log(rows.loss))
+    labels = {f"{context:,}": weights for context, weights in slopes.items()}
+    found = _contrasts.estimate(logs, labels, unit=float(rows.loss.mean()))
+    if not found:
         return untested("No context has final losses of both attentions at two sizes.")
-    results = {}
-    for context, part in wide.groupby("context"):
-        N = part.params.to_numpy(float)
-        linear, softmax = part.linear.to_numpy(), part.softmax.to_numpy()
-        difference = _slopes(N, linear[None]) - _slopes(N, softmax[None])
-        # Simulated together: two calls would draw the same noise for both attentions.
-        losses = replicate_seeds(np.concatenate([linear, softmax]))
-        replicates = _slopes(N, losses[:, : len(N)]) - _slopes(N, losses[:, len(N) :])
-        results[int(str(context))] = float(difference[0]), uncertainty.interval(replicates)
-    verdicts = {c: inside(i, -THRESHOLD, THRESHOLD) for c, (_, i) in results.items()}
-    number, interval = max(results.values(), key=lambda item: abs(item[0]))
-    differ = [f"{d:+.3f} at {c:,}" for c, (d, _) in results.items() if verdicts[c] == "fails"]
-    agree = [f"{c:,}" for c in results if verdicts[c] == "holds"]
-    unclear = [f"{c:,}" for c in results if verdicts[c] == "not tested"]
-    parts = [f"differ by {', '.join(differ)}"] if differ else []
-    parts += [f"agree within {THRESHOLD:g} at {', '.join(agree)}"] if agree else []
-    parts += [f"are too uncertain at {', '.join(unclear)}"] if unclear else []
-    used = rows.loc[rows.context.isin(list(results))]
+    verdict, noise = _contrasts.over_noise(
+        found.values(),
+        lambda s: _contrasts.decide(found.values(), -THRESHOLD, THRESHOLD, s),
+        found.values(),
+        -THRESHOLD,
+        THRESHOLD,
+    )
+    far = [one for one in found.values() if inside(one.interval, -THRESHOLD, THRESHOLD) == "fails"]
+    close = [one for one in found.values() if abs(one.value) <= THRESHOLD]
+    parts = [f"differ by {', '.join(f'{one.value:+.3f} at {one.label}' for one in far)}"] * bool(
+        far
+    )
+    parts += [f"agree within {THRESHOLD:g} at {', '.join(one.label for one in close)}"] * bool(
+        close
+    )
+    used = rows.loc[rows.context.isin(list(slopes))]
     return Judgement(
-        verdict=overall(verdicts.values()), number=number, interval=interval, rests_on=points(used),
-        why=f"Slopes {'; they '.join(parts)} tokens.",
+        verdict=verdict, number=max((one.value for one in found.values()), key=abs),
+        rests_on=points(used), why=f"Slopes {'; they '.join(parts)} tokens; {noise}.",
     )  # fmt: skip
-
-
-def _slopes(N: NDArray, loss_Rn: NDArray) -> NDArray:
-    """Slopes of ln(loss) against ln(N), ``[R]``."""
-    centred = np.log(N) - np.log(N).mean()
-    return np.log(loss_Rn) @ centred / (centred @ centred)

@@ -3,9 +3,9 @@ context, one panel for each size; lines join means over seeds. A star marks the 
 polynomial of degree four in ln T (dotted), a shaded range its 95 % interval, or, with dotted edges,
 the range if seeds differ by as much as the legend says. It is drawn only where at least two
 contexts lie on each side and the losses do not deviate from the polynomial by more than seeds
-scatter; otherwise the panel states the reason. Runs that spent more or less than their budget are
-not fitted where that changes their loss by half a standard deviation of seeds; they are crossed
-out. Losses far above the others are arrows at the upper edge.
+scatter; otherwise the panel states the reason. Hollow marks are runs that spent over 5 % more or
+less than their budget; a run whose loss this changes by more than half a standard deviation of
+seeds is not fitted. Losses far above the others are arrows at the upper edge.
 """
 
 import numpy as np
@@ -76,9 +76,7 @@ def _draw_panel(axes: Axes, groups: dict[str, tuple[Group, Optimum]], looks: dic
         }
         stroke = style.dashes(name)
         axes.plot(list(means), list(means.values()), linestyle=stroke, color=colour, linewidth=1.1)
-        short = {run.run for run in groups[name][1].short}
-        crossed = [p for p in known if p.trunk in short]
-        axes.plot([p.context for p in crossed], [p.loss for p in crossed], "x", color="black")
+        law_panels.mark_unequal(axes, known, "context", mark, colour)
     law_panels.context_scale(axes, {p.context for known in ends.values() for p in known})
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.margins(0.06)

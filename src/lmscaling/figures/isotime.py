@@ -6,7 +6,9 @@ do not deviate from the polynomial by more than seeds scatter. Last column, if a
 its optimum: the best size against the budget with the fitted power law N*(t) = G t^p, given where
 at least three budgets determine their optimum. Bars that are dotted are no confidence intervals but
 ranges if seeds differ by as much as the panel says. Panels without a result state the reason.
-Losses far above the others are arrows at the upper edge. N counts parameters without embeddings.
+Hollow marks are points that spent over 5 % more or less than their budget; a point whose loss this
+changes by more than half a standard deviation of seeds is not fitted. Losses far above the others
+are arrows at the upper edge. N counts parameters without embeddings.
 """
 
 import seaborn as sns
@@ -87,6 +89,7 @@ def _draw_losses(axes: Axes, group: Group, law: IsoTime, looks: dict, unit: str)
         colour, mark = looks[budget]
         at = part.column("params")
         axes.plot(at, part.column("loss"), mark, color=colour, markersize=4)
+        law_panels.mark_unequal(axes, part.points, "params", mark, colour)
         means = {n: part.column("loss")[at == n].mean() for n in sorted(set(at))}
         axes.plot(list(means), list(means.values()), color=colour, linewidth=0.8)
     style.count_scale(axes)

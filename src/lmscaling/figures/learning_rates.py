@@ -5,7 +5,7 @@ ln(rate), with its interval as a band, else the vertex of the parabola through t
 its two neighbours. The band is a 95 % interval from seeds; where it is hatched, it is the range if
 seeds differ by as much as the title says. An end beyond the fitted rates is open and drawn as far
 as the axis. Grey dotted lines are the rates that the study assigns to the size. Hollow points are
-unfinished runs, crosses diverged runs; both are excluded from the fit.
+unfinished runs, arrows at the upper edge failed ones; both are excluded from the fit.
 """
 
 import re
@@ -73,7 +73,7 @@ def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[str, str]) -> None:
         colour = colours[str(attention)]
         mean = part[part.status == "done"].groupby("lr").val_loss.mean()
         axes.plot(mean.index, mean, color=colour, linewidth=1.2)
-        dots = part[part.status != "diverged"]
+        dots = part[~part.status.isin(style.FAILED)]
         axes.scatter(dots.lr, dots.val_loss, color=colour, s=18, zorder=3)
     style.mark_unusual(axes, rows, "lr", "val_loss", colours)
     for lr in {f"{rate:.6g}" for rate in rows.lr / rows.lr_scale}:

@@ -49,7 +49,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
                 law_panels.placeholder(axes, "no run has reached a share of the budget")
                 continue
             laws = fitted[group.source, group.schedule, size, context].laws
-            _draw_panel(axes, group, laws, runs, looks, width=140 // len(contexts))
+            _draw_panel(axes, group, laws, runs, looks, width=132 // len(contexts))
         row[0].set_ylabel("Loss (nats per token)")
         law_panels.label_row(row[-1], size)
     unit = next(iter(groups.values())).unit

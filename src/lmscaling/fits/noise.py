@@ -250,7 +250,10 @@ def _spread(
 
 
 def _within(place: Place, known: list[Place]) -> bool:
-    """Whether cells with seeds surround a place in size and context."""
+    """Whether cells with seeds surround a place in size and context, one of them of its attention:
+    an attention may have noise of its own."""
+    if place.attention not in {one.attention for one in known}:
+        return False
     logs = np.log([(one.params, one.context) for one in known])
     at = np.log([place.params, place.context])
     return bool(((at >= logs.min(axis=0) - 1e-9) & (at <= logs.max(axis=0) + 1e-9)).all())

@@ -13,9 +13,9 @@ tables of a study (``noise``). A run that deviates from this model by itself is 
 If means over seeds deviate from the polynomial by more than seeds scatter, the fit is refused (F
 test, 5 %).
 
-With one seed nothing but the lack of fit shows a run that went wrong. With fewer than
-``FEWEST_FREE`` degrees of freedom for it the interval is no confidence interval, but a range for an
-assumed scatter (``Interval.assumed``).
+With one seed nothing but the lack of fit shows a run that went wrong, and it overlooks a run at the
+ends. The interval of one seed is therefore a range for an assumed scatter (``Interval.assumed``),
+even if the other tables of the study know this scatter.
 
 Legend: ``r`` runs, ``T`` budgets, ``K`` coefficients.
 """
@@ -60,8 +60,6 @@ DEVIATES = 0.005
 """Significance level, for all runs of a table together, at which a run is left out."""
 FEWEST_SEEDS = 3
 """Two seeds that disagree do not show which of them deviates."""
-FEWEST_FREE = 3
-"""Degrees of freedom with which the test of lack of fit finds a run that went wrong."""
 ASSUMED_DEGREES = 6.0
 """Degrees of freedom of an assumed standard deviation in a test of lack of fit."""
 NEGLIGIBLE = 1e-4
@@ -243,8 +241,7 @@ def fit_moves(table: Table, scatter: Scatter, budget: int) -> tuple[Optimum, NDA
     if p_value is not None and p_value < REFUSE:
         status = "refused" if spread.assumed is None else "refused_assumed"
         return Optimum(status=status, lowest=lowest, lack=p_value, noise=spread), moves
-    seeds = len(np.unique(table.seed_r[found.rows]))
-    unchecked = seeds == 1 and found.free < FEWEST_FREE
+    one_seed = len(np.unique(table.seed_r[found.rows])) == 1
     low, high = found.interval(variance, spread.quantile())
     v = np.linspace(*found.inside, 40)
     moves[found.rows] = -found.slopes(found.at) @ found.operator_Kr / found.bends(found.at)
@@ -254,7 +251,7 @@ def fit_moves(table: Table, scatter: Scatter, budget: int) -> tuple[Optimum, NDA
         interval=Interval(
             None if low is None else float(np.exp(low + found.centre)),
             None if high is None else float(np.exp(high + found.centre)),
-            spread.sd if unchecked else spread.assumed,
+            spread.sd if one_seed else spread.assumed,
         ),
         loss=float(found.values(found.at)),
         curve=tuple(zip(np.exp(v + found.centre), found.values(v), strict=True)),

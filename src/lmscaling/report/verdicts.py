@@ -11,7 +11,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     judged = claims.judge_all(db)
     untested = all(one.judgement.verdict == "not tested" for one in judged)
     queries = (
-        f"SELECT '{name}' AS claim, count(*) AS rows FROM ({claims.load(name).QUERY.rstrip()}\n)"
+        f"SELECT '{name}' AS claim, count(*) AS rows FROM ({claims.default_query(name).rstrip()}\n)"
         for name in registry.claims()
     )
     pairs = zip(judged, claims.format_rows(judged), strict=True)

@@ -11,6 +11,14 @@ SELECT
     flops_per_token * batch * context / seconds / peak_flops AS mfu
 FROM measurements;
 
+-- Two methods at the same point: `ratio` is how many times as fast the challenger is.
+CREATE VIEW speed_ratios AS
+SELECT
+    source, setup, kind, sweep, size, a.params, a.d_head, batch, passes, context,
+    a.method AS challenger, b.method AS baseline, b.seconds / a.seconds AS ratio
+FROM speeds a JOIN speeds b USING (source, setup, kind, sweep, size, batch, passes, context)
+WHERE a.method <> b.method AND a.seconds IS NOT NULL AND b.seconds IS NOT NULL;
+
 -- What each setup reached at best: bytes per second of a copy, read and written, and FLOP/s of a
 -- square product.
 CREATE VIEW ceilings AS
@@ -48,6 +56,7 @@ WITH pairs AS (
         ('time_step', 'linear state_parallel', 'softmax flash'),
         ('time_step', 'linear state_parallel', 'softmax no_flash'),
         ('time_step', 'linear state_parallel', 'linear attention_parallel'),
+        ('time_step', 'linear state_parallel', 'linear attention_parallel_no_flash'),
         ('time_step', 'linear state', 'linear attention'),
         ('time_step', 'linear chunked', 'softmax flash'),
         ('time_step', 'linear chunked', 'linear attention_parallel'),
@@ -66,20 +75,15 @@ WITH pairs AS (
 ),
 compared AS (
     SELECT
-        kind, a.sweep, a.size, a.params, a.batch, a.source, a.setup, challenger, baseline, a.context,
-        b.seconds / a.seconds AS ratio,
+        r.*,
         ratio > 1 AS faster,
-        lag(a.context) OVER series AS context_before,
+        lag(context) OVER series AS context_before,
         lag(ratio) OVER series AS ratio_before,
         coalesce(faster <> lag(faster) OVER series, false) AS changes
-    FROM pairs
-    JOIN speeds a USING (kind)
-    JOIN speeds b USING (kind, sweep, size, batch, source, setup, context)
-    WHERE a.method = challenger AND b.method = baseline
-        AND a.seconds IS NOT NULL AND b.seconds IS NOT NULL
+    FROM speed_ratios r JOIN pairs USING (kind, challenger, baseline)
     WINDOW series AS (
-        PARTITION BY kind, a.sweep, a.size, a.batch, a.source, a.setup, challenger, baseline
-        ORDER BY a.context
+        PARTITION BY kind, sweep, size, batch, source, setup, challenger, baseline
+        ORDER BY context
     )
 )
 SELECT

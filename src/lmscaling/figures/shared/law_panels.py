@@ -29,6 +29,8 @@ COUNT = 400
 """Bootstrap replicates: ten lie beyond each end of a 95 % interval, precise enough for a plot."""
 MOST_CONTEXTS = 4
 """Rows or columns that fit on a page."""
+UNEQUAL = 0.05
+"""Relative difference between what a run spent and its budget from which a point is hollow."""
 STROKES: tuple[Stroke, ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 
@@ -151,6 +153,14 @@ def draw_optimum(axes: Axes, best: Optimum, colour: str) -> None:
             axes.axvline(end, color=colour, linewidth=0.8, linestyle=stroke, zorder=1)
     axes.plot(best.at, best.loss, "*", color=colour, mec="black", mew=0.6, markersize=8, zorder=6)
     axes.set_xlim(low, high)
+
+
+def mark_unequal(axes: Axes, known: Iterable[Point], x: str, mark: str, colour: str) -> None:
+    """Hollow marks over points that spent over 5 % more or less than their budget."""
+    unequal = [point for point in known if abs(point.spent / point.budget - 1) > UNEQUAL]
+    at = [getattr(point, x) for point in unequal]
+    losses = [point.loss for point in unequal]
+    axes.plot(at, losses, mark, mfc="white", mec=colour, linestyle="none", markersize=4.5, zorder=4)
 
 
 def clip_losses(axes: Axes, losses: Sequence[float]) -> None:

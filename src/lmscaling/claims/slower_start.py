@@ -1,0 +1,67 @@
+"""A longer context slows down the first part of learning, with softmax and with linear attention.
+
+Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, section 5 (Learning
+Performance).
+
+Judged by the growth of the loss per doubling of the context at equal updates, for every size and
+attention with at least three contexts: at a twentieth of the updates of the shortest run of a size.
+"""
+
+from typing import Any
+
+import numpy as np
+from pandas import DataFrame
+
+from lmscaling.claims import _contrasts
+from lmscaling.claims._judgement import Judgement, points, untested
+
+NUMBER = "growth of the loss per doubling, nats, mean over sizes and attentions, with its interval"
+
+ROLES = {"candidate": "linear", "baseline": "softmax"}
+
+QUERY = _contrasts.CURVES
+
+AXIS = "updates"
+
+THRESHOLD = 0.01
+"""Nats per doubling, 1 % of perplexity."""
+
+EARLY = 0.05
+"""Share of the updates of the shortest run."""
+
+FEWEST = 3
+"""Contexts."""
+
+
+def judge(rows: DataFrame) -> Judgement:
+    losses = _contrasts.losses_at(rows, AXIS, ["size"], EARLY)
+    growth = {}
+    series: list[tuple[Any, DataFrame]] = list(losses.groupby(["size", "role"], sort=False))
+    for (size, role), part in series:
+        contexts = sorted(part.context.unique().tolist())
+        if len(contexts) >= FEWEST:
+            weights = _contrasts.slope_weights(np.log2(contexts))
+            growth[f"{size} {{{role}}}"] = {
+                (size, context, role): weight
+                for context, weight in zip(contexts, weights, strict=True)
+            }
+    found = _contrasts.estimate(losses, growth)
+    if len({label.split()[-1] for label in found}) < 2:
+        return untested(f"Curves of both attentions at {FEWEST} contexts are missing.")
+    total = _contrasts.estimate(losses, {"": _contrasts.mean(growth[label] for label in found)})
+    verdict, noise = _contrasts.over_noise(
+        found.values(),
+        lambda s: _contrasts.decide(found.values(), THRESHOLD, np.inf, s),
+        found.values(),
+        low=THRESHOLD,
+    )
+    at = losses.groupby("size", sort=False).end.max()
+    return Judgement(
+        verdict=verdict,
+        number=total[""].value if total else None,
+        interval=total[""].interval if total else None,
+        rests_on=points(losses),
+        why="Nats per doubling: "
+        f"{', '.join(f'{label} {one.value:.3f}' for label, one in found.items())}, after "
+        f"{', '.join(f'{n:,.0f} updates ({size})' for size, n in at.items())}; {noise}.",
+    )
