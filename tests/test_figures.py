@@ -429,7 +429,7 @@ def test_the_report_shows_endpoints_and_spikes_only_where_there_are_any(study, c
 @pytest.mark.parametrize(
     ("losses", "says"),
     [
-        ([3.2, 3.0, 3.2], ">bracketed<"),
+        ([3.2, 3.0, 3.2], ">one rate on one side of the optimum: no interval<"),
         ([3.2, 3.1, 3.0], "not bracketed (lowest at the edge); lowest loss at 2 x"),
     ],
 )
