@@ -17,10 +17,10 @@ PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
 GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 
-.PHONY: demo test compilers mutate lint figures gpu clean
+.PHONY: demo test compilers mutate coverage lint figures gpu clean
 .DELETE_ON_ERROR:
 
-demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
+demo: $(INSTALLED) ## train 32 tiny models on the CPU and draw every figure
 	@$(BIN)/snakemake --cores all --configfile config/demo.yaml --quiet all \
 		|| { echo "demo: failed; the logs of its jobs are in results/demo/logs/" >&2; exit 1; }
 	@echo "report: $(CURDIR)/results/demo/report.html"
@@ -32,6 +32,9 @@ compilers: $(TRITONS:%=.triton/%) ## unpack versions of Triton for benchmarks/of
 
 mutate: $(TESTABLE) ## change the source in 300 places and see the tests fail: docs/mutation.md
 	$(BIN)/python benchmarks/mutate.py $(MUTATE_FLAGS)
+
+coverage: $(TESTABLE) ## simulate studies and write how often intervals hold the truth: docs/statistics.md
+	$(BIN)/python benchmarks/coverage.py --write $(COVERAGE_FLAGS)
 
 lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/ruff check src tests benchmarks

@@ -14,6 +14,8 @@ SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 TOKENS = 4e18
 """Of all sizes: tokens of softmax at context 1024 in a day, times N."""
 NOISE = 0.002
+POINT_NOISE = 0.0005
+"""Of branches, besides that of their trunk."""
 
 
 def values_of(plain, **axes):
@@ -43,13 +45,15 @@ def write(folder, values, branches=True, trunks=True, seed=0):
     laid_out = study_file.read_record(folder / "study.json").grid
     rng = np.random.default_rng(seed)
     luck = {run: rng.normal(0, NOISE) for run in laid_out.cells}
+    own = np.random.default_rng(seed + 1)
     for run, cell in laid_out.cells.items() if trunks else ():
         shares = sorted({*np.geomspace(1 / 500, 1, 40), *SHARES})
         points = [(share, loss(cell, share) + 0.05 + luck[run]) for share in shares]
         fill(folder, run, cell, points)
     for run, cell in laid_out.branches.items() if branches else ():
         share = cell.branch or 1.0
-        fill(folder, run, cell, [(share, loss(cell, share) + luck[cell.trunk])])
+        value = loss(cell, share) + luck[cell.trunk] + own.normal(0, POINT_NOISE)
+        fill(folder, run, cell, [(share, value)])
     return laid_out
 
 

@@ -14,6 +14,7 @@ from test_store import (
     end,
     evaluated,
     evaluation,
+    gradients,
     header,
     live,
     log,
@@ -66,6 +67,7 @@ def cells(study):
 def finish(study, cells):
     for i, cell in enumerate(cells):
         rows = [update(n, loss=4 - n / 40 - i / 50) for n in range(1, 40)]
+        rows += [gradients(n, 2 + n % 3 / 10) for n in range(1, 40)]
         made = [header(cell.run), *rows, validation(20), validation(39, loss=3 - i / 50), end(39)]
         record(study, cell.run, log(*made), updates=39)
         lines = [
@@ -214,7 +216,7 @@ def test_loss_by_position_draws_four_contexts_and_two_texts_at_most(study, cells
     with store.connect(study / "store") as db:
         rows = db.sql(module.QUERY).df()
         drawn = module.draw(rows, db)
-    assert len(drawn.axes) == 4 * 4
+    assert len(drawn.axes) == 2 * 4 * 4  # losses, and below them gaps to the baseline
     assert [a.get_title() for a in drawn.axes[:4]] == ["a", "a", "b", "b"]
     assert sorted(rows.dataset.unique()) == ["a", "b", "lines"]
     assert style.spread([1, 2, 4, 8, 16, 32, 64], 4) == [1, 4, 16, 64]

@@ -1,6 +1,7 @@
 """What follows from a study: tables and figures say what the fits say, and of which points."""
 
 import json
+import re
 import shutil
 
 import law_study
@@ -10,12 +11,22 @@ from test_store import header, log, record, validation
 
 from lmscaling import figures, registry
 from lmscaling.figures.shared import law_panels
-from lmscaling.fits import context_law, isotime, loss_surface, multiplier, points, power_law
+from lmscaling.fits import (
+    context_law,
+    holdout,
+    isotime,
+    loss_surface,
+    multiplier,
+    points,
+    power_law,
+)
 from lmscaling.report import comparisons, laws
 from lmscaling.store import build as store
 
 FIGURES = [name for name in registry.figures() if figures.load(name).SECTION == "laws"]
 PUBLISHED = ROOT / "results" / "published"
+DECAYED = "final validation loss at a decayed learning rate"
+CONSTANT = "validation loss of trunks at a constant learning rate"
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +43,23 @@ def decayed(tmp_path_factory):
 @pytest.fixture(scope="module")
 def made(decayed):
     return tables(decayed)
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory):
+    """A study with three seeds of every size, which a surface needs."""
+    from conftest import STUDY
+
+    folder = tmp_path_factory.mktemp("seeded")
+    axes = {"seed": [0, 1, 2], "context": [4096]}
+    law_study.write(folder, law_study.values_of(STUDY, **axes))
+    store.build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def seeded_tables(seeded):
+    return tables(seeded)
 
 
 @pytest.fixture(scope="module")
@@ -61,49 +89,92 @@ def ends(text):
     return float(low), float(high)
 
 
-def test_a_known_surface_comes_back_within_its_intervals(made):
-    rows = records(made["surfaces"])
-    assert len(rows) == 6
+def of_branches(table):
+    return [row for row in records(table) if DECAYED in row.values() or "decayed" in row.values()]
+
+
+def test_a_known_surface_comes_back_within_its_intervals(seeded_tables):
+    rows = of_branches(seeded_tables["surfaces"])
+    assert len(rows) == 2
     truth = law_study.PARAMETERS
     share = truth["beta"] / (truth["alpha"] + truth["beta"])
     for row in rows:
-        assert row["fitted losses"] == "final validation loss of decayed branches"
-        assert row["points"] == "20"
+        assert row["fitted losses"] == DECAYED
+        assert (row["points"], row["runs"]) == ("60", "12")
         assert row["status"] == loss_surface.STATUSES["fitted"]
-        assert row["check"] == "agrees"
+        assert row["tests"].startswith("F(15, 8) = ")
+        assert row["check"].startswith("agrees: ")
         for name, value in (("alpha", truth["alpha"]), ("beta", truth["beta"]), ("a", share)):
             low, high = ends(row[name])
             assert low - 0.01 <= value <= high + 0.01
 
 
-def test_exponents_move_with_what_N_counts(made):
-    rows = records(made["conventions"])
-    assert len(rows) == 18
+def test_one_seed_of_four_sizes_has_no_exponents(made):
+    rows = records(made["surfaces"])
+    assert len(rows) == 12
+    for row in rows:
+        assert row["status"] == loss_surface.STATUSES["few_runs"]
+        assert {row[name] for name in ("E (nats)", "A", "B", "alpha", "beta", "a")} == {""}
+    assert made["conventions"].rows == made["surface_influence"].rows == ()
+
+
+def test_both_forms_stand_side_by_side(seeded_tables):
+    rows = of_branches(seeded_tables["surface_forms"])
+    assert [(row["form"], row["which"]) for row in rows] == [
+        ("sum", "kept"),
+        ("with g", "beside"),
+    ] * 2
+    for row in rows[1::2]:
+        low, high = ends(row["g"])
+        assert low <= 1 <= high
+
+
+def test_the_most_influential_run_is_named(seeded_tables):
+    rows = of_branches(seeded_tables["surface_influence"])
+    assert {row["attention"] for row in rows} == {"softmax", "linear"}
+    for row in rows:
+        assert re.fullmatch(r"(s|m|l|xl), seed [012]", row["without"])
+        assert " instead of " in row["a"]
+
+
+def test_exponents_move_with_what_N_counts(seeded_tables):
+    rows = of_branches(seeded_tables["conventions"])
+    assert len(rows) == 6
+    assert {row["schedule"] for row in rows} == {"decayed"}
     alphas = [float(row["alpha"].split()[0]) for row in rows[:3]]
     assert alphas[0] < alphas[2] == pytest.approx(alphas[1], abs=0.02)
 
 
 def test_tables_say_what_the_fits_say(decayed, made):
     groups = points.groups(known(decayed), "attention", "context")
-    group = groups["measured", "softmax", 4096]
-    law = loss_surface.fit_group(group, count=law_panels.COUNT)
-    row = next(r for r in records(made["surfaces"]) if r["context (tokens)"] == "4k")
+    group = groups["measured", "decayed", "softmax", 4096]
+    best = isotime.fit_group(group, law_panels.COUNT)
+    rows = [
+        r for r in records(made["best_sizes"])
+        if (r["context (tokens)"], r["schedule"]) == ("4k", "decayed")
+    ]  # fmt: skip
+    last = next(r for r in rows if r["budget"] == "power law")
+    assert last["best N (parameters)"].startswith(f"t^{best.p:.3g} (")
+    assert last["status"] == isotime.STATUSES["fitted"]
+    size = points.groups(known(decayed), "size", "context")["measured", "decayed", "m", 1024]
+    row = next(
+        r for r in records(made["time_laws"])
+        if (r["size"], r["context (tokens)"], r["attention"], r["fitted losses"])
+        == ("m", "1k", "linear", DECAYED)
+    )  # fmt: skip
+    gamma = power_law.fit_group(size, law_panels.COUNT).laws["linear"].gamma
+    assert row["gamma"].split()[0] == f"{gamma:.3g}"
+
+
+def test_tables_of_surfaces_say_what_the_fit_says(seeded, seeded_tables):
+    groups = points.groups(known(seeded), "attention", "context")
+    law = loss_surface.fit_group(groups["measured", "decayed", "softmax", 4096])
+    rows = of_branches(seeded_tables["surfaces"])
+    row = next(r for r in rows if r["attention"] == "softmax")
     assert row["E (nats)"].split()[0] == f"{law.values['E']:.3g}"
     assert ends(row["a"]) == pytest.approx(
         (law.intervals["a"].low, law.intervals["a"].high), abs=5e-4
     )
-    best = isotime.fit_group(group, law_panels.COUNT)
-    rows = [r for r in records(made["best_sizes"]) if r["context (tokens)"] == "4k"]
-    last = next(r for r in rows if r["budget"] == "power law")
-    assert last["best N (parameters)"].startswith(f"t^{best.p:.3g} (")
-    assert last["status"] == isotime.STATUSES["fitted"]
-    size = points.groups(known(decayed), "size", "context")["measured", "m", 1024]
-    row = next(
-        r for r in records(made["time_laws"])
-        if (r["size"], r["context (tokens)"], r["attention"]) == ("m", "1k", "linear")
-    )  # fmt: skip
-    gamma = power_law.fit_group(size, law_panels.COUNT).laws["linear"].gamma
-    assert row["gamma"].split()[0] == f"{gamma:.3g}"
 
 
 def test_hours_are_updates_times_speed(made):
@@ -117,12 +188,16 @@ def test_hours_are_updates_times_speed(made):
         assert row["FLOPs (ratio)"]
 
 
-def test_the_largest_size_is_foreseen(made):
-    for row in records(made["held_out"]):
-        assert row["N held out"] == "800M"
-        assert row["points"] == "5"
-        assert row["status"] == "all points within their prediction intervals"
+def test_the_largest_compute_is_foreseen(seeded_tables):
+    rows = of_branches(seeded_tables["held_out"])
+    assert [row["held out"] for row in rows[::2]] == ["800M parameters and more"] * 2
+    assert {row["status"] for row in rows[::2]} == {holdout.STATUSES["no_surface"]}  # nine runs
+    for row in rows[1::2]:
+        assert row["held out"].endswith(" FLOPs")
+        assert row["places"] == "8"
+        assert row["status"] == holdout.STATUSES["passed"]
         assert float(row["RMS error (nats)"]) < 0.02
+        assert float(row["skill"]) > 0
 
 
 def test_three_contexts_bracket_nothing_and_the_table_says_so(made):
@@ -134,7 +209,7 @@ def test_three_contexts_bracket_nothing_and_the_table_says_so(made):
 def test_every_table_has_its_query_and_stands_under_laws(decayed, made):
     with store.connect(decayed / "store") as db:
         for table in made.values():
-            assert table.section == "laws"
+            assert table.section == ("learning" if table.name == "loss_gaps" else "laws")
             assert db.sql(table.query).limit(1).fetchall()
 
 
@@ -143,51 +218,67 @@ def test_without_branches_points_are_those_of_trunks_and_the_table_says_so(tmp_p
     store.build(tmp_path / "trunks")
     found = tables(tmp_path / "trunks")
     for row in records(found["surfaces"]):
-        assert row["fitted losses"].endswith(
-            " of trunks at a constant learning rate (no finished branches)"
-        )
+        assert row["fitted losses"] == CONSTANT
         assert row["points"] == "20"
 
 
-def test_a_fit_has_branches_or_trunks_and_never_both(tmp_path, values):
+def test_trunks_and_branches_are_fitted_apart_and_one_branch_erases_no_trunk(tmp_path, values):
     laid_out = law_study.write(tmp_path / "half", law_study.values_of(values))
     for run, cell in laid_out.branches.items():
-        if cell.context == 1024 or (cell.attention, cell.branch) == ("linear", 0.5):
+        if cell.context == 1024 or (cell.context, cell.size, cell.branch) != (4096, "s", 0.5):
             shutil.rmtree(tmp_path / "half" / "runs" / run)
     store.build(tmp_path / "half")
     groups = points.groups(known(tmp_path / "half"), "attention", "context")
-    for (_, attention, context), group in groups.items():
-        assert {p.schedule for p in group.points} == {"constant" if context == 1024 else "decayed"}
-        assert len(group.points) == (16 if attention == "linear" and context > 1024 else 20)
+    counts = {key: len(group.points) for key, group in groups.items()}
+    for attention in ("softmax", "linear"):
+        for context in (1024, 4096, 16384):
+            assert counts.pop(("measured", "constant", attention, context)) == 20
+        assert counts.pop(("measured", "decayed", attention, 4096)) == 1
+    assert not counts
+    for (_, schedule, *_), group in groups.items():
+        assert {p.schedule for p in group.points} == {schedule}
+    rows = records(tables(tmp_path / "half")["surfaces"])
+    judged = {r["fitted losses"] for r in rows if r["status"] == loss_surface.STATUSES["few_runs"]}
+    assert judged == {CONSTANT}
+
+
+def test_a_panel_shows_the_schedule_with_more_points_and_of_equals_the_decayed_one(decayed):
+    both = points.groups(known(decayed), "attention", "context")
+    shown = points.fullest(both)
+    assert len(both) == 2 * len(shown) == 12
+    assert {group.schedule for group in shown.values()} == {"decayed"}
+    fewer = {
+        key: points.Group(group.points[1:]) if group.schedule == "decayed" else group
+        for key, group in both.items()
+    }
+    assert points.fullest(fewer)["measured", "linear", 1024].schedule == "constant"
 
 
 def test_sources_are_never_mixed(published, decayed):
     both = points.groups(known(published) + known(decayed), "attention", "context")
-    assert ("published", "softmax", 1024) in both
-    assert ("measured", "softmax", 1024) in both
+    assert ("published", "unknown", "softmax", 1024) in both
+    assert ("measured", "constant", "softmax", 1024) in both
     for (source, *_), group in both.items():
         assert {p.source for p in group.points} == {source}
 
 
 def test_published_points_pass_the_shares_of_a_day_or_end(published):
     for p in known(published):
-        assert (p.schedule, p.split, p.flops) == ("constant", "train", None)
+        assert (p.schedule, p.split, p.flops) == ("unknown", "train", None)
         if p.share < 1 or p.spent == 24:
             assert p.hours == pytest.approx(24 * p.share)
         else:
             assert 14.9 < p.hours < 24
     groups = points.groups(known(published), "attention", "context")
-    near = isotime.near(groups["published", "softmax", 65536])
+    near = isotime.near(groups["published", "unknown", "softmax", 65536])
     assert {p.size for p in near.points if p.share == 1} == set()  # ended after 15 to 22 hours
 
 
-def test_published_surfaces_have_numbers_or_say_why_not(published):
+def test_published_runs_of_unknown_schedule_have_no_surface(published):
     found = tables(published)
     rows = {(r["attention"], r["context (tokens)"]): r for r in records(found["surfaces"])}
-    assert rows["softmax", "512"]["status"] == loss_surface.STATUSES["too_few"]
-    assert rows["softmax", "512"]["a"] == ""
-    assert rows["softmax", "4k"]["status"] == loss_surface.STATUSES["misfit"]
-    assert rows["softmax", "4k"]["a"]
+    assert {row["status"] for row in rows.values()} == {loss_surface.STATUSES["schedule"]}
+    assert {row[name] for row in rows.values() for name in ("E (nats)", "beta", "a")} == {""}
     assert {r["FLOPs (ratio)"] for r in records(found["multipliers"])} == {""}
     best = {(r["attention"], r["size"]): r for r in records(found["best_contexts"])}
     assert best["softmax", "774M"]["status"] == context_law.STATUSES["bracketed"]
@@ -215,7 +306,7 @@ def test_a_figure_stands_under_laws_and_says_what_its_points_are(published, name
     monkeypatch.setattr(law_panels, "footnote", lambda f, g: said.extend(g) or plain(f, said))
     figures.save(name, published / "store", published / "figures")
     assert figures.load(name).SECTION == "laws"
-    expected = "training loss of trunks at a constant learning rate"
+    expected = "training loss of runs of unknown schedule"
     assert {group.description for group in said} <= {expected}
     assert bool(said) == (name != "multiplier")
 
@@ -238,7 +329,7 @@ def test_a_study_of_one_attention_has_laws_but_nothing_to_compare(tmp_path, valu
 def test_a_study_without_a_run_has_tables_without_rows(tmp_path, values):
     law_study.write(tmp_path / "empty", law_study.values_of(values), False, False)
     store.build(tmp_path / "empty")
-    assert [table.rows for table in tables(tmp_path / "empty").values()] == [()] * 8
+    assert {table.rows for table in tables(tmp_path / "empty").values()} == {()}
 
 
 def test_a_budget_in_updates_is_shared_in_updates(tmp_path, values):

@@ -1,15 +1,20 @@
-"""The surface L(N, D): known ones come back, intervals hold the truth, and doubt has a name."""
+"""The surface L(N, D): known ones come back, a run that went wrong decides nothing, and doubt has a
+name."""
 
+import time
+from dataclasses import replace
 from typing import Any
 
+import coverage_surfaces
 import numpy as np
-import profile_likelihood
 import pytest
-from scipy.optimize import minimize, nnls
+from coverage_surfaces import FAMILIES, Family, simulate
+from scipy.optimize import minimize
 
-from lmscaling.fits import holdout, log_sum_exp, loss_surface, newton, powers
+from lmscaling.fits import holdout, log_sum_exp, loss_surface, newton, points, student
 from lmscaling.fits.loss_surface import PARAMETERS, Check, LossSurface
-from lmscaling.fits.uncertainty import Noise, Runs, replicates
+from lmscaling.fits.points import Group
+from lmscaling.fits.student import Design
 
 SIZES = np.array([19e6, 85e6, 302e6, 708e6])
 TOKENS = np.array([5e9, 1e10, 2e10, 4e10, 8e10])
@@ -17,13 +22,28 @@ N, D = (axis.ravel() for axis in np.meshgrid(SIZES, TOKENS, indexing="ij"))
 TRUTH = {"E": 1.8, "A": 400.0, "B": 1500.0, "alpha": 0.34, "beta": 0.30, "a": 0.30 / 0.64}
 
 
-def surface(N: Any = N, D: Any = D, E=1.8, A=400.0, B=1500.0, alpha=0.34, beta=0.30, a=None):
-    return E + A * N**-alpha + B * D**-beta
+def surface(N: Any = N, D: Any = D, E=1.8, A=400.0, B=1500.0, alpha=0.34, beta=0.30, a=None, g=1.0):
+    return E + ((A * N**-alpha) ** (1 / g) + (B * D**-beta) ** (1 / g)) ** g
 
 
 def checked(found: LossSurface) -> Check:
     assert found.check is not None
     return found.check
+
+
+def study(seeds: int = 3, g: float = 1.0, seed: int = 0, **noise: float) -> dict[str, Any]:
+    """Losses of every size, number of tokens and seed, with labels of runs and cells."""
+    rng = np.random.default_rng(seed)
+    run_sd, point_sd = noise.get("run_sd", 0.01), noise.get("point_sd", 0.003)
+    size = np.repeat(np.arange(len(N)) // len(TOKENS), seeds)
+    which = np.tile(np.arange(seeds), len(N))
+    n, d = np.repeat(N, seeds), np.repeat(D, seeds)
+    effect = rng.normal(0, run_sd, (len(SIZES), seeds))
+    loss = surface(n, d, g=g) + effect[size, which] + rng.normal(0, point_sd, len(n))
+    return {
+        "N": n, "D": d, "loss": loss, "cell": size.tolist(),
+        "trunk": list(zip(size.tolist(), which.tolist(), strict=True)),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -36,121 +56,200 @@ def checked(found: LossSurface) -> Check:
     ],
 )
 def test_a_known_surface_is_found_by_both_ways(truth):
-    found = loss_surface.fit(N, D, surface(**truth), count=50)
+    noise = np.random.default_rng(0).normal(0, 1e-7, len(N))
+    found = loss_surface.fit(N, D, surface(**truth) + noise)
     assert found.status == "fitted"
-    assert found.degrees == len(N) - 5
     check = checked(found)
     assert check.converged
-    assert not check.disagrees
-    for values, close in ((found.values, 1e-5), (check.values, 1e-4)):
+    for values, close in ((found.values, 1e-3), (check.values, 1e-3)):
         assert values == pytest.approx({"a": values["a"]} | truth, rel=close)
-    assert found.values["a"] == pytest.approx(truth["beta"] / (truth["alpha"] + truth["beta"]))
+    assert found.values["a"] == pytest.approx(
+        truth["beta"] / (truth["alpha"] + truth["beta"]), 1e-3
+    )
     assert found.loss(1e9, 1e11) == pytest.approx(surface(1e9, 1e11, **truth), abs=1e-4)
 
 
-TWICE = np.r_[np.arange(20), np.arange(10)]
-"""The two smaller sizes have a second seed."""
-DESIGNS = {
-    "runs": (np.arange(20), np.arange(20), np.arange(20), Noise()),
-    "trunks": (np.arange(20), N, N, Noise()),
-    "seeds": (TWICE, np.arange(30), TWICE, Noise(seed_sd=0.004)),
-}
-"""Place, trunk and cell of each point, and the noise. Every point is a run of its own, or all of a
-size come from one trunk, or some have a second seed, which alone shows a noise twice the stated."""
+def test_run_and_point_noise_are_told_apart():
+    made = simulate(Family(run_sd=0.02, point_sd=0.003, seeds=5), 30)
+    found = student.fit(made.design, made.y_RGm)
+    wide = np.sqrt(student.normal_variance(student.NU, 5)[0])
+    assert wide * np.sqrt(np.median(found.tau2_R)) == pytest.approx(0.003, rel=0.1)
+    assert wide * np.sqrt(np.median(found.sigma2_R)) == pytest.approx(0.02, rel=0.1)
 
 
-def cover(design: str, studies: int, count: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Share of studies whose intervals hold the truth, and median width over the profile's."""
-    place, trunk, cell, noise = DESIGNS[design]
-    n, d = N[place], D[place]
-    held, widths = {name: [] for name in PARAMETERS}, {name: [] for name in PARAMETERS}
-    for loss in replicates(
-        surface(n, d), 0 * n, Runs.from_labels(len(n), trunk), noise, studies, studies
-    ):
-        found = loss_surface.fit(n, d, loss, trunk=trunk, cell=cell, count=count, check=False)
-        profiles = profile_likelihood.intervals(found, n, d, loss, trunk, cell)
-        for name in PARAMETERS:
-            held[name].append(TRUTH[name] in found.intervals[name])
-            widths[name].append([found.intervals[name].width, profiles[name].width])
-    ratio = {name: np.divide(*np.median(both, axis=0)) for name, both in widths.items()}
-    return {name: float(np.mean(hits)) for name, hits in held.items()}, ratio
+def test_runs_with_different_numbers_of_points_give_the_same_noise_and_surface():
+    made = simulate(Family(run_sd=0.02, point_sd=0.003, seeds=6), 30)
+    dropped = np.random.default_rng(0).random(len(made.design.row_n)) < 0.3
+    part = made.design.without(dropped)
+    found = student.fit(part, np.where(part.known_Gm, made.y_RGm, 9e9))  # never read
+    wide = np.sqrt(student.normal_variance(student.NU, 4)[0])
+    assert wide * np.sqrt(np.median(found.tau2_R)) == pytest.approx(0.003, rel=0.15)
+    assert wide * np.sqrt(np.median(found.sigma2_R)) == pytest.approx(0.02, rel=0.15)
+    all_points = student.fit(made.design, made.y_RGm)
+    assert found.theta_RK[:, 4] == pytest.approx(all_points.theta_RK[:, 4], abs=0.01)
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-def test_intervals_hold_the_truth_in_most_of_40_studies(design):
-    """33 of 40: a right interval holds it in fewer with a chance of 0.0007 a parameter, and the
-    seed is fixed."""
-    held, ratio = cover(design, studies=40, count=400)
-    assert min(held.values()) >= 33 / 40
-    assert max(ratio.values()) <= 1.5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("design", DESIGNS)
-def test_intervals_hold_the_truth_in_95_percent_of_500_studies(design):
-    held, ratio = cover(design, studies=500, count=1000)
-    assert min(held.values()) >= 0.92
-    assert max(held.values()) <= 0.975
-    assert max(ratio.values()) <= 1.5
-
-
-def test_coefficients_are_those_of_scipys_non_negative_least_squares():
+def test_a_run_scale_solves_its_equation_for_unequal_runs():
     rng = np.random.default_rng(0)
-    losses = rng.normal(0.5, 1, (200, len(N)))  # far from any law: most have zeros
-    model = powers.Powers.from_variables([N, D], np.eye(len(N)))
-    exponents = rng.uniform(0.1, 1, (200, 2))
-    found, _, residual = powers.project(model, exponents, losses)
-    for terms, loss, row, rest in zip(model.terms(exponents), losses, found, residual, strict=True):
-        expected, norm = nnls(np.column_stack([np.ones(len(N)), terms]), loss)
-        assert row == pytest.approx(expected, abs=1e-8)
-        assert np.linalg.norm(rest) == pytest.approx(norm)
-    assert len({tuple(row > 0) for row in found}) >= 5
+    m = np.array([1, 2, 5, 5, 9])
+    between = rng.uniform(0.5, 20, (4, 5)) * 1e-4
+    tau2 = np.full(4, 1e-5)
+    sigma2 = student.run_scale(between, m, tau2, np.full(4, 3.0))
+    assert (between / (tau2[:, None] + m * sigma2[:, None])).sum(axis=1) == pytest.approx([3.0] * 4)
+    assert student.run_scale(0 * between, m, tau2, np.full(4, 3.0)).tolist() == [0.0] * 4
 
 
-def test_noise_that_a_trunk_shares_is_not_averaged_away():
-    loss = surface()
-    alone = loss_surface.fit(N, D, loss, check=False)
-    shared = loss_surface.fit(N, D, loss, trunk=N, check=False)
-    width = {name: [f.intervals[name].width for f in (alone, shared)] for name in ("alpha", "beta")}
-    assert width["alpha"][1] > 1.8 * width["alpha"][0]  # four draws tell it, not twenty
-    assert width["beta"][1] < 0.5 * width["beta"][0]  # along a trunk the seed cancels
+def test_gradients_are_those_of_finite_differences():
+    theta = np.array([[1.8, -0.5, -0.2, 0.35, 0.4, -0.2], [0.5, 0.3, -1.0, 0.8, 0.2, 0.1]])
+    x, z = np.linspace(-2, 2, 5), np.linspace(1, -3, 5)
+    _, slope = student.values(theta, x, z)
+    named, gradient = student.quantities(theta, (16.0, 23.0))
+    for k in range(6):
+        step = np.zeros(6)
+        step[k] = 1e-6
+        high, low = (student.values(theta + s * step, x, z)[0] for s in (1, -1))
+        assert slope[..., k] == pytest.approx((high - low) / 2e-6, abs=1e-7)
+        high, low = (student.quantities(theta + s * step, (16.0, 23.0))[0] for s in (1, -1))
+        assert gradient[..., k] == pytest.approx((high - low) / 2e-6, abs=1e-6)
+    assert named.shape == (2, len(student.QUANTITIES))
 
 
-@pytest.mark.parametrize("sd", [0.002, 0.006])
-def test_seeds_tell_the_noise_and_replace_the_stated_one(sd):
-    n, d = np.tile(N, 3), np.tile(D, 3)
-    seeds = np.repeat(range(3), len(N))
-    cell = list(zip(n, d, strict=True))
-    trunk = list(zip(n, d, seeds, strict=True))
-    loss = surface(n, d) + np.random.default_rng(1).normal(0, sd, len(n))
-    found = loss_surface.fit(n, d, loss, trunk=trunk, cell=cell, check=False)
+def test_influence_is_nearly_what_a_fit_without_the_run_moves():
+    made = simulate(Family(sizes=6, seeds=4), 1)
+    whole = student.fit(made.design, made.y_RGm)
+    moved = student.influence(made.design, whole)[0]
+    for run in (0, 11, 23):
+        part = made.design.without(made.design.row_n == run)
+        without = student.fit(part, made.y_RGm)
+        exact = (whole.theta_RK - without.theta_RK)[0, :5]
+        scale = np.sqrt((moved**2).sum(axis=0))
+        assert moved[run] / scale == pytest.approx(exact / scale, abs=0.15)
+
+
+def test_one_run_that_went_wrong_hardly_moves_the_exponents_and_is_named():
+    clean = study(seeds=3)
+    loss = clean["loss"].copy()
+    loss[[run == (3, 1) for run in clean["trunk"]]] += 0.15
+    before, after = loss_surface.fit(**clean), loss_surface.fit(**clean | {"loss": loss})
+    assert after.status == "fitted"
+    for name in ("alpha", "beta", "a"):
+        assert after.values[name] in before.intervals[name]
+        assert TRUTH[name] in after.intervals[name]
+    flagged = [one.run for one in after.influence if one.flagged]
+    assert flagged == [(3, 1)]
+    assert not any(one.flagged for one in before.influence)
+    squares = student.fit(
+        (design := Design.from_points(clean["N"], clean["D"], *labels(clean))),
+        design.table(loss)[None],
+        robust=False,
+    )
+    _, _, _, alpha, beta, _ = squares.theta_RK[0]
+    assert abs(beta / (alpha + beta) - TRUTH["a"]) > 2 * abs(after.values["a"] - TRUTH["a"])
+
+
+def labels(made: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    codes = {run: i for i, run in enumerate(dict.fromkeys(made["trunk"]))}
+    return np.array([codes[run] for run in made["trunk"]]), np.array(made["cell"])
+
+
+def test_leave_one_run_out_says_what_the_exponents_become():
+    made = study(seeds=3)
+    found = loss_surface.fit(**made)
+    first = found.influence[0]
+    keep = np.array([run != first.run for run in made["trunk"]])
+    without = loss_surface.fit(
+        made["N"][keep], made["D"][keep], made["loss"][keep],
+        trunk=[r for r in made["trunk"] if r != first.run],
+        cell=[c for c, k in zip(made["cell"], keep, strict=True) if k],
+    )  # fmt: skip
+    half = (found.intervals["a"].high or 0) - found.values["a"]
+    assert first.without["a"] == pytest.approx(without.values["a"], abs=0.25 * half)
+    assert first.moved == max(one.moved for one in found.influence)
+    assert len(found.influence) == 12
+
+
+def test_a_run_is_flagged_in_one_study_of_twenty_if_none_went_wrong():
+    made = simulate(FAMILIES["clean"], 300)
+    found = student.estimate(made.design, made.y_RGm)
+    limit = student.t_distribution.isf(0.025 / 18, found.degrees - 1)
+    assert (np.abs(student.deviations(found)) > limit).any(axis=1).mean() < 0.08
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_exponents_need_two_seeds_of_every_size_or_ten_sizes(seeds):
+    made = simulate(Family(seeds=seeds), 1)
+    assert loss_surface.few_runs(made.design) == (seeds == 1)
+    assert not loss_surface.few_runs(simulate(FAMILIES["many sizes"], 1).design)
+    uneven = simulate(Family(seeds=3), 1).design
+    assert loss_surface.few_runs(uneven.without(uneven.row_n < 2))  # one size keeps one run
+    found = loss_surface.fit(**study(seeds=1))
+    assert (found.status, found.values, found.intervals) == ("few_runs", {}, {})
+    assert found.loss(N, D) == pytest.approx(surface(), abs=0.05)  # the curve is there
+
+
+def test_a_surface_with_interaction_refuses_the_sum_and_comes_back():
+    found = loss_surface.fit(**study(seeds=3, g=0.8))
+    assert found.status == "interaction"
+    assert found.values["g"] == pytest.approx(0.8, abs=0.1)
+    assert found.values["beta"] == pytest.approx(0.3, abs=0.03)
+    assert "g" not in found.beside
+    assert found.beside_intervals == {}  # the refused sum has numbers and no intervals
+    assert min(test.p_value for test in found.tests) < 0.01
+
+
+def test_a_sum_that_is_kept_has_the_interaction_beside_it():
+    found = loss_surface.fit(**study(seeds=3))
     assert found.status == "fitted"
-    assert found.noise.degrees == 40
-    assert found.noise.seed_sd == pytest.approx(sd, rel=0.3)
-    assert all(TRUTH[name] in found.intervals[name] for name in PARAMETERS)
-    profiles = profile_likelihood.intervals(found, n, d, loss, trunk, cell)
-    ratio = found.intervals["E"].width / profiles["E"].width
-    assert 0.8 < ratio < 1.3
+    assert 1 in found.beside_intervals["g"]
+    assert found.beside_intervals["beta"].width > found.intervals["beta"].width
+    assert [test.numerator for test in found.tests] == [15, 0]  # F against seeds, t of g
 
 
-def test_points_farther_off_than_their_noise_widen_the_intervals_and_say_so():
-    rng = np.random.default_rng(3)
-    loss = surface() + rng.normal(0, 0.02, len(N))
-    found = loss_surface.fit(N, D, loss, check=False)
-    assert found.status == "misfit"
-    assert found.noise.seed_sd == 0.002
-    assert found.noise.point_sd == pytest.approx(0.02, rel=0.5)
-    assert all(TRUTH[name] in found.intervals[name] for name in PARAMETERS)
+def test_losses_that_no_form_describes_have_no_exponents():
+    made = study(seeds=3, run_sd=0.002, point_sd=0.001)
+    wave = 0.05 * np.sin(3 * np.log(made["N"]))
+    found = loss_surface.fit(**made | {"loss": made["loss"] + wave})
+    assert (found.status, found.values, found.intervals) == ("refused", {}, {})
+    assert found.residuals
 
 
-def test_the_two_ways_disagree_where_a_few_points_are_spoiled():
-    loss = surface()
-    loss[[3, 16]] += 0.1
+def test_lack_of_fit_needs_seeds():
+    assert len(loss_surface.fit(**study(seeds=1)).tests) == 1
+    assert len(loss_surface.fit(**study(seeds=2)).tests) == 1  # four degrees of freedom
+    assert len(loss_surface.fit(**study(seeds=3)).tests) == 2
+
+
+def test_p_values_of_lack_of_fit_are_no_smaller_than_uniform():
+    made = simulate(FAMILIES["clean"], 200)
+    lack = student.estimate(made.design, made.y_RGm).lack
+    assert lack is not None
+    assert (lack.p_R < 0.05).mean() <= 0.05
+    assert (lack.p_R < 0.2).mean() <= 0.2
+
+
+def test_coverage_of_a_few_dozen_studies():
+    """At least 50 of 60: a right interval holds the truth in fewer with a chance of 0.0005."""
+    for row in coverage_surfaces.surfaces(
+        60, ("ours",), {name: FAMILIES[name] for name in ("clean", "one blown", "g .9")}
+    ):
+        assert row.refused < 0.1
+        assert row.coverage is not None
+        assert row.coverage >= 50 / 60, row
+
+
+def test_the_check_contains_its_own_values():
+    made = study(seeds=3)
+    check = checked(loss_surface.fit(**made))
+    for name in PARAMETERS:
+        assert check.values[name] in check.intervals[name]
+        assert check.intervals[name].width > 0
+
+
+def test_the_two_ways_disagree_where_a_third_of_the_points_are_spoiled():
+    loss = surface() + np.random.default_rng(0).normal(0, 0.001, len(N))
     found = loss_surface.fit(N, D, loss)
-    assert found.status == "misfit"
-    assert "alpha" in checked(found).disagrees
-    assert checked(found).values["alpha"] == pytest.approx(TRUTH["alpha"], abs=0.005)
-    assert found.values["alpha"] != pytest.approx(TRUTH["alpha"], abs=0.005)
+    assert not checked(found).disagrees
+    assert checked(found).values["alpha"] == pytest.approx(found.values["alpha"], rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -160,11 +259,13 @@ def test_the_two_ways_disagree_where_a_few_points_are_spoiled():
         (TOKENS[0] == D, "too_few"),  # all D equal
         (SIZES[1] >= N, "too_few"),  # two sizes: any alpha does
         (np.arange(20) % 5 == np.arange(20) // 5, "too_few"),  # fewer points than parameters
-        (np.isin(N, SIZES[:3]) & np.isin(D, TOKENS[:3]), "fitted"),
+        (np.isin(N, SIZES[:3]) & np.isin(D, TOKENS[:3]), "few_runs"),
+        (np.isin(N, SIZES[:3]), "fitted"),
     ],
 )
 def test_a_design_that_cannot_tell_has_no_numbers(chosen, status):
-    found = loss_surface.fit(N[chosen], D[chosen], surface()[chosen], count=50, check=False)
+    loss = surface() + np.random.default_rng(0).normal(0, 0.001, len(N))
+    found = loss_surface.fit(N[chosen], D[chosen], loss[chosen], check=False)
     assert found.status == status
     assert (not found.values) == (status != "fitted")
 
@@ -177,13 +278,32 @@ def test_data_in_proportion_to_size_allow_many_surfaces():
         found.loss(1e9, 1e10)
 
 
-@pytest.mark.parametrize(
-    ("truth", "name"), [({"E": 0.0}, "E"), ({"B": 0.0}, "B"), ({"alpha": 4.0, "A": 1e29}, "alpha")]
-)
-def test_a_parameter_at_its_bound_is_said_to_be_there(truth, name):
-    found = loss_surface.fit(N, D, surface(**TRUTH | truth), count=50, check=False)
+@pytest.mark.parametrize("truth", [{"E": -0.5}, {"B": 0.0}, {"alpha": 4.0, "A": 1e29}])
+def test_a_parameter_at_its_bound_has_no_intervals(truth):
+    loss = surface(**TRUTH | truth) + np.random.default_rng(0).normal(0, 1e-3, len(N))
+    found = loss_surface.fit(N, D, loss, check=False)
     assert found.status == "bound"
-    assert found.values[name] == pytest.approx({"E": 0, "B": 0, "alpha": 3}[name], abs=1e-6)
+    assert found.intervals == {}
+
+
+def test_a_group_of_unknown_schedule_has_no_surface():
+    one = points.Point(
+        source="published", schedule="unknown", split="train", attention="softmax", size="s",
+        context=1024, seed=0, trunk="a", params=10, params_total=10, params_positions=0,
+        unit="hours", share=1.0, budget=1.0, updates=1.0, tokens=1.0, hours=1.0, spent=1.0,
+        flops=None, loss=3.0,
+    )  # fmt: skip
+    made = study(seeds=3)
+    rows = zip(made["N"], made["D"], made["loss"], made["trunk"], strict=True)
+    group = Group(tuple(
+        one._replace(params=int(n), tokens=d, loss=y, trunk=str(run), size=str(n), seed=run[1])
+        for n, d, y, run in rows
+    ))  # fmt: skip
+    found = loss_surface.fit_group(group)
+    assert (found.status, found.values, found.estimate) == ("schedule", {}, None)
+    assert holdout.fit_group(group, "size").status == "no_surface"
+    known = Group(tuple(p._replace(schedule="decayed") for p in group.points))
+    assert loss_surface.fit_group(known).status == "fitted"
 
 
 def test_a_mean_instead_of_a_sum_stops_the_optimizer_early():
@@ -214,45 +334,99 @@ def test_a_mean_instead_of_a_sum_stops_the_optimizer_early():
 
 
 def test_a_search_that_is_stopped_early_is_no_fit(monkeypatch):
+    made = study(seeds=3)
     monkeypatch.setattr(newton, "STEPS", 2)
     monkeypatch.setattr(log_sum_exp, "OPTIONS", {"maxiter": 3})
-    found = loss_surface.fit(N, D, surface(), count=10)
-    assert found.status == "stopped_early"
-    assert not checked(found).converged
+    assert not checked(loss_surface.fit(**made)).converged
+    monkeypatch.setattr(student, "STEPS", 2)
+    found = loss_surface.fit(**made)
+    assert (found.status, found.values) == ("stopped_early", {})
 
 
 def test_three_ways_to_count_parameters_give_three_exponents():
-    width = np.array([384, 768, 1024, 1280])[np.arange(20) // 5]
+    made = study(seeds=3, run_sd=1e-5, point_sd=1e-5)
+    width = np.select([made["N"] == size for size in SIZES], [384, 768, 1024, 1280])
     counts = {
-        "non_embedding": N,
-        "total": N + (50257 + 1024) * width,
-        "total_less_positions": N + 50257 * width,
+        "non_embedding": made["N"],
+        "total": made["N"] + (50257 + 1024) * width,
+        "total_less_positions": made["N"] + 50257 * width,
     }
-    found = {
-        name: loss_surface.fit(n, D, surface(), convention=name, count=10, check=False)
-        for name, n in counts.items()
-    }
-    assert {name: f.convention for name, f in found.items()} == {name: name for name in counts}
-    alphas = [f.values["alpha"] for f in found.values()]
-    assert alphas[0] == pytest.approx(0.34)
+    alphas = []
+    for name, n in counts.items():
+        design = Design.from_points(n, made["D"], *labels(made))
+        found = student.fit(design, design.table(made["loss"])[None])
+        alphas.append(found.theta_RK[0, 3])
+        law = loss_surface.fit(**made | {"N": n}, convention=name, check=False)
+        assert law.convention == name
+    assert alphas[0] == pytest.approx(0.34, abs=0.001)
     assert np.diff(sorted(alphas)).min() > 0.001
     with pytest.raises(ValueError, match="active"):
         loss_surface.fit(N, D, surface(), convention="active")
 
 
-def test_the_largest_size_is_predicted_from_the_others():
-    loss = surface() + np.random.default_rng(4).normal(0, 0.002, len(N))
-    found = holdout.fit(N, D, loss)
-    assert (found.status, found.size, len(found.errors)) == ("predicted", 708e6, 5)
-    assert found.rms is not None
-    assert found.rms < 0.02
-    bent = loss - 0.1 * (N.max() == N)
-    missed = holdout.fit(N, D, bent)
-    assert missed.status == "missed"
-    assert missed.errors == pytest.approx([error - 0.1 for error in found.errors])
+def test_245_points_have_intervals_within_three_seconds():
+    """Where every point is a run the likelihood chooses the degrees of freedom, and points far
+    above the others change nothing."""
+    made = simulate(coverage_surfaces.MORE["245 points"], 1)
+    design = made.design
+    n, d = (
+        np.exp(part[design.row_n, design.column_n] + at)
+        for part, at in zip((design.x_Gm, design.z_Gm), design.centre, strict=True)
+    )
+    start = time.process_time()
+    found = loss_surface.fit(n, d, made.y_RGm[0, design.row_n, design.column_n])
+    assert time.process_time() - start < 3
+    assert found.status == "fitted"
+    assert found.nu in student.NUS
+    assert found.nu < 3
+    assert coverage_surfaces.SURFACE["beta"] in found.intervals["beta"]
+
+
+@pytest.mark.parametrize("by", ["size", "compute"])
+def test_a_right_surface_foresees_what_was_left_out(by):
+    found = holdout.fit(**six_sizes(0), by=by)
+    assert found.status == "passed"
+    assert found.skill is not None
+    assert found.skill > 0.5
+    n = six_sizes(0)
+    beyond = n["N"].max() if by == "size" else (6 * n["N"] * n["D"]).max() / 4
+    assert found.beyond == pytest.approx(beyond)
+    assert all(place.loss in place.interval for place in found.places)
+    assert {place.seeds for place in found.places} == {3}
+
+
+@pytest.mark.parametrize("by", ["size", "compute"])
+def test_a_surface_that_bends_where_it_was_left_out_fails_the_forecast(by):
+    bent = six_sizes(0)
+    known, _ = holdout.split(bent["N"], bent["D"], by)
+    found = holdout.fit(**bent | {"loss": bent["loss"] + 0.1 * ~known}, by=by)
+    assert found.status == "missed"
+    assert found.surface.status == "fitted"
+
+
+def test_a_law_no_better_than_a_baseline_does_not_pass():
+    flat = six_sizes(0)
+    noise = flat["loss"] - six_sizes(0, noise=0)["loss"]
+    plane = np.exp(1.5 - 0.05 * np.log(flat["N"] / 1e8) - 0.05 * np.log(flat["D"] / 1e10))
+    found = holdout.fit(**flat | {"loss": plane + noise})
+    assert found.status != "passed"
+
+
+def six_sizes(seed: int, noise: float = 1.0) -> dict[str, Any]:
+    family = replace(FAMILIES["clean"], run_sd=0.01 * noise, point_sd=0.004 * noise)
+    made = simulate(family, 1, seed)
+    design = made.design
+    n, d = (
+        np.exp(part[design.row_n, design.column_n] + at)
+        for part, at in zip((design.x_Gm, design.z_Gm), design.centre, strict=True)
+    )
+    loss = made.y_RGm[0, design.row_n, design.column_n]
+    cell = design.cell_G[design.row_n]
+    return {"N": n, "D": d, "loss": loss, "trunk": design.row_n.tolist(), "cell": cell.tolist()}
 
 
 def test_two_sizes_predict_no_third():
-    few = SIZES[2] >= N
-    found = holdout.fit(N[few], D[few], surface()[few])
-    assert (found.status, found.rms) == ("no_surface", None)
+    made = study(seeds=3)
+    few = SIZES[2] >= made["N"]
+    found = holdout.fit(made["N"][few], made["D"][few], made["loss"][few])
+    assert (found.status, found.rms, found.skill) == ("no_surface", None, None)

@@ -1,81 +1,160 @@
-"""Noise of runs: its covariance, what seeds say of it, replicates, intervals and misfits."""
+"""Noise measured from seeds: variances of cells, their intervals, Holm, and how many seeds."""
 
 import numpy as np
 import pytest
+from scipy.special import digamma
+from scipy.stats import t
 
-from lmscaling.fits import uncertainty
-from lmscaling.fits.uncertainty import Interval, Noise, Runs
+from lmscaling.fits import noise
+from lmscaling.fits.noise import Noise, Place, components, holm, nearest, seeds_needed
+from lmscaling.fits.uncertainty import Interval
 
-PAIRED = Runs(np.array([0, 0, 1, 2]), np.array([0, 0, 1]))
-"""Four points of three runs, of which the first two differ in seed alone."""
-
-
-def test_a_run_shares_one_draw_and_each_point_has_its_own():
-    noise = Noise(seed_sd=0.3, point_sd=0.4)
-    assert noise.sd == pytest.approx(0.5)
-    white = PAIRED.whitener(noise)
-    covariance = np.linalg.inv(white.T @ white)
-    expected = np.diag([0.25] * 4)
-    expected[0, 1] = expected[1, 0] = 0.09
-    np.testing.assert_allclose(covariance, expected, atol=1e-12)
+HERE = Place(1e6, 1024, "linear")
 
 
-def test_the_stated_noise_is_that_of_the_sources():
-    assert Noise(seed_sd=0.002, point_sd=0.0005, degrees=None) == uncertainty.STATED
+def measure(samples, places=None, **options):
+    places = places or dict.fromkeys(samples, HERE)
+    return Noise.measure(samples, places, **options)
 
 
-def test_deviations_are_those_from_the_mean_of_the_seeds_widened_for_their_number():
-    """Means of the runs are 2, 4 and 9; two seeds lie 1 from their mean, times sqrt(2)."""
-    found = PAIRED.deviations(np.array([1.0, 3.0, 4.0, 9.0]))
-    assert found == pytest.approx([-np.sqrt(2), np.sqrt(2), 0])
-    three = Runs(np.arange(3), np.zeros(3, dtype=int))
-    expected = np.array([-1, 0, 1]) * np.sqrt(3 / 2)
-    assert three.deviations(np.array([1.0, 2.0, 3.0])) == pytest.approx(expected)
+def test_one_repeated_cell_alone_has_the_scatter_of_its_seeds():
+    spread = measure({"a": [3.0, 3.2]}).at("a")
+    assert (spread.sd, spread.degrees) == (pytest.approx(0.1 * 2**0.5), 1)
+    assert (spread.seeds, spread.basis, spread.assumed) == (2, "measured", None)
+    ends = spread.interval(3.1)
+    half = t.isf(0.025, 1) * 0.1
+    assert (ends.low, ends.high, ends.assumed) == (
+        pytest.approx(3.1 - half), pytest.approx(3.1 + half), None,
+    )  # fmt: skip
 
 
-def test_seeds_give_the_noise_from_three_degrees_of_freedom_on():
-    residual = np.array([1.0, 3.0, 2.0, 6.0, 5.0, 5.0, 0.0, 8.0])
-    runs = Runs(np.arange(8), np.repeat(np.arange(4), 2))
-    found = runs.noise(residual)
-    variances = [np.var(pair, ddof=1) for pair in residual.reshape(4, 2)]
-    assert found.seed_sd == pytest.approx(np.sqrt(np.mean(variances)))
-    assert (found.degrees, found.point_sd) == (4, 0.0005)
-    assert Runs(np.arange(6), np.repeat(np.arange(3), 2)).noise(residual[:6]).degrees == 3
-    few = Runs(np.arange(4), np.repeat(np.arange(2), 2))
-    assert few.noise(residual[:4]) is uncertainty.STATED
+def test_variances_are_shrunk_to_the_level_of_all_cells_by_their_degrees():
+    """Equal variances leave no scatter beyond chance: the others count as six degrees, at most."""
+    samples = {i: [3.0, 3.2] for i in range(10)}
+    found = measure(samples)
+    level = 0.02 * np.exp(-digamma(0.5) + np.log(0.5) - digamma(3) + np.log(3))
+    assert found.at(0).degrees == 6 + 1
+    assert found.at(0).sd ** 2 == pytest.approx((6 * level + 0.02) / 7)
 
 
-def test_replicates_have_the_stated_spread_and_runs_move_together():
-    noise = Noise(seed_sd=0.3, point_sd=0.4)
-    alone = Runs(np.array([0, 0, 1]), np.array([0, 1]))
-    drawn = uncertainty.replicates([1.0, 2.0, 3.0], np.zeros(3), alone, noise, count=20_000)
-    assert drawn.shape == (20_000, 3)
-    assert drawn.mean(axis=0) == pytest.approx([1, 2, 3], abs=0.02)
-    covariance = np.cov(drawn.T)
-    assert np.diag(covariance) == pytest.approx([0.25] * 3, rel=0.05)
-    assert covariance[0, 1] == pytest.approx(0.09, abs=0.01)
-    assert covariance[0, 2] == pytest.approx(0, abs=0.01)
+def test_the_others_count_as_no_more_degrees_than_they_have():
+    assert measure({i: [3.0, 3.2] for i in range(4)}).at(0).degrees == 3 + 1
+    assert measure({i: [3.0, 3.1 + i / 10] for i in range(2)}).at(0).degrees == 1  # two in all
 
 
-def test_replicates_of_a_cell_with_seeds_are_drawn_from_their_deviations():
-    noise = Noise(seed_sd=1e9, point_sd=0)  # must not be used for the cell with two seeds
-    runs = Runs(np.array([0, 1]), np.array([0, 0]))
-    drawn = uncertainty.replicates([5.0, 5.0], [-1.0, 1.0], runs, noise, count=400)
-    values = np.unique(drawn.round(6))
-    assert values == pytest.approx([5 - np.sqrt(2), 5 + np.sqrt(2)])
-    assert drawn.mean() == pytest.approx(5, abs=0.2)
+def test_a_cell_with_one_seed_inside_the_repeated_ones_has_their_scatter():
+    places = {i: Place(10.0 ** (6 + i % 2), 256 * 2 ** (i // 2)) for i in range(4)}
+    samples = {i: [3.0, 3.2] for i in range(4)}
+    inside = places | {"in": Place(3e6, 300), "out": Place(3e7, 300)}
+    found = measure(samples | {"in": [2.0], "out": [2.0]}, inside)
+    assert (found.at("in").basis, found.at("in").degrees) == ("pooled", 3)
+    assert "4 cells with seeds, 4 degrees" in found.at("in").said
+    out = found.at("out")
+    assert (out.basis, out.sd) == ("assumed", pytest.approx(0.1 * 2**0.5))
+    assert out.said == "if seeds differ as in the nearest cell with seeds"
+    assert out.interval(2.0).assumed == out.sd
+    assert np.isnan(out.p_value(1.0))
 
 
-def test_few_seeds_make_replicates_wider():
-    runs = Runs(np.arange(2), np.arange(2))
-    known, few = (
-        uncertainty.replicates(
-            np.zeros(2), np.zeros(2), runs, Noise(seed_sd=1, point_sd=0, degrees=degrees), 40_000
-        )
-        for degrees in (None, 5)
+def test_the_scatter_of_other_attentions_is_assumed_and_not_measured():
+    samples = {i: [3.0, 3.2] for i in range(4)} | {"mine": [2.0]}
+    places = dict.fromkeys(samples, HERE) | {"mine": HERE._replace(attention="mine")}
+    spread = measure(samples, places).at("mine")
+    assert (spread.basis, spread.sd) == ("assumed", pytest.approx(0.1 * 2**0.5))
+
+
+def test_without_seeds_the_nearest_measured_study_is_assumed():
+    spread = measure({"a": [3.0]}, {"a": Place(25e3, 256, "softmax")}).at("a")
+    assert (spread.sd, spread.basis, spread.degrees) == (0.017, "assumed", np.inf)
+    ends = spread.interval(3.0)
+    assert ends == Interval(pytest.approx(3 - 1.96 * 0.017, abs=1e-5), ends.high, 0.017)
+    assert nearest(Place(25e3, 256, "linear")).sd == 0.010
+    assert nearest(Place(1e9, 4096, "mine")).source == "GPT-2 124M in modded-nanogpt"
+
+
+def test_a_pair_without_seeds_is_assumed_to_be_independent():
+    alone, pair = (
+        measure({"a": [0.1]}, {"a": Place(25e3, 256, "linear")}, paired=paired).at("a")
+        for paired in (False, True)
     )
-    assert known.var() == pytest.approx(1, rel=0.03)
-    assert few.var() == pytest.approx(5 / 3, rel=0.1)  # Student's t of five degrees
+    assert pair.sd == pytest.approx(alone.sd * 2**0.5)
+
+
+@pytest.mark.parametrize("same", [[3.0, 3.0], [3.0, 3.0, 3.0]])
+def test_seeds_of_equal_loss_measure_no_noise(same):
+    """A variance of 0 is a fault of rounding or of the runs, not a measurement."""
+    assert measure({"a": same}).at("a").basis == "assumed"
+    others = {i: [3.0, 3.2] for i in range(4)}
+    assert measure(others | {"a": same}).at("a").basis == "pooled"
+
+
+def test_a_trend_needs_twenty_degrees_and_then_follows_size_context_and_attention():
+    rng = np.random.default_rng(0)
+    places = {
+        (n, c, a): Place(10.0**n, 2.0**c, a)
+        for n in (4, 5, 6) for c in (8, 10, 12) for a in ("linear", "softmax")
+    }  # fmt: skip
+
+    def sd(place: Place) -> float:
+        return 0.02 * (place.params / 1e5) ** -0.2 * (1 + (place.attention == "softmax"))
+
+    samples = {key: rng.normal(3, sd(place), 12) for key, place in places.items()}
+    found = measure(samples | {"one": [3.0]}, places | {"one": Place(10.0**5.5, 1024, "softmax")})
+    assert found.at("one").sd == pytest.approx(0.04 * 10**-0.1, rel=0.2)
+    few = {key: sample[:2] for key, sample in samples.items()}  # 18 degrees
+    pooled = measure(few | {"one": [3.0], "two": [3.0]}, places | {
+        "one": Place(1e6, 1024, "softmax"), "two": Place(1e4, 1024, "linear"),
+    })  # fmt: skip
+    assert pooled.at("one").sd == pooled.at("two").sd
+
+
+def test_p_is_that_of_a_t_test():
+    spread = measure({"a": [0.1, 0.2, 0.3]}).at("a")
+    assert spread.p_value(0.2) == pytest.approx(0.0742, abs=1e-4)  # t = 3.464, two degrees
+    assert (0 in spread.interval(0.2)) is True
+
+
+def test_components_are_found_by_likelihood():
+    rng = np.random.default_rng(0)
+    cells = [
+        3 + rng.normal(0, 0.01, (3, 1)) + rng.normal(0, 0.004, (3, 5)) + np.linspace(1, 0, 5)
+        for _ in range(300)
+    ]
+    found = components(cells)
+    assert found is not None
+    assert found.run_sd == pytest.approx(0.01, rel=0.05)
+    assert found.point_sd == pytest.approx(0.004, rel=0.05)
+    assert found.run_degrees == 600
+    assert components([[[3.0, 2.9]]]) is None
+    single = components([[[3.0], [3.2]]])
+    assert single is not None
+    assert (single.run_sd, single.point_sd) == (pytest.approx(0.1 * 2**0.5), 0)
+
+
+def test_holm_multiplies_the_smallest_by_their_number_and_never_reorders():
+    """The example of Holm's procedure: 0.005, 0.01, 0.03, 0.04."""
+    found = holm([0.01, np.nan, 0.04, 0.03, 0.005])
+    assert found == pytest.approx([0.03, np.nan, 0.06, 0.06, 0.02], nan_ok=True)
+    assert holm([0.6, 0.9]) == pytest.approx([1, 1])
+    assert np.isnan(holm([np.nan])).all()
+    assert not len(holm([]))
+
+
+@pytest.mark.parametrize(("ratio", "unpaired", "paired", "first_of_36"), [
+    (0.25, 254, 40, 84), (0.5, 65, 11, 24), (0.75, 30, 6, 13), (1, 18, 4, 8), (1.5, 9, 2, 5),
+    (2, 5, 1, 3), (3, 3, 1, 2), (30, 1, 1, 1), (300, 1, 1, 1),
+])  # fmt: skip
+def test_seeds_that_decide_a_gap(ratio, unpaired, paired, first_of_36):
+    """Gap over the deviation of a seed; pairs correlate by 0.85."""
+    sd = (2 * 0.15) ** 0.5
+    assert seeds_needed(ratio, 2**0.5) == unpaired
+    assert seeds_needed(-ratio, sd) == paired
+    assert seeds_needed(ratio, sd, level=1 - 0.05 / 36) == first_of_36
+
+
+def test_no_number_of_seeds_decides_a_gap_of_nothing():
+    assert seeds_needed(0, 1) is None
+    assert seeds_needed(0.01, 1) is None  # above 1,000
 
 
 @pytest.mark.parametrize(("low", "high", "inside"), [
@@ -89,39 +168,5 @@ def test_an_interval_includes_its_ends(low, high, inside):
     assert interval.width == (1.0 if None not in (low, high) else np.inf)
 
 
-def test_the_interval_of_replicates_leaves_out_a_fortieth_on_each_side():
-    found = uncertainty.interval(np.arange(1001.0))
-    assert (found.low, found.high) == (25, 975)
-    half = uncertainty.interval(np.arange(1001.0), level=0.5)
-    assert (half.low, half.high) == (250, 750)
-
-
-def test_infinite_and_unknown_replicates_open_the_ends():
-    drawn = np.arange(1001.0)
-    drawn[-40:] = np.inf
-    assert uncertainty.interval(drawn).high is None
-    assert uncertainty.interval(drawn).low == 25
-    drawn[-40:] = np.nan  # they count on both sides
-    found = uncertainty.interval(drawn)
-    assert (found.low, found.high) == (None, None)
-    drawn[-40:-10] = 2000
-    assert uncertainty.interval(drawn).low == 25 - 10
-    assert uncertainty.interval(drawn).high == 2000
-
-
-def test_a_misfit_is_a_chi_squared_beyond_the_99th_percentile():
-    """Tables at 1 %: 23.21 for chi-squared of 10 degrees, 5.26 for F of 10 and 9."""
-    stated, seeds = Noise(), Noise(degrees=9)
-    assert uncertainty.misfit(23.3, stated, 10)
-    assert not uncertainty.misfit(23.1, stated, 10)
-    assert uncertainty.misfit(10 * 5.3, seeds, 10)
-    assert not uncertainty.misfit(10 * 5.2, seeds, 10)
-
-
-@pytest.mark.parametrize("misfit", [1.0, 3.0, 100.0])
-def test_noise_is_widened_until_chi_squared_is_its_degrees_of_freedom(misfit):
-    """A chi-squared that falls with the variance of a point: the answer is known."""
-    noise = Noise(seed_sd=0.002, point_sd=0.0005)
-    found = uncertainty.widen(lambda n: 10 * (misfit * 0.0005 / n.point_sd) ** 2, noise, 10)
-    assert found.point_sd == pytest.approx(misfit * 0.0005, rel=2e-3)
-    assert found.seed_sd == noise.seed_sd
+def test_measured_studies_are_cited():
+    assert all(one.source and one.seeds > 1 and one.sd > 0 for one in noise.ELSEWHERE)

@@ -168,8 +168,8 @@ def test_the_published_page_cites_its_source_and_has_no_cells(published):
     assert headings(text) == ["question", "speed", "learning", "laws", "claims", "audit"]
     assert "48 runs and 289 times of Buckman and Gelada" in text
     assert 'id="final_losses"' in text
-    assert "3.3327</td>" in text  # as published, without an error
-    assert "±" not in text.replace("± is one", "")
+    assert "3.3327 (3.3289 to 3.3364 if seeds differ by 0.0019)</td>" in text
+    assert "3.3327 (3.3289 to 3.3364)" not in text
 
 
 def test_sections_with_nothing_are_left_out(study, cells):
@@ -263,25 +263,45 @@ def ends(study):
         return losses.tables(db)[0].rows
 
 
-def test_a_final_loss_has_the_error_of_its_blocks_or_of_seeds(study):
-    axes = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
+def test_a_final_loss_has_the_interval_of_its_seeds(study):
+    """Two seeds, one degree of freedom: 12.706 standard errors."""
+    axes = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1, 2]}
     runs = list(lay_out(study, axes=axes).cells)
     found = []
-    for i, run in enumerate(runs):
+    for i, run in enumerate(runs[:2]):
         loss = 3 + i / 10 + np.random.default_rng(i).normal(0, 0.03, 3000)
         loss[2990] = 9.0
         rows = [update(n + 1, loss=float(x)) for n, x in enumerate(loss)]
         made = log(header(run), *rows, validation(3000, loss=3.0 + i / 10), end(3000))
         record(study, run, made, updates=3000)
-        found.append(final_loss.fit(loss))
+        found.append(final_loss.fit(loss).loss)
         if i == 0:
-            ((*_, validated, trained, origin),) = ends(study)
-            assert (validated, origin) == ("3.0000", "blocks")
-            assert trained == f"{found[0].loss:.4f} ± {found[0].error:.4f}"
-    ((*_, validated, trained, origin),) = ends(study)
-    assert (validated, origin) == ("3.0500 ± 0.0500", "seeds")
-    means = [one.loss for one in found]
-    assert trained == f"{np.mean(means):.4f} ± {np.std(means, ddof=1) / 2**0.5:.4f}"
+            ((*_, counted, validated, trained, sd, _),) = ends(study)
+            assert counted == "1 / 1"
+            assert re.fullmatch(r"3\.0000 \(\S+ to \S+ if seeds differ by 0\.0\d+\)", validated)
+            assert trained.startswith(f"{found[0]:.4f} (")
+            assert "if seeds differ as in five seeds" in sd
+    live(study, runs[2], log(header(runs[2]), update(1), validation(1, loss=9.0)))
+    ((*_, counted, validated, trained, sd, remarks),) = ends(study)
+    half = 12.7062 * 0.05
+    assert validated == f"3.0500 ({3.05 - half:.4f} to {3.05 + half:.4f})"
+    half = 12.7062 * abs(found[1] - found[0]) / 2
+    assert (
+        trained
+        == f"{np.mean(found):.4f} ({np.mean(found) - half:.4f} to {np.mean(found) + half:.4f})"
+    )
+    assert sd == "0.071, sd of its own 2 seeds"
+    assert (counted, remarks) == ("2 / 3", "running")  # which enters no mean
+
+
+def test_a_cell_whose_runs_all_failed_is_in_the_table(study):
+    axes = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
+    for run in lay_out(study, axes=axes).cells:
+        record(study, run, log(header(run), update(1), end(1, status="diverged")))
+        path = study / "runs" / run / "run.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "diverged"}))
+    ((*_, counted, validated, trained, sd, remarks),) = ends(study)
+    assert (counted, validated, trained, sd, remarks) == ("0 / 2", "", "", "", "no loss")
 
 
 def test_a_recovery_is_on_the_page_and_one_that_never_came_is_said(study, cells):

@@ -55,7 +55,7 @@ def surviving(out):
     starts = {r["attempt"]: r["start_update"] for r in rows if r["record"] == "header"}
     kept = {}
     for row in rows:
-        if row["record"] not in ("update", "validation"):
+        if row["record"] not in ("update", "gradients", "validation"):
             continue
         limit = min((s for a, s in starts.items() if a > row["attempt"]), default=row["update"])
         if row["update"] <= limit:

@@ -39,6 +39,13 @@ def update(n: int, attempt: int = 1, loss: float | None = 3.0) -> records.Update
     )  # fmt: skip
 
 
+def gradients(n, small: float | None, attempt=1, small_tokens: int | None = 16):
+    return records.Gradients(
+        attempt=attempt, update=n, tokens=64 * n, small_tokens=small_tokens, small_grad_norm=small,
+        layer_grad_norms=[1.0, 2.0, None], layer_weight_norms=[1.0, 2.0, 3.0],
+    )  # fmt: skip
+
+
 def validation(n, attempt=1, loss=3.0):
     return records.Validation(
         attempt=attempt,
@@ -120,9 +127,8 @@ def test_a_whole_log_is_its_rows(study, runs):
         study, runs[0], log(header(runs[0]), update(1), update(2, loss=2.5), validation(2), end(2))
     )
     assert store.build(study) == {
-        "cells": 4, "runs": 1, "attempts": 1, "updates": 2, "validations": 1, "spikes": 0,
-        "evaluations": 0, "measurements": 0, "checks": 0,
-        "numerics": 0,
+        "cells": 4, "runs": 1, "attempts": 1, "updates": 2, "gradients": 0, "validations": 1,
+        "spikes": 0, "evaluations": 0, "measurements": 0, "checks": 0, "numerics": 0,
     }  # fmt: skip
     assert ask(study, "SELECT update, tokens, train_loss, surviving FROM updates") == [
         (1, 64, 3.0, True), (2, 128, 2.5, True),

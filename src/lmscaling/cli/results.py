@@ -39,6 +39,17 @@ def report(args: Namespace) -> str:
     return f"report: {report.write(args.study)}"
 
 
+@verb(VERBS, STUDY)
+def fit_rates(args: Namespace) -> str:
+    """Fit the best learning rates of a study over sizes, for ``lr: fitted`` in another study."""
+    from lmscaling.report import rates
+    from lmscaling.store import build
+
+    build.build(args.study)
+    path, laws = rates.write_law(args.study)
+    return f"fit-rates: {path}; {laws}"
+
+
 @verb(VERBS, STUDY_OR_PUBLISHED)
 def claims(args: Namespace) -> str:
     """Judge the claims of the literature by the existing records and logs."""

@@ -22,13 +22,14 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema
 
 from lmscaling import registry
+from lmscaling.config.lr_law import Rate
 from lmscaling.config.types import STRICT, Fraction, Name, Positive, Split, dump, less
 from lmscaling.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Size:
-    """One model size: the shape of a GPT-2 and its learning rate."""
+    """One model size: the shape of a GPT-2 and its learning rates."""
 
     n_layer: Positive
     """Number of transformer blocks."""
@@ -36,8 +37,9 @@ class Size:
     """Number of attention heads; must divide ``d_model``."""
     d_model: Positive
     """Width of the residual stream."""
-    lr: Annotated[float, Field(gt=0)]
-    """Peak learning rate at ``lr_scale`` 1."""
+    lr: Rate | dict[Name, Rate] | Literal["fitted"]
+    """Peak learning rate at ``lr_scale`` 1; or that of each attention by label, as in ``{softmax:
+    6e-4, linear: 1e-3}``; or ``fitted``, by the law of the file that ``lr_law`` names."""
 
     def __post_init__(self) -> None:
         if self.d_model % self.n_head:
@@ -46,6 +48,14 @@ class Size:
                 f"d_model {self.d_model} is not a multiple of n_head {self.n_head}; "
                 f"nearest widths are {low} and {low + self.n_head}"
             )
+
+    def rate(self, attention: str) -> float:
+        """The rate of an attention. One that only the speed study has may be without: its times do
+        not depend on it, so it gets the first."""
+        if isinstance(self.lr, dict):
+            return self.lr.get(attention, next(iter(self.lr.values())))
+        assert not isinstance(self.lr, str)
+        return self.lr
 
 
 @plain_dataclass(frozen=True)

@@ -18,6 +18,7 @@ from lmscaling.config.attention_row import Layer
 from lmscaling.config.axes import Where
 from lmscaling.config.cell import Cell, Data, Model
 from lmscaling.config.datasets import Corpus
+from lmscaling.config.lr_law import FITTED
 from lmscaling.config.study import Study
 from lmscaling.config.types import Split, dump
 from lmscaling.config.validation import checked
@@ -155,7 +156,7 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
         **common,
         layers=own,
         match=_matched(study, point["attention"]),
-        lr=size.lr * point["lr_scale"],
+        lr=size.rate(point["attention"]) * point["lr_scale"],
         model=Model(
             n_layer=size.n_layer,
             n_head=size.n_head,
@@ -217,6 +218,7 @@ def _check_rows(study: Study) -> None:
                 f"study file: axes.lr_scale {name!r} is no attention of the study; "
                 f"{choose(name, known)}"
             )
+    _check_sizes(study)
     if study.study in RESERVED:
         raise UserError(
             f"study file: study {study.study!r} is the name of a folder of results/ that is under "
@@ -240,6 +242,24 @@ def _check_rows(study: Study) -> None:
             if name not in known:
                 raise UserError(
                     f"study file: {place} {name!r} has no {what}; {choose(name, known)}"
+                )
+
+
+def _check_sizes(study: Study) -> None:
+    """Check that every size has a learning rate for every attention."""
+    for name in study.axes.size:
+        rates = study.sizes[name].lr if name in study.sizes else 0.0
+        if rates == FITTED:
+            raise UserError(
+                f"study file: sizes.{name}.lr is fitted, but lr_law names no file; write "
+                "lr_law: results/<study of rates>/lr_law.json, which python -m lmscaling fit-rates "
+                "writes"
+            )
+        for attention in study.axes.values("attention"):
+            if isinstance(rates, dict) and attention not in rates:
+                raise UserError(
+                    f"study file: sizes.{name}.lr has no rate of attention {attention!r}, only of "
+                    f"{', '.join(rates)}; write lr: {{{attention}: <rate>, ...}}"
                 )
 
 

@@ -32,6 +32,9 @@ class Study:
     """Available tokenizers by name."""
     sizes: dict[Name, Size]
     """Available model sizes by name; only those listed in ``axes`` are trained."""
+    lr_law: str = ""
+    """Path of ``lr_law.json``, which ``python -m lmscaling fit-rates`` writes from a study of
+    rates. Sizes with ``lr: fitted`` take their rates from it when the study file is read."""
     dataset: Name
     """Row under ``datasets`` that the study trains on."""
     tokenizer: Name

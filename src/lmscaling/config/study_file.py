@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from lmscaling.config import lr_law
 from lmscaling.config.grid import Grid, expand
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json, write_json, write_text
@@ -122,7 +123,7 @@ def read_study(paths: list[Path], changes: Mapping[str, Any] | None = None) -> d
             if OWN[key] is not MISSING:
                 base[key] = copy.copy(OWN[key])
     _merge(base, {key: value for key, value in over.items() if key not in inherited})
-    return base
+    return lr_law.filled(base)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -4,6 +4,8 @@ Pydantic reports each error with a location. The keys and values allowed there a
 JSON schema of the same class, so they cannot differ from what is checked.
 """
 
+import re
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,6 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 from lmscaling.errors import UserError, choose
 
 T = TypeVar("T")
+
+ALTERNATIVE = re.compile(r"constrained-|(dict|list|literal|function-\w+)\[")
+"""What pydantic inserts into a location for the alternatives of a union."""
 Schema = dict[str, Any]
 
 
@@ -25,13 +30,25 @@ def checked(kind: type[T], values: Any, where: str) -> T:
     except ValidationError as error:
         # A misspelt key causes the error about the missing key, so it is reported first.
         errors = sorted(error.errors(), key=lambda e: e["type"] != "unexpected_keyword_argument")
-        sentence = _sentence(errors[0], TypeAdapter(kind).json_schema())
+        sentence = _sentence(_nearest(errors), TypeAdapter(kind).json_schema())
         raise UserError(f"{where}: {sentence}") from None
 
 
+def _nearest(errors: list[Any]) -> Any:
+    """The first error; of a field with alternatives, that of the one which fits best."""
+    field = _field(errors[0])
+    return max((e for e in errors if _field(e) == field), key=lambda e: len(e["loc"]))
+
+
+def _field(error: Any) -> tuple[Any, ...]:
+    """The location as far as the first alternative of a union."""
+    return tuple(takewhile(lambda part: not ALTERNATIVE.match(str(part)), error["loc"]))
+
+
 def _sentence(error: Any, schema: Schema) -> str:
-    *parents, key = error["loc"] or ("",)
-    place = ".".join(str(part) for part in error["loc"])
+    location = [part for part in error["loc"] if not ALTERNATIVE.match(str(part))]
+    *parents, key = location or ("",)
+    place = ".".join(str(part) for part in location)
     found, context = error["input"], error.get("ctx", {})
     match error["type"]:
         case "unexpected_keyword_argument":

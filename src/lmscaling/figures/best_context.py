@@ -1,12 +1,14 @@
 """The best training context by size and attention. Loss at the end of the budget against the
-context, one panel for each size; lines join means over seeds. A star marks the vertex of a parabola
-in ln T (dotted) through the points around the lowest loss, with its 95 % interval, which may be
-narrower than the star. It is drawn only where at least two contexts lie on each side; otherwise the
-panel states the reason. Intervals assume a standard deviation of 0.002 nats between seeds, or the
-one measured where there are enough seeds; they exclude the error of the parabola itself. Published
-runs ended after 15 to 29 hours and are read at 24 hours, or at their earlier end.
+context, one panel for each size; lines join means over seeds. A star marks the minimum of a
+polynomial of degree four in ln T (dotted), a shaded range its 95 % interval, or, with dotted edges,
+the range if seeds differ by as much as the legend says. It is drawn only where at least two
+contexts lie on each side and the losses do not deviate from the polynomial by more than seeds
+scatter; otherwise the panel states the reason. Hollow marks are runs that spent over 5 % more or
+less than their budget; a run whose loss this changes by more than half a standard deviation of
+seeds is not fitted. Losses far above the others are arrows at the upper edge.
 """
 
+import numpy as np
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,17 +18,17 @@ from pandas import DataFrame
 
 from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import context_law, points
+from lmscaling.fits.optimum import Optimum
 from lmscaling.fits.points import Group
 
 SECTION = "laws"
-QUERY = law_panels.one_source(points.QUERY).replace(
-    "FROM law_points", "FROM law_points WHERE share = 1"
-)
+QUERY = law_panels.one_source(points.QUERY)
 COLUMNS = 3
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    groups = points.groups(law_panels.points(rows), "attention", "size")
+    every = points.groups(law_panels.points(rows), "attention", "size")
+    fitted = context_law.fit_groups(every)
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
     looks = {name: (colours[name], style.marker(name)) for name in attentions}
@@ -35,37 +37,55 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     figure, panels = law_panels.panel_grid(-(-len(sizes) // columns), columns, 2.6)
     for axes in panels.flat[len(sizes) :]:
         axes.set_axis_off()
+    shown = points.fullest(every)
     for size, axes in zip(sizes, panels.flat, strict=False):
-        by_attention = {a: group for (_, a, s), group in groups.items() if s == size}
+        by_attention = {
+            a: (group, fitted[group.source, group.schedule, a, s])
+            for (_, a, s), group in shown.items()
+            if s == size
+        }
         _draw_panel(axes, by_attention, looks)
         law_panels.title_above_note(axes, size)
         axes.set_xlabel("Context (tokens)")
     for row in panels:
         row[0].set_ylabel(style.loss_label(rows))
-    star = Line2D(
-        [], [], color="white", marker="*", mec="black", markersize=10, label="best context"
-    )
-    law_panels.legend(figure, [*law_panels.attention_handles(looks), star])
-    law_panels.footnote(figure, groups.values())
+    optima = [best for best in fitted.values() if best.at is not None]
+    marks = [Line2D([], [], color="white", marker="*", mec="black", markersize=9,
+                    label="best context")] if optima else []  # fmt: skip
+    ranges = law_panels.interval_handles(best.interval for best in optima)
+    law_panels.legend(figure, [*law_panels.attention_handles(looks), *marks, *ranges])
+    law_panels.footnote(figure, shown.values())
     return figure
 
 
-def _draw_panel(axes: Axes, groups: dict[str, Group], looks: dict) -> None:
-    contexts = {point.context for group in groups.values() for point in group.points}
-    for name, group in groups.items():
+def _draw_panel(axes: Axes, groups: dict[str, tuple[Group, Optimum]], looks: dict) -> None:
+    ends = {
+        name: [point for point in group.points if point.share == 1]
+        for name, (group, _) in groups.items()
+    }
+    losses = [point.loss for known in ends.values() for point in known]
+    if not losses:
+        law_panels.placeholder(axes, "no run has reached its budget")
+        return
+    for name, known in ends.items():
         colour, mark = looks[name]
-        at, loss = group.column("context"), group.column("loss")
-        means = {c: loss[at == c].mean() for c in sorted(set(at))}
-        axes.plot(at, loss, mark, color=colour, markersize=4)
+        axes.plot([p.context for p in known], [p.loss for p in known], mark, color=colour, ms=4)
+        means = {
+            c: np.mean([p.loss for p in known if p.context == c])
+            for c in sorted({p.context for p in known})
+        }
         stroke = style.dashes(name)
         axes.plot(list(means), list(means.values()), linestyle=stroke, color=colour, linewidth=1.1)
-    law_panels.context_scale(axes, contexts)
+        law_panels.mark_unequal(axes, known, "context", mark, colour)
+    law_panels.context_scale(axes, {p.context for known in ends.values() for p in known})
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.margins(0.06)
+    law_panels.clip_losses(axes, losses)
     statuses = {}
-    for name, group in groups.items():
-        best = context_law.fit_group(group, count=law_panels.COUNT)
+    for name, (_, best) in groups.items():
         statuses[name] = best.status
-        law_panels.draw_optimum(axes, best, group.column("context"), "black", looks[name][0], 8)
+        law_panels.draw_optimum(axes, best, looks[name][0])
+        at, loss = ([getattr(p, field) for p in ends[name]] for field in ("context", "loss"))
+        law_panels.mark_clipped(axes, at, loss, looks[name][0])
     reasons = law_panels.describe_statuses(statuses, context_law.STATUSES, {"bracketed"})
     law_panels.panel_note(axes, reasons, 42)

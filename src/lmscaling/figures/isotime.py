@@ -1,11 +1,14 @@
 """The best size for a time budget. Loss against N at each share of the budget; one row of panels
-for each context, one column for each attention. Thin lines join the sizes trained with the same
-budget. A star marks the vertex of a parabola in ln N (dotted) through the points around the lowest
-loss, with its 95 % interval, which may be narrower than the star; it is drawn only where at least
-two sizes lie on each side. Right: the best size against the budget with the fitted power law
-N*(t) = G t^p, given where at least three budgets bracket their optimum. Panels without a result
-state the reason. N counts parameters without embeddings. Intervals assume a standard deviation of
-0.002 nats between seeds, or the one measured where there are enough seeds.
+for each context, one column for each attention. Thin lines join means over seeds. A star marks the
+minimum of a polynomial of degree four in ln N (dotted) with a bar for its 95 % interval, which may
+be narrower than the star; it is drawn only where at least two sizes lie on each side and the losses
+do not deviate from the polynomial by more than seeds scatter. Last column, if any budget brackets
+its optimum: the best size against the budget with the fitted power law N*(t) = G t^p, given where
+at least three budgets determine their optimum. Bars that are dotted are no confidence intervals but
+ranges if seeds differ by as much as the panel says. Panels without a result state the reason.
+Hollow marks are points that spent over 5 % more or less than their budget; a point whose loss this
+changes by more than half a standard deviation of seeds is not fitted. Losses far above the others
+are arrows at the upper edge. N counts parameters without embeddings.
 """
 
 import seaborn as sns
@@ -17,7 +20,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
 from lmscaling.figures.shared import law_panels, style
-from lmscaling.fits import isotime, parabola, points
+from lmscaling.fits import isotime, optimum, points
 from lmscaling.fits.isotime import IsoTime
 from lmscaling.fits.points import Group
 from lmscaling.formatting import short
@@ -27,34 +30,42 @@ QUERY = law_panels.one_source(points.QUERY)
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    groups = points.groups(law_panels.points(rows), "attention", "context")
+    every = points.groups(law_panels.points(rows), "attention", "context")
+    fitted, groups = isotime.fit_groups(every), points.fullest(every)
     contexts = law_panels.widest_contexts([p for group in groups.values() for p in group.points])
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
-    budgets = sorted({p.budget for group in groups.values() for p in isotime.near(group).points})
-    shades = sns.color_palette("crest", len(budgets)).as_hex()
-    looks = law_panels.assign_looks(budgets, shades)
-    figure, panels = law_panels.panel_grid(len(contexts), len(attentions) + 1, 1.9, sharex="col")
+    drawn = {
+        (attention, context): (group, fitted[group.source, group.schedule, attention, context])
+        for (_, attention, context), group in groups.items()
+        if context in contexts
+    }
+    budgets = sorted({p.budget for group, _ in drawn.values() for p in group.points})
+    looks = law_panels.assign_looks(budgets, sns.color_palette("crest", len(budgets)).as_hex())
+    grows = [any(best.at for best in law.optima.values()) for _, law in drawn.values()]
+    columns = len(attentions) + any(grows)
+    figure, panels = law_panels.panel_grid(len(contexts), columns, 1.9, sharex="col")
     unit = next(iter(groups.values())).unit
     for context, row in zip(contexts, panels, strict=True):
-        laws = {}
         for attention, axes in zip(attentions, row, strict=False):
-            group = groups.get((min(rows.source), attention, context))
-            if group is None:
+            if (attention, context) in drawn:
+                _draw_losses(axes, *drawn[attention, context], looks, unit)
+            else:
                 law_panels.placeholder(axes, "no run has reached a share of the budget")
-                continue
-            laws[attention] = isotime.fit_group(group, count=law_panels.COUNT)
-            _draw_losses(axes, isotime.near(group), laws[attention], looks, unit)
-        _draw_growth(row[-1], laws, colours)
+        if any(grows):
+            laws = {a: drawn[a, context][1] for a in attentions if (a, context) in drawn}
+            _draw_growth(row[-1], laws, colours)
+            row[-1].set_ylabel("Best N (parameters)")
         row[0].set_ylabel("Loss\n(nats per token)")
-        row[-1].set_ylabel("Best N (parameters)")
         law_panels.label_row(row[-1], f"context {style.tokens(context)}")
     for attention, top, bottom in zip(attentions, panels[0], panels[-1], strict=False):
         law_panels.title_above_note(top, f"{attention} attention")
         bottom.set_xlabel("N (parameters)")
         bottom.tick_params(labelbottom=True)
-    panels[-1][-1].set_xlabel("Productive time (hours)" if unit == "hours" else "Budget (updates)")
-    law_panels.legend(figure, _handles(looks, unit, attentions, colours))
+    if any(grows):
+        label = "Productive time (hours)" if unit == "hours" else "Budget (updates)"
+        panels[-1][-1].set_xlabel(label)
+    law_panels.legend(figure, _handles(looks, unit, attentions if any(grows) else [], colours))
     law_panels.footnote(figure, groups.values())
     return figure
 
@@ -78,17 +89,26 @@ def _draw_losses(axes: Axes, group: Group, law: IsoTime, looks: dict, unit: str)
         colour, mark = looks[budget]
         at = part.column("params")
         axes.plot(at, part.column("loss"), mark, color=colour, markersize=4)
+        law_panels.mark_unequal(axes, part.points, "params", mark, colour)
         means = {n: part.column("loss")[at == n].mean() for n in sorted(set(at))}
         axes.plot(list(means), list(means.values()), color=colour, linewidth=0.8)
     style.count_scale(axes)
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.margins(x=0.08, y=0.1)
-    for budget, best in law.optima.items():
-        tried = [p.params for p in group.points if p.budget == budget]
-        law_panels.draw_optimum(axes, best, tried, "black", looks[budget][0])
+    law_panels.clip_losses(axes, [p.loss for p in group.points])
+    for budget, part in group.split("budget").items():
+        colour, best = looks[budget][0], law.optima.get(budget)
+        law_panels.mark_clipped(axes, part.column("params"), part.column("loss"), colour)
+        if best is None or best.at is None or best.loss is None or best.interval is None:
+            continue
+        axes.plot(*zip(*best.curve, strict=True), color="black", linewidth=0.8, linestyle=":")
+        axes.plot(best.at, best.loss, "*", color=colour, mec="black", mew=0.5, ms=6, zorder=6)
+        law_panels.draw_interval(axes, best.at, best.loss, best.interval, "black", horizontal=True)
     short_unit = "h" if unit == "hours" else unit
     statuses = {f"{budget:g} {short_unit}": best.status for budget, best in law.optima.items()}
-    reasons = law_panels.describe_statuses(statuses, parabola.STATUSES, {"bracketed"})
+    reasons = law_panels.describe_statuses(statuses, optimum.STATUSES, {"bracketed"})
+    if law.status == "unknown_schedule":
+        reasons = isotime.STATUSES[law.status]
     law_panels.panel_note(axes, reasons, 40)
 
 

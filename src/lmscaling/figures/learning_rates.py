@@ -1,10 +1,15 @@
 """Validation loss against the peak learning rate, with the optimum. Each point is the last
 validation loss of one run, lines are means over seeds of finished runs; one panel for each size and
-context. A star marks the vertex of the parabola in ln(rate) through the lowest point and its two
-neighbours, drawn only if they bracket the optimum; with several seeds, a bar shows the range of
-their optima. The dotted line is the learning rate that the study assigns to the size. Hollow points
-are unfinished runs, crosses diverged runs; both are excluded from the fit.
+context. A star marks the optimum: with two rates on each side the minimum of a polynomial in
+ln(rate), with its interval as a band, else the vertex of the parabola through the lowest point and
+its two neighbours. The band is a 95 % interval from seeds; where it is hatched, it is the range if
+seeds differ by as much as the title says. An end beyond the fitted rates is open and drawn as far
+as the axis. Grey dotted lines are the rates that the study assigns to the size. Hollow points are
+unfinished runs, arrows at the upper edge failed ones; both are excluded from the fit.
 """
+
+import re
+from typing import Any
 
 import seaborn as sns
 from duckdb import DuckDBPyConnection
@@ -32,6 +37,8 @@ QUERY = """
 
 COLUMNS = 3
 """Panels side by side."""
+MOST_TICKS = 4
+"""Rates written below a panel."""
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
@@ -66,12 +73,13 @@ def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[str, str]) -> None:
         colour = colours[str(attention)]
         mean = part[part.status == "done"].groupby("lr").val_loss.mean()
         axes.plot(mean.index, mean, color=colour, linewidth=1.2)
-        dots = part[part.status != "diverged"]
+        dots = part[~part.status.isin(style.FAILED)]
         axes.scatter(dots.lr, dots.val_loss, color=colour, s=18, zorder=3)
     style.mark_unusual(axes, rows, "lr", "val_loss", colours)
-    axes.axvline(rows.lr.iloc[0] / rows.lr_scale.iloc[0], color="0.4", linewidth=1.0, linestyle=":")
+    for lr in {f"{rate:.6g}" for rate in rows.lr / rows.lr_scale}:
+        axes.axvline(float(lr), color="0.4", linewidth=1.0, linestyle=":")
     axes.set_xscale("log")
-    tried = sorted(set(rows.lr))
+    tried = style.spread(sorted(set(rows.lr)), MOST_TICKS)
     axes.set_xticks(tried, [_rate(lr) for lr in tried], fontsize="small")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(MaxNLocator(5))
@@ -79,19 +87,24 @@ def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[str, str]) -> None:
 
 def _draw_optima(axes: Axes, groups: list[lr_optimum.Group], colours: dict[str, str]) -> None:
     for group in groups:
-        best, lr, colour = group.optimum, group.study_lr, colours[group.attention]
-        if best.scale is None or best.loss is None:
+        loss, colour = group.optimum.loss, colours[group.attention]
+        if group.rate is None or loss is None:
             continue
-        if best.low is not None and best.high is not None:
-            axes.plot([best.low * lr, best.high * lr], [best.loss] * 2, color="black", marker="|")
-        axes.plot(best.scale * lr, best.loss, "*", color=colour, markersize=10, mec="black")
+        if group.interval:
+            first, last = axes.get_xlim()
+            low, high = group.interval.low or first, group.interval.high or last
+            look: dict[str, Any] = {"color": colour, "alpha": 0.25, "linewidth": 0, "zorder": 0}
+            axes.axvspan(low, high, hatch="//" if group.interval.assumed else None, **look)
+            axes.set_xlim(first, last)
+        axes.plot(group.rate, loss, "*", color=colour, markersize=10, mec="black")
 
 
 def _describe_optimum(group: lr_optimum.Group) -> str:
-    best = group.optimum
-    if best.scale is None:
-        return lr_optimum.STATUSES[best.status]
-    return f"optimum {_rate(best.scale * group.study_lr)}"
+    if group.rate is None:
+        return re.split(r" \(|:", lr_optimum.STATUSES[group.optimum.status])[0]
+    assumed = group.interval and group.interval.assumed
+    reason = f"\nif seeds differ by {assumed:.2g}" if assumed else ""
+    return f"optimum {_rate(group.rate)}{reason}"
 
 
 def _rate(lr: float) -> str:

@@ -1,15 +1,18 @@
 """How much more the baseline must spend to reach the same loss. The compute multiplier of an
 attention against the baseline of the study, m(L) = spent by the baseline / spent by the attention
-when the loss first reaches L, in updates, in counted FLOPs where they are known, and in productive
-hours; above 1 the attention is better than the baseline. The loss falls to the right, over the last
-1.5 nats; rows are pairs and sizes, lines contexts. The multiplier in hours is the one in updates
-times the ratio of the times of an update.
-Bands are 95 % intervals for one shift of each curve by its seed (0.002 nats); they end where a
-shifted curve does not reach the loss. Curves are training losses for published runs, validation
-losses at a constant learning rate for measured runs.
+when the loss reaches L, in updates, in counted FLOPs where they are known, and in productive hours;
+above 1 the attention is better than the baseline. Rows are pairs and sizes. Left: the multiplier at
+the lowest compared loss against the context. Right: the multiplier against the loss, which falls to
+the right over at most the last 1.5 nats and five doublings of updates, at three contexts. The
+multiplier in hours is the one in updates times the ratio of the times of an update.
+Bars and bands invert a test of the gap of paired seeds; the note below the panels says what they
+assume. They are cut off where an end is open, because the baseline does not reach the loss. Curves
+are training losses for published runs, validation losses at a constant learning rate for measured
+runs.
 """
 
-import seaborn as sns
+from collections import Counter
+
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,16 +22,18 @@ from pandas import DataFrame
 
 from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import multiplier
-from lmscaling.fits.multiplier import Pair
+from lmscaling.fits.multiplier import AtLoss, Pair
 
 SECTION = "laws"
 QUERY = multiplier.QUERY.replace("ORDER BY", "AND source = min(source) OVER () ORDER BY")
 
-LABELS = {
-    "updates": "Multiplier\nin updates (ratio)",
-    "flops": "Multiplier\nin FLOPs (ratio)",
-    "hours": "Multiplier\nin hours (ratio)",
-}
+LOOKS: dict[str, tuple[str, law_panels.Stroke]] = {
+    "updates": ("#3B3B3B", "-"), "flops": ("#8C4BB8", "--"), "hours": ("#1B8A4B", "-."),
+}  # fmt: skip
+"""Colours and strokes of the axes, none of which is that of an attention."""
+NAMES = {"updates": "in updates", "flops": "in FLOPs", "hours": "in hours"}
+MOST_CURVES = 3
+"""Contexts whose curves are drawn; the panel on the left has all of them."""
 SHOWN = 1.5
 """Nats above the lowest loss; higher losses belong to the warm-up."""
 TICKS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
@@ -38,55 +43,100 @@ NARROW = (0.3, 0.4, 0.7, 1.5, 3, 4)
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     plain = rows.astype(object).where(rows.notna(), None)
-    pairs = multiplier.compare(plain.itertuples(index=False, name=None), law_panels.COUNT)
+    pairs = multiplier.compare(plain.itertuples(index=False, name=None))
     pairs = [pair for pair in pairs if pair.with_baseline] or pairs
     known_axes = [a for a in multiplier.AXES if any(a in pair.axes for pair in pairs)]
     contexts = sorted({pair.context for pair in pairs})
-    colours = dict(zip(contexts, sns.color_palette("crest", len(contexts)).as_hex(), strict=True))
+    count = Counter(pair.context for pair in pairs if pair.result.levels) or Counter(contexts)
+    widest = sorted(context for context, n in count.items() if n == max(count.values()))
+    drawn = style.spread(widest, MOST_CURVES)
     lines = list(dict.fromkeys((pair.size, pair.reference, pair.attention) for pair in pairs))
-    figure, panels = law_panels.panel_grid(
-        len(lines), len(known_axes), 1.9, sharex="row", sharey=True
-    )
+    figure, panels = law_panels.panel_grid(len(lines), 1 + len(drawn), 1.9, sharey=True)
     for line, row in zip(lines, panels, strict=True):
         size, reference, attention = line
         in_row = [p for p in pairs if (p.size, p.reference, p.attention) == line]
-        for axis, axes in zip(known_axes, row, strict=True):
-            _draw_panel(axes, in_row, axis, colours)
-            axes.set_ylabel(LABELS[axis])
-            axes.tick_params(labelleft=True)
-        lowest = min((lvl.loss for pair in in_row for lvl in pair.result.levels), default=None)
-        if lowest is not None:
-            row[0].set_xlim(lowest + SHOWN, lowest - 0.05 * SHOWN)
+        _draw_contexts(row[0], in_row, known_axes, contexts)
+        row[0].set_ylabel(f"Multiplier (ratio)\nabove 1: {attention} is better")
+        for context, axes in zip(drawn, row[1:], strict=True):
+            _draw_losses(axes, [p for p in in_row if p.context == context], known_axes)
         law_panels.label_row(row[-1], f"{attention} / {reference}, {size}")
+    for axes in panels.flat:
+        axes.axhline(1, color="0.35", linewidth=1.0, zorder=1)
+        axes.set_yscale("log")
     low, high = panels[0, 0].get_ylim()
     for axes in panels.flat:
         law_panels.plain_log(axes, sorted(TICKS + NARROW) if high < 10 * low else TICKS, "y")
-    for axes in panels[-1]:
-        axes.set_xlabel("Loss (nats per token)")
+    panels[-1, 0].set_xlabel("Context (tokens)")
+    for context, top, bottom in zip(drawn, panels[0, 1:], panels[-1, 1:], strict=True):
+        law_panels.title_above_note(top, f"context {style.tokens(context)}")
+        bottom.set_xlabel("Loss (nats per token)")
     handles = [
-        Line2D([], [], color=colour, linestyle=_stroke(contexts, context),
-               label=style.tokens(context))
-        for context, colour in colours.items()
-    ]  # fmt: skip
-    law_panels.legend(figure, handles, "Context (tokens)")
+        Line2D([], [], color=LOOKS[a][0], linestyle=LOOKS[a][1], label=NAMES[a]) for a in known_axes
+    ]
+    law_panels.legend(figure, handles)
+    style.note(figure, style.filled(_noise(pairs)))
     return figure
 
 
-def _stroke(contexts: list[int], context: int) -> law_panels.Stroke:
-    return law_panels.STROKES[contexts.index(context) % len(law_panels.STROKES)]
-
-
-def _draw_panel(axes: Axes, pairs: list[Pair], axis: str, colours: dict[int, str]) -> None:
-    axes.axhline(1, color="0.35", linewidth=1.0, zorder=1)
-    for pair in pairs:
-        levels, colour = pair.result.levels, colours[pair.context]
-        losses = [level.loss for level in levels]
-        stroke = _stroke(sorted(colours), pair.context)
-        values = [getattr(level, axis) for level in levels]
-        axes.plot(losses, values, color=colour, linestyle=stroke, linewidth=1.2)
-        law_panels.draw_band(axes, losses, [level.intervals[axis] for level in levels], colour)
+def _draw_contexts(
+    axes: Axes, pairs: list[Pair], known_axes: list[str], contexts: list[int]
+) -> None:
+    """The multiplier at the lowest compared loss, with bars; the axes side by side."""
+    for i, axis in enumerate(known_axes):
+        colour, stroke = LOOKS[axis]
+        known = [
+            (pair.context * 1.12 ** (i - (len(known_axes) - 1) / 2), pair.result.levels[-1])
+            for pair in pairs
+            if axis in pair.axes and pair.result.levels
+        ]
+        places, values = [x for x, _ in known], [getattr(level, axis) for _, level in known]
+        axes.plot(places, values, color=colour, linestyle=stroke, linewidth=0.8, marker="o",
+                  markersize=3)  # fmt: skip
+        for x, level in known:
+            axes.plot([x, x], _ends(level, axis), color=colour, linewidth=1.6, alpha=0.7)
+    law_panels.context_scale(axes, contexts)
+    axes.set_xlim(contexts[0] / 1.4, contexts[-1] * 1.4)
     statuses = {style.tokens(pair.context): pair.result.status for pair in pairs}
     reasons = law_panels.describe_statuses(statuses, multiplier.STATUSES, {"compared"})
     law_panels.panel_note(axes, reasons, 34)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(MaxNLocator(5))
+
+
+def _draw_losses(axes: Axes, pairs: list[Pair], known_axes: list[str]) -> None:
+    """Multipliers of one context against the loss, with bands."""
+    levels = [level for pair in pairs for level in pair.result.levels]
+    for axis in (axis for axis in known_axes if all(axis in pair.axes for pair in pairs)):
+        colour, stroke = LOOKS[axis]
+        losses = [level.loss for level in levels]
+        ends = [_ends(level, axis) for level in levels]
+        # fmt: off
+        axes.fill_between(losses, [low for low, _ in ends], [high for _, high in ends],
+                          color=colour, alpha=0.25, linewidth=0)
+        axes.plot(losses, [getattr(level, axis) for level in levels], color=colour,
+                  linestyle=stroke, linewidth=1.2)
+    # fmt: on
+    if levels:
+        lowest = levels[-1].loss
+        span = min(SHOWN, max(levels[0].loss - lowest, 0.01))
+        axes.set_xlim(lowest + 1.05 * span, lowest - 0.05 * span)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+
+
+def _ends(level: AtLoss, axis: str) -> tuple[float, float]:
+    """Ends of the interval; an open one at twice or half the multiplier."""
+    ends, value = level.intervals[axis], getattr(level, axis)
+    return ends.low or value / 2, ends.high or value * 2
+
+
+def _noise(pairs: list[Pair]) -> str:
+    """What bars and bands are."""
+    spreads = [pair.result.levels[-1].spread for pair in pairs if pair.result.levels]
+    assumed = sorted({f"{spread.sd:.2g}" for spread in spreads if spread.assumed is not None})
+    measured = [spread for spread in spreads if spread.assumed is None]
+    kinds = ["95 % intervals from paired seeds"] if measured else []
+    if assumed:
+        number = " or ".join(assumed)
+        kinds.append(
+            f"{'elsewhere ' if measured else ''}the range if the gaps of seeds differ by {number} "
+            "nats, which is no confidence interval: no seeds near enough"
+        )
+    return f"Bars and bands: {'; '.join(kinds)}." if kinds else ""

@@ -1,24 +1,26 @@
-"""Residuals and hold-out error of the loss surface. L(N, D) = E + A / N^alpha + B / D^beta, fitted
-separately to each attention (rows) and context (colours and markers). Left and middle: measured
-minus fitted loss against N and against D; the grey band contains 95 % of the points if the form is
-correct and seeds differ by 0.002 nats. Right: error of the surface fitted without the largest size
-in predicting the losses of that size; bars are simultaneous 95 % intervals, and points whose bar
-does not reach zero are hollow. Contexts without a surface are listed with the reason. N counts
-parameters without embeddings, D training tokens.
+"""Loss surface over size and data. L(N, D) = E + A / N^alpha + B / D^beta, fitted separately to
+each attention (rows) and context (columns, at most four). Lines have equal fitted loss (nats per
+token); they are dashed where the runs do not support exponents. Points are measured, coloured by
+measured minus fitted loss; seeds are shifted sideways, and points without a surface are hollow. The
+black line is the best size for each compute 6 N D within the range of the points. The note above a
+panel has the exponent a of that size with its 95 % interval, or the reason why there is none, and
+the verdict on forecasts of the largest size and the largest compute. N counts parameters without
+embeddings, D training tokens.
 """
 
-import seaborn as sns
+import numpy as np
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
 from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import holdout, loss_surface, points
+from lmscaling.fits.loss_surface import LossSurface
 from lmscaling.fits.points import Group
-from lmscaling.fits.uncertainty import STATED
 from lmscaling.formatting import short
 
 SECTION = "laws"
@@ -27,106 +29,118 @@ QUERY = law_panels.one_source(points.QUERY)
 REASONS = loss_surface.STATUSES | {
     "not_unique": "fit not unique",
     "too_few": "too few points",
-    "misfit": "residuals exceed the noise",
+    "few_runs": "too few seeds or sizes for exponents",
+    "refused": "refused: no form describes the losses",
+    "schedule": "schedule unknown: no surface",
 }
 """Short explanations for a panel."""
+RESIDUALS = "RdBu_r"
+APART = 1.05
+"""Ratio by which the seeds of a size are shifted."""
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    groups = points.groups(law_panels.points(rows), "attention", "context")
+    known = law_panels.points(rows)
+    groups = points.fullest(points.groups(known, "attention", "context"))
     colours = style.palette(rows.attention.tolist())
     attentions = [name for name in colours if name in set(rows.attention)]
-    contexts = sorted(rows.context.unique())
-    shades = sns.color_palette("crest", len(contexts)).as_hex()
-    looks = law_panels.assign_looks(contexts, shades)
-    figure, panels = law_panels.panel_grid(len(attentions), 3, 2.5)
-    for attention, row in zip(attentions, panels, strict=True):
-        by_context = {c: group for (_, a, c), group in groups.items() if a == attention}
-        _draw_residuals(row[0], row[1], by_context, looks)
-        _draw_holdout(row[2], by_context, looks)
-        law_panels.label_row(row[2], f"{attention} attention")
-    for axes, label in zip(
-        panels[-1],
-        ("N (parameters)", "D (tokens)", "Measured loss (nats per token)"),
-        strict=True,
-    ):
-        axes.set_xlabel(label)
-    handles = [
-        Line2D([], [], color=colour, marker=mark, linestyle="", markersize=4.5,
-               label=style.tokens(context))
-        for context, (colour, mark) in looks.items()
-    ]  # fmt: skip
-    law_panels.legend(figure, handles, "Context (tokens)")
-    law_panels.footnote(figure, groups.values())
+    contexts = law_panels.widest_contexts(known)
+    drawn = {(a, c): group for (_, a, c), group in groups.items() if c in contexts}
+    laws = {key: loss_surface.fit_group(group, check=False) for key, group in drawn.items()}
+    figure, panels = law_panels.panel_grid(
+        len(attentions), len(contexts), 2.6, sharex=True, sharey=True
+    )
+    residuals = np.concatenate([np.abs(law.residuals) for law in laws.values()] or [[]])
+    far = float(np.quantile(residuals, 0.95)) if len(residuals) else 0.0
+    norm = TwoSlopeNorm(0, -max(far, 1e-4), max(far, 1e-4))
+    notes = {key: _describe(drawn[key], law) for key, law in laws.items()}
+    most = max(
+        (text.count("\n") for (a, _), text in notes.items() if a == attentions[0]), default=0
+    )
+    for i, attention in enumerate(attentions):
+        for j, context in enumerate(contexts):
+            axes = panels[i, j]
+            if (attention, context) not in drawn:
+                law_panels.placeholder(axes, "no losses yet")
+                continue
+            group, law = drawn[attention, context], laws[attention, context]
+            _draw_points(axes, group, law, norm)
+            if law.estimate is not None:
+                _draw_surface(axes, group, law)
+            note = notes[attention, context]
+            missing = 0 if i else most - note.count("\n")  # titles of a row at one height
+            law_panels.panel_note(axes, "\n" * missing + note, 40)
+            if not i:
+                law_panels.title_above_note(axes, f"context {style.tokens(context)}")
+        law_panels.label_row(panels[i, -1], f"{attention} attention")
+    for axes in panels[-1]:
+        axes.set_xlabel("N (parameters)")
+    for axes in panels[:, 0]:
+        axes.set_ylabel("D (tokens)")
+    if len(residuals):
+        bar = figure.colorbar(
+            ScalarMappable(norm, RESIDUALS), ax=panels, location="bottom", shrink=0.5, aspect=40,
+            extend="both", ticks=MaxNLocator(4), format="%g",
+        )  # fmt: skip
+        bar.set_label("Measured - fitted loss (nats per token)")
+    law_panels.footnote(figure, drawn.values())
     return figure
 
 
-def _draw_residuals(left: Axes, right: Axes, groups: dict[int, Group], looks: dict) -> None:
-    statuses = {}
-    for context, group in groups.items():
-        surface = loss_surface.fit_group(group, count=law_panels.COUNT, check=False)
-        statuses[style.tokens(context)] = surface.status
-        colour, mark = looks[context]
-        if surface.residuals:
-            # Contexts share the sizes: shifted sideways, their points do not cover each other.
-            shift = 1.04 ** (list(looks).index(context) - len(looks) / 2)
-            for axes, at in (
-                (left, group.column("params") * shift),
-                (right, group.column("tokens")),
-            ):
-                axes.plot(at, surface.residuals, mark, color=colour, markersize=3.5)
-    if {"fitted", "misfit", "bound"} & {*statuses.values()}:
-        for axes in (left, right):
-            axes.axhspan(-1.96 * STATED.sd, 1.96 * STATED.sd, color="0.85", zorder=0)
-            axes.axhline(0, color="0.5", linewidth=0.8, zorder=1)
-            axes.yaxis.set_major_locator(MaxNLocator(5))
-            axes.margins(x=0.1)
-        reasons = law_panels.describe_statuses(statuses, REASONS, {"fitted", "bound"})
-        law_panels.panel_note(left, reasons, 44)
+def _draw_points(axes: Axes, group: Group, law: LossSurface, norm: TwoSlopeNorm) -> None:
+    N, D, seed = (group.column(name) for name in ("params", "tokens", "seed"))
+    seeds = np.unique(seed)
+    at = N * APART ** (np.searchsorted(seeds, seed) - (len(seeds) - 1) / 2)
+    look = {"s": 16, "linewidth": 0.5, "edgecolor": "black", "zorder": 4}
+    if law.residuals:
+        axes.scatter(at, D, c=law.residuals, cmap=RESIDUALS, norm=norm, **look)
     else:
-        for axes in (left, right):
-            reasons = law_panels.describe_statuses(statuses, loss_surface.STATUSES, set())
-            law_panels.placeholder(axes, reasons)
-    style.count_scale(left)
-    right.set_xscale("log")
-    low, high = right.get_xlim()
-    right.xaxis.set_major_locator(LogLocator(subs=[1] if high > 100 * low else [1, 3]))
-    right.xaxis.set_major_formatter(lambda value, _: short(value))
-    right.xaxis.set_minor_locator(NullLocator())
-    left.set_ylabel("Measured - fitted loss\n(nats per token)")
+        axes.scatter(at, D, facecolor="none", **look)
+    style.count_scale(axes)
+    axes.set_yscale("log")
+    axes.margins(0.12)
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=[1] if high > 100 * low else [1, 3]))
+    axes.yaxis.set_major_formatter(lambda value, _: short(value))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _draw_holdout(axes: Axes, groups: dict[int, Group], looks: dict) -> None:
-    statuses, n_points = {}, 0
-    for context, group in groups.items():
-        held_out = holdout.fit_group(group, count=law_panels.COUNT)
-        statuses[style.tokens(context)] = held_out.status
-        colour, mark = looks[context]
-        loss = group.column("loss")
-        points_of = zip(held_out.left_out, held_out.predicted, held_out.intervals, strict=True)
-        for i, value, interval in points_of:
-            low = value if interval.low is None else interval.low
-            high = value if interval.high is None else interval.high
-            axes.errorbar(
-                loss[i], loss[i] - value, yerr=[[high - value], [value - low]],
-                fmt=mark, color=colour,
-                markerfacecolor=colour if loss[i] in interval else "white", markersize=4.5,
-                elinewidth=0.9,
-            )  # fmt: skip
-            n_points += 1
-    if n_points:
-        axes.axhline(0, color="0.5", linewidth=0.8, zorder=1)
-        axes.xaxis.set_major_locator(MaxNLocator(4))
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        law_panels.panel_note(axes, _summarize(statuses), 44)
-    else:
-        law_panels.placeholder(axes, "no prediction: " + holdout.STATUSES["no_surface"])
-    axes.set_ylabel("Measured - predicted loss\n(nats per token)")
+def _draw_surface(axes: Axes, group: Group, law: LossSurface) -> None:
+    """Lines of equal loss, and the best size for each compute that the points reach."""
+    N, D = group.column("params"), group.column("tokens")
+    n, d = (np.geomspace(v.min() / 1.5, v.max() * 1.5, 60) for v in (N, D))
+    loss = law.loss(*np.meshgrid(n, d))
+    inside = law.loss(N, D)
+    levels = MaxNLocator(9).tick_values(inside.min(), inside.max())
+    lines = axes.contour(
+        n, d, loss, levels=levels, colors="0.6", linewidths=0.8,
+        linestyles="-" if law.intervals else "--", zorder=2,
+    )  # fmt: skip
+    sizes = np.unique(N)
+    between = np.sqrt(sizes[0] * sizes[1])  # where labels cover no point
+    along = law.loss(between, d)
+    places = [
+        (between, np.interp(-level, -along, d)) for level in levels if along[-1] < level < along[0]
+    ]
+    axes.clabel(
+        lines, fontsize=6, inline_spacing=1, colors="0.25", manual=places,
+        fmt=lambda value: f"{value:g}",
+    )  # fmt: skip
+    if law.intervals:
+        compute = np.geomspace((N * D).min(), (N * D).max(), 60)
+        sizes = np.geomspace(N.min() / 2, N.max() * 2, 3000)
+        best = sizes[law.loss(sizes, compute[:, None] / sizes).argmin(axis=1)]
+        seen = (best > N.min()) & (best < N.max())
+        axes.plot(best[seen], (compute / best)[seen], color="black", linewidth=1.3, zorder=3)
 
 
-def _summarize(statuses: dict[str, str]) -> str:
-    n_outside = sum(status == "missed" for status in statuses.values())
-    without = [name for name, status in statuses.items() if status == "no_surface"]
-    outside = f"outside the interval at {n_outside} of {len(statuses)} contexts"
-    text = outside if n_outside else "all within their intervals"
-    return f"{text}; no prediction at {', '.join(without)}" if without else text
+def _describe(group: Group, law: LossSurface) -> str:
+    """The exponent or the reason why there is none, and the verdicts on forecasts."""
+    if not law.intervals:
+        return REASONS[law.status]
+    lines = [f"a = {law.values['a']:.2f} ({law_panels.format_interval(law.intervals['a'])})"]
+    if law.status == "interaction":
+        lines[0] += f", g = {law.values['g']:.2f}"
+    verdicts = {by: holdout.fit_group(group, by).status for by in ("size", "compute")}
+    said = (f"{by}: {status.replace('_', ' ')}" for by, status in verdicts.items())
+    return "\n".join([*lines, f"forecast by {', by '.join(said)}"])

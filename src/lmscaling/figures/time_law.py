@@ -1,10 +1,10 @@
 """Loss over time with the fitted power law. Points are losses at shares of the budget, lines the
-law L(t) = E + k t^-gamma with its 95 % band, thin grey lines the losses along the training runs.
-Rows are sizes, columns contexts. All attentions share one E unless a likelihood-ratio test rejects
-that at the 5 % level. Where residuals exceed the noise, the band is widened to match and the panel
-states so; where the fit ends at a bound, no law is drawn. Intervals assume a standard deviation of
-0.002 nats between seeds, or the one measured where there are enough seeds. If budgets count
-updates, updates take the place of hours.
+law L(t) = E + k t^-gamma with a 95 % band, thin grey lines the losses along the training runs. A
+horizontal line is E, with its interval at the right edge. Rows are sizes, columns contexts. Each
+attention has its own E. Bands and intervals of E that are dotted show the range if seeds differ by
+as much as the panel says: one run does not show how much the level of runs scatters. Where the
+losses deviate from the law by more than the noise, no law is drawn and the panel says so. If
+budgets count updates, updates take the place of hours.
 """
 
 import numpy as np
@@ -17,6 +17,8 @@ from pandas import DataFrame
 from lmscaling.figures.shared import law_panels, style
 from lmscaling.fits import points, power_law
 from lmscaling.fits.points import Group
+from lmscaling.fits.power_law import PowerLaw
+from lmscaling.fits.uncertainty import Interval
 
 SECTION = "laws"
 QUERY = law_panels.one_source(points.QUERY)
@@ -26,12 +28,11 @@ CURVES = """
     ORDER BY run, spent
 """
 """The training runs behind the points; the first fiftieth of the budget is not drawn."""
-REASONS = power_law.STATUSES | {"misfit": "residuals exceed the noise", "bound": "fit at a bound"}
-"""Short explanations for a panel."""
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    groups = points.groups(law_panels.points(rows), "size", "context")
+    every = points.groups(law_panels.points(rows), "size", "context")
+    fitted, groups = power_law.fit_groups(every), points.fullest(every)
     curves = db.sql(CURVES).df()
     curves = curves.loc[(curves.source == min(rows.source)) & (curves.spent > curves.budget / 50)]
     colours = style.palette(rows.attention.tolist())
@@ -44,7 +45,11 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for context, axes in zip(contexts, row, strict=True):
             group = groups.get((min(rows.source), size, context))
             runs = curves.loc[(curves["size"] == size) & (curves.context == context)]
-            _draw_panel(axes, group, runs, looks)
+            if group is None:
+                law_panels.placeholder(axes, "no run has reached a share of the budget")
+                continue
+            laws = fitted[group.source, group.schedule, size, context].laws
+            _draw_panel(axes, group, laws, runs, looks, width=132 // len(contexts))
         row[0].set_ylabel("Loss (nats per token)")
         law_panels.label_row(row[-1], size)
     unit = next(iter(groups.values())).unit
@@ -56,29 +61,50 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     return figure
 
 
-def _draw_panel(axes: Axes, group: Group | None, curves: DataFrame, looks: dict) -> None:
+def _draw_panel(
+    axes: Axes,
+    group: Group,
+    laws: dict[str, PowerLaw],
+    curves: DataFrame,
+    looks: dict,
+    width: int,
+) -> None:
     for _, run in curves.groupby("run"):
         axes.plot(run.spent, run.loss, color="0.75", linewidth=0.8, zorder=1)
-    if group is None:
-        law_panels.placeholder(axes, "no run has reached a share of the budget")
-        return
-    fitted = power_law.fit_group(group, count=law_panels.COUNT)
     lines = []
     for name, part in group.split("attention").items():
         colour, mark = looks[name]
-        spent, law = part.column("spent"), fitted.laws[name]
+        spent, law = part.column("spent"), laws[name]
         axes.plot(spent, part.column("loss"), mark, color=colour, markersize=4, zorder=3)
-        if law.E is not None and law.status != "bound":
-            x = np.geomspace(spent.min(), spent.max(), 40)
-            stroke = style.dashes(name)
-            axes.plot(x, law.loss(x), linestyle=stroke, color=colour, linewidth=1.2)
-            law_panels.draw_band(axes, x.tolist(), law.band(x), colour)
-        if law.gamma is not None and law.status not in ("bound", "stopped_early"):
-            interval = law_panels.format_interval(law.intervals["gamma"])
-            lines.append(f"{name}: gamma {law.gamma:.2f} ({interval})")
+        if law.E is None or law.gamma is None:
+            continue
+        x, stroke = np.geomspace(spent.min(), spent.max(), 30), style.dashes(name)
+        axes.plot(x, law.loss(x), linestyle=stroke, color=colour, linewidth=1.2)
+        law_panels.draw_band(axes, x.tolist(), law.band(x), colour)
+        axes.axhline(law.E, linestyle=stroke, color=colour, linewidth=0.7, alpha=0.8)
+        gamma, floor = (law_panels.format_interval(law.intervals[n]) for n in ("gamma", "E"))
+        lines.append(f"{name}: gamma {law.gamma:.2f} ({gamma}); E {law.E:.2f} ({floor})")
     ticks = sorted({p.budget for p in group.points})
     law_panels.plain_log(axes, ticks if len(ticks) < 7 else ticks[::2], "x")
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    statuses = {name: law.status for name, law in fitted.laws.items()}
-    lines.append(law_panels.describe_statuses(statuses, REASONS, {"fitted"}))
-    law_panels.panel_note(axes, "\n".join(filter(None, lines)), 36)
+    bottom = min([p.loss for p in group.points] + [law.E for law in laws.values() if law.E])
+    losses = [*curves.loss, *(p.loss for p in group.points)]
+    axes.set_ylim(bottom - 0.06 * (max(losses) - bottom), None)
+    for place, (name, law) in enumerate(laws.items()):
+        if law.E is not None:
+            _draw_floor(axes, 0.99 - 0.03 * place, law.intervals["E"], looks[name][0])
+    statuses = {name: law.status for name, law in laws.items()}
+    lines.append(law_panels.describe_statuses(statuses, power_law.STATUSES, {"fitted"}))
+    law_panels.panel_note(axes, "\n".join(filter(None, lines)), width)
+
+
+def _draw_floor(axes: Axes, place: float, interval: Interval, colour: str) -> None:
+    """Draw the interval of E at a place across the panel, dotted if it assumes a scatter of
+    seeds."""
+    bottom, top = axes.get_ylim()
+    low = bottom if interval.low is None else max(interval.low, bottom)
+    high = top if interval.high is None else interval.high
+    axes.plot(
+        [place, place], [low, high], color=colour, linewidth=2,
+        linestyle="-" if interval.assumed is None else ":", transform=axes.get_yaxis_transform(),
+    )  # fmt: skip

@@ -1,32 +1,62 @@
-"""Hold-out error of the loss surface: the largest size is excluded from the fit and predicted.
+"""Forecast of the loss surface: the largest size or compute is left out and predicted.
 
-The residuals of a fit through all points do not show how well it extrapolates to larger sizes. An
-error within the interval of the surface, which includes the noise of a run, is attributed to
-chance.
+The residuals of a fit through all points do not show how well it extrapolates. A forecast passes if
+every place that was left out lies within its prediction interval, all of them together with 95 %
+(Bonferroni), and its error is smaller than that of two simple baselines: a plane, ``ln L`` linear
+in ``ln N`` and ``ln D``, and the nearest place that was kept. Baselines alone are no test of a law:
+nearly every curve that falls beats them.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import t as t_distribution
 
-from lmscaling.fits import loss_surface, uncertainty
+from lmscaling.fits import loss_surface, student
 from lmscaling.fits.loss_surface import LossSurface
 from lmscaling.fits.points import Group
-from lmscaling.fits.uncertainty import LEVEL, STATED, Interval, Noise
+from lmscaling.fits.student import Estimate
+from lmscaling.fits.uncertainty import LEVEL, Interval, codes
 
 STATUSES = {
-    "predicted": "all points within their prediction intervals",
-    "missed": "some points outside their prediction intervals",
-    "no_surface": "the smaller sizes do not determine a surface",
+    "passed": "all places within their prediction intervals, both baselines beaten",
+    "missed": "some places outside their prediction intervals",
+    "baseline": "within the intervals, but no better than a baseline",
+    "no_surface": "the other points determine no surface with intervals",
 }
+
+By = Literal["size", "compute"]
+FACTOR = 4
+"""The largest compute that the fit knows is at most this fraction of the largest."""
+SAME = 1.1
+"""Ratio of tokens up to which points of several seeds are one place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What was left out at one size and number of tokens."""
+
+    N: float
+    D: float
+    seeds: int
+    loss: float
+    """Median over seeds, nats per token."""
+    predicted: float
+    interval: Interval
+    """Of that median."""
+
+    @property
+    def error(self) -> float:
+        """Measured minus predicted loss."""
+        return self.loss - self.predicted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holdout:
-    """Predictions for the largest size from the smaller ones."""
+    """Predictions for what was left out, from the rest."""
 
     formula: ClassVar[str] = "error = measured - predicted loss, nats"
     source: ClassVar[str] = (
@@ -34,23 +64,26 @@ class Holdout:
     )
     status: str
     """A key of ``STATUSES``."""
-    size: float
-    """The ``N`` that was held out."""
+    by: By
+    beyond: float
+    """Sizes, or FLOPs, from here on were left out."""
     surface: LossSurface = field(repr=False)
-    """Fitted to the other sizes."""
-    left_out: tuple[int, ...] = ()
-    """Indices of the held-out points."""
-    predicted: tuple[float, ...] = ()
-    """Nats per token."""
-    intervals: tuple[Interval, ...] = ()
-    """Prediction intervals of measured losses, simultaneous at 95 %."""
-    errors: tuple[float, ...] = ()
-    """Measured minus predicted losses."""
+    """Fitted to the rest."""
+    places: tuple[Place, ...] = ()
+    baselines: tuple[float, float] | None = None
+    """Root-mean-square errors of the plane and of the nearest place, nats."""
 
     @property
     def rms(self) -> float | None:
         """Root-mean-square error, nats; None without a prediction."""
-        return float(np.sqrt(np.mean(np.square(self.errors)))) if self.errors else None
+        return float(np.sqrt(np.mean([p.error**2 for p in self.places]))) if self.places else None
+
+    @property
+    def skill(self) -> float | None:
+        """1 minus the error over that of the better baseline."""
+        if self.rms is None or self.baselines is None:
+            return None
+        return 1 - self.rms / max(min(self.baselines), 1e-12)
 
 
 def fit(
@@ -58,43 +91,109 @@ def fit(
     D: ArrayLike,
     loss: ArrayLike,
     *,
+    by: By = "size",
     trunk: Iterable | None = None,
     cell: Iterable | None = None,
     convention: str = "non_embedding",
-    noise: Noise = STATED,
-    count: int = uncertainty.REPLICATES,
 ) -> Holdout:
-    """Predict the losses of the largest ``N``; arguments as for ``loss_surface.fit``."""
+    """Predict the losses of the largest ``N``, or of compute ``6 N D`` above a quarter of the
+    largest; other arguments as for ``loss_surface.fit``."""
     N, D, loss = (np.asarray(values, dtype=float) for values in (N, D, loss))
-    known = N.max() > N
+    run = codes(range(len(loss)) if trunk is None else trunk)
+    cells = run if cell is None else codes(cell)
+    known, beyond = split(N, D, by)
     surface = loss_surface.fit(
         *(values[known] for values in (N, D, loss)),
-        trunk=None if trunk is None else uncertainty.codes(trunk)[known],
-        cell=None if cell is None else uncertainty.codes(cell)[known],
+        trunk=run[known],
+        cell=cells[known],
         convention=convention,
-        noise=noise,
-        count=count,
         check=False,
     )
-    if not surface.replicates:
-        return Holdout(status="no_surface", size=float(N.max()), surface=surface)
-    predicted = surface.loss(N[~known], D[~known])
-    level = 1 - (1 - LEVEL) / len(predicted)  # Bonferroni
-    intervals = surface.band(N[~known], D[~known], level, of_runs=True)
-    errors = loss[~known] - predicted
-    inside = all(value in one for value, one in zip(loss[~known], intervals, strict=True))
+    blank = Holdout(status="no_surface", by=by, beyond=beyond, surface=surface)
+    if surface.estimate is None or not surface.intervals:
+        return blank
+    members = [np.flatnonzero(~known)[part] for part in places(cells[~known], D[~known])]
+    at_N, at_D, seen = (
+        np.array([np.median(values[part]) for part in members]) for values in (N, D, loss)
+    )
+    seeds = np.array([len(part) for part in members])
+    x, z = np.log(at_N) - surface.estimate.design.centre[0], np.log(at_D)
+    z = z - surface.estimate.design.centre[1]
+    said, error = predict(surface.estimate, x, z, seeds)
+    half = limit(surface.estimate, len(seen)) * error[0]
+    inside = bool((np.abs(seen - said[0]) <= half).all())
+    errors = baselines(N[known], D[known], loss[known, None], at_N, at_D, seen[:, None])
+    rms = np.sqrt(np.mean((seen - said[0]) ** 2))
+    found = [
+        Place(
+            N=float(n), D=float(d), seeds=int(k), loss=float(y), predicted=float(f),
+            interval=Interval(float(f - reach), float(f + reach)),
+        )
+        for n, d, k, y, f, reach in zip(at_N, at_D, seeds, seen, said[0], half, strict=True)
+    ]  # fmt: skip
+    beaten = bool(rms < errors.min())
     return Holdout(
-        status="predicted" if inside else "missed",
-        size=float(N.max()),
+        status="missed" if not inside else "passed" if beaten else "baseline",
+        by=by,
+        beyond=beyond,
         surface=surface,
-        left_out=tuple(np.flatnonzero(~known).tolist()),
-        predicted=tuple(map(float, predicted)),
-        intervals=tuple(intervals),
-        errors=tuple(map(float, errors)),
+        places=tuple(found),
+        baselines=(float(errors[0, 0]), float(errors[1, 0])),
     )
 
 
-def fit_group(points: Group, count: int = uncertainty.REPLICATES) -> Holdout:
-    """The hold-out test of one attention at one context."""
+def fit_group(points: Group, by: By) -> Holdout:
+    """The forecast of one attention at one context."""
     N, D, loss = (points.column(name) for name in ("params", "tokens", "loss"))
-    return fit(N, D, loss, trunk=points.trunks, cell=points.cells, count=count)
+    if points.schedule == "unknown":
+        surface = loss_surface.fit_group(points)
+        return Holdout(status="no_surface", by=by, beyond=split(N, D, by)[1], surface=surface)
+    return fit(N, D, loss, by=by, trunk=points.trunks, cell=points.cells)
+
+
+def split(N: NDArray, D: NDArray, by: By) -> tuple[NDArray[np.bool_], float]:
+    """Which points are kept, and the size or compute from which on they are not."""
+    if by == "size":
+        return N.max() > N, float(N.max())
+    compute = 6 * N * D
+    beyond = float(compute.max() / FACTOR)
+    return compute <= beyond * (1 + 1e-9), beyond
+
+
+def predict(estimate: Estimate, x: NDArray, z: NDArray, seeds: NDArray) -> tuple[NDArray, NDArray]:
+    """Predicted losses ``[R, n]`` and standard errors of a median of runs around them. Noise is as
+    for normal losses, with the larger variance of a median."""
+    said, error = estimate.predict(x, z)
+    found = estimate.fit
+    points = int(estimate.design.size_G.max())
+    one = student.normal_variance(found.nu_R, points) * (found.sigma2_R + found.tau2_R)
+    ratio = np.where(seeds < 3, 1, np.pi / 2 * seeds / (seeds + 0.6))
+    return said, np.sqrt(error**2 + one[:, None] * ratio / seeds)
+
+
+def limit(estimate: Estimate, places: int) -> float:
+    """Largest error of any place by chance, in standard errors."""
+    return float(t_distribution.isf((1 - LEVEL) / 2 / places, estimate.degrees))
+
+
+def baselines(
+    N: NDArray, D: NDArray, loss: NDArray, at_N: NDArray, at_D: NDArray, seen: NDArray
+) -> NDArray:
+    """``[2, R]`` root-mean-square errors of the plane and of the nearest place; losses are ``[n,
+    R]``."""
+
+    def columns(n: NDArray, d: NDArray) -> NDArray:
+        return np.stack([np.ones(len(n)), np.log(n), np.log(d)], axis=1)
+
+    plane = columns(at_N, at_D) @ np.linalg.lstsq(columns(N, D), np.log(loss), rcond=None)[0]
+    apart = np.log(at_N[:, None] / N) ** 2 + np.log(at_D[:, None] / D) ** 2
+    close = apart <= apart.min(axis=1, keepdims=True) + 1e-3
+    near = close @ loss / close.sum(axis=1)[:, None]
+    return np.sqrt([((seen - said) ** 2).mean(axis=0) for said in (np.exp(plane), near)])
+
+
+def places(cell: NDArray, D: NDArray) -> list[NDArray]:
+    """Points of several seeds of a cell with nearly equal tokens, together."""
+    order = np.lexsort((D, cell))
+    new = (np.diff(cell[order]) != 0) | (D[order][1:] > SAME * D[order][:-1])
+    return np.split(order, np.flatnonzero(new) + 1)

@@ -79,6 +79,43 @@ def refit(log_N: NDArray, log_D: NDArray, log_L_Rn: NDArray, start_RK: NDArray) 
     return Surfaces(minima.x_RK, minima.cost_R, minima.converged_R)
 
 
+def estimate(
+    theta_RK: NDArray, log_L_Rn: NDArray, log_N: NDArray, log_D: NDArray, run_n: NDArray[np.intp]
+) -> tuple[NDArray, NDArray]:
+    """Parameters ``[R, 6]`` as ``E, ln A, ln B, ln alpha, ln beta, logit a``, and by how much each
+    run moves them, ``[R, G, 6]``, in one step.
+
+    The Huber loss is nearly that of absolute residuals: its curvature is averaged over a window as
+    wide as a density estimate needs.
+    """
+    log_loss, (of_N, of_D, of_E) = _parts(theta_RK, log_N, log_D)
+    residual = log_L_Rn - log_loss
+    slope = np.stack([of_N, of_D, of_E, -of_N * log_N, -of_D * log_D], axis=2)
+    n = residual.shape[1]
+    spread = 1.4826 * np.median(np.abs(residual), axis=1, keepdims=True)
+    window = np.maximum(spread * n**-0.2, DELTA)
+    high, low = (np.clip(residual + side * window, -DELTA, DELTA) for side in (1, -1))
+    curvature = ((high - low) / (2 * window)).mean(axis=1)[:, None, None]
+    members = np.eye(run_n.max() + 1)[run_n]
+    score = np.einsum("ng,rnk->rgk", members, np.clip(residual, -DELTA, DELTA)[..., None] * slope)
+    own = np.einsum("ng,rnk,rnj->rgkj", members, slope, slope, optimize=True)
+    own *= curvature[..., None]
+    total = own.sum(axis=1)
+    size = np.sqrt(np.einsum("rkk->rk", total) + 1e-300)
+    outer = size[:, :, None] * size[:, None, :]
+    bread = np.linalg.inv(total / outer + 1e-12 * np.eye(5)) / outer
+    left = np.eye(5) * (1 + 1e-6) - own @ bread[:, None]
+    moved = np.linalg.solve(left, score[..., None])[..., 0] @ bread
+    a, b, e, alpha, beta = theta_RK.T
+    value = np.stack([np.exp(e), a, b, np.log(alpha), np.log(beta), np.log(beta / alpha)], axis=1)
+    gradient = np.zeros((len(theta_RK), 6, 5))
+    gradient[:, 0, 2] = np.exp(e)
+    gradient[:, 1, 0] = gradient[:, 2, 1] = 1
+    gradient[:, 3, 3], gradient[:, 5, 3] = 1 / alpha, -1 / alpha
+    gradient[:, 4, 4] = gradient[:, 5, 4] = 1 / beta
+    return value, np.einsum("rqk,rgk->rgq", gradient, moved)
+
+
 def values(theta_RK: NDArray, log_N: NDArray, log_D: NDArray) -> NDArray:
     """Logarithms of the losses, ``[R, n]``."""
     return _parts(theta_RK, log_N, log_D)[0]

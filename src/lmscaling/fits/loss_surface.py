@@ -1,30 +1,36 @@
 """Loss over size and data, ``L(N, D) = E + A / N^alpha + B / D^beta``.
 
-Fitted by variable projection, which does not depend on the start: a search over the two exponents,
-with ``E``, ``A`` and ``B`` from non-negative least squares, weighted by the noise of runs
-(``uncertainty``). The fit of Hoffmann et al. (``log_sum_exp``) serves as a check. Points that do
-not determine the parameters give a status and no numbers.
+Fitted by a multivariate t distribution of whole runs (``student``), so that one run that went wrong
+does not decide the exponents. Intervals are from the influence of runs; their coverage is in
+docs/statistics.md. The sum is tested against the scatter of seeds, or for an interaction of ``N``
+and ``D``. Where it is refused the form with interaction is tried; where that is refused too, or
+where the runs could hide one that went wrong, there is a status and there are no numbers. The fit
+of Hoffmann et al. (``log_sum_exp``) serves as a check.
 
 Source: Hoffmann et al. 2022, arXiv:2203.15556, approach 3; exponents of the compute-optimal size
 and data for ``C = 6 N D``: their equation 4.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import chi2
+from scipy.stats import t as t_distribution
 
-from lmscaling.fits import log_sum_exp, powers, uncertainty
+from lmscaling.fits import log_sum_exp, student
 from lmscaling.fits.points import Group
-from lmscaling.fits.uncertainty import LEVEL, STATED, Interval, Noise, Runs
+from lmscaling.fits.student import Design, Estimate
+from lmscaling.fits.uncertainty import LEVEL, Interval, codes
 
 STATUSES = {
-    "fitted": "unique minimum, residuals within the noise",
-    "misfit": "residuals exceed the noise; intervals are widened to match",
+    "fitted": "not refused by its test",
+    "interaction": "the sum is refused; the form with interaction of N and D is not",
+    "refused": "refused by the test: no form describes the losses",
+    "few_runs": "fewer than ten runs, or a size of one run among fewer than ten sizes: a run that "
+    "went wrong could not be told from a size",
+    "schedule": "the schedule of these runs is unknown: no surface",
     "bound": "a parameter is at its bound",
     "not_unique": "several surfaces fit the points equally well",
     "stopped_early": "no convergence within the maximum number of steps",
@@ -40,17 +46,13 @@ CONVENTIONS = {
 arXiv:2406.12907)."""
 
 PARAMETERS = ("E", "A", "B", "alpha", "beta", "a")
-RISE = float(chi2.ppf(LEVEL, 1))
-"""Chi-squared above the minimum up to which surfaces fit about as well."""
-STARTS = np.array(list(product(np.geomspace(0.04, 2, 9), repeat=2)))
-"""Pairs of exponents at which the searches start."""
-APART = 1.1
-"""Ratio of exponents above which two minima are distinct."""
+FEWEST_RUNS = 10
+MANY_SIZES = 10
+"""Sizes from which one run a size suffices."""
 CHANCE = 0.99
 """Level of the interval of the difference between the two fits."""
-CONDITION = 1e6
-"""Largest condition number. Above it, rounding and curvature determine the parameter combination
-with the largest error. Studies of 3 x 3 points have about 1e3."""
+FLAGGED = 0.05
+"""Chance that any run is named although none went wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +62,51 @@ class Check:
     values: dict[str, float]
     """By ``PARAMETERS``."""
     intervals: dict[str, Interval]
+    """Around ``values``, from the influence of runs on that fit."""
     disagrees: tuple[str, ...]
     """Parameters in which the two fits differ significantly."""
     converged: bool
 
 
 @dataclass(frozen=True, kw_only=True)
+class Test:
+    """A test of the form; small p-values refuse it."""
+
+    __test__: ClassVar[bool] = False
+    statistic: float
+    numerator: int
+    """Degrees of freedom of an F test against seeds; 0 for the t test of the interaction."""
+    denominator: int
+    p_value: float
+
+    def __str__(self) -> str:
+        name = f"F({self.numerator}, " if self.numerator else "t of g("
+        return f"{name}{self.denominator}) = {self.statistic:.2f}, p = {self.p_value:.2g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfluence:
+    """What one run does to the surface."""
+
+    run: Hashable
+    without: dict[str, float]
+    """``alpha``, ``beta`` and ``a`` without the run, in one step from the fit through all."""
+    moved: float
+    """Largest change of ``alpha``, ``beta`` or ``a`` in standard errors."""
+    deviation: float
+    """Mean residual of the run if it is left out, in standard errors."""
+    flagged: bool
+    """Whether so large a deviation is rarer than 5 % for any run of the study."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LossSurface:
-    """One surface; its dictionaries are empty if the points do not determine the parameters."""
+    """One surface; its dictionaries are empty if the runs do not determine the parameters."""
 
     formula: ClassVar[str] = "L(N, D) = E + A / N^alpha + B / D^beta"
+    interacting: ClassVar[str] = (
+        "L(N, D) = E + ((A / N^alpha)^(1/g) + (B / D^beta)^(1/g))^g, g = 1 in the sum"
+    )
     optimum: ClassVar[str] = "N ~ C^a, D ~ C^(1 - a), a = beta / (alpha + beta), if C = 6 N D"
     source: ClassVar[str] = "Hoffmann et al. 2022, arXiv:2203.15556"
     status: str
@@ -77,24 +114,34 @@ class LossSurface:
     convention: str
     """Parameters counted in ``N``: a key of ``CONVENTIONS``."""
     points: int
+    runs: int = 0
     values: dict[str, float] = field(default_factory=dict)
-    """By ``PARAMETERS``; losses in nats per token."""
+    """By ``PARAMETERS``, and ``g`` with interaction; losses in nats per token."""
     intervals: dict[str, Interval] = field(default_factory=dict)
-    """From a bootstrap over runs."""
-    noise: Noise = STATED
-    """The noise that the intervals assume."""
-    chi2: float | None = None
-    """Under the stated noise, or the noise estimated from seeds."""
-    degrees: int | None = None
-    """Degrees of freedom: number of points minus five."""
+    """From the influence of runs."""
+    beside: dict[str, float] = field(default_factory=dict)
+    """The other form: with interaction, or the sum where that is refused."""
+    beside_intervals: dict[str, Interval] = field(default_factory=dict)
+    """Empty for a refused sum."""
+    tests: tuple[Test, ...] = ()
+    """Of the sum: F against seeds, if there are enough, and t of the interaction."""
+    run_sd: float | None = None
+    """Scale of the deviations that the points of a run share, nats; None if runs are points."""
+    point_sd: float | None = None
+    """Scale of the deviations of single points, nats."""
+    nu: float | None = None
+    """Degrees of freedom of the t distribution."""
     condition: float | None = None
-    """Ratio of the largest to the smallest standard error among combinations of parameters."""
+    """Ratio of the largest to the smallest standard error among combinations of parameters, if
+    points were independent."""
     residuals: tuple[float, ...] = ()
     """Measured minus fitted losses, nats, in the order of the points."""
+    influence: tuple[RunInfluence, ...] = ()
+    """One for each run, the most influential first."""
     check: Check | None = None
     """None if it was not requested."""
-    replicates: dict[str, NDArray] = field(default_factory=dict, repr=False, compare=False)
-    """Parameters of the replicates, for prediction intervals."""
+    estimate: Estimate | None = field(default=None, repr=False, compare=False)
+    """The fit that was kept, for predictions; without numbers it draws the curve only."""
 
     def __post_init__(self) -> None:
         if self.convention not in CONVENTIONS:
@@ -102,25 +149,28 @@ class LossSurface:
 
     def loss(self, N: ArrayLike, D: ArrayLike) -> NDArray:
         """Predicted losses, nats per token."""
-        if not self.values:
+        return self._predict(N, D)[0]
+
+    def errors(self, N: ArrayLike, D: ArrayLike) -> NDArray:
+        """Standard errors of predicted losses, without the noise of a measurement."""
+        return self._predict(N, D)[1]
+
+    def band(self, N: ArrayLike, D: ArrayLike, level: float = LEVEL) -> list[Interval]:
+        """Intervals of the surface."""
+        loss, error = self._predict(N, D)
+        assert self.estimate is not None
+        reach = t_distribution.ppf((1 + level) / 2, self.estimate.degrees) * error
+        ends = zip(np.ravel(loss - reach), np.ravel(loss + reach), strict=True)
+        return [Interval(float(low), float(high)) for low, high in ends]
+
+    def _predict(self, N: ArrayLike, D: ArrayLike) -> tuple[NDArray, NDArray]:
+        if self.estimate is None:
             raise ValueError(f"a surface of status {self.status!r} has no values")
-        return _losses(self.values, np.asarray(N, dtype=float), np.asarray(D, dtype=float))
-
-    def band(
-        self, N: ArrayLike, D: ArrayLike, level: float = LEVEL, of_runs: bool = False
-    ) -> list[Interval]:
-        """Intervals of the surface; with ``of_runs``, prediction intervals of measured losses."""
-        if not self.replicates:
-            raise ValueError(f"a surface of status {self.status!r} has no values")
-        count = len(self.replicates["E"])
-        noise = of_runs * self.noise.sd * np.random.default_rng(1).standard_normal(count)
-        places = zip(np.ravel(N), np.ravel(D), strict=True)
-        losses = (_losses(self.replicates, n, d) for n, d in places)
-        return [uncertainty.interval(loss + noise, level) for loss in losses]
-
-
-def _losses(v: dict, N: ArrayLike, D: ArrayLike) -> NDArray:
-    return v["E"] + v["A"] * N ** -v["alpha"] + v["B"] * D ** -v["beta"]
+        N, D = np.broadcast_arrays(np.asarray(N, dtype=float), np.asarray(D, dtype=float))
+        centre = self.estimate.design.centre
+        places = (np.log(N.ravel()) - centre[0], np.log(D.ravel()) - centre[1])
+        loss, error = self.estimate.predict(*places)
+        return loss[0].reshape(N.shape), error[0].reshape(N.shape)
 
 
 def fit(
@@ -131,44 +181,69 @@ def fit(
     trunk: Iterable | None = None,
     cell: Iterable | None = None,
     convention: str = "non_embedding",
-    noise: Noise = STATED,
-    count: int = uncertainty.REPLICATES,
     check: bool = True,
 ) -> LossSurface:
     """Fit a surface to points of ``N`` parameters, ``D`` tokens and a loss in nats per token.
 
     ``trunk`` labels the points of one run, ``cell`` those of runs that differ in their seed only.
-    Cost: 0.1 seconds for 20 points and 1,000 replicates, 0.2 with the check.
+    Cost: 0.1 CPU seconds for 20 runs of 5 points, 0.3 for 245 runs of one point; with the check
+    0.5 and 2.
     """
     N, D, loss = (np.asarray(values, dtype=float) for values in (N, D, loss))
+    labels = list(range(len(loss)) if trunk is None else trunk)
+    run = codes(labels)
     blank = LossSurface(status="too_few", convention=convention, points=len(loss))
     if len(np.unique(N)) < 3 or len(np.unique(D)) < 3 or len(loss) < 6:
         return blank
-    runs = Runs.from_labels(len(loss), trunk, cell)
-    model, minima = search(N, D, loss, runs, noise)
-    estimated = runs.noise(loss - model.values(minima.g_RJ, minima.c_RP)[0], noise)
-
-    _, minima = search(N, D, loss, runs, estimated)
-
-    def lowest(noise: Noise) -> float:  # the minimum hardly moves with the noise
-        return float(search(N, D, loss, runs, noise, minima.g_RJ)[1].chi2_R[0])
-
-    degrees, cost = len(loss) - 5, float(minima.chi2_R[0])
-    result = replace(blank, status="fitted", noise=estimated, chi2=cost, degrees=degrees)
-    if uncertainty.misfit(cost, estimated, degrees):
-        widened = uncertainty.widen(lowest, estimated, degrees)
-        result = replace(result, status="misfit", noise=widened)
-    model, minima = search(N, D, loss, runs, result.noise)
-    result = replace(result, condition=(condition := _condition(model, minima)))
-    if len(minima.g_RJ) > 1 or condition > CONDITION:
-        return replace(result, status="not_unique")
+    blank = replace(blank, runs=int(run.max()) + 1)
+    design = Design.from_points(N, D, run, codes(run if cell is None else cell))
+    if not _separates(design):
+        return replace(blank, status="not_unique")
+    y = design.table(loss)[None]
+    names = [labels[i] for i in np.unique(run, return_index=True)[1]]
+    verdict = student.judge(design, y)
+    plain, full, form = verdict.plain, verdict.full, int(verdict.kept_R[0])
+    best = full if form else plain
+    law = replace(
+        blank,
+        status=("fitted", "interaction", "refused")[form],
+        tests=tuple(map(_test, filter(None, (plain.lack, verdict.interaction)))),
+        condition=float(best.condition_R[0]),
+    )
+    if best.at_bound_R[0]:
+        return replace(law, status="bound")
+    if not best.fit.converged_R[0]:
+        return replace(law, status="stopped_early")
+    if law.condition is None or law.condition > student.CONDITION:
+        return replace(law, status="not_unique")
+    values_n = student.values(best.fit.theta_RK, design.x_Gm, design.z_Gm)[0][0]
+    law = replace(
+        law,
+        estimate=best,
+        residuals=tuple(map(float, loss - values_n[design.row_n, design.column_n])),
+        point_sd=float(np.sqrt(best.fit.tau2_R[0])),
+        run_sd=None if design.known_Gm.shape[1] == 1 else float(np.sqrt(best.fit.sigma2_R[0])),
+        nu=float(best.fit.nu_R[0]),
+    )
+    if law.status == "refused":
+        return law
+    if few_runs(design):
+        return replace(law, status="few_runs")
+    law = replace(law, values=_values(best))
+    other = plain if form else full
+    if other.sound_R[0]:
+        law = replace(law, beside=_values(other))
+        law = law if form else replace(law, beside_intervals=_intervals(other))
     if check:
-        result = replace(result, check=_check(estimated, model, minima, loss, runs, count))
-    return _with_intervals(result, model, minima, loss, runs, count)
+        law = replace(law, check=_check(plain, loss, N, D, run))
+    return replace(law, intervals=_intervals(best), influence=_influence(best, names))
 
 
 def fit_group(points: Group, convention: str = "non_embedding", **options: Any) -> LossSurface:
-    """The surface of one attention at one context; options as for ``fit``."""
+    """The surface of one attention at one context; options as for ``fit``. Runs of an unknown
+    schedule have none: their losses are not those of one schedule at several lengths."""
+    if points.schedule == "unknown":
+        return LossSurface(status="schedule", convention=convention, points=len(points.points))
     N, D = count_parameters(points, convention), points.column("tokens")
     labels = {"trunk": points.trunks, "cell": points.cells}
     return fit(N, D, points.column("loss"), convention=convention, **labels, **options)
@@ -182,106 +257,100 @@ def count_parameters(points: Group, convention: str) -> NDArray:
     return points.column("params_total") - positions
 
 
-def search(
-    N: NDArray,
-    D: NDArray,
-    loss: NDArray,
-    runs: Runs,
-    noise: Noise,
-    start_RJ: NDArray = STARTS,
-) -> tuple[powers.Powers, powers.Fitted]:
-    """The best surface first, then all others with different exponents that fit about as well."""
-    model = powers.Powers.from_variables([N, D], runs.whitener(noise))
-    minima = powers.fit(model, np.tile(loss, (len(start_RJ), 1)), start_RJ)
-    order = np.argsort(minima.chi2_R, kind="stable")
-    good = order[minima.chi2_R[order] < minima.chi2_R[order[0]] + RISE]
-    kept = [good[0]]
-    for row in good[1:]:
-        ratios = np.abs(np.log(minima.g_RJ[kept] / minima.g_RJ[row]))
-        # The exponent of a power with coefficient 0 is undetermined.
-        ratios = np.where(minima.used_RP[kept, 1:] & minima.used_RP[row, 1:], ratios, 0)
-        if minima.converged_R[row] and ratios.max(axis=1).min() > np.log(APART):
-            kept.append(row)
-    return model, minima.rows(kept)
+def few_runs(design: Design) -> bool:
+    """Whether a run that went wrong could pass for a size: fewer than ten runs, or some size with a
+    single run and fewer than ten sizes."""
+    used = design.size_G > 0
+    sizes = np.unique(design.x_Gm[used, 0].round(9), return_counts=True)[1]
+    return bool(used.sum() < FEWEST_RUNS or (sizes.min() < 2 and len(sizes) < MANY_SIZES))
 
 
-def _condition(model: powers.Powers, minima: powers.Fitted) -> float:
-    """Condition number of the derivatives by ``E, ln A, ln B, alpha, beta``, without those of
-    powers with coefficient 0."""
-    used = minima.used_RP[0, 1:]
-    theta = np.concatenate([minima.c_RP[0, :1], np.full(2, -np.inf), minima.g_RJ[0]])
-    theta[1:3][used] = np.log(minima.c_RP[0, 1:][used])
-    blank = np.zeros((1, len(model.whiten_nn)))
-    _, _, hessian = powers.full_objective(model, blank, theta[None])
-    keep = np.concatenate([[True], used, used])
-    size = np.linalg.eigvalsh(hessian[0][np.ix_(keep, keep)])
-    return float(np.sqrt(size[-1] / max(size[0], 1e-30 * size[-1])))
+def _separates(design: Design) -> bool:
+    """Whether ``N`` and ``D`` vary independently of each other."""
+    both = np.stack([design.x_Gm[design.known_Gm], design.z_Gm[design.known_Gm]])
+    return bool(abs(np.corrcoef(both)[0, 1]) < 1 - 1e-9)
 
 
-def _with_intervals(
-    result: LossSurface,
-    model: powers.Powers,
-    minimum: powers.Fitted,
-    loss: NDArray,
-    runs: Runs,
-    count: int,
-) -> LossSurface:
-    """The surface with values, bootstrap intervals and final status."""
-    fitted = model.values(minimum.g_RJ, minimum.c_RP)[0]
-    losses = uncertainty.replicates(fitted, loss - fitted, runs, result.noise, count)
-    refitted = powers.fit(model, losses, np.repeat(minimum.g_RJ, count, axis=0))
-    replicates = _by_name(model, refitted)
-    status = "bound" if minimum.at_bound_R[0] else result.status
-    return replace(
-        result,
-        status=status if minimum.converged_R[0] else "stopped_early",
-        values={name: float(value[0]) for name, value in _by_name(model, minimum).items()},
-        intervals={name: uncertainty.interval(value) for name, value in replicates.items()},
-        residuals=tuple(map(float, loss - fitted)),
-        replicates=replicates,
+def _test(lack: student.Lack) -> Test:
+    return Test(
+        statistic=float(lack.statistic_R[0]),
+        numerator=lack.numerator,
+        denominator=lack.denominator,
+        p_value=float(lack.p_R[0]),
     )
 
 
-def _by_name(model: powers.Powers, fitted: powers.Fitted) -> dict[str, NDArray]:
-    """The parameters of each row by ``PARAMETERS``; NaN for the exponent of an unused power."""
-    used = fitted.used_RP[:, 1:]
-    A, B = np.where(used, np.exp(model.log_coefficients(fitted.g_RJ, fitted.c_RP)), 0).T
-    alpha, beta = np.where(used, fitted.g_RJ, np.nan).T
-    values = (fitted.c_RP[:, 0], A, B, alpha, beta, beta / (alpha + beta))
-    return dict(zip(PARAMETERS, values, strict=True))
+PLACES = {name: student.QUANTITIES.index(name) for name in PARAMETERS}
+EXPONENTS = ("alpha", "beta", "a")
 
 
-def _check(
-    noise: Noise,
-    model: powers.Powers,
-    minimum: powers.Fitted,
-    loss: NDArray,
-    runs: Runs,
-    count: int,
-) -> Check:
-    """The fit of Hoffmann et al. to the same points and the same replicates.
+def _values(estimate: Estimate) -> dict[str, float]:
+    return {n: float(student.back(n, estimate.value_RQ[0, i])) for n, i in _places(estimate)}
 
-    Its difference to the other fit is compared with the differences in replicates (Hausman 1978).
-    Their noise is estimated robustly, so that outliers do not increase the accepted difference.
-    """
-    log_N, log_D = model.log_x_Jn + model.centre_J[:, None]
-    other = log_sum_exp.fit(log_N, log_D, np.log(loss))
-    residual = loss - np.exp(log_sum_exp.values(other.theta_RK, log_N, log_D)[0])
-    typical = 1.4826 * np.median(np.abs(residual)) * np.sqrt(len(loss) / (len(loss) - 5))
-    noise = replace(
-        noise, point_sd=max(STATED.point_sd, np.sqrt(max(typical**2 - noise.seed_sd**2, 0)))
+
+def _intervals(estimate: Estimate) -> dict[str, Interval]:
+    low, high = estimate.ends(LEVEL)[:, 0]
+    return {
+        name: Interval(float(student.back(name, low[i])), float(student.back(name, high[i])))
+        for name, i in _places(estimate)
+    }
+
+
+def _places(estimate: Estimate) -> list[tuple[str, int]]:
+    names = [*PARAMETERS, "g"] if estimate.form == "interaction" else PARAMETERS
+    return [(name, student.QUANTITIES.index(name)) for name in names]
+
+
+def _influence(estimate: Estimate, runs: Sequence[Hashable]) -> tuple[RunInfluence, ...]:
+    """What every run does, the most influential first."""
+    p = student.FORMS[estimate.form]
+    moved_Gp = estimate.influence_RGp[0]
+    theta = np.repeat(estimate.fit.theta_RK, len(moved_Gp), axis=0)
+    theta[:, :p] -= moved_Gp
+    theta[:, 3:5] = np.clip(theta[:, 3:5], *student.EXPONENTS)
+    without, _ = student.quantities(theta, estimate.design.centre)
+    exponents = [PLACES[name] for name in EXPONENTS]
+    change = np.abs(without - estimate.value_RQ)[:, exponents] / estimate.error_RQ[0, exponents]
+    deviation = student.deviations(estimate)[0]
+    limit = t_distribution.isf(FLAGGED / 2 / len(runs), max(estimate.degrees - 1, 1))
+    found = [
+        RunInfluence(
+            run=run,
+            without={n: float(student.back(n, without[i, PLACES[n]])) for n in EXPONENTS},
+            moved=float(change[i].max()),
+            deviation=float(deviation[i]),
+            flagged=bool(abs(deviation[i]) > limit),
+        )
+        for i, run in enumerate(runs)
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda one: -one.moved))
+
+
+def _check(plain: Estimate, loss: NDArray, N: NDArray, D: NDArray, run: NDArray[np.intp]) -> Check:
+    """The fit of Hoffmann et al., and whether it differs from the sum by more than chance: the
+    influences of a run on both are subtracted, so that noise they share does not count."""
+    log_N, log_D, log_L = np.log(N), np.log(D), np.log(loss)
+    other = log_sum_exp.fit(log_N, log_D, log_L)
+    value, theirs = log_sum_exp.estimate(other.theta_RK, log_L[None], log_N, log_D, run)
+    p, runs = student.FORMS[plain.form], plain.runs
+    _, gradient = student.quantities(plain.fit.theta_RK, plain.design.centre)
+    ours = np.einsum("rqp,rgp->rgq", gradient[:, :6, :p], plain.influence_RGp)
+    degrees = runs - student.FORMS["sum"]
+    error, apart = (
+        np.sqrt((moved[0] ** 2).sum(axis=0) * (runs - 1) / runs)
+        for moved in (theirs, theirs - ours)
     )
-    fitted = model.values(minimum.g_RJ, minimum.c_RP)[0]
-    losses = uncertainty.replicates(fitted, residual, runs, noise, count)
-    start = np.repeat(other.theta_RK, count, axis=0)
-    theirs = log_sum_exp.refit(log_N, log_D, np.log(losses), start).named()
-    ours = _by_name(model, powers.fit(model, losses, np.repeat(minimum.g_RJ, count, axis=0)))
-    values = {name: float(value[0]) for name, value in other.named().items()}
-    own = {name: float(value[0]) for name, value in _by_name(model, minimum).items()}
-    chance = {n: uncertainty.interval(theirs[n] - ours[n], CHANCE) for n in PARAMETERS}
+    reach = t_distribution.ppf((1 + LEVEL) / 2, degrees) * error
+    chance = t_distribution.ppf((1 + CHANCE) / 2, degrees) * apart
+    far = np.abs(value[0] - plain.value_RQ[0, :6]) > chance
     return Check(
-        values=values,
-        intervals={name: uncertainty.interval(theirs[name]) for name in PARAMETERS},
-        disagrees=tuple(n for n in PARAMETERS if values[n] - own[n] not in chance[n]),
+        values={name: float(student.back(name, value[0, i])) for name, i in PLACES.items()},
+        intervals={
+            name: Interval(
+                *(float(student.back(name, value[0, i] + s * reach[i])) for s in (-1, 1))
+            )
+            for name, i in PLACES.items()
+        },
+        disagrees=tuple(name for name, i in PLACES.items() if far[i]),
         converged=bool(other.converged_R[0]),
     )

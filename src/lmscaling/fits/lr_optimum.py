@@ -1,32 +1,44 @@
 """The optimal learning rate, if the tried rates bracket it.
 
-Near its minimum the loss is a parabola in the logarithm of the rate; the parabola through the
-lowest point and its two neighbours estimates the optimum. If the lowest point is at the smallest or
-the largest rate, the optimum is not bracketed and has no estimate. Rates are given as ``lr_scale``,
-multiples of the rate that the study assigns to the size.
+With two rates on each side of it the optimum is that of ``optimum``: of a polynomial in the
+logarithm of the rate, with the interval that the scatter of paired seeds gives. With one rate on a
+side it is the vertex of the parabola through the lowest point and its two neighbours, whose error
+is unknown, so it has no interval. If the lowest point is at the smallest or the largest rate, the
+optimum has no estimate. Rates are given as ``lr_scale``, multiples of the rate that the study
+assigns to the size.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lmscaling.fits import optimum
+from lmscaling.fits.noise import Place
+from lmscaling.fits.optimum import Scatter, Table
+from lmscaling.fits.uncertainty import Interval
+
 QUERY = """
-    SELECT attention, size, context, lr / lr_scale AS study_lr, seed, lr_scale, val_loss
-    FROM last_validation
-    WHERE status = 'done'
-    ORDER BY attention DESC, params, size, context, seed, lr_scale
+    SELECT
+        l.attention, l.size, l.context, l.lr / l.lr_scale AS study_lr,
+        12 * s.n_layer * s.d_model * s.d_model AS n, l.params, l.seed, l.lr_scale, l.val_loss
+    FROM last_validation l JOIN status s USING (run)
+    WHERE l.status = 'done'
+    ORDER BY l.attention DESC, l.params, l.size, l.context, l.seed, l.lr_scale
 """
-"""Last validation losses of the runs that completed their budget."""
+"""Last validation losses of the runs that completed their budget; ``n`` is ``N`` of a law of rates,
+see ``config/lr_law.py``."""
 
 STATUSES = {
-    "bracketed": "bracketed",
+    "bracketed": "bracketed by two rates on each side",
+    "thin": "one rate on one side of the optimum: no interval",
     "edge": "not bracketed (lowest at the edge)",
     "flat": "flat (at least three equal minima)",
+    "refused": optimum.STATUSES["refused"],
     "too_few": "fewer than three rates are done",
+    "untuned": "not tuned: one rate",
 }
 
 
@@ -34,18 +46,16 @@ STATUSES = {
 class LrOptimum:
     """The optimal rate of one attention, size and context; losses are means over seeds."""
 
-    formula: ClassVar[str] = "loss = a + b (ln lr - ln lr_optimum)^2"
     status: str
-    """A key of ``STATUSES``; only ``bracketed`` has an optimum."""
+    """A key of ``STATUSES``; only ``bracketed`` and ``thin`` have an optimum."""
+    tried: int = 0
+    """Rates that are done with every seed."""
     scale: float | None = None
     """The optimum as a multiple of the study's rate."""
+    interval: Interval | None = None
+    """Of ``scale``; only if it is ``bracketed``."""
     loss: float | None = None
-    """The parabola at the optimum, nats per token."""
-    low: float | None = None
-    """Smallest optimum of a single seed. None if there is one seed, or if a seed does not bracket
-    its optimum."""
-    high: float | None = None
-    """Largest optimum of a single seed."""
+    """The curve at the optimum, nats per token."""
     lowest_scale: float | None = None
     """The tried rate with the lowest loss; None if no rate is done."""
     lowest_loss: float | None = None
@@ -60,36 +70,50 @@ class LrOptimum:
         return None if best is None or self.study_loss is None else self.study_loss - best
 
 
-def fit(scales: ArrayLike, losses: ArrayLike) -> LrOptimum:
+def fit(scales: ArrayLike, losses: ArrayLike, scatter: Scatter | None = None) -> LrOptimum:
     """The optimum from ``scales [rates]``, ascending, and ``losses [seeds, rates]``.
 
     A missing loss is NaN. A rate without a loss for every seed is excluded: the means of different
-    rates would otherwise be taken over different seeds.
+    rates would otherwise be taken over different seeds. Without ``scatter`` there is no interval.
     """
-    x, y = np.asarray(scales, dtype=float), np.atleast_2d(np.asarray(losses, dtype=float))
-    tried = np.isfinite(y).all(axis=0)
-    x, y = x[tried], y[:, tried]
+    x, y = _complete(scales, losses)
     if not len(x):
         return LrOptimum(status="too_few")
     mean = y.mean(axis=0)
+    interval = None
     status, scale, loss = _vertex(x, mean)
-    low, high = _range(x, y) if scale is not None else (None, None)
+    if scale is not None and scatter:
+        found = optimum.fit(_table(x, y), scatter)
+        if found.status in ("bracketed", "refused"):
+            status, scale, loss, interval = found.status, found.at, found.loss, found.interval
     return LrOptimum(
         status=status,
+        tried=len(x),
         scale=scale,
+        interval=interval,
         loss=loss,
-        low=low,
-        high=high,
         lowest_scale=float(x[mean.argmin()]),
         lowest_loss=float(mean.min()),
         study_loss=float(mean[x == 1][0]) if 1 in x else None,
     )
 
 
+def _complete(scales: ArrayLike, losses: ArrayLike) -> tuple[NDArray, NDArray]:
+    """The rates with a loss for every seed, and their losses."""
+    x, y = np.asarray(scales, dtype=float), np.atleast_2d(np.asarray(losses, dtype=float))
+    tried = np.isfinite(y).all(axis=0)
+    return x[tried], y[:, tried]
+
+
+def _table(x: NDArray, y: NDArray) -> Table:
+    seed, rate = np.indices(y.shape)
+    return Table.from_losses(x[rate.ravel()], y.ravel(), seed.ravel())
+
+
 def _vertex(scales: NDArray, loss: NDArray) -> tuple[str, float | None, float | None]:
     """Status, position and height of the vertex."""
     if len(scales) < 3:
-        return "too_few", None, None
+        return "untuned" if len(scales) == 1 else "too_few", None, None
     lowest = np.flatnonzero(loss == loss.min())
     if len(lowest) > 2:
         return "flat", None, None
@@ -102,14 +126,7 @@ def _vertex(scales: NDArray, loss: NDArray) -> tuple[str, float | None, float | 
     bend = (right - left) / (x[2] - x[0])
     at = (x[0] + x[1]) / 2 - left / (2 * bend)
     height = y[0] + left * (at - x[0]) + bend * (at - x[0]) * (at - x[1])
-    return "bracketed", float(np.exp(at)), float(height)
-
-
-def _range(scales: NDArray, losses: NDArray) -> tuple[float, float] | tuple[None, None]:
-    """Smallest and largest optimum of single seeds, if there are several and all have one."""
-    optima = [_vertex(scales, loss)[1] for loss in losses]
-    known = [scale for scale in optima if scale is not None]
-    return (min(known), max(known)) if len(known) == len(optima) > 1 else (None, None)
+    return "thin", float(np.exp(at)), float(height)
 
 
 @dataclass(frozen=True)
@@ -121,20 +138,72 @@ class Group:
     context: int
     study_lr: float
     """The study's rate, ``lr_scale`` 1."""
+    n: int
+    """``N`` of a law of rates."""
     optimum: LrOptimum
+
+    @property
+    def rate(self) -> float | None:
+        """The optimal rate."""
+        return None if self.optimum.scale is None else self.optimum.scale * self.study_lr
+
+    @property
+    def interval(self) -> Interval | None:
+        """Of ``rate``."""
+        scales = self.optimum.interval
+        if scales is None:
+            return None
+        low, high = (end and end * self.study_lr for end in (scales.low, scales.high))
+        return Interval(low, high, scales.assumed)
 
 
 def groups(rows: Iterable[tuple]) -> list[Group]:
-    """The groups with at least two finished rates, from the rows of ``QUERY``."""
+    """The groups of the sizes and contexts at which an attention has two finished rates, from the
+    rows of ``QUERY``. The others of this size and context are among them: they were not tuned."""
     losses: dict[tuple[str, str, int], dict[tuple[int, float], float]] = defaultdict(dict)
-    study_lr: dict[tuple[str, str, int], float] = {}
-    for attention, size, context, lr, seed, scale, loss in rows:
+    study: dict[tuple[str, str, int], tuple[float, int, float]] = {}
+    for attention, size, context, lr, n, params, seed, scale, loss in rows:
         losses[attention, size, context][seed, scale] = loss
-        study_lr[attention, size, context] = lr
-    groups = []
-    for key, known in losses.items():
-        seeds, scales = (sorted(set(values)) for values in zip(*known, strict=True))
-        if len(scales) > 1:
-            table = [[known.get((seed, scale), np.nan) for scale in scales] for seed in seeds]
-            groups.append(Group(*key, study_lr[key], fit(scales, table)))
-    return groups
+        study[attention, size, context] = lr, n, params
+    swept = {key[1:] for key, known in losses.items() if len({scale for _, scale in known}) > 1}
+    tried = {key: _matrix(known) for key, known in losses.items() if key[1:] in swept}
+    tables = {key: _table(x, y) for key, xy in tried.items() for x, y in [_complete(*xy)] if len(x)}
+    places = {key: Place(study[key][2], key[2], key[0]) for key in tables}
+    scatters = optimum.measure(tables, places)
+    return [Group(*key, *study[key][:2], fit(*xy, scatters.get(key))) for key, xy in tried.items()]
+
+
+def _matrix(known: dict[tuple[int, float], float]) -> tuple[list[float], list[list[float]]]:
+    """Rates, and losses ``[seeds, rates]``."""
+    seeds, scales = (sorted(set(values)) for values in zip(*known, strict=True))
+    return scales, [[known.get((seed, scale), np.nan) for scale in scales] for seed in seeds]
+
+
+def warnings(groups: Iterable[Group]) -> list[str]:
+    """What makes a comparison of these attentions unfair, a sentence each: one was tuned and
+    another was not, or the best rate of one is at the edge of those that were tried."""
+    tried: dict[str, list[str]] = defaultdict(list)
+    edges: dict[str, list[str]] = defaultdict(list)
+    at: dict[tuple[str, int], list[Group]] = defaultdict(list)
+    for group in groups:
+        at[group.size, group.context].append(group)
+        if group.optimum.status == "edge":
+            name = f"{group.attention} has its lowest loss at the edge of the rates tried"
+            edges[name].append(_place(group.size, group.context))
+    for (size, context), some in at.items():
+        if any(group.optimum.tried == 1 for group in some):
+            counts = (f"{one.attention} {_tuned(one.optimum.tried)}" for one in some)
+            tried[", ".join(counts)].append(_place(size, context))
+    return [f"rates: {what} ({_places(where)})" for what, where in [*tried.items(), *edges.items()]]
+
+
+def _tuned(rates: int) -> str:
+    return f"tuned over {rates}" if rates > 1 else "not tuned"
+
+
+def _place(size: str, context: int) -> str:
+    return f"{size} at context {context:,}"
+
+
+def _places(names: list[str]) -> str:
+    return "; ".join(names) if len(names) < 4 else f"{len(names)} sizes and contexts"

@@ -1,65 +1,80 @@
 """The compute multiplier of an attention: how much more a reference spends for the same loss.
 
 ``m(L) = x_reference(L) / x_other(L)``, where ``x(L)`` is the number of updates, FLOPs or hours that
-a run spends until its loss first reaches ``L``. Above 1 the other attention is the better one. The
-multiplier depends on the loss and is therefore given at several losses. In hours it is a product:
+a run spends until its loss reaches ``L``. Above 1 the other attention is the better one. The
+multiplier depends on the loss and is therefore given at several losses, those of the other curve at
+fixed fractions of its updates. In hours it is a product:
 
     hours = updates x speed,    speed = (hours per update)_reference / (hours per update)_other
 
-Curves are smoothed by a running median of 21 points, which is insensitive to spikes, and then by
-the running minimum, so that every loss is reached once. Between points ln x is linear in the loss,
-with the same weights for updates, FLOPs and hours, so the product is exact.
+Runs with the same seed are paired: they see the same data in the same order, so most of their
+noise is common. It cancels where curves are subtracted at equal updates before they are smoothed,
+by a running median of 21 points, which is insensitive to spikes. A decreasing function is then
+fitted to the mean curve by least squares (isotonic regression), so that it can be inverted. Between
+points ln x is linear in the loss.
 
-A seed shifts an entire curve: intervals come from replicates with one shift for each curve.
+Intervals invert a t test: they contain every m for which the paired gap
+``L_reference(m x) - L_other(x)`` does not differ from 0. Its standard deviation is measured between
+seeds at the same fraction of training and shrunk to that of all pairs of the study (``noise``). An
+end is open if the reference does not reach the loss. Crossings are tested in the same way.
+
+Legend: ``s`` seeds that both attentions have, ``n`` points of a curve.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import combinations
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import isotonic_regression
 
-from lmscaling.fits import crossing, uncertainty
+from lmscaling.fits import crossing
 from lmscaling.fits.crossing import Crossings
-from lmscaling.fits.uncertainty import STATED, Interval, Noise
+from lmscaling.fits.noise import Noise, Place, Spread
+from lmscaling.fits.uncertainty import Interval
 
 STATUSES = {
     "compared": "compared at losses that both curves reach",
     "apart": "no loss is reached by both curves",
     "too_few": "fewer than two points in a curve",
+    "unpaired": "no seed has runs of both attentions",
 }
 
 QUERY = """
-    SELECT source, size, context, attention = baseline AS is_baseline, attention,
-        seeds, updates, hours, flops, loss
-    FROM law_means
+    SELECT source, size, params, context, attention = baseline AS is_baseline, attention, seed,
+        updates, hours, flops, loss
+    FROM law_curves
+    WHERE schedule IN ('constant', 'unknown')
     WINDOW pair AS (PARTITION BY source, size, context)
     QUALIFY min(attention) OVER pair <> max(attention) OVER pair
     ORDER BY source, min(params) OVER (PARTITION BY source, size), size, context, is_baseline DESC,
-        attention DESC, updates
+        attention DESC, seed, updates
 """
-"""Loss curves where there are several attentions, the baseline first; means over seeds."""
+"""Loss curves where there are several attentions, the baseline first. Before the end of the budget
+only losses at a constant rate are comparable."""
+
+K = TypeVar("K", bound=Hashable)
 
 AXES = ("updates", "flops", "hours")
 WINDOW = 21
-LEVELS = 20
-SURE = 2.5
-"""Distance of the lowest level from the end of the higher curve, in standard deviations of seeds:
-0.6 % of seeds end above it."""
+FRACTIONS = 2.0 ** (-np.arange(21) / 4)
+"""Of the updates of the other curve, from the end to 1/32, where losses are compared."""
+DOUBLINGS = FRACTIONS[::4]
+"""Of what both have spent, where the noise of crossings is measured."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The losses of one run, in order."""
+    """The losses of one attention, in order of updates."""
 
     updates: ArrayLike
     flops: ArrayLike
     hours: ArrayLike
     loss: ArrayLike
-    """Nats per token; NaN if missing."""
+    """``[n]`` of one run or ``[s, n]``, nats per token; NaN if missing."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +88,9 @@ class AtLoss:
     speed: float
     """Multiplier in hours divided by that in updates."""
     intervals: dict[str, Interval]
-    """By axis; an end is open if a curve, shifted by its seed, does not reach the loss."""
+    """By axis; an end is open if the reference does not reach a loss that noise allows."""
+    spread: Spread
+    """Scatter of the paired gap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,42 +107,23 @@ class Multipliers:
     """By axis: the crossings of the two curves."""
 
 
-def fit(
-    reference: Curve,
-    other: Curve,
-    losses: ArrayLike | None = None,
-    noise: Noise = STATED,
-    count: int = uncertainty.REPLICATES,
-    seed: int = 0,
-) -> Multipliers:
-    """Multipliers at the given losses, if both curves reach them.
+def fit(reference: Curve, other: Curve, place: Place) -> Multipliers:
+    """Multipliers of one pair, with the noise of its own seeds."""
+    return fit_all({0: (reference, other)}, {0: place})[0]
 
-    By default at 20 losses, evenly spaced in ln(updates) of the other curve; the lowest is one that
-    almost all seeds reach. For means over k seeds pass ``noise`` divided by sqrt(k).
+
+def fit_all(
+    pairs: Mapping[K, tuple[Curve, Curve]], places: Mapping[K, Place]
+) -> dict[K, Multipliers]:
+    """Multipliers of all pairs of one study, the reference first, which share their noise.
+
+    The seeds of a pair have the same order in both curves.
     """
-    one, two = _Envelope.from_curve(reference), _Envelope.from_curve(other)
-    if min(len(one.loss), len(two.loss)) < 2:
-        return Multipliers(status="too_few")
-    crossings = {axis: _crossings(one, two, i, noise) for i, axis in enumerate(AXES)}
-    low, high = max(one.loss[-1], two.loss[-1]), min(one.loss[0], two.loss[0])
-    if low >= high:
-        return Multipliers(status="apart", crossings=crossings)
-    if losses is None:
-        lowest = min(low + SURE * noise.seed_sd, high)
-        first, last = two.log_x(np.array([high, lowest]))[0]
-        losses = two.loss_at(np.linspace(first, last, LEVELS), 0)
-    level = np.unique(np.asarray(losses, dtype=float))[::-1]
-    level = level[(level >= low) & (level <= high)]
-    log_m = one.log_x(level) - two.log_x(level)
-    shift = noise.seed_sd * np.random.default_rng(seed).standard_normal((2, count, 1))
-    with np.errstate(invalid="ignore"):  # NaN if neither reaches the loss: both ends are open
-        replicates = one.log_x(level - shift[0]) - two.log_x(level - shift[1])
-    levels = []
-    for j, loss in enumerate(level):
-        m = dict(zip(AXES, map(float, np.exp(log_m[:, j])), strict=True))
-        ends = {a: _exp(uncertainty.interval(replicates[i, :, j])) for i, a in enumerate(AXES)}
-        levels.append(AtLoss(float(loss), **m, speed=m["hours"] / m["updates"], intervals=ends))
-    return Multipliers(status="compared", levels=tuple(levels), crossings=crossings)
+    found = {key: _Paired.from_curves(*curves) for key, curves in pairs.items()}
+    paired = {key: one for key, one in found.items() if isinstance(one, _Paired)}
+    spreads = _spreads(paired, places)
+    results = {key: Multipliers(status=one) for key, one in found.items() if isinstance(one, str)}
+    return results | {key: one.multipliers(spreads[key]) for key, one in paired.items()}
 
 
 @dataclass(frozen=True)
@@ -141,96 +139,228 @@ class Pair:
     """Whether the reference is the baseline of the study."""
     axes: tuple[str, ...]
     """Those of ``AXES`` that are known for both."""
+    seeds: int
+    """Seeds that both attentions have."""
     result: Multipliers
 
 
-def compare(rows: Iterable[tuple], count: int = uncertainty.REPLICATES) -> list[Pair]:
+def compare(rows: Iterable[tuple]) -> list[Pair]:
     """Compare every two attentions in the rows of ``QUERY``, in the order of the rows.
 
     The baseline is the reference of every other one; of two others, the first one is.
     """
-    curves: dict[tuple[str, str, int], dict[str, list[tuple]]] = defaultdict(
-        lambda: defaultdict(list)
+    runs: dict[tuple, dict[str, dict[int, list]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
     )
-    baselines = set()
-    for source, size, context, is_baseline, attention, *numbers in rows:
-        curves[source, size, context][attention].append(tuple(numbers))
+    params, baselines = {}, set()
+    for source, size, n, context, is_baseline, attention, seed, *numbers in rows:
+        runs[source, size, context][attention][seed].append(numbers)
+        params[source, size, context] = float(n)
         baselines |= {(source, attention)} if is_baseline else set()
-    pairs = []
-    for key, known in curves.items():
-        table = {name: np.array(part, dtype=float).T for name, part in known.items()}
-        for reference, attention in combinations(table, 2):
-            axes, result = _compare(table[reference], table[attention], count)
-            with_baseline = (key[0], reference) in baselines
-            pairs.append(Pair(*key, reference, attention, with_baseline, axes, result))
-    return pairs
-
-
-def _compare(one: NDArray, two: NDArray, count: int) -> tuple[tuple[str, ...], Multipliers]:
-    """Known axes and multipliers from the columns of ``QUERY`` after ``attention``."""
-    has_flops = bool(np.isfinite(one[3]).all() and np.isfinite(two[3]).all())
-    # Means over seeds have less noise; the two curves may have different numbers of seeds.
-    factor = np.sqrt((1 / one[0, 0] + 1 / two[0, 0]) / 2)
-    noise = replace(STATED, seed_sd=STATED.seed_sd * factor, point_sd=STATED.point_sd * factor)
-    curves = [
-        Curve(updates, flops if has_flops else updates, hours, loss)
-        for _, updates, hours, flops, loss in (one, two)
+    heads: list[tuple[str, str, int, str, str]] = []
+    axes, seeds = {}, {}
+    curves: dict[tuple, tuple[Curve, Curve]] = {}
+    places: dict[tuple, Place] = {}
+    for cell, known in runs.items():
+        for reference, attention in combinations(known, 2):
+            key = (*cell, reference, attention)
+            both = [seed for seed in known[reference] if seed in known[attention]]
+            tables = [[np.array(known[name][s], dtype=float) for s in both]
+                      for name in (reference, attention)]  # fmt: skip
+            has_flops = all(np.isfinite(run[:, 2]).all() for part in tables for run in part)
+            heads.append(key)
+            curves[key] = _mean_curve(tables[0], has_flops), _mean_curve(tables[1], has_flops)
+            places[key] = Place(params[cell], cell[2], attention)
+            axes[key] = tuple(axis for axis in AXES if has_flops or axis != "flops")
+            seeds[key] = len(both)
+    results = {}
+    for source in dict.fromkeys(key[0] for key in heads):  # each has noise of its own
+        results |= fit_all({key: curves[key] for key in heads if key[0] == source}, places)
+    return [
+        Pair(*key, (key[0], key[3]) in baselines, axes[key], seeds[key], results[key])
+        for key in heads
     ]
-    result = fit(curves[0], curves[1], noise=noise, count=count)
-    return tuple(axis for axis in AXES if has_flops or axis != "flops"), result
+
+
+def _mean_curve(runs: list[NDArray], has_flops: bool) -> Curve:
+    """Losses of all runs at updates that all know; columns updates, hours, FLOPs, loss."""
+    if not runs:
+        return Curve([], [], [], np.empty((0, 0)))
+    common = runs[0][:, 0]
+    for run in runs[1:]:
+        common = np.intersect1d(common, run[:, 0])
+    kept = np.stack([run[np.isin(run[:, 0], common)] for run in runs])
+    updates, hours, flops = np.moveaxis(kept[:, :, :3].mean(axis=0), -1, 0)
+    return Curve(updates, flops if has_flops else updates, hours, kept[:, :, 3])
+
+
+def _spreads(
+    paired: Mapping[K, "_Paired"], places: Mapping[K, Place]
+) -> dict[K, dict[str, list[Spread | None]]]:
+    """By pair, and by ``loss`` or axis: the scatter of gaps at each place; None where a curve is
+    missing."""
+    spreads: dict[K, dict[str, list[Spread | None]]] = {key: {} for key in paired}
+    for what, places_of in (("loss", FRACTIONS), *((axis, DOUBLINGS) for axis in AXES)):
+        for j in range(len(places_of)):
+            gaps = {key: one.gaps[what][:, j] for key, one in paired.items()}
+            known = {key: gap for key, gap in gaps.items() if np.isfinite(gap).all()}
+            noise = Noise.measure(known, places, paired=True)
+            for key in paired:
+                found = noise.at(key) if key in known else None
+                spreads[key].setdefault(what, []).append(found)
+    return spreads
 
 
 @dataclass(frozen=True)
-class _Envelope:
-    """Running minimum of the loss and logarithms ``[axis, n]`` of what was spent."""
+class _Smooth:
+    """A smoothed curve: logarithms ``[axis, n]`` of what was spent, and losses ``[s, n]``."""
 
-    loss: NDArray
     log_spent: NDArray
-    log_end: NDArray
-    """``[axis]``: end of the run, which may be later than its lowest loss."""
+    loss: NDArray
+
+    def at(self, log_x: NDArray, axis: int = 0) -> NDArray:
+        """``[s, x]``: the loss of each seed; NaN outside the curve."""
+        row = self.log_spent[axis]
+        return np.array([np.interp(log_x, row, one, np.nan, np.nan) for one in self.loss])
+
+
+@dataclass(frozen=True)
+class _Paired:
+    """Two smoothed curves and their gaps by seed."""
+
+    reference: _Smooth
+    other: _Smooth
+    falling: NDArray
+    """``[n]``: decreasing mean loss of the reference."""
+    log_x: NDArray
+    """``[F]``: logarithms of the updates of the other curve at ``FRACTIONS``."""
+    loss: NDArray
+    """``[F]``: decreasing mean loss of the other curve; NaN before its first point."""
+    log_reference: NDArray
+    """``[F]``: logarithms of the updates with which the reference reaches it; NaN if it does
+    not."""
+    gaps: dict[str, NDArray]
+    """Nats: ``loss``, ``[s, F]``, where both curves have the loss of the other one; by axis,
+    ``[s, DOUBLINGS]``, at equal spending. NaN where a curve is missing."""
 
     @classmethod
-    def from_curve(cls, curve: Curve) -> "_Envelope":
-        loss = np.asarray(curve.loss, dtype=float)
-        known = np.isfinite(loss)
-        loss = _running_median(loss[known])
-        spent = np.log([np.asarray(getattr(curve, axis), dtype=float)[known] for axis in AXES])
-        if not len(loss):
-            return cls(loss, spent, np.full(len(AXES), -np.inf))
-        new = np.diff(np.minimum.accumulate(loss), prepend=np.inf) < 0
-        return cls(loss[new], spent[:, new], spent[:, -1])
+    def from_curves(cls, reference: Curve, other: Curve) -> "_Paired | str":
+        """The pair, or the status that says why it cannot be compared."""
+        if not len(np.atleast_2d(reference.loss)):
+            return "unpaired"
+        one, two = _smooth(reference, other)
+        if min(one.loss.shape[1], two.loss.shape[1]) < 2:
+            return "too_few"
+        falling, mean = (_decreasing(curve.loss.mean(axis=0)) for curve in (one, two))
+        log_x = two.log_spent[0, -1] + np.log(FRACTIONS)
+        loss = np.interp(log_x, two.log_spent[0], mean, np.nan)
+        first = _inverse(one.log_spent[0], falling, loss, "left")
+        last = _inverse(one.log_spent[0], falling, loss, "right")
+        with np.errstate(invalid="ignore"):
+            there = np.where(np.isfinite(first) & np.isfinite(last), (first + last) / 2, np.nan)
+        gaps = {"loss": one.at(there) - two.at(log_x)}
+        for i, axis in enumerate(AXES):
+            at = min(one.log_spent[i, -1], two.log_spent[i, -1]) + np.log(DOUBLINGS)
+            gaps[axis] = one.at(at, i) - two.at(at, i)
+        return cls(one, two, falling, log_x, loss, there, gaps)
 
-    def log_x(self, loss: NDArray) -> NDArray:
-        """Logarithms ``[axis, ...]`` of what is spent to reach a loss; infinite if not reached."""
-        falling = (-loss).ravel()
-        rows = [np.interp(falling, -self.loss, row, right=np.inf) for row in self.log_spent]
-        return np.array(rows).reshape(len(rows), *loss.shape)
+    def multipliers(self, spreads: Mapping[str, list[Spread | None]]) -> Multipliers:
+        levels = [
+            self._level(j, spread)
+            for j, spread in reversed(list(enumerate(spreads["loss"])))
+            if spread is not None
+        ]
+        crossings = {axis: self._crossings(i, spreads[axis]) for i, axis in enumerate(AXES)}
+        return Multipliers(
+            status="compared" if levels else "apart", levels=tuple(levels), crossings=crossings
+        )
 
-    def loss_at(self, log_x: NDArray, axis: int) -> NDArray:
-        return np.interp(log_x, self.log_spent[axis], self.loss)
+    def _level(self, j: int, spread: Spread) -> AtLoss:
+        half = spread.quantile() * spread.error
+        low = _inverse(self.reference.log_spent[0], self.falling, self.loss[j] + half, "left")
+        high = _inverse(self.reference.log_spent[0], self.falling, self.loss[j] - half, "right")
+        ends = {
+            axis: Interval(self._m(i, j, low), self._m(i, j, high), spread.assumed)
+            for i, axis in enumerate(AXES)
+        }
+        there = self.log_reference[j]
+        m = {axis: float(np.exp(self._log_m(i, j, there))) for i, axis in enumerate(AXES)}
+        return AtLoss(
+            float(self.loss[j]), **m, speed=m["hours"] / m["updates"], intervals=ends, spread=spread
+        )
+
+    def _m(self, axis: int, j: int, log_updates: NDArray) -> float | None:
+        """An end of an interval; open where the reference does not come."""
+        return (
+            float(np.exp(self._log_m(axis, j, log_updates))) if np.isfinite(log_updates) else None
+        )
+
+    def _log_m(self, axis: int, j: int, log_updates: NDArray) -> float:
+        """ln of what the reference spends in so many updates over what the other one has spent."""
+        one, two = self.reference.log_spent, self.other.log_spent
+        spent = np.interp(log_updates, one[0], one[axis])
+        return float(spent - np.interp(self.log_x[j], two[0], two[axis]))
+
+    def _crossings(self, axis: int, spreads: list[Spread | None]) -> Crossings:
+        """Crossings on one axis, over the range of both curves."""
+        first, second = self.reference.log_spent[axis], self.other.log_spent[axis]
+        start, end = max(first[0], second[0]), min(first[-1], second[-1])
+        both = np.union1d(np.union1d(first, second), [start, end])
+        both = both[(both >= start) & (both <= end)]
+        known = [(end + np.log(f), s) for f, s in zip(DOUBLINGS, spreads, strict=True) if s][::-1]
+        if not len(both) or not known:
+            return crossing.fit([], [], [])
+        gap = (self.other.at(both, axis) - self.reference.at(both, axis)).mean(axis=0)
+        places = [at for at, _ in known]
+        error = np.interp(both, places, [spread.error for _, spread in known])
+        degrees = np.interp(both, places, [min(spread.degrees, 1e6) for _, spread in known])
+        return crossing.fit(np.exp(both), gap, error, degrees, known[-1][1].assumed)
 
 
-def _running_median(loss: NDArray) -> NDArray:
+def _smooth(reference: Curve, other: Curve) -> tuple[_Smooth, _Smooth]:
+    """Both curves without missing losses, smoothed; at equal updates their difference is."""
+    parts = []
+    for curve in (reference, other):
+        loss = np.atleast_2d(np.asarray(curve.loss, dtype=float))
+        known = np.isfinite(loss).all(axis=0)
+        spent = [np.asarray(getattr(curve, axis), dtype=float)[known] for axis in AXES]
+        parts.append((np.array(spent), loss[:, known]))
+    (spent_1, loss_1), (spent_2, loss_2) = parts
+    smooth_1, smooth_2 = _running_median(loss_1), _running_median(loss_2)
+    _, i, j = np.intersect1d(spent_1[0], spent_2[0], return_indices=True)
+    smooth_2[:, j] = smooth_1[:, i] - _running_median(loss_1[:, i] - loss_2[:, j])
+    return _Smooth(np.log(spent_1), smooth_1), _Smooth(np.log(spent_2), smooth_2)
+
+
+def _running_median(loss_sn: NDArray) -> NDArray:
     """Median of the 21 points around each point; near an end of the largest symmetric window."""
-    half = WINDOW // 2
-    smooth = loss.copy()
-    for i in range(1, min(half, (len(loss) + 1) // 2)):
-        smooth[i], smooth[-1 - i] = np.median(loss[: 2 * i + 1]), np.median(loss[-1 - 2 * i :])
-    if len(loss) >= WINDOW:
-        windows = np.lib.stride_tricks.sliding_window_view(loss, WINDOW)
-        smooth[half:-half] = np.median(windows, axis=1)
+    half, n = WINDOW // 2, loss_sn.shape[1]
+    smooth = loss_sn.copy()
+    for i in range(1, min(half, (n + 1) // 2)):
+        smooth[:, i] = np.median(loss_sn[:, : 2 * i + 1], axis=1)
+        smooth[:, -1 - i] = np.median(loss_sn[:, -1 - 2 * i :], axis=1)
+    if n >= WINDOW:
+        windows = np.lib.stride_tricks.sliding_window_view(loss_sn, WINDOW, axis=1)
+        smooth[:, half:-half] = np.median(windows, axis=2)
     return smooth
 
 
-def _crossings(one: _Envelope, two: _Envelope, axis: int, noise: Noise) -> Crossings:
-    """Crossings on one axis, over the range of both curves."""
-    first, second = one.log_spent[axis], two.log_spent[axis]
-    start, end = max(first[0], second[0]), min(one.log_end[axis], two.log_end[axis])
-    both = np.union1d(np.union1d(first, second), [start, end])
-    both = both[(both >= start) & (both <= end)]
-    return crossing.fit(np.exp(both), two.loss_at(both, axis) - one.loss_at(both, axis), noise)
+def _decreasing(loss: NDArray) -> NDArray:
+    """The decreasing curve that is nearest by least squares."""
+    return isotonic_regression(loss, increasing=False).x
 
 
-def _exp(logs: Interval) -> Interval:
-    ends = (None if end is None else float(np.exp(end)) for end in (logs.low, logs.high))
-    return Interval(*ends)
+def _inverse(
+    log_x: NDArray, falling: NDArray, loss: ArrayLike, side: Literal["left", "right"]
+) -> NDArray:
+    """Where a decreasing curve has a loss: the first place (``left``) at which it is as low, or the
+    last one (``right``) at which it is as high; infinite beyond its ends."""
+    wanted = np.asarray(loss, dtype=float)
+    i = np.searchsorted(-falling, -wanted, side)
+    a, b = np.clip(i - 1, 0, None), np.clip(i, None, len(falling) - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        part = np.where(a == b, 0.0, (falling[a] - wanted) / (falling[a] - falling[b]))
+    found = log_x[a] + part * (log_x[b] - log_x[a])
+    outside = np.where(i == 0, -np.inf, np.where(i == len(falling), np.inf, found))
+    found = np.where((a == b) & (falling[a] != wanted), outside, found)
+    return np.where(np.isnan(wanted), np.nan, found)

@@ -15,9 +15,10 @@ Without seeds nothing is known about noise. A range then assumes the standard de
 nearest measured study, says so (``Interval.assumed``), and is no confidence interval.
 """
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,9 +30,12 @@ from lmscaling.fits.uncertainty import LEVEL, Interval
 
 MOST_DEGREES = 6.0
 """Most degrees of freedom that other cells contribute to the variance of one cell."""
+PRIOR_DEGREES = np.linspace(2, MOST_DEGREES, 200)
+"""The fewer, the more the true variances of cells differ: by trigamma(d / 2), in ln."""
 FEWEST_DEGREES = 3
 """With fewer degrees of freedom in all cells together, the variance of one cell says nothing about
 another."""
+MOST_SEEDS = 1000
 TREND_DEGREES = 20
 """Degrees of freedom from which a trend is estimated; a trend from fewer misses at the ends."""
 
@@ -84,6 +88,11 @@ class Spread:
     """Origin of ``sd``, for captions and notes."""
 
     @property
+    def assumed(self) -> float | None:
+        """``sd`` if it is assumed, nats."""
+        return self.sd if self.basis == "assumed" else None
+
+    @property
     def error(self) -> float:
         """Standard error of the mean over the seeds of the cell, nats."""
         return self.sd / np.sqrt(self.seeds)
@@ -96,11 +105,11 @@ class Spread:
     def interval(self, mean: float, level: float = LEVEL) -> Interval:
         """Interval of the expected loss, or the range that an assumed ``sd`` gives."""
         half = self.quantile(level) * self.error
-        return Interval(mean - half, mean + half, self.sd if self.basis == "assumed" else None)
+        return Interval(mean - half, mean + half, self.assumed)
 
     def p_value(self, mean: float) -> float:
         """Two-sided p-value of a difference, under the hypothesis that it is 0; NaN if assumed."""
-        if self.basis == "assumed":
+        if self.assumed is not None:
             return float("nan")
         return float(2 * t.sf(abs(mean) / self.error, self.degrees))
 
@@ -108,7 +117,7 @@ class Spread:
 class Noise:
     """Scatter of seeds in the cells of a study."""
 
-    def __init__(self, spreads: Mapping[Hashable, Spread]) -> None:
+    def __init__(self, spreads: Mapping[Any, Spread]) -> None:
         self._spreads = dict(spreads)
 
     def at(self, cell: Hashable) -> Spread:
@@ -117,21 +126,44 @@ class Noise:
 
     @classmethod
     def measure(
-        cls, samples: Mapping[Hashable, ArrayLike], places: Mapping[Hashable, Place]
+        cls,
+        samples: Mapping[Any, ArrayLike],
+        places: Mapping[Any, Place],
+        paired: bool = False,
     ) -> "Noise":
-        """Scatter in every cell of ``samples``: losses, or differences of paired losses, in nats,
-        one for each seed that has finished."""
+        """Scatter in every cell of ``samples``: losses in nats, one for each seed that has
+        finished, or differences of paired losses. Without seeds the runs of a pair are assumed to
+        be independent, which makes the range of a difference too wide rather than too narrow."""
         values = {cell: np.asarray(sample, dtype=float) for cell, sample in samples.items()}
-        repeated = [cell for cell, sample in values.items() if len(sample) > 1]
-        variance = np.array([values[cell].var(ddof=1) for cell in repeated])
-        degrees = np.array([len(values[cell]) - 1 for cell in repeated], dtype=float)
+        return cls.from_variances(
+            {
+                cell: (float(sample.var(ddof=1)), len(sample) - 1, len(sample))
+                if len(sample) > 1 and np.ptp(sample)
+                else (0.0, 0, len(sample))
+                for cell, sample in values.items()
+            },
+            places,
+            paired,
+        )
+
+    @classmethod
+    def from_variances(
+        cls,
+        variances: Mapping[Any, tuple[float, int, int]],
+        places: Mapping[Any, Place],
+        paired: bool = False,
+    ) -> "Noise":
+        """Scatter in every cell from its variance (nats squared), degrees of freedom (0 if it is
+        unknown) and number of seeds."""
+        repeated = [cell for cell, (_, degrees, _) in variances.items() if degrees]
+        variance = np.array([variances[cell][0] for cell in repeated])
+        degrees = np.array([variances[cell][1] for cell in repeated], dtype=float)
         known = [places[cell] for cell in repeated]
         prior = _Prior.from_cells(variance, degrees, known)
-        own = dict(zip(repeated, variance, strict=True))
         return cls(
             {
-                cell: _spread(len(sample), own.get(cell), places[cell], prior, known, variance)
-                for cell, sample in values.items()
+                cell: _spread(own, places[cell], prior, known, variance, paired)
+                for cell, own in variances.items()
             }
         )
 
@@ -153,16 +185,13 @@ class _Prior:
     def from_cells(
         cls, variance_c: NDArray, degrees_c: NDArray, places: list[Place]
     ) -> "_Prior | None":
-        usable = variance_c > 0
-        total = int(degrees_c[usable].sum())
+        total = int(degrees_c.sum())
         if total < FEWEST_DEGREES:
             return None
-        s2, d = variance_c[usable], degrees_c[usable]
-        at = [place for place, use in zip(places, usable, strict=True) if use]
-        attentions = tuple(sorted({place.attention for place in at}))
-        logs = np.log([(place.params, place.context) for place in at])
-        centre = logs.mean(axis=0)
-        columns = _columns(at, attentions, centre)
+        s2, d = variance_c, degrees_c
+        attentions = tuple(sorted({place.attention for place in places}))
+        centre = np.log([(place.params, place.context) for place in places]).mean(axis=0)
+        columns = _columns(places, attentions, centre)
         rank = np.linalg.matrix_rank(columns)
         if total < TREND_DEGREES or len(s2) < rank + 3:
             columns, rank, attentions = np.ones((len(s2), 1)), 1, ()
@@ -172,8 +201,9 @@ class _Prior:
         weight = np.sqrt(1 / polygamma(1, d / 2))
         slope = np.linalg.lstsq(columns * weight[:, None], corrected * weight, rcond=None)[0]
         left = ((corrected - columns @ slope) ** 2).sum() / max(len(s2) - rank, 1)
-        d0 = _inverse_trigamma(left - float(polygamma(1, d / 2).mean()))
-        d0 = float(np.clip(d0, 2, min(MOST_DEGREES, max(total - rank, 2))))
+        scatter = left - float(polygamma(1, d / 2).mean())
+        d0 = float(np.interp(-scatter, -polygamma(1, PRIOR_DEGREES / 2), PRIOR_DEGREES))
+        d0 = min(d0, max(total - rank, 2))
         return cls(d0, total, len(s2), slope, attentions, centre)
 
     def variance(self, place: Place) -> float:
@@ -189,33 +219,23 @@ def _columns(places: list[Place], attentions: tuple[str, ...], centre: NDArray) 
     return np.column_stack([np.ones(len(places)), logs, np.array(own).reshape(len(places), -1)])
 
 
-def _inverse_trigamma(value: float) -> float:
-    """``d`` for which trigamma(d / 2) is the value; infinite if the value is not positive."""
-    if value <= polygamma(1, 50.0):
-        return np.inf
-    low, high = 1e-3, 100.0
-    for _ in range(60):
-        middle = float(np.sqrt(low * high))
-        low, high = (middle, high) if polygamma(1, middle / 2) > value else (low, middle)
-    return high
-
-
 def _spread(
-    seeds: int,
-    variance: float | None,
+    own: tuple[float, int, int],
     place: Place,
     prior: _Prior | None,
     known: list[Place],
     variance_c: NDArray,
+    paired: bool,
 ) -> Spread:
-    if variance is not None and prior is None:
+    variance, degrees, seeds = own
+    if degrees and (prior is None or prior.cells == 1):
         said = f"sd of its own {seeds} seeds"
-        return Spread(float(np.sqrt(variance)), seeds - 1.0, seeds, "measured", said)
-    if variance is not None and prior is not None:
-        degrees = prior.degrees + seeds - 1
-        shrunk = (prior.degrees * prior.variance(place) + (seeds - 1) * variance) / degrees
+        return Spread(float(np.sqrt(variance)), degrees, seeds, "measured", said)
+    if degrees and prior is not None:
+        total = prior.degrees + degrees
+        shrunk = (prior.degrees * prior.variance(place) + degrees * variance) / total
         said = f"sd of its own {seeds} seeds, shrunk to that of {prior.cells} cells"
-        return Spread(float(np.sqrt(shrunk)), degrees, seeds, "measured", said)
+        return Spread(float(np.sqrt(shrunk)), total, seeds, "measured", said)
     if prior is not None and _within(place, known):
         trend = "trend over" if len(prior.slope_K) > 1 else "pooled over"
         said = f"sd {trend} {prior.cells} cells with seeds, {prior.total} degrees of freedom"
@@ -225,11 +245,15 @@ def _spread(
         for place, s2 in zip(known, variance_c, strict=True)
     ]
     near = nearest(place, others or list(ELSEWHERE))
-    return Spread(near.sd, np.inf, seeds, "assumed", f"if seeds differ as in {near.source}")
+    sd = near.sd * np.sqrt(2) if paired and not others else near.sd
+    return Spread(float(sd), np.inf, seeds, "assumed", f"if seeds differ as in {near.source}")
 
 
 def _within(place: Place, known: list[Place]) -> bool:
-    """Whether cells with seeds surround a place in size and context."""
+    """Whether cells with seeds surround a place in size and context, one of them of its attention:
+    an attention may have noise of its own."""
+    if place.attention not in {one.attention for one in known}:
+        return False
     logs = np.log([(one.params, one.context) for one in known])
     at = np.log([place.params, place.context])
     return bool(((at >= logs.min(axis=0) - 1e-9) & (at <= logs.max(axis=0) + 1e-9)).all())
@@ -308,14 +332,15 @@ def seeds_needed(gap: float, sd: float, level: float = LEVEL, power: float = 0.8
     """Fewest seeds with which a true gap is found with a probability of ``power``.
 
     ``sd`` is that of the difference of two runs, paired if they share seeds. The variance has
-    ``MOST_DEGREES`` degrees of freedom besides those of the seeds. None above 1,000 seeds.
+    ``MOST_DEGREES`` degrees of freedom besides those of the seeds. None above ``MOST_SEEDS``.
     """
-    if gap == 0:
-        return None
-    for seeds in range(1, 1001):
+
+    def is_enough(seeds: int) -> bool:
         degrees = MOST_DEGREES + seeds - 1
         limit = t.isf((1 - level) / 2, degrees)
         shift = abs(gap) / sd * np.sqrt(seeds)
-        if nct.sf(limit, degrees, shift) + nct.cdf(-limit, degrees, shift) >= power:
-            return seeds
-    return None
+        # Far beyond the limit the power is 1, and the noncentral t of SciPy inexact.
+        return bool(shift > 3 * limit + 10 or nct.sf(limit, degrees, shift) >= power)
+
+    found = bisect_left(range(1, MOST_SEEDS + 1), True, key=is_enough) + 1
+    return found if found <= MOST_SEEDS else None

@@ -1,8 +1,8 @@
 """The points of all fits of the loss: losses at shares of the budget.
 
-The final loss of a decayed branch is the loss that a budget can reach, so a fit uses branches if
-there are any, and otherwise the losses of trunks at their constant learning rate. One fit never
-mixes the two, nor different sources.
+The final loss of a decayed branch is the loss that a budget can reach; the loss of a trunk at its
+constant learning rate is higher. Both are points, each of its own schedule: a law is fitted to each
+schedule apart and never mixes two of them, nor different sources.
 """
 
 from collections import defaultdict
@@ -21,12 +21,20 @@ QUERY = """
 """
 
 
+LOSSES = {
+    "decayed": "final {} loss at a decayed learning rate",
+    "constant": "{} loss of trunks at a constant learning rate",
+    "unknown": "{} loss of runs of unknown schedule",
+}
+"""Which losses the points of each schedule are, by the kind of text."""
+
+
 class Point(NamedTuple):
     """A row of ``QUERY``."""
 
     source: str
     schedule: str
-    """Learning rate up to this point: ``decayed`` or ``constant``."""
+    """Learning rate up to here: ``decayed``, ``constant``, or ``unknown`` of published runs."""
     split: str
     """Text of the loss: ``validation`` or ``train``."""
     attention: str
@@ -81,10 +89,11 @@ class Group:
     def description(self) -> str:
         """Which losses were fitted, for tables and figures."""
         kind = {"validation": "validation", "train": "training"}[self.points[0].split]
-        if self.schedule == "decayed":
-            return f"final {kind} loss of decayed branches"
-        reason = "" if self.source == "published" else " (no finished branches)"
-        return f"{kind} loss of trunks at a constant learning rate{reason}"
+        return LOSSES[self.schedule].format(kind)
+
+    def precedence(self) -> tuple[int, bool]:
+        """Larger for the group that is shown where there is room for one."""
+        return len(self.points), self.schedule == "decayed"
 
     def column(self, name: str) -> NDArray:
         """One field of every point."""
@@ -109,13 +118,20 @@ def read(rows: Iterable[tuple]) -> list[Point]:
 
 
 def groups(points: Iterable[Point], *by: str) -> dict[tuple, Group]:
-    """Points by source and the fields ``by``, in the order of appearance; keys have the same order.
-    A group with decayed points keeps only those."""
-    groups = {}
-    for key, group in _split(points, ("source", *by)).items():
-        decayed = tuple(point for point in group.points if point.schedule == "decayed")
-        groups[key] = Group(decayed) if decayed else group
-    return groups
+    """Points by source, schedule and the fields ``by``, in the order of appearance; keys have the
+    same order."""
+    return _split(points, ("source", "schedule", *by))
+
+
+def fullest(groups: dict[tuple, Group]) -> dict[tuple, Group]:
+    """Of groups that differ in their schedule only, the one with the most points, of two with
+    equally many the decayed one: what a panel shows, which has room for one. Keys lose the
+    schedule."""
+    best: dict[tuple, Group] = {}
+    for (source, _, *by), group in groups.items():
+        key = source, *by
+        best[key] = max(best.get(key, group), group, key=Group.precedence)
+    return best
 
 
 def _split(points: Iterable[Point], by: tuple[str, ...]) -> dict[tuple, Group]:

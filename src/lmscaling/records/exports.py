@@ -1,8 +1,8 @@
 """Names of what leaves the store and of what enters it from elsewhere, for the workflow."""
 
 EXPORTS = (
-    "cells", "runs", "attempts", "updates", "validations", "spikes", "evaluations", "measurements",
-    "checks", "numerics",
+    "cells", "runs", "attempts", "updates", "gradients", "validations", "spikes", "evaluations",
+    "measurements", "checks", "numerics",
 )  # fmt: skip
 """Tables of the store that are exported as Parquet, which figures read."""
 

@@ -3,9 +3,10 @@
 Training writes these, the store reads them, and neither imports the other. What a field here
 implies for files, tables and comments is in ``schema.py``.
 
-A log is JSON lines, one file per attempt: a ``Header``, then ``Update`` and ``Validation`` rows,
-then an ``End``. A run has one attempt unless it was killed. An attempt continues after update
-``start_update``; what an earlier attempt wrote after that update was lost with it.
+A log is JSON lines, one file per attempt: a ``Header``, then ``Update``, ``Gradients`` and
+``Validation`` rows, then an ``End``. A run has one attempt unless it was killed. An attempt
+continues after update ``start_update``; what an earlier attempt wrote after that update was lost
+with it.
 """
 
 import json
@@ -109,6 +110,29 @@ class Update:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gradients:
+    """Norms of gradients and weights at one of every ten updates."""
+
+    record: ClassVar[str] = "gradients"
+    attempt: int
+    """Number of the attempt, from 1."""
+    update: int
+    """The update, from 1, that this gradient has changed the weights at."""
+    tokens: int
+    """Training tokens seen, over all devices."""
+    small_tokens: int | None
+    """Tokens of a device's first micro-batch; null if it is the whole update."""
+    small_grad_norm: float | None
+    """Norm of the gradient of one first micro-batch, root mean square over devices, before
+    clipping; null if not finite, or if the micro-batch is the whole update."""
+    layer_grad_norms: list[float | None]
+    """Norms of the gradient before clipping: of the embeddings, of each block from the first to the
+    last, and of the final norm. Null if not finite."""
+    layer_weight_norms: list[float | None]
+    """Norms of the weights before the update, of the same layers."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Validation:
     """One pass over the fixed validation tokens."""
 
@@ -151,7 +175,7 @@ class End:
     """UTC, ISO 8601."""
 
 
-Row = Header | Update | Validation | End
+Row = Header | Update | Gradients | Validation | End
 
 
 @dataclass(frozen=True, kw_only=True)

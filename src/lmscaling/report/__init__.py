@@ -24,6 +24,7 @@ from lmscaling.files import write_text
 from lmscaling.report import (
     attentions,
     cells,
+    checklist,
     comparisons,
     laws,
     losses,
@@ -76,6 +77,8 @@ def write(study: Path) -> Path:
         shown = _figures(folder, names)
         tables = [table for tables_of in TABLES for table in tables_of(db)]
         tables += provenance.plan_tables(study / "plan.json")
+        if record:
+            tables.append(checklist.table(db, record.grid.study, study, tables))
         text = _template().render(
             title=f"{record.grid.study.study}: scaling study" if record else "Published numbers",
             paragraphs=question.paragraphs(db, record.grid.study if record else None),

@@ -1,51 +1,112 @@
 """The optimal learning rate of cells that were trained with several rates."""
 
+from pathlib import Path
+
 import duckdb
 
-from lmscaling.fits import lr_optimum
-from lmscaling.report.table import Table
+from lmscaling.config import study_file
+from lmscaling.config.lr_law import Law, Laws
+from lmscaling.config.types import dump
+from lmscaling.errors import UserError
+from lmscaling.files import write_json
+from lmscaling.fits import lr_law, lr_optimum
+from lmscaling.report.table import Table, with_interval
+from lmscaling.store.build import connect
 
 NOTE = (
-    "The optimum is the vertex of a parabola in the logarithm of the rate through the lowest loss "
-    "and its two neighbours. With several seeds, losses are means over seeds, and brackets contain "
-    "the range of the optima of single seeds. The gain is the loss at the study's rate minus that "
-    "at the optimum, or at the best tried rate if the optimum is not bracketed. Only finished runs "
-    "are used."
+    "With two rates on each side of it, the optimum is the minimum of a polynomial in the "
+    "logarithm of the rate, with its interval from the scatter of seeds, which are paired over "
+    "rates. With one rate on a side it is the vertex of the parabola through the lowest loss and "
+    "its two neighbours, whose error is unknown. The gain is the loss at the study's rate minus "
+    "that at the optimum, or at the best tried rate if there is no optimum. Only rates that are "
+    "finished with every seed are used."
 )
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
     """Optimal rates by attention, size and context."""
     groups = lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall())
+    said = (f" Warning: {warning}." for warning in lr_optimum.warnings(groups))
     return [
         Table(
             name="rates",
             section="learning",
             title="Optimal learning rates",
-            note=NOTE,
+            note=NOTE + "".join(said),
             query=lr_optimum.QUERY,
-            head=("attention", "size", "context (tokens)", "optimum (per update)",
+            head=("attention", "size", "context (tokens)", "rates", "optimum (per update)",
                   "multiple of the study's rate", "gain (nats per token)", "status"),
             rows=tuple(_row(group) for group in groups),
-            text=frozenset({0, 1, 6}),
+            text=frozenset({0, 1, 7}),
         )
     ]  # fmt: skip
+
+
+def warnings(db: duckdb.DuckDBPyConnection) -> list[str]:
+    """What makes the comparison of attentions unfair, see ``lr_optimum.warnings``."""
+    return lr_optimum.warnings(lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall()))
 
 
 def _row(group: lr_optimum.Group) -> tuple[str, ...]:
     best = group.optimum
     status = lr_optimum.STATUSES[best.status]
-    if best.scale is None and best.lowest_scale is not None:
+    if best.scale is None and best.lowest_scale is not None and best.tried > 1:
         status += f"; lowest loss at {best.lowest_scale:g} x"
-    rate = "" if best.scale is None else f"{best.scale * group.study_lr:.3g}"
-    if best.low is not None and best.high is not None:
-        rate += f" ({best.low * group.study_lr:.3g} to {best.high * group.study_lr:.3g})"
     return (
         group.attention,
         group.size,
         f"{group.context:,}",
-        rate,
+        str(best.tried),
+        with_interval(group.rate, group.interval),
         "" if best.scale is None else f"{best.scale:.3g}",
-        "" if best.gain is None else f"{best.gain:.4f}",
+        "" if best.gain is None or best.tried == 1 else f"{best.gain:.4f}",
         status,
     )
+
+
+def write_law(study: Path) -> tuple[Path, str]:
+    """Fit a law of the best rate over sizes for each attention, and write ``lr_law.json``.
+
+    Returns:
+        The path, and the laws in words.
+
+    Raises:
+        UserError: No attention has a known optimum at two sizes.
+    """
+    name = study_file.read_record(study / "study.json").grid.study.study
+    with connect(study / "store") as db:
+        found = lr_law.tuned(lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall()))
+    laws = {attention: law for attention, one in found.items() if (law := _law(one))}
+    said = [
+        f"{attention}: {_describe(laws[attention])}"
+        if attention in laws
+        else f"{attention}: no law, its optimum is known at {len(one.rates)} of the 2 sizes needed"
+        for attention, one in found.items()
+    ]
+    if not laws:
+        raise UserError(
+            f"{study} gives no law of learning rates, which needs the optimum of an attention at "
+            f"two sizes, each between two rates that were tried; found: "
+            f"{'; '.join(said) or 'no cells with several rates that are done'}"
+        )
+    path = study / "lr_law.json"
+    write_json(path, dump(Laws(study=name, laws=laws)))
+    return path, "; ".join(said)
+
+
+def _law(found: lr_law.Tuned) -> Law | None:
+    law = found.law
+    return law and Law(
+        coefficient=law.coefficient,
+        exponent=law.exponent,
+        low=law.interval and law.interval.low,
+        high=law.interval and law.interval.high,
+        sizes=found.rates,
+        smallest=min(found.n.values()),
+        largest=max(found.n.values()),
+    )
+
+
+def _describe(law: Law) -> str:
+    ends = "" if law.low is None else f" ({law.low:.2g} to {law.high:.2g})"
+    return f"{law.coefficient:.3g} N^-{law.exponent:.2g}{ends} over {len(law.sizes)} sizes"

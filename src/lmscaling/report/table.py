@@ -71,10 +71,12 @@ def with_interval(
     interval: Interval | None,
     form: Callable[[float], str] = format_number,
 ) -> str:
-    """``0.46 (0.44 to 0.48)``; an open end is written as ``open``, a missing value is empty."""
+    """``0.46 (0.44 to 0.48)``; an open end is written as ``open``, a missing value is empty, and a
+    range that is no confidence interval ends with the scatter that it assumes."""
     if value is None:
         return ""
     if interval is None:
         return form(value)
     low, high = ("open" if end is None else form(end) for end in (interval.low, interval.high))
-    return f"{form(value)} ({low} to {high})"
+    reason = "" if interval.assumed is None else f" if seeds differ by {interval.assumed:.2g}"
+    return f"{form(value)} ({low} to {high}{reason})"

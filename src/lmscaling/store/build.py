@@ -47,10 +47,12 @@ DISK_FAULTS = (
 )
 """What DuckDB raises when a write, a commit or a checkpoint fails."""
 
-VIEWS = ("cells", "losses", "laws", "speed")
+VIEWS = ("cells", "losses", "gradients", "laws", "speed")
 """Files of SQL that create views over the tables, in order."""
 
-LONG: dict[str, str] = dict.fromkeys(("updates", "validations"), "run, attempt, update, tokens")
+LONG: dict[str, str] = dict.fromkeys(
+    ("updates", "gradients", "validations"), "run, attempt, update, tokens"
+)
 """Columns that order the rows of long tables completely; sorting by all takes longer. Published
 rows have no attempt and no update."""
 

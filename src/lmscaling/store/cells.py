@@ -51,7 +51,7 @@ class CellRow:
     encoding: str
     """Name of the encoding of its tokens."""
     schedule: str
-    """Kind of the learning-rate schedule, such as ``constant``."""
+    """Kind of the learning-rate schedule, such as ``constant``; ``unknown`` of published runs."""
     update_tokens: int
     """Tokens per optimizer update, over all devices."""
     budget: str

@@ -8,8 +8,8 @@ SELECT
     * EXCLUDE (run, filename),
     coalesce(
         attempt IS NULL
-        OR record IN ('update', 'validation') AND (update IS NULL OR tokens IS NULL)
-        OR record NOT IN ('header', 'update', 'validation', 'end'),
+        OR record IN ('update', 'gradients', 'validation') AND (update IS NULL OR tokens IS NULL)
+        OR record NOT IN ('header', 'update', 'gradients', 'validation', 'end'),
         true
     ) AS damaged,
     false AS repeated
@@ -27,12 +27,12 @@ FROM (
     FROM (
         SELECT
             rowid AS id, run, record, attempt,
-            if(record IN ('update', 'validation'), update, 0) AS place, lines AS l
+            if(record IN ('header', 'end'), 0, update) AS place, lines AS l
         FROM lines WHERE NOT damaged
     )
     SEMI JOIN (
         SELECT
-            run, record, attempt, if(record IN ('update', 'validation'), update, 0) AS place
+            run, record, attempt, if(record IN ('header', 'end'), 0, update) AS place
         FROM lines WHERE NOT damaged GROUP BY ALL HAVING count(*) > 1
     ) USING (run, record, attempt, place)
 )

@@ -21,14 +21,14 @@ import duckdb
 
 from lmscaling.files import sha256_of
 from lmscaling.records import schema
-from lmscaling.records.run import End, Header, Update, Validation
+from lmscaling.records.run import End, Gradients, Header, Update, Validation
 
 T = TypeVar("T")
 
-KINDS = (Header, Update, Validation, End)
+KINDS = (Header, Update, Gradients, Validation, End)
 """Classes of the lines of a log."""
 
-FILLED = ("attempts", "headers", "updates", "validations", "logged")
+FILLED = ("attempts", "headers", "updates", "gradients", "validations", "logged")
 """Tables that get the rows of each batch, from the views ``batch_<table>``, in this order."""
 
 KEPT = "logs"

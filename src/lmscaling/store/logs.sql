@@ -44,6 +44,15 @@ FROM (
 
 CREATE TABLE updates AS FROM batch_updates;
 
+CREATE TEMP VIEW batch_gradients AS
+SELECT g.*, update <= coalesce(keeps_to, update) AS surviving
+FROM (
+    SELECT run, COLUMNS(lambda c: list_contains(getvariable('gradients_columns'), c))
+    FROM whole_lines WHERE record = 'gradients'
+) g LEFT JOIN attempts USING (run, attempt);
+
+CREATE TABLE gradients AS FROM batch_gradients;
+
 CREATE TEMP VIEW batch_validations AS
 SELECT v.*, update <= coalesce(keeps_to, update) AS surviving
 FROM (

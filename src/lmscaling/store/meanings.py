@@ -8,7 +8,7 @@ import duckdb
 
 from lmscaling.records import schema
 from lmscaling.records.checks import Check, Numerics
-from lmscaling.records.run import End, Evaluation, Header, Run, Update, Validation
+from lmscaling.records.run import End, Evaluation, Gradients, Header, Run, Update, Validation
 from lmscaling.records.timing import Measurement
 from lmscaling.store.cells import CellRow
 
@@ -17,6 +17,7 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "runs": (Run,),
     "attempts": (Header, End),
     "updates": (Update,),
+    "gradients": (Gradients,),
     "validations": (Validation,),
     "spikes": (Update,),
     "evaluations": (Evaluation,),
@@ -30,12 +31,15 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "validation": (Validation, CellRow),
     "last_validation": (Validation, CellRow),
     "final": (Validation, CellRow),
+    "outcomes": (Run, CellRow),
+    "chosen": (),
     "by_position": (Evaluation, CellRow),
     "endpoints": (Validation, CellRow),
     "curves": (CellRow,),
     "law_curves": (CellRow,),
     "law_means": (CellRow,),
     "law_points": (CellRow,),
+    "gradient_noise": (Gradients, CellRow),
     "stability": (),
     "spike_rates": (CellRow,),
     "own_context": (Evaluation,),
@@ -54,7 +58,19 @@ COMPUTED = {
     "run": "Cell name and hash.",
     "source": "measured, or published for runs and times of others.",
     "flops_per_token": "Forward and backward FLOPs per training token.",
-    "status": "How the run ended, or its state: skipped, pending, running, interrupted or held.",
+    "status": "How the run ended, or its state: skipped, pending, running, interrupted or held; "
+    "exploded of a run that is over and whose rise exceeds most_rise.",
+    "rise": "Nats of the median loss of the last twentieth of the run above the lowest such "
+    "median, of the training or the validation loss, whichever rose less; null without either.",
+    "most_rise": "Nats that the loss of a run may rise: 0.1, or six standard deviations of seeds "
+    "if that is more, from those of its size and context, else of the study.",
+    "outcome": "failed if the run diverged or exploded, ok if it spent its budget or its text, "
+    "else unfinished.",
+    "has_failed": "Whether the run diverged or exploded.",
+    "n_started": "Runs of the cell that have begun; they differ in their seed only.",
+    "n_ok": "Those of them that have ended and have not failed.",
+    "spike": "Nats of the highest spike in the interval, or of a published point that is one; null "
+    "without one.",
     "message": "The reason; empty unless something went wrong.",
     "setup": "Device and versions. Times of two setups are never compared.",
     "surviving": "False if a later attempt trained this update again.",
@@ -91,6 +107,10 @@ COMPUTED = {
     "least three other runs of the same text at the same update; the others were judged by the "
     "losses of the run itself.",
     "documents": "Documents of the sample; null if counted on the text of an evaluation.",
+    "signal": "Estimate of the squared norm of the true gradient, of this update alone: it may be "
+    "negative.",
+    "noise": "Estimate of the trace of the covariance of the gradient, times tokens, of this "
+    "update alone.",
     "before": "Tokens of its own document before a token.",
     "method": "How attention was computed: attention and implementation.",
     "seconds": "Median seconds of a step, of a sampled token of all sequences, or of a pass.",
@@ -135,6 +155,12 @@ OWN = {
     ("runs", "highest_spike"): "Nats of the highest spike of a published run.",
     ("attempts", "start_update"): "Updates already done when the attempt began; without a header, "
     "those before its first update that is known.",
+    (
+        "outcomes",
+        "loss",
+    ): "Last loss, nats per token: infinite of a failed run, so that medians and "
+    "ranks count it; null of an unfinished one.",
+    ("curves", "loss"): "Mean training loss without spikes, nats per token.",
     ("law_curves", "budget"): "What the run may spend, in unit.",
     ("law_points", "budget"): "What the run may spend until its share, in unit.",
     ("by_position", "dataset"): "Row under datasets: whose validation text was used.",
@@ -148,7 +174,7 @@ OWN = {
     ("crossings", "status"): "When the challenger is faster: always, never, from or until the one "
     "change, or several changes.",
     ("law_points", "schedule"): "decayed at the end of a branch or of a run whose rate decays, "
-    "constant where a trunk passes a share.",
+    "constant where a trunk passes a share, unknown of published runs.",
     ("law_points", "loss"): "Mean cross-entropy, nats per token, between validations on a straight "
     "line in ln spent.",
 }
@@ -160,12 +186,13 @@ def comment(db: duckdb.DuckDBPyConnection) -> None:
     query = "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'store'"
     statements = ["BEGIN"]  # one transaction: each would write to the disk
     for table, column in db.sql(query).fetchall():
-        meaning = _meaning(table, column).replace("'", "''")
-        statements.append(f'COMMENT ON COLUMN "{table}"."{column}" IS \'{meaning}\'')
+        text = meaning(table, column).replace("'", "''")
+        statements.append(f'COMMENT ON COLUMN "{table}"."{column}" IS \'{text}\'')
     db.execute("; ".join([*statements, "COMMIT"]))
 
 
-def _meaning(table: str, column: str) -> str:
+def meaning(table: str, column: str) -> str:
+    """What a column of a table or view means, with its unit."""
     if (table, column) in OWN:
         return OWN[table, column]
     known = schema.columns(*RECORDS[table])

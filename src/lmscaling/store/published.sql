@@ -67,7 +67,7 @@ SELECT
     published_run(attention, params_millions, context) AS run,
     run[11:] AS name,
     attention, 'softmax' AS baseline, size, context, 0 AS seed, 1 AS lr_scale, run AS trunk, d_model, n_layer,
-    'learned' AS positions, false AS masked, 'c4' AS dataset, 'gpt2' AS encoding, 'constant' AS schedule,
+    'learned' AS positions, false AS masked, 'c4' AS dataset, 'gpt2' AS encoding, 'unknown' AS schedule,
     524288 AS update_tokens, '24 hours' AS budget, 24 AS budget_amount,
     'hours' AS budget_unit
 FROM published_runs JOIN published_sizes USING (params_millions);

@@ -183,6 +183,8 @@ class Loop:
                 peak_memory_bytes=self.module.peak_memory_bytes(),
             )
         )
+        if norms := self.module.norms:
+            self._write(norms.row(progress["attempt"], progress["update"], progress["tokens"]))
         self._log_progress(progress, loss, tokens_per_second)
         return progress
 

@@ -23,7 +23,7 @@ from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
-from lmscaling.train import parallel
+from lmscaling.train import norms, parallel
 from lmscaling.train.ranks import Rank
 
 STEPS = 2
@@ -79,6 +79,8 @@ class Training:
         """Share of the budget that is spent, 0 to 1, the same on every rank."""
         self.rate = 0.0
         """Learning rate of the last update."""
+        self.norms: norms.Norms | None = None
+        """Norms of the last update, if it was one that measures them."""
 
     def start(self, rank: Rank) -> None:
         """Move the model to the device of this rank and make its optimizer."""
@@ -102,20 +104,39 @@ class Training:
         for group in self.adamw.param_groups:
             group["lr"] = self.rate
         pairs = list(micro_batches(self._moved(slab), self.cell.context, self.micro_batch))
+        self.norms = self._norms(len(pairs))
+        # A device's only micro-batch is measured before it is averaged over the devices.
+        is_averaged_late = self.norms is not None and len(pairs) == 1 < self.rank.world
         total = torch.zeros((), device=self.rank.device)
         for i, (x_BT, y_BT) in enumerate(pairs):
             is_last = i == len(pairs) - 1
-            with nullcontext() if is_last else parallel.accumulating(self._loss):
+            is_averaged = is_last and not is_averaged_late
+            with nullcontext() if is_averaged else parallel.accumulating(self._loss):
                 with self._precision():
                     loss = self._loss(x_BT, y_BT) / len(pairs)
                 self.rank.mark(STEPS * self.updates + is_last)
                 loss.backward()
             total += loss.detach()
+            if i == 0 and self.norms and self.norms.small_tokens:
+                squared = (self.norms.gradient() * len(pairs)).square()
+                self.norms.small_squared = self.rank.sum(squared) / self.rank.world
+        if is_averaged_late:
+            parallel.average_gradients(self.model, self.rank.world)
+        if self.norms:
+            self.norms.measure_layers()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.cell.optimizer.clip_norm)
         self.adamw.step()
         parallel.clear_gradients(self.model, self.rank.world > 1)
         self.updates += 1
         return float(self.rank.sum(total)) / self.rank.world, float(norm)
+
+    def _norms(self, micro_batches: int) -> norms.Norms | None:
+        """What measures the norms of the next update; None for most updates."""
+        if (self.updates + 1) % norms.EVERY:
+            return None
+        is_whole = micro_batches * self.rank.world == 1
+        small_tokens = None if is_whole else self.micro_batch * self.cell.context
+        return norms.Norms(self.model, small_tokens)
 
     def _moved(self, tokens: Tensor) -> Tensor:
         if self.rank.device.type == "cpu":

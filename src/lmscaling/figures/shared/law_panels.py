@@ -14,11 +14,12 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from pandas import DataFrame
 
 from lmscaling.figures.shared import style
-from lmscaling.fits.parabola import AROUND, Optimum
+from lmscaling.fits.optimum import Optimum
 from lmscaling.fits.points import Group, Point, read
 from lmscaling.fits.uncertainty import Interval
 
@@ -28,6 +29,8 @@ COUNT = 400
 """Bootstrap replicates: ten lie beyond each end of a 95 % interval, precise enough for a plot."""
 MOST_CONTEXTS = 4
 """Rows or columns that fit on a page."""
+UNEQUAL = 0.05
+"""Relative difference between what a run spent and its budget from which a point is hollow."""
 STROKES: tuple[Stroke, ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 
@@ -103,15 +106,18 @@ def describe_statuses(
 
 
 def format_interval(interval: Interval) -> str:
-    """``0.41 to 0.47``; an open end is written as ``open``."""
+    """``0.41 to 0.47``; an open end is written as ``open``, and a range that is no confidence
+    interval says what it assumes."""
     low, high = ("open" if e is None else f"{e:.2f}" for e in (interval.low, interval.high))
-    return f"{low} to {high}"
+    reason = "" if interval.assumed is None else f" if seeds differ by {interval.assumed:.2g}"
+    return f"{low} to {high}{reason}"
 
 
 def draw_interval(
     axes: Axes, x: float, y: float, interval: Interval, colour: str, horizontal: bool
 ) -> None:
-    """Draw an interval through a point; an open end extends to the edge of the panel.
+    """Draw an interval through a point, dotted if it assumes a scatter of seeds; an open end
+    extends to the edge of the panel.
 
     The limits of the axes must already be set.
     """
@@ -119,31 +125,75 @@ def draw_interval(
     ends = [low if interval.low is None else interval.low]
     ends.append(high if interval.high is None else interval.high)
     place = (ends, [y, y]) if horizontal else ([x, x], ends)
-    marker = "|" if horizontal else "_"
-    axes.plot(*place, color=colour, linewidth=1.2, marker=marker, markersize=7, zorder=5)
+    marker, stroke = "|" if horizontal else "_", "-" if interval.assumed is None else ":"
+    axes.plot(
+        *place, color=colour, linewidth=1.2, linestyle=stroke, marker=marker, markersize=9, zorder=5
+    )
     if horizontal:
         axes.set_xlim(low, high)
     else:
         axes.set_ylim(low, high)
 
 
-def draw_optimum(
-    axes: Axes, best: Optimum, values: Iterable[float], line: str, face: str, size: float = 7
-) -> None:
-    """Draw the fitted parabola, a star at its vertex and the interval of the optimum.
+def draw_optimum(axes: Axes, best: Optimum, colour: str) -> None:
+    """Draw the fitted curve, a star at its minimum and its interval as a shaded range of the whole
+    height, which no mark can hide; the range is dotted if it assumes a scatter of seeds.
 
     Draws nothing where the fit has no optimum. The limits of the axes must already be set.
     """
-    if best.at is None or best.loss is None or best.bend is None or best.interval is None:
+    if best.at is None or best.loss is None or best.interval is None:
         return
-    tried = sorted(set(values))
-    place = tried.index(best.lowest or tried[0])
-    ends = tried[max(0, place - AROUND)], tried[min(len(tried) - 1, place + AROUND)]
-    x = np.geomspace(*ends, 30)
-    parabola = best.loss + best.bend * np.log(x / best.at) ** 2
-    axes.plot(x, parabola, color=line, linewidth=0.8, linestyle=":", zorder=3)
-    draw_interval(axes, best.at, best.loss, best.interval, "black", horizontal=True)
-    axes.plot(best.at, best.loss, "*", color=face, mec="black", mew=0.6, markersize=size, zorder=6)
+    axes.plot(*zip(*best.curve, strict=True), color="black", linewidth=0.8, linestyle=":", zorder=3)
+    low, high = axes.get_xlim()
+    ends = best.interval.low or low, best.interval.high or high
+    stroke = "-" if best.interval.assumed is None else ":"
+    axes.axvspan(*ends, color=colour, alpha=0.16, linewidth=0, zorder=0)
+    for end in (best.interval.low, best.interval.high):
+        if end is not None:
+            axes.axvline(end, color=colour, linewidth=0.8, linestyle=stroke, zorder=1)
+    axes.plot(best.at, best.loss, "*", color=colour, mec="black", mew=0.6, markersize=8, zorder=6)
+    axes.set_xlim(low, high)
+
+
+def mark_unequal(axes: Axes, known: Iterable[Point], x: str, mark: str, colour: str) -> None:
+    """Hollow marks over points that spent over 5 % more or less than their budget."""
+    unequal = [point for point in known if abs(point.spent / point.budget - 1) > UNEQUAL]
+    at = [getattr(point, x) for point in unequal]
+    losses = [point.loss for point in unequal]
+    axes.plot(at, losses, mark, mfc="white", mec=colour, linestyle="none", markersize=4.5, zorder=4)
+
+
+def clip_losses(axes: Axes, losses: Sequence[float]) -> None:
+    """Limit the y axis so that single high losses do not flatten all others; an arrow at the upper
+    edge and its loss stand for what lies above."""
+    low, middle, high = np.quantile(losses, [0, 0.5, 0.9])
+    limit = high + max(2 * (high - low), 4 * (middle - low))
+    if max(losses) > limit:
+        axes.set_ylim(low - 0.05 * (high - low), high + 0.25 * (high - low))
+
+
+def mark_clipped(axes: Axes, x: Sequence[float], losses: Sequence[float], colour: str) -> None:
+    """Arrows at the upper edge for losses above it."""
+    _, top = axes.get_ylim()
+    for at, loss in zip(x, losses, strict=True):
+        if loss > top:
+            axes.plot(at, top, "^", color=colour, markersize=5, clip_on=False, zorder=6)
+            axes.annotate(
+                f"{loss:.2f}", (at, top), xytext=(4, -1), textcoords="offset points",
+                fontsize="x-small", color=colour, va="top",
+            )  # fmt: skip
+
+
+def interval_handles(intervals: Iterable[Interval | None], colour: str = "0.5") -> list[Patch]:
+    """Legend entries of shaded ranges: confidence intervals, and ranges for an assumed scatter."""
+    known = {interval.assumed for interval in intervals if interval is not None}
+    handles = [Patch(facecolor=colour, alpha=0.3, label="95 % interval")] if None in known else []
+    assumed = sorted(scatter for scatter in known if scatter is not None)
+    if assumed:
+        span = " to ".join(dict.fromkeys(f"{scatter:.2g}" for scatter in (assumed[0], assumed[-1])))
+        label = f"range if seeds differ by {span} nats"
+        handles.append(Patch(facecolor="white", edgecolor=colour, linestyle=":", label=label))
+    return handles
 
 
 def draw_band(axes: Axes, x: Sequence[float], intervals: Sequence[Interval], colour: str) -> None:
@@ -188,10 +238,10 @@ def attention_handles(looks: dict) -> list[Line2D]:
     ]  # fmt: skip
 
 
-def legend(figure: Figure, handles: list[Line2D], title: str | None = None) -> None:
+def legend(figure: Figure, handles: Sequence[Line2D | Patch], title: str | None = None) -> None:
     """One legend above all panels."""
     figure.legend(
-        handles=handles, loc="outside upper center", ncols=min(7, len(handles)), title=title
+        handles=list(handles), loc="outside upper center", ncols=min(7, len(handles)), title=title
     )
 
 
