@@ -601,6 +601,15 @@ def test_a_run_that_is_not_over_has_no_final_loss(study, values):
     assert number_of(study, "softmax_converges") == 0.0
 
 
+def test_a_claim_about_losses_says_how_many_runs_failed():
+    rows = gap(0.05, seeds=2)
+    (one,) = claims.judge("gap_grows", rows.assign(source="measured"), ["measured"], None,
+                          {"linear": 2, "mine": 1})  # fmt: skip
+    assert one.judgement.why.endswith(" Left out: 2 runs of linear that failed.")
+    (one,) = claims.judge("gap_grows", rows.assign(source="measured"), ["measured"])
+    assert "failed" not in one.judgement.why
+
+
 def number_of(study, name):
     (found,) = [one.judgement.number for one in judge_all(study) if one.name == name]
     return found
