@@ -43,6 +43,7 @@ def test_a_finished_study_answers_every_question_but_those_of_fits(study):
     assert found["learning rates"] == "s 0.01; m 0.005"
     assert found["learning rates tuned"] == "softmax: over 2 rates; linear: over 2 rates"
     assert found["batch"] == "64 tokens an update at every size"
+    assert found["failed runs"] == "Failures: none of 32 runs."
     assert found["seeds"].startswith("8 of 8 finished sizes")
     assert found["code"].endswith("runs by commit abc")
 
@@ -50,6 +51,7 @@ def test_a_finished_study_answers_every_question_but_those_of_fits(study):
 def test_before_the_first_run_nothing_is_claimed(study):
     found = answers(study)
     assert found["models with linear"] == "0 of 16 done; 4 sizes and contexts, 2 seeds"
+    assert found["failed runs"] == "none has ended"
     assert found["points that laws are fitted to"] == "none"
     assert found["runs without a point"] == "32 runs pending"
     no = "no, one rate a size"

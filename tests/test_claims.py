@@ -78,8 +78,8 @@ PUBLISHED = {
     "form_slopes": ("holds", 2.241, "linear state 0.97 to 1.00, linear state_parallel 1.00 to"),
     "gain_beyond_flash": ("fails", 0.175, "774M at 16,384 tokens: 1.60 compared with 9.10 times"),
     "gap_grows": (
-        "holds", 0.0489,
-        "0.431 at 65,536 tokens); the same if seeds differ by 0.0019 to 0.054 nats, as other "
+        "holds", 0.0469,
+        "0.375 at 65,536 tokens); the same if seeds differ by 0.0019 to 0.054 nats, as other "
         "studies measured. At equal hours: 124M 0.033, 355M 0.018, 774M 0.007.",
     ),
     "image_bits": ("not tested", None, "the bytes of pixels"),
@@ -137,7 +137,7 @@ def test_published_runs_have_no_seeds_so_every_range_of_a_loss_says_what_it_assu
     ranges = [published[0][name].judgement.interval for name in of_losses]
     assert [one.assumed for one in ranges if one] == [0.0019] * 3
     rows = claims.format_rows([published[0]["gap_grows"]])
-    assert rows[0][4] == "0.0484 to 0.0494 if seeds differ by 0.0019"
+    assert rows[0][4] == "0.0464 to 0.0474 if seeds differ by 0.0019"
     assert "95 %" not in claims.load("gap_grows").NUMBER
 
 
@@ -599,6 +599,15 @@ def test_a_run_that_is_not_over_has_no_final_loss(study, values):
     assert number_of(study, "softmax_converges") is None
     record(study, last, logs[last] + log(end(1)))
     assert number_of(study, "softmax_converges") == 0.0
+
+
+def test_a_claim_about_losses_says_how_many_runs_failed():
+    rows = gap(0.05, seeds=2)
+    (one,) = claims.judge("gap_grows", rows.assign(source="measured"), ["measured"], None,
+                          {"linear": 2, "mine": 1})  # fmt: skip
+    assert one.judgement.why.endswith(" Left out: 2 runs of linear that failed.")
+    (one,) = claims.judge("gap_grows", rows.assign(source="measured"), ["measured"])
+    assert "failed" not in one.judgement.why
 
 
 def number_of(study, name):

@@ -301,7 +301,7 @@ def test_a_cell_whose_runs_all_failed_is_in_the_table(study):
         path = study / "runs" / run / "run.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "diverged"}))
     ((*_, counted, validated, trained, sd, remarks),) = ends(study)
-    assert (counted, validated, trained, sd, remarks) == ("0 / 2", "", "", "", "no loss")
+    assert (counted, validated, trained, sd, remarks) == ("0 / 2", "", "", "", "2 failed")
 
 
 def test_a_recovery_is_on_the_page_and_one_that_never_came_is_said(study, cells):

@@ -18,7 +18,7 @@ play the candidate, and the study's own baseline the baseline. A claim without a
 import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -49,6 +49,13 @@ OTHERS = """
     ORDER BY ALL
 """
 """What may play the candidate of a claim, and the baseline of its study."""
+
+FAILED = """
+    SELECT attention, count(*)::INTEGER FROM outcomes
+    WHERE source = 'measured' AND outcome = 'failed' AND branch IS NULL
+    GROUP BY attention ORDER BY attention
+"""
+"""Runs that diverged or exploded, and have no loss to compare."""
 
 FORMS = {
     "linear attention", "linear attention_parallel_no_flash", "linear attention_parallel",
@@ -103,9 +110,17 @@ def claim(name: str) -> Claim:
 
 
 def judge(
-    name: str, rows: DataFrame, sources: Iterable[str], roles: Roles | None = None
+    name: str,
+    rows: DataFrame,
+    sources: Iterable[str],
+    roles: Roles | None = None,
+    failed: Mapping[str, int] | None = None,
 ) -> list[Judged]:
-    """Judge one claim by the rows of its query, separately for each source and setup."""
+    """Judge one claim by the rows of its query, separately for each source and setup.
+
+    ``failed`` is the number of failed runs of the study by attention: a claim about losses says how
+    many it leaves out.
+    """
     cast: Roles = load(name).ROLES if roles is None else roles
     judged = []
     for source in sources:
@@ -115,7 +130,13 @@ def judge(
         for setup in setups or [""]:
             part = of_source.loc[of_source.setup == setup] if setups else of_source
             judgement = load(name).judge(part.reset_index(drop=True))
-            judgement = replace(judgement, why=judgement.why.format_map(cast))
+            lost = {a: n for a, n in (failed or {}).items() if a in cast.values()}
+            left_out = "".join(
+                f" Left out: {n} {'run' if n == 1 else 'runs'} of {attention} that failed."
+                for attention, n in lost.items()
+                if source == "measured" and len(part) and "seed" in part
+            )
+            judgement = replace(judgement, why=judgement.why.format_map(cast) + left_out)
             judged.append(
                 Judged(
                     name=name, claim=claim(name), source=source, roles=cast, setup=setup,
@@ -130,12 +151,12 @@ def judge_all(db: duckdb.DuckDBPyConnection) -> list[Judged]:
     the study, as far as it tests the claim."""
     query = "SELECT source FROM cells UNION SELECT source FROM measurements ORDER BY source"
     sources = [source for (source,) in db.sql(query).fetchall()] or ["measured"]
-    others = db.sql(OTHERS).fetchall()
+    others, failed = db.sql(OTHERS).fetchall(), dict(db.sql(FAILED).fetchall())
     judged = []
     for name in registry.claims():
-        judged += judge(name, rows_of(db, name, load(name).ROLES), sources)
+        judged += judge(name, rows_of(db, name, load(name).ROLES), sources, None, failed)
         for roles in _casts(load(name).ROLES, others):
-            own = judge(name, rows_of(db, name, roles), ["measured"], roles)
+            own = judge(name, rows_of(db, name, roles), ["measured"], roles, failed)
             judged += [one for one in own if one.judgement.verdict != "not tested"]
     return judged
 

@@ -49,8 +49,9 @@ class Estimate:
     def at(self, s: float | None = None) -> Spread:
         """The scatter of the contrast: as measured, or if that is assumed with runs that scatter by
         ``s``."""
-        known = s is None or self.spread.basis != "assumed"
-        return replace(self.spread, sd=(self.spread.sd if known else s) * self.length)
+        if s is None or self.spread.basis != "assumed":
+            s = self.spread.sd
+        return replace(self.spread, sd=s * self.length)
 
     @property
     def interval(self) -> Interval:

@@ -1,11 +1,11 @@
 """Final loss against training context, by attention and size. Each point is the validation loss of
 one run at the end of its budget, on the same validation tokens cut to its training context; lines
-join means over seeds, darker lines are larger models, and bars are explained below the panels. All
-runs have the same budget and the same tokens per update, so a longer context means fewer sequences,
-not more text. Hollow diamonds spent over 5 % more or less than their budget, as written beside
-them, and no line joins them. Hollow circles are unfinished runs, arrows at the upper edge failed
-ones, which diverged or exploded. Published runs (squares and dotted lines beside measured runs) are
-training losses; the post averaged the last updates.
+join means over the seeds that have not failed, darker lines are larger models, and bars are
+explained below the panels. All runs have the same budget and the same tokens per update, so a
+longer context means fewer sequences, not more text. Hollow diamonds spent over 5 % more or less
+than their budget, as written beside them, and no line joins them. Hollow circles are unfinished
+runs, arrows at the upper edge failed ones (diverged or exploded). Published runs (squares and
+dotted lines beside measured runs) are training losses; the post averaged the last updates.
 """
 
 from duckdb import DuckDBPyConnection

@@ -1,9 +1,10 @@
 """Final loss against model size, by attention and context. Each point is the validation loss of one
-run at the end of its budget; lines join means over seeds, and bars are explained below the panels.
-N counts parameters without embeddings. Hollow diamonds spent over 5 % more or less than their
-budget, as written beside them, and no line joins them. Hollow circles are unfinished runs, arrows
-at the upper edge failed ones, which diverged or exploded. Published runs (squares and dotted lines
-beside measured runs) are training losses; the post averaged the last updates.
+run at the end of its budget; lines join means over the seeds that have not failed, and bars are
+explained below the panels. N counts parameters without embeddings. Hollow diamonds spent over 5 %
+more or less than their budget, as written beside them, and no line joins them. Hollow circles are
+unfinished runs, arrows at the upper edge failed ones (diverged or exploded). Published runs
+(squares and dotted lines beside measured runs) are training losses; the post averaged the last
+updates.
 """
 
 from duckdb import DuckDBPyConnection
@@ -36,6 +37,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         style.mark_unusual(axes, part, "params", "loss", colours)
         axes.set_title(f"context {context:,}")
         axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.set_xlim(rows.params.min() / 1.3, rows.params.max() * 1.3)  # also of a single size
         style.count_scale(axes)
         axes.set_xlabel("N (parameters)")
     for axes in panels[::columns]:

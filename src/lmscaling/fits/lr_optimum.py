@@ -50,6 +50,8 @@ class LrOptimum:
     """A key of ``STATUSES``; only ``bracketed`` and ``thin`` have an optimum."""
     tried: int = 0
     """Rates that are done with every seed."""
+    left_out: int = 0
+    """Runs that deviate from the others of their seed and rate, and were not used."""
     scale: float | None = None
     """The optimum as a multiple of the study's rate."""
     interval: Interval | None = None
@@ -70,25 +72,53 @@ class LrOptimum:
         return None if best is None or self.study_loss is None else self.study_loss - best
 
 
-def fit(scales: ArrayLike, losses: ArrayLike, scatter: Scatter | None = None) -> LrOptimum:
-    """The optimum from ``scales [rates]``, ascending, and ``losses [seeds, rates]``.
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of one attention, size and context that differ in rate and seed."""
 
-    A missing loss is NaN. A rate without a loss for every seed is excluded: the means of different
-    rates would otherwise be taken over different seeds. Without ``scatter`` there is no interval.
-    """
-    x, y = _complete(scales, losses)
+    x: NDArray
+    """Rates with a loss for every seed, as multiples of the study's rate, ascending."""
+    mean: NDArray
+    """Mean losses over the seeds without a deviating run."""
+    table: Table
+    """The runs without those that deviate."""
+    left_out: int
+
+    @classmethod
+    def from_losses(cls, scales: ArrayLike, losses: ArrayLike) -> "Sweep":
+        """From ``scales [rates]`` and ``losses [seeds, rates]``. A missing loss is NaN. A rate
+        without a loss for every seed is excluded: the means of different rates would otherwise be
+        taken over different seeds."""
+        x, y = np.asarray(scales, dtype=float), np.atleast_2d(np.asarray(losses, dtype=float))
+        tried = np.isfinite(y).all(axis=0)
+        x, y = x[tried], y[:, tried]
+        seed, rate = (indices.ravel() for indices in np.indices(y.shape))
+        table = Table.from_losses(x[rate], y.ravel(), seed)
+        out = table.deviating()
+        whole = np.delete(y, seed[out], axis=0)
+        mean = (whole if len(whole) else y).mean(axis=0)
+        return cls(x, mean, table.without(out), len(out))
+
+
+def fit(scales: ArrayLike, losses: ArrayLike) -> LrOptimum:
+    """The optimum without interval, see ``Sweep.from_losses``."""
+    return _fit(Sweep.from_losses(scales, losses), None)
+
+
+def _fit(sweep: Sweep, scatter: Scatter | None) -> LrOptimum:
+    x, mean = sweep.x, sweep.mean
     if not len(x):
         return LrOptimum(status="too_few")
-    mean = y.mean(axis=0)
     interval = None
     status, scale, loss = _vertex(x, mean)
     if scale is not None and scatter:
-        found = optimum.fit(_table(x, y), scatter)
+        found = optimum.fit(sweep.table, scatter)
         if found.status in ("bracketed", "refused"):
             status, scale, loss, interval = found.status, found.at, found.loss, found.interval
     return LrOptimum(
         status=status,
         tried=len(x),
+        left_out=sweep.left_out,
         scale=scale,
         interval=interval,
         loss=loss,
@@ -96,18 +126,6 @@ def fit(scales: ArrayLike, losses: ArrayLike, scatter: Scatter | None = None) ->
         lowest_loss=float(mean.min()),
         study_loss=float(mean[x == 1][0]) if 1 in x else None,
     )
-
-
-def _complete(scales: ArrayLike, losses: ArrayLike) -> tuple[NDArray, NDArray]:
-    """The rates with a loss for every seed, and their losses."""
-    x, y = np.asarray(scales, dtype=float), np.atleast_2d(np.asarray(losses, dtype=float))
-    tried = np.isfinite(y).all(axis=0)
-    return x[tried], y[:, tried]
-
-
-def _table(x: NDArray, y: NDArray) -> Table:
-    seed, rate = np.indices(y.shape)
-    return Table.from_losses(x[rate.ravel()], y.ravel(), seed.ravel())
 
 
 def _vertex(scales: NDArray, loss: NDArray) -> tuple[str, float | None, float | None]:
@@ -166,11 +184,16 @@ def groups(rows: Iterable[tuple]) -> list[Group]:
         losses[attention, size, context][seed, scale] = loss
         study[attention, size, context] = lr, n, params
     swept = {key[1:] for key, known in losses.items() if len({scale for _, scale in known}) > 1}
-    tried = {key: _matrix(known) for key, known in losses.items() if key[1:] in swept}
-    tables = {key: _table(x, y) for key, xy in tried.items() for x, y in [_complete(*xy)] if len(x)}
+    sweeps = {
+        key: Sweep.from_losses(*_matrix(known)) for key, known in losses.items() if key[1:] in swept
+    }
+    tables = {key: sweep.table for key, sweep in sweeps.items() if len(sweep.x)}
     places = {key: Place(study[key][2], key[2], key[0]) for key in tables}
     scatters = optimum.measure(tables, places)
-    return [Group(*key, *study[key][:2], fit(*xy, scatters.get(key))) for key, xy in tried.items()]
+    return [
+        Group(*key, *study[key][:2], _fit(sweep, scatters.get(key)))
+        for key, sweep in sweeps.items()
+    ]
 
 
 def _matrix(known: dict[tuple[int, float], float]) -> tuple[list[float], list[list[float]]]:

@@ -6,7 +6,8 @@ estimates both. Few cells have several seeds and few seeds scatter by chance, so
 cell is shrunk to that of the others: to a log-linear trend over size, context and attention if
 enough seeds determine it, otherwise to one level (Smyth 2004, doi:10.2202/1544-6115.1027). What the
 others contribute counts as at most ``MOST_DEGREES`` degrees of freedom; without this limit the
-smallest of many p-values is wrong in 11 to 15 % of studies instead of 5 %.
+smallest of many p-values is wrong in 11 to 15 % of studies instead of 5 %. Where all cells scatter
+alike the intervals are therefore too wide: they cover 98 to 99 %.
 
 The same estimate serves differences of two attentions with the same seed, which share data and
 order and therefore scatter less: give it the differences.

@@ -17,6 +17,7 @@ from lmscaling.config.study import Study
 from lmscaling.config.types import dump, less
 from lmscaling.fits import context_law, isotime, loss_surface, lr_law, lr_optimum, power_law
 from lmscaling.formatting import short
+from lmscaling.report import question
 from lmscaling.report.table import Table, query_rows
 from lmscaling.store import meanings
 
@@ -200,6 +201,7 @@ def _points(db: duckdb.DuckDBPyConnection, study: Study) -> Iterator[tuple[str, 
     yield "loss", f"on {size:,} validation tokens, the same for all, every {every:,} tokens"
     out = [f"{row['runs']} runs {row['reason']}" for row in query_rows(db, EXCLUDED)]
     yield "runs without a point", "; ".join(out) or "none"
+    yield "failed runs", " ".join(question.failures(db)) or "none has ended"
     yield "unfinished", figures.unfinished_note(db) or "none"
 
 

@@ -19,7 +19,8 @@ NOTE = (
     "rates. With one rate on a side it is the vertex of the parabola through the lowest loss and "
     "its two neighbours, whose error is unknown. The gain is the loss at the study's rate minus "
     "that at the optimum, or at the best tried rate if there is no optimum. Only rates that are "
-    "finished with every seed are used."
+    "finished with every seed are used. A run that deviates from the others of its seed and rate, "
+    "where there are three seeds, is left out."
 )
 
 
@@ -52,6 +53,8 @@ def _row(group: lr_optimum.Group) -> tuple[str, ...]:
     status = lr_optimum.STATUSES[best.status]
     if best.scale is None and best.lowest_scale is not None and best.tried > 1:
         status += f"; lowest loss at {best.lowest_scale:g} x"
+    if best.left_out:
+        status += f"; without {best.left_out} deviating runs"
     return (
         group.attention,
         group.size,

@@ -73,12 +73,18 @@ def draw(
     for source, part in rows.groupby("source"):
         is_dotted = mixed and source == "published"
         mark = "s" if is_dotted else "o"
-        equal = part[_is_equal(part)]
-        means = equal.groupby(x).loss.mean()
+        equal = part.loc[_is_equal(part)]
+        # Two sizes may have equally many parameters; their losses are not averaged.
+        cells: list[tuple[Any, DataFrame]] = list(equal.groupby(["size", "context"]))
+        means = sorted((float(group[x].iloc[0]), group.loss.mean()) for _, group in cells)
         look: dict[str, Any] = {"linestyle": style.dashes(part.attention.iloc[0]), "linewidth": 1.2}
-        axes.plot(means.index, means, color=colour, **(style.PUBLISHED if is_dotted else look))
+        axes.plot(
+            *np.array(means).reshape(-1, 2).T,
+            color=colour,
+            **(style.PUBLISHED if is_dotted else look),
+        )
         axes.scatter(equal[x], equal.loss, s=13, marker=mark, color=colour, linewidth=0, zorder=3)
-        for _, group in equal.groupby(x):
+        for _, group in cells:
             first = group.iloc[0]
             spread = known[first.source, first.attention, first["size"], first.context]
             interval = spread.interval(float(group.loss.mean()))
@@ -99,16 +105,16 @@ def draw(
 def label_unequal(axes: Axes, rows: DataFrame, x: str) -> None:
     """Write beside each run of a panel that did not spend its budget how much it spent."""
     other = rows[rows.loss.notna() & _has_ended(rows) & ~_is_equal(rows)]
+    near = 0.05 * (rows.loss.max() - rows.loss.min())
     for at, group in other.groupby(x):
-        side = -1 if at == rows[x].max() else 1
         columns = (group[name].tolist() for name in ("loss", "hours", "spent"))
         spent = sorted(zip(*columns, strict=True), reverse=True)
         for i, (loss, hours, share) in enumerate(spent):
+            above = sum(other - loss < near for other, *_ in spent[:i])
             text = f"{hours:.3g} h" if hours >= 0.1 else f"{100 * share:.0f} %"
             axes.annotate(
-                text, (at, loss), (5 * side, 4 - 7 * i), textcoords="offset points",
-                ha="left" if side > 0 else "right", va="top" if i else "bottom",
-                fontsize="x-small", color="0.25", zorder=5,
+                text, (at, loss), (0, -4 - 7 * above), textcoords="offset points",
+                ha="center", va="top", fontsize="x-small", color="0.25", zorder=5,
             )  # fmt: skip
 
 
