@@ -74,7 +74,7 @@ SUBJECTS = {
     "fits/lr_optimum": "fits",
     "fits/multiplier": "multiplier laws",
     "fits/newton": "newton loss_surface",
-    "fits/parabola": "optima",
+    "fits/optimum": "optima",
     "fits/points": "laws",
     "fits/power_law": "power_law laws",
     "fits/powers": "power_law loss_surface laws",
