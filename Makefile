@@ -20,7 +20,7 @@ GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 .PHONY: demo test compilers mutate coverage lint figures gpu clean
 .DELETE_ON_ERROR:
 
-demo: $(INSTALLED) ## train 24 tiny models on the CPU and draw every figure
+demo: $(INSTALLED) ## train 32 tiny models on the CPU and draw every figure
 	@$(BIN)/snakemake --cores all --configfile config/demo.yaml --quiet all \
 		|| { echo "demo: failed; the logs of its jobs are in results/demo/logs/" >&2; exit 1; }
 	@echo "report: $(CURDIR)/results/demo/report.html"

@@ -1,4 +1,4 @@
-"""Check what `make demo` promises: files, 24 cells, 6 branches, loss falling with size, times."""
+"""Check what `make demo` promises: files, 32 cells, 6 branches, loss falling with size, times."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ assert folders == {"demo", "published"}, f"another study was touched: {folders}"
 
 records = [json.loads(p.read_text()) for p in demo.glob("runs/*/run.json")]
 statuses = [record["status"] for record in records]
-assert statuses == ["done"] * 30, statuses
+assert statuses == ["done"] * 38, statuses
 
 branches = [record for record in records if record["cell"]["branch"]]
 assert sorted(b["updates"] for b in branches) == [90, 90, 180, 180, 360, 360]
@@ -34,14 +34,14 @@ measured = [r for r in records if r["calibration"]["measured"]]
 assert {(r["cell"]["size"], r["cell"]["context"]) for r in measured} == {("100k", 256)}
 assert len(measured) == 2 + len(branches)
 
-losses = defaultdict(list)
+losses = defaultdict(lambda: defaultdict(list))
 with (demo / "figures/parameter_scaling.csv").open() as file:
     for row in csv.DictReader(file):
-        point = (float(row["params"]), float(row["loss"]))
-        losses[row["attention"], int(row["context"])].append(point)
+        cell = row["attention"], int(row["context"])
+        losses[cell][float(row["params"])].append(float(row["loss"]))
 assert len(losses) == 6, sorted(losses)
-for cells, points in sorted(losses.items()):
-    falling = [loss for _, loss in sorted(points)]
+for cells, seeds in sorted(losses.items()):
+    falling = [sum(values) / len(values) for _, values in sorted(seeds.items())]
     assert len(falling) == 4, cells
     assert falling == sorted(falling, reverse=True), f"{cells}: loss rises with size: {falling}"
 for path in demo.glob("evaluations/*/*.jsonl"):
@@ -54,7 +54,7 @@ for path in demo.glob("evaluations/*/*.jsonl"):
     mean = sum(b["tokens"] * b["loss"] for b in bins) / sum(b["tokens"] for b in bins)
     assert abs(mean - last["val_loss"]) < 1e-4, f"{run}: {mean} by position, {last['val_loss']}"
 evaluated = len(list(demo.glob("evaluations/*/*.jsonl")))
-assert evaluated == 6, evaluated
+assert evaluated == 10, evaluated
 
 points = [json.loads(p.read_text()) for p in demo.glob("speed/*/*/*.json") if p.stem != "sweep"]
 assert len(points) == 55, len(points)
@@ -73,4 +73,4 @@ assert steps["chunked", 4096] < steps["flash", 4096], steps
 learned = {p["attention"]: p["accuracy"] for p in points if p["accuracy"] is not None}
 assert learned["softmax"] > 0.9, learned  # 0.25 by chance
 assert learned["linear"] > 0.5, learned
-print(f"{demo}: 24 cells and 6 branches done, loss falls with size at every context, 55 times")
+print(f"{demo}: 32 cells and 6 branches done, loss falls with size at every context, 55 times")

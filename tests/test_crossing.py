@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from lmscaling.fits import crossing
-from lmscaling.fits.uncertainty import Interval
 
 ERROR = 0.005
 CHANCE = 1.959964 * ERROR
@@ -31,14 +30,18 @@ def test_a_crossing_lies_where_the_gap_is_zero_in_the_logarithm():
     found = crossing.fit([1, 100], [0.3, -0.1], ERROR)
     (only,) = found.points
     assert only.at == pytest.approx(100**0.75)
-    assert (only.interval, only.ahead_after) == (Interval(1, 100), "other")
+    assert only.ahead_after == "other"
+    low, high = ((0.3 - side * CHANCE) / 0.4 for side in (1, -1))
+    assert only.interval.low == pytest.approx(100**low)
+    assert only.interval.high == pytest.approx(100**high)
     assert found.observed == (1, 100)
 
 
 def test_points_that_chance_may_have_made_do_not_bound_a_crossing():
     x, gap = [1, 2, 4, 8, 16], [-0.1, -0.002, 0.001, 0.003, 0.1]
     (only,) = crossing.fit(x, gap, ERROR).points
-    assert only.interval == Interval(1, 16)
+    assert only.interval.low == pytest.approx(2 ** ((0.1 - CHANCE) / (0.1 - 0.002)))
+    assert only.interval.high == pytest.approx(8 * 2 ** ((CHANCE - 0.003) / (0.1 - 0.003)))
     assert only.at == pytest.approx(2 * 2 ** (2 / 3))
     assert only.ahead_after == "reference"
 
@@ -70,7 +73,8 @@ def test_a_crossing_is_open_where_no_later_gap_exceeds_the_noise():
     found = crossing.fit([1, 2, 4, 8], [0.1, 0.02, -0.001, -0.002], ERROR)
     assert (found.status, found.ahead) == ("open", "reference")
     (only,) = found.points
-    assert only.interval == Interval(2, None)
+    assert only.interval.low == pytest.approx(2 * 2 ** ((0.02 - CHANCE) / 0.021))
+    assert only.interval.high is None
     assert 2 < only.at < 4
     assert only.ahead_after == "other"
 
@@ -78,7 +82,9 @@ def test_a_crossing_is_open_where_no_later_gap_exceeds_the_noise():
 def test_the_error_may_differ_from_place_to_place():
     gap = [0.1, 0.03, -0.03, -0.1]
     (only,) = crossing.fit([1, 2, 4, 8], gap, [0.01, 0.1, 0.01, 0.01]).points
-    assert only.interval == Interval(1, 4)
+    assert only.interval.low is not None
+    assert only.interval.high is not None
+    assert 1 < only.interval.low < 2 < only.interval.high < 4
 
 
 def test_p_is_that_of_the_more_doubtful_side():

@@ -5,11 +5,13 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
+from math import isnan
 
 import pytest
 import speed_points
 from conftest import STUDY
 from matplotlib.figure import Figure
+from pandas import DataFrame
 from test_store import (
     end,
     evaluated,
@@ -237,6 +239,57 @@ def test_loss_by_position_leaves_out_what_is_not_known_to_a_tenth(study, cells):
     (study / "evaluations" / run / "more.jsonl").unlink()
     draw(study, "loss_by_position")
     assert len((study / "figures/loss_by_position.csv").read_text().splitlines()) == 1 + 1
+
+
+def positions(losses):
+    """Rows of one bin: losses by context, attention and seed."""
+    return DataFrame([
+        {"dataset": "a", "context": context, "attention": attention, "size": "s", "params": 1e6,
+         "seed": seed, "run": f"{context}{attention}{seed}", "axis": "sequence", "start": 8,
+         "stop": 16, "position": 12.0, "loss": loss, "is_baseline": attention == "softmax"}
+        for (context, attention), seeds in losses.items()
+        for seed, loss in enumerate(seeds)
+    ])  # fmt: skip
+
+
+def test_gaps_by_position_are_those_of_pairs_and_have_bands_where_seeds_measured_them():
+    module = figures.load("loss_by_position")
+    gaps = module._gaps(positions({
+        (16, "softmax"): [3.0, 3.5, 3.2], (16, "linear"): [3.11, 3.59, 3.30],
+        (64, "softmax"): [2.0], (64, "linear"): [2.2],
+    }))  # fmt: skip
+    several, one = gaps.sort_values("context").to_dict("records")
+    half = 4.3027 * 0.01 / 3**0.5  # two degrees of freedom
+    assert several["gap"] == pytest.approx(0.1)
+    assert (several["low"], several["high"]) == pytest.approx((0.1 - half, 0.1 + half), abs=1e-5)
+    assert one["gap"] == pytest.approx(0.2)
+    assert isnan(one["low"])
+    assert isnan(one["high"])
+    alone = positions({(16, "softmax"): [3.0], (64, "softmax"): [2.0]})
+    assert not len(module._gaps(alone))
+
+
+@pytest.mark.parametrize(("seeds", "said"), [
+    (3, "Bars and bands: 95 % intervals from paired seeds."),
+    (1, "Bars and bands: the range if the gaps of seeds differ by 0.0027 nats, which is no"),
+])  # fmt: skip
+def test_multipliers_say_which_side_is_better_and_what_their_bars_are(seeds, said):
+    module = figures.load("multiplier")
+    columns = ["source", "size", "params", "context", "is_baseline", "attention", "seed",
+               "updates", "hours", "flops", "loss"]  # fmt: skip
+    rows = [
+        ("measured", "s", 85e6, context, attention == "softmax", attention, seed, n, n / 9, 9.0 * n,
+         3 + 9 / n + (attention == "linear") * (0.01 + 0.001 * seed**2))
+        for context in (64, 256, 1024, 4096, 16384)
+        for attention in ("softmax", "linear")
+        for seed in range(seeds)
+        for n in range(10, 500, 10)
+    ]  # fmt: skip
+    drawn = module.draw(DataFrame(rows, columns=columns), None)
+    assert len(drawn.axes) == 1 + 3  # all contexts, and the curves of three
+    assert drawn.axes[0].get_ylabel() == "Multiplier (ratio)\nabove 1: linear is better"
+    assert [a.get_title() for a in drawn.axes[1:]] == ["context 64", "context 1k", "context 16k"]
+    assert drawn.get_supxlabel().startswith(said)
 
 
 def test_an_unknown_figure_names_the_nearest(study):

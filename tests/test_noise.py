@@ -56,6 +56,13 @@ def test_a_cell_with_one_seed_inside_the_repeated_ones_has_their_scatter():
     assert np.isnan(out.p_value(1.0))
 
 
+def test_the_scatter_of_other_attentions_is_assumed_and_not_measured():
+    samples = {i: [3.0, 3.2] for i in range(4)} | {"mine": [2.0]}
+    places = dict.fromkeys(samples, HERE) | {"mine": HERE._replace(attention="mine")}
+    spread = measure(samples, places).at("mine")
+    assert (spread.basis, spread.sd) == ("assumed", pytest.approx(0.1 * 2**0.5))
+
+
 def test_without_seeds_the_nearest_measured_study_is_assumed():
     spread = measure({"a": [3.0]}, {"a": Place(25e3, 256, "softmax")}).at("a")
     assert (spread.sd, spread.basis, spread.degrees) == (0.017, "assumed", np.inf)

@@ -171,7 +171,9 @@ def test_curves_beside_the_figures_are_the_published_ones(published, name):
         return row["attention"], int(row["context"]), float(row[update]), float(row["hours"])
 
     rows, points = drawn(published, name), read(published / "curves.csv")
-    found = sorted((row["size"], *numbers(row, "updates"), float(row["loss"])) for row in rows)
+    found = sorted(
+        (row["size"], *numbers(row, "updates"), float(row["spike"] or row["loss"])) for row in rows
+    )
     expected = sorted(
         (f"{row['params_millions']}M", *numbers(row, "update"), float(row["train_loss"]))
         for row in points

@@ -44,10 +44,12 @@ def losses() -> dict[Run, float]:
 
 
 def test_ends_of_runs_are_those_published(curves, losses):
-    ends = {key: final_loss.fit(curves[key].loss).loss for key in losses}
-    off = [abs(ends[key] - loss) for key, loss in losses.items()]
+    ends = {key: final_loss.fit(curves[key].loss) for key in losses}
+    off = [abs(end.loss - losses[key]) for key, end in ends.items() if end.loss is not None]
+    assert len(off) > 35
     assert np.median(off) < 0.003
-    assert max(off) < 0.02  # short runs: 20 means over 100 updates are more than their last 1 %
+    assert max(off) < 0.02
+    assert all(len(np.asarray(curves[key].loss)) < 400 for key in ends if ends[key].loss is None)
 
 
 def test_linear_attention_is_faster_and_learns_less(curves):
@@ -55,7 +57,8 @@ def test_linear_attention_is_faster_and_learns_less(curves):
         reference = curves.get(("softmax", size, context))
         if attention != "linear" or reference is None:
             continue
-        found = multiplier.fit(reference, other, count=100)
+        place = Place(float(size) * 1e6, context, attention)
+        found = multiplier.fit(reference, other, place)
         last = found.levels[-1]
         assert last.hours < 1
         assert last.hours == pytest.approx(last.updates * last.speed)

@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 from speed_points import OTHER_DEVICE, PUBLISHED, SETUP, point
 
 from lmscaling import figures, registry
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import speed, style
 from lmscaling.store import build as store
 
 NAMES = [name for name in registry.figures() if "FROM speeds" in figures.load(name).QUERY]
@@ -97,16 +97,19 @@ def test_two_models_of_one_name_are_not_joined(study):
     assert pairs(other) == [(64, 2000), (128, 2000)]
 
 
-def test_a_line_ends_with_a_mark_where_its_last_points_lead(study):
+def test_what_was_not_timed_is_a_mark_at_the_upper_edge_and_has_no_height(study):
     speed_points.write(study, *speed_points.tiny())
     speed_points.write(study, point("time_step", "softmax cudnn", 2048, None, status="failed"))
     _, figure = draw(study, "step_time")
     axes = panel(figure, "s")
     (oom,), (slow,), (failed,) = (marks(axes, mark) for mark in "x+1")
-    assert pairs(oom) == [(2048, 100.0)]  # of one point: no slope is known
-    assert pairs(slow) == [(4096, 4096.0)]
-    assert pairs(failed) == [(2048, 1.0)]  # of none: at the upper edge
-    assert failed.get_transform() == axes.get_xaxis_transform()
+    assert [pairs(mark) for mark in (oom, slow, failed)] == [[(2048, 1)], [(4096, 1)], [(2048, 1)]]
+    figure.canvas.draw()
+    edge, inch = axes.bbox.y1, figure.dpi
+    heights = [
+        mark.get_window_extent().get_points().mean(axis=0)[1] for mark in (oom, slow, failed)
+    ]
+    assert (edge - np.array(heights)) / inch == pytest.approx([speed.STEP, 0, 0], abs=0.02)
     assert slow.get_color() == style.METHODS["linear state"].colour
     assert pairs(lines(axes, "linear state")[0])[-1][0] == 2048
     assert legend(figure)[-3:] == ["out of memory", "too slow", "failed"]

@@ -20,6 +20,7 @@ from typing import Any
 import duckdb
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from lmscaling import registry
@@ -89,10 +90,20 @@ def save(name: str, exports: Path, folder: Path) -> Path:
         figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")
     write_text(folder / f"{name}.csv", rows.to_csv(index=False))
     for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
+        if kind == "png":
+            _write_title(figure, f"{caption(name).title}.")
         with replacing(folder / f"{name}.{kind}") as file:
             figure.savefig(file, format=kind, metadata=metadata, bbox_inches="tight")
     plt.close("all")
     return folder / f"{name}.svg"
+
+
+def _write_title(figure: Figure, title: str) -> None:
+    """Write a title above a figure that is shown alone; the report has it above the figure."""
+    figure.text(0.005, 1.01, title, ha="left", va="bottom", fontweight="bold")
+    figure.set_layout_engine("none")  # has reserved the place of the legends
+    for legend in figure.legends:  # otherwise at the edge of the saved page, on the title
+        legend.set_bbox_to_anchor((0, 0, 1, 1), transform=figure.transFigure)
 
 
 def _note(db: duckdb.DuckDBPyConnection, rows: DataFrame) -> str:
@@ -126,7 +137,7 @@ def _count_statuses(db: duckdb.DuckDBPyConnection, what: str, condition: str) ->
 
 
 ORDER = (
-    "done", "diverged", "oom", "out_of_tokens", "crashed", "no_trunk", "damaged",
+    "done", "diverged", "exploded", "oom", "out_of_tokens", "crashed", "no_trunk", "damaged",
     "held", "running", "interrupted", "pending",
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Time of a training step against the chunk size. One line for each context, darker for longer
 ones; a star marks its fastest chunk size. One panel for each model size and implementation. Bars
-are quartiles over repeats. A cross marks a chunk size that ran out of memory, a plus one that
-exceeded the time limit.
+are quartiles over repeats. A cross at the upper edge marks a chunk size that ran out of memory, a
+plus one that exceeded the time limit.
 """
 
 from typing import Any

@@ -2,8 +2,8 @@
 the context, one panel for each size. The chunked form computes all pairs of tokens within a chunk,
 as attention_parallel does, and passes a state between chunks, as state_parallel does;
 chunked_materialized stores the states of all chunks. FlashAttention is the softmax baseline. Bars
-are quartiles over repeats. A mark ends a line, extrapolated from its last two points: a cross if
-the next context ran out of memory, a plus if it exceeded the time limit.
+are quartiles over repeats. Marks at the upper edge have no height: a cross is a context that ran
+out of memory, a plus one that exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection

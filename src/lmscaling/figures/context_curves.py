@@ -1,7 +1,8 @@
 """Training loss against updates, with all contexts in one panel. Rows are sizes, columns
 attentions; darker lines are longer contexts. Each line shows means over 60 logarithmic intervals of
-updates. All contexts process the same number of tokens per update. Published runs have separate
-columns: about 50 points for each run, each a mean over 100 updates, which hide most spikes.
+updates without spikes; a thin vertical stroke reaches up to the highest spike of an interval. All
+contexts process the same number of tokens per update. Published runs have separate columns: about
+50 points for each run, each a mean over 100 updates, which hide most spikes.
 """
 
 import seaborn as sns
@@ -17,7 +18,8 @@ from lmscaling.figures.shared import style
 SECTION = "learning"
 
 QUERY = """
-    SELECT source, attention, size, params, context, seed, run, status, updates, tokens, hours, loss
+    SELECT source, attention, size, params, context, seed, run, status, updates, tokens, hours,
+        loss, spike
     FROM curves
     ORDER BY ALL
 """
@@ -57,6 +59,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
 
 def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[int, tuple[float, ...]]) -> None:
     for _, run in rows.groupby(["context", "run"]):
-        axes.plot(run.updates, run.loss, color=colours[run.context.iloc[0]], linewidth=1.0)
+        colour = colours[run.context.iloc[0]]
+        axes.plot(run.updates, run.loss, color=colour, linewidth=1.0)
+        style.draw_spikes(axes, run, "updates", colour)
     axes.set_xscale("log")
     style.loss_scale(axes)

@@ -1,52 +1,47 @@
 """Final loss against training context, by attention and size. Each point is the validation loss of
 one run at the end of its budget, on the same validation tokens cut to its training context; lines
-are means over seeds, bars their range, darker lines larger models. All runs have the same budget
-and the same tokens per update, so a longer context means fewer sequences, not more text. Hollow
-points are unfinished runs, crosses diverged runs. Published runs (squares and dotted lines beside
-measured runs) are training losses, means over the last updates.
+join means over the seeds that have not failed, darker lines are larger models, and bars are
+explained below the panels. All runs have the same budget and the same tokens per update, so a
+longer context means fewer sequences, not more text. Hollow diamonds spent over 5 % more or less
+than their budget, as written beside them, and no line joins them. Hollow circles are unfinished
+runs, arrows at the upper edge failed ones (diverged or exploded). Published runs (squares and
+dotted lines beside measured runs) are training losses; the post averaged the last updates.
 """
 
-import seaborn as sns
 from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from pandas import DataFrame
 
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import ends, style
 
 SECTION = "learning"
 
-QUERY = """
-    SELECT source, split, attention, size, params, context, seed, lr_scale, status, update, tokens,
-        hours, loss
-    FROM final
+QUERY = f"""{ends.QUERY.rstrip()}
     ORDER BY source, attention DESC, params, size, context, seed
 """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    colours = style.palette(rows.attention.tolist())
-    attentions = [name for name in colours if name in set(rows.attention)]
-    sizes = rows.sort_values(["params", "size"])["size"].unique().tolist()
-    contexts = sorted(rows.context.unique())
-    grid = sns.FacetGrid(
-        rows, col="attention", col_order=attentions, col_wrap=min(3, len(attentions)),
-        height=2.8, aspect=style.PAGE / 2.8 / min(3, max(2, len(attentions))) * 0.98,
-    )  # fmt: skip
-    for attention, axes in grid.axes_dict.items():
+    colours, shades = style.palette(rows.attention.tolist()), style.shades_of(rows)
+    attentions = list(dict.fromkeys(attention for attention, _ in shades))
+    contexts, known = sorted(rows.context.unique()), ends.spreads(rows)
+    figure, panels = ends.page(len(attentions), min(2, len(attentions)), 2.6)
+    for attention, axes in zip(attentions, panels, strict=True):
         part = rows.loc[rows.attention == attention]
-        sns.lineplot(
-            part, x="context", y="loss", hue="size", hue_order=sizes,
-            palette=style.shades(colours[attention], len(sizes)),
-            markersize=5, errorbar=("pi", 100), err_style="bars", ax=axes, **style.by_source(rows),
-        )  # fmt: skip
+        for (_, size), shade in ((key, s) for key, s in shades.items() if key[0] == attention):
+            own, mixed = part.loc[part["size"] == size], style.mixes_sources(rows.source)
+            ends.draw(axes, own, "context", shade, known, mixed)
+        ends.label_unequal(axes, part, "context")
         style.mark_unusual(axes, part, "context", "loss", colours)
         axes.set_xscale("log", base=2)
-        axes.set_xticks(contexts[:: 1 if len(contexts) < 8 else 2])
+        axes.xaxis.set_major_locator(FixedLocator(contexts[:: 1 if len(contexts) < 8 else 2]))
         axes.xaxis.set_major_formatter(FuncFormatter(style.tokens))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set_title(f"{attention} attention")
-        style.tidy(axes.legend(title="Size", loc="upper left", bbox_to_anchor=(1.0, 1.0)))
-    grid.set_axis_labels("Context (tokens)", style.loss_label(rows))
-    grid.figure.tight_layout()
-    return grid.figure
+        axes.set_xlabel("Context (tokens)")
+    panels[0].set_ylabel(style.loss_label(rows))
+    style.legend_of(figure, shades, rows.source)
+    ends.note(figure, known)
+    return figure

@@ -1,8 +1,8 @@
 """Copy task: accuracy, time and memory against the context. A context is a sequence of random
 symbols, a separator and the copy. Left: share of the copied tokens predicted correctly after
 training, for the contexts that were trained. Middle: time of an update per token, medians with
-quartiles over repeats. Right: peak memory. A cross marks a context that ran out of memory, a plus
-one that exceeded the time limit.
+quartiles over repeats. Right: peak memory. A cross at the upper edge marks a context that ran out
+of memory, a plus one that exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection

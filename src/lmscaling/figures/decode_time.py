@@ -1,8 +1,8 @@
 """Time to sample one token against the context length. Softmax attention reads a cache of keys and
 values that grows with the context, linear attention a state of fixed size. One panel for each model
 size and batch size; the time is that of one token for every sequence of the batch. Bars are
-quartiles over repeats. A mark ends a line, extrapolated from its last two points: a cross if the
-next context ran out of memory, a plus if it exceeded the time limit.
+quartiles over repeats. Marks at the upper edge have no height: a cross is a context that ran out of
+memory, a plus one that exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection

@@ -2,8 +2,8 @@
 function: from all pairs of tokens in a loop (attention), in one matrix
 (attention_parallel_no_flash) or tile by tile (attention_parallel); or from a state that is updated
 token by token (state) or stored for all tokens (state_parallel). Time against the context, one
-panel for each size; bars are quartiles over repeats. A mark ends a line, extrapolated from its last
-two points: a cross if the next context ran out of memory, a plus if it exceeded the time limit.
+panel for each size; bars are quartiles over repeats. Marks at the upper edge have no height: a
+cross is a context that ran out of memory, a plus one that exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection

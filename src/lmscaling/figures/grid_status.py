@@ -34,6 +34,7 @@ LOOKS = {
     "oom": ("M", "#E07A3F"),
     "crashed": ("C", "#8E3B8A"),
     "damaged": ("Z", "#5C4033"),
+    "exploded": ("E", "#D1495B"),
     "diverged": ("X", "#B00020"),
 }
 """Letter and colour of each status, from best to worst."""

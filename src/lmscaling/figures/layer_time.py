@@ -1,8 +1,8 @@
 """Time of a single attention layer against the context. Rows are presets and passes. Left: for a
 fixed batch size the mean time of a pass with its standard deviation; otherwise the median time per
 token and head with quartiles. Right: speed-up over softmax with FlashAttention in the same setup;
-bars combine opposite ends of the two error bars. A cross marks a context that ran out of memory, a
-plus one that exceeded the time limit.
+bars combine opposite ends of the two error bars. A cross at the upper edge marks a context that ran
+out of memory, a plus one that exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection

@@ -3,7 +3,7 @@ validation loss of one run, lines are means over seeds of finished runs; one pan
 context. A star marks the vertex of the parabola in ln(rate) through the lowest point and its two
 neighbours, drawn only if they bracket the optimum; with several seeds, a bar shows the range of
 their optima. The dotted line is the learning rate that the study assigns to the size. Hollow points
-are unfinished runs, crosses diverged runs; both are excluded from the fit.
+are unfinished runs, arrows at the upper edge failed ones; both are excluded from the fit.
 """
 
 import seaborn as sns
@@ -66,7 +66,7 @@ def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[str, str]) -> None:
         colour = colours[str(attention)]
         mean = part[part.status == "done"].groupby("lr").val_loss.mean()
         axes.plot(mean.index, mean, color=colour, linewidth=1.2)
-        dots = part[part.status != "diverged"]
+        dots = part[~part.status.isin(style.FAILED)]
         axes.scatter(dots.lr, dots.val_loss, color=colour, s=18, zorder=3)
     style.mark_unusual(axes, rows, "lr", "val_loss", colours)
     axes.axvline(rows.lr.iloc[0] / rows.lr_scale.iloc[0], color="0.4", linewidth=1.0, linestyle=":")

@@ -1,8 +1,8 @@
 """Peak memory of a training step against the context. On a GPU the largest amount allocated at any
 time, including weights and optimizer state; on a CPU the peak resident memory minus that before the
-measurement. One panel for each size. A mark ends a line, extrapolated from its last two points: a
-cross if the next context ran out of memory, a plus if it exceeded the time limit. Published data
-have no memory values and are excluded.
+measurement. One panel for each size. Marks at the upper edge have no height: a cross is a context
+that ran out of memory, a plus one that exceeded the time limit. Published data have no memory
+values and are excluded.
 """
 
 from duckdb import DuckDBPyConnection

@@ -60,7 +60,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         for context, axes in zip(drawn, row[1:], strict=True):
             _draw_losses(axes, [p for p in in_row if p.context == context], known_axes)
         law_panels.label_row(row[-1], f"{attention} / {reference}, {size}")
-    for axes in panels.flat:
+    for axes in (axes for axes in panels.flat if axes.axison):
         axes.axhline(1, color="0.35", linewidth=1.0, zorder=1)
         axes.set_yscale("log")
     low, high = panels[0, 0].get_ylim()
@@ -104,6 +104,9 @@ def _draw_contexts(
 def _draw_losses(axes: Axes, pairs: list[Pair], known_axes: list[str]) -> None:
     """Multipliers of one context against the loss, with bands."""
     levels = [level for pair in pairs for level in pair.result.levels]
+    if not levels:
+        law_panels.placeholder(axes, "not compared at this context")
+        return
     for axis in (axis for axis in known_axes if all(axis in pair.axes for pair in pairs)):
         colour, stroke = LOOKS[axis]
         losses = [level.loss for level in levels]
@@ -114,10 +117,9 @@ def _draw_losses(axes: Axes, pairs: list[Pair], known_axes: list[str]) -> None:
         axes.plot(losses, [getattr(level, axis) for level in levels], color=colour,
                   linestyle=stroke, linewidth=1.2)
     # fmt: on
-    if levels:
-        lowest = levels[-1].loss
-        span = min(SHOWN, max(levels[0].loss - lowest, 0.01))
-        axes.set_xlim(lowest + 1.05 * span, lowest - 0.05 * span)
+    lowest = levels[-1].loss
+    span = min(SHOWN, max(levels[0].loss - lowest, 0.01))
+    axes.set_xlim(lowest + 1.05 * span, lowest - 0.05 * span)
     axes.xaxis.set_major_locator(MaxNLocator(4))
 
 

@@ -1,46 +1,53 @@
 """Final loss against model size, by attention and context. Each point is the validation loss of one
-run at the end of its budget; lines are means over seeds, bars their range. N counts parameters
-without embeddings. Hollow points are unfinished runs, crosses diverged runs. Published runs
-(squares and dotted lines beside measured runs) are training losses, means over the last updates.
+run at the end of its budget; lines join means over the seeds that have not failed, and bars are
+explained below the panels. N counts parameters without embeddings. Hollow diamonds spent over 5 %
+more or less than their budget, as written beside them, and no line joins them. Hollow circles are
+unfinished runs, arrows at the upper edge failed ones (diverged or exploded). Published runs
+(squares and dotted lines beside measured runs) are training losses; the post averaged the last
+updates.
 """
 
-import seaborn as sns
 from duckdb import DuckDBPyConnection
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import ends, style
 
 SECTION = "learning"
 
-QUERY = """
-    SELECT source, split, context, attention, size, params, seed, lr_scale, status, update, tokens,
-        hours, loss
-    FROM final
+QUERY = f"""{ends.QUERY.rstrip()}
     ORDER BY source, context, attention DESC, params, size, seed
 """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    colours = style.palette(rows.attention.tolist())
-    contexts = sorted(rows.context.unique())
-    grid = sns.relplot(
-        rows, kind="line",
-        x="params", y="loss", hue="attention", palette=colours,
-        hue_order=[name for name in colours if name in set(rows.attention)],
-        col="context", col_order=contexts, col_wrap=min(4, len(contexts)),
-        markersize=5, errorbar=("pi", 100), err_style="bars", **style.by_source(rows),
-        height=2.4, aspect=style.PAGE / 2.4 / min(4, max(2, len(contexts))) * 0.86,
-        facet_kws={"legend_out": True},
-    )  # fmt: skip
-    for context, axes in grid.axes_dict.items():
-        style.mark_unusual(axes, rows[rows.context == context], "params", "loss", colours)
+    colours, mixed = style.palette(rows.attention.tolist()), style.mixes_sources(rows.source)
+    attentions = [name for name in colours if name in set(rows.attention)]
+    contexts, known = sorted(rows.context.unique()), ends.spreads(rows)
+    columns = min(3, len(contexts))
+    figure, panels = ends.page(len(contexts), columns, 2.1)
+    for context, axes in zip(contexts, panels, strict=True):
+        part = rows.loc[rows.context == context]
+        for attention in attentions:
+            own = part.loc[part.attention == attention]
+            ends.draw(axes, own, "params", colours[attention], known, mixed)
+        ends.label_unequal(axes, part, "params")
+        style.mark_unusual(axes, part, "params", "loss", colours)
         axes.set_title(f"context {context:,}")
         axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.set_xlim(rows.params.min() / 1.3, rows.params.max() * 1.3)  # also of a single size
         style.count_scale(axes)
-    grid.set_axis_labels("N (parameters)", style.loss_label(rows))
-    sns.move_legend(grid, "center right", title="Attention")
-    if grid.legend:
-        style.tidy(grid.legend)
-    return grid.figure
+        axes.set_xlabel("N (parameters)")
+    for axes in panels[::columns]:
+        axes.set_ylabel(style.loss_label(rows))
+    handles = [
+        Line2D([], [], color=colours[name], linestyle=style.dashes(name), label=name)
+        for name in attentions
+    ]
+    if mixed:
+        handles.append(Line2D([], [], color="0.4", label="published", **style.PUBLISHED))
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(5, len(handles)))
+    ends.note(figure, known)
+    return figure

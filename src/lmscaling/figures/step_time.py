@@ -2,8 +2,8 @@
 optimizer update of one sequence; one panel for each size. Softmax attention is computed without
 storing the attention matrix (flash, cudnn) or with it (no_flash), linear attention token by token
 (state) or in chunks of tokens (chunked). Bars are quartiles over repeats. Thin grey lines grow
-linearly (1) and quadratically (2) with the context. A mark ends a line, extrapolated from its last
-two points: a cross if the next context ran out of memory, a plus if it exceeded the time limit.
+linearly (1) and quadratically (2) with the context. Marks at the upper edge have no height: a cross
+is a context that ran out of memory, a plus one that exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection

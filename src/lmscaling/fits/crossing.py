@@ -3,8 +3,9 @@
 Noise makes two close curves of single runs cross many times. A place at which the gap of paired
 runs does not differ from 0 by a t test belongs to the confidence set of a crossing (a test
 inversion); the other places are assigned to a side. A crossing lies between two adjacent places of
-different sides, which bound it; the zero of the gap between them is its estimate. The upper end is
-open if the gap has changed its sign by the end, but does not differ from 0 there.
+different sides; the zero of the gap between them is its estimate, and its ends are where the gap,
+interpolated in ln x, reaches the limit of the test. The upper end is open if the gap has changed
+its sign by the end, but does not differ from 0 there.
 """
 
 from dataclasses import dataclass
@@ -32,7 +33,8 @@ class Crossing:
     at: float
     """Zero of the gap, interpolated in ln x."""
     interval: Interval
-    """The nearest places on both sides where the gap differs from 0; open without a later one."""
+    """Between the nearest places on both sides where the gap differs from 0; open without a later
+    one."""
     ahead_after: str
     """The curve with the lower loss after the crossing: ``other`` or ``reference``."""
 
@@ -59,7 +61,7 @@ def fit(
     x: ArrayLike,
     gap: ArrayLike,
     error: ArrayLike,
-    degrees: float = np.inf,
+    degrees: ArrayLike = np.inf,
     assumed: float | None = None,
 ) -> Crossings:
     """Crossings from gaps.
@@ -68,23 +70,28 @@ def fit(
         x: ``[n]``, positive and ascending.
         gap: ``[n]``, nats, other minus reference, means over pairs.
         error: ``[n]`` or one number: standard error of the gap, nats.
-        degrees: Degrees of freedom of the error.
+        degrees: ``[n]`` or one number: degrees of freedom of the error.
         assumed: Standard deviation between seeds that the error assumes, if it was not measured.
     """
     x, gap = np.asarray(x, dtype=float), np.asarray(gap, dtype=float)
     if not len(x):
         return Crossings(status="apart")
-    score = gap / np.broadcast_to(np.asarray(error, dtype=float), gap.shape)
-    significant = np.flatnonzero(np.abs(score) > t.isf((1 - LEVEL) / 2, degrees)).tolist()
+    score = gap / np.asarray(error, dtype=float)
+    excess = score / t.isf((1 - LEVEL) / 2, degrees)
+    significant = np.flatnonzero(np.abs(excess) > 1).tolist()
     observed = (float(x[0]), float(x[-1]))
-    least = min(score.max(), -score.min())  # of the more doubtful side
-    p = None if assumed is not None else float(min(2 * t.sf(least, degrees), 1))
+    sides = [2 * t.sf(side * score, degrees).min() for side in (1, -1)]
+    p = None if assumed is not None else float(min(max(sides), 1))  # of the more doubtful side
     if not len(significant):
         return Crossings(status="within_noise", observed=observed, p=p)
     lower = ["other" if gap[i] < 0 else "reference" for i in significant]
     pairs = zip(significant, significant[1:], lower, lower[1:], strict=False)
     points = [
-        Crossing(_zero(x, gap, i, j), Interval(float(x[i]), float(x[j]), assumed), after)
+        Crossing(
+            _zero(x, gap, i, j),
+            Interval(_limit(x, excess, i, i + 1), _limit(x, excess, j, j - 1), assumed),
+            after,
+        )
         for i, j, before, after in pairs
         if before != after
     ]
@@ -93,9 +100,16 @@ def fit(
     if gap[last] * gap[end] < 0:
         status = "crossed" if points else "open"
         after = "other" if gap[end] < 0 else "reference"
-        interval = Interval(float(x[last]), None, assumed)
+        interval = Interval(_limit(x, excess, last, last + 1), None, assumed)
         points.append(Crossing(_zero(x, gap, last, end), interval, after))
     return Crossings(status=status, observed=observed, ahead=lower[-1], points=tuple(points), p=p)
+
+
+def _limit(x: NDArray, excess: NDArray, inside: int, outside: int) -> float:
+    """Where the excess over the limit of the test, beyond 1 or -1 at ``inside``, comes to it."""
+    one, two = np.sign(excess[inside]) * excess[[inside, outside]]
+    part = (one - 1) / (one - two)
+    return float(np.exp(np.log(x[inside]) + part * np.log(x[outside] / x[inside])))
 
 
 def _zero(x: NDArray, gap: NDArray, first: int, last: int) -> float:

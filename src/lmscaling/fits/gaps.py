@@ -18,7 +18,6 @@ from itertools import combinations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmscaling.fits.noise import Noise, Place, Spread, holm, seeds_needed
 from lmscaling.fits.uncertainty import LEVEL, Interval
@@ -75,8 +74,16 @@ class Gap:
     """Scatter of the differences of pairs."""
     p: float = float("nan")
     """p-value, corrected for the number of gaps of the source; NaN if not tested."""
-    needed: int | None = None
-    """Seeds with which a gap of this size would be found with a probability of 80 %."""
+    tests: int = 1
+    """Gaps of the source, for which p-values are corrected."""
+
+    @property
+    def needed(self) -> int | None:
+        """Seeds with which a gap of this size would be found with a probability of 80 %, if none
+        was found with those that there are."""
+        if self.status not in ("untested", "not_different") or not (self.gap and self.spread):
+            return None
+        return seeds_needed(self.gap, self.spread.sd, 1 - (1 - LEVEL) / self.tests)
 
 
 def compare(rows: Iterable[tuple]) -> list[Gap]:
@@ -150,15 +157,11 @@ def _mean(gaps: list[Gap], samples: list[dict[int, float]]) -> Gap:
 
 
 def _tested(gaps: list[Gap]) -> list[Gap]:
-    """Correct the p-values for their number; where no gap is seen, say how many seeds would do."""
-    corrected: NDArray = holm([gap.p for gap in gaps])
-    level = 1 - (1 - LEVEL) / len(gaps)
+    """Correct the p-values for their number."""
     result = []
-    for gap, p in zip(gaps, corrected.tolist(), strict=True):
-        if np.isfinite(p):
-            seen = ("lower" if (gap.gap or 0) < 0 else "higher") if p < 1 - LEVEL else None
-            gap = replace(gap, p=p, status=seen or "not_different")
-        if gap.status in ("untested", "not_different") and gap.gap and gap.spread:
-            gap = replace(gap, needed=seeds_needed(gap.gap, gap.spread.sd, level))
-        result.append(gap)
+    for gap, p in zip(gaps, holm([gap.p for gap in gaps]).tolist(), strict=True):
+        lower = "lower" if (gap.gap or 0) < 0 else "higher"
+        seen = lower if p < 1 - LEVEL else "not_different"
+        status = gap.status if np.isnan(p) else seen
+        result.append(replace(gap, p=p, status=status, tests=len(gaps)))
     return result

@@ -47,7 +47,7 @@ QUERY = """
     SELECT source, size, params, context, attention = baseline AS is_baseline, attention, seed,
         updates, hours, flops, loss
     FROM law_curves
-    WHERE schedule = 'constant'
+    WHERE schedule IN ('constant', 'unknown')
     WINDOW pair AS (PARTITION BY source, size, context)
     QUALIFY min(attention) OVER pair <> max(attention) OVER pair
     ORDER BY source, min(params) OVER (PARTITION BY source, size), size, context, is_baseline DESC,
@@ -311,9 +311,9 @@ class _Paired:
         if not len(both) or not known:
             return crossing.fit([], [], [])
         gap = (self.other.at(both, axis) - self.reference.at(both, axis)).mean(axis=0)
-        places, errors = zip(*((at, spread.error) for at, spread in known), strict=True)
-        error = np.interp(both, places, errors)
-        degrees = min(spread.degrees for _, spread in known)
+        places = [at for at, _ in known]
+        error = np.interp(both, places, [spread.error for _, spread in known])
+        degrees = np.interp(both, places, [min(spread.degrees, 1e6) for _, spread in known])
         return crossing.fit(np.exp(both), gap, error, degrees, known[-1][1].assumed)
 
 

@@ -35,6 +35,14 @@ BITS = (
     "before each, which has no byte."
 )
 
+FAILED = (
+    "A run has failed if it diverged, which is an infinite or NaN loss, or exploded: the median "
+    "training loss and the median validation loss of its last twentieth both lie above the lowest "
+    "such medians by more than 0.1 nats and by more than six standard deviations of seeds. The "
+    "rule was fixed before the losses were seen. A failed run has no final loss, enters no law, "
+    "and is an arrow at the upper edge of a figure."
+)
+
 HELD = (
     "The last attempt of a held run failed and is no result. The next snakemake continues it from "
     "its checkpoint, after repeated failures once python -m lmscaling reset --go-on --status held "
@@ -97,6 +105,7 @@ def _cells(db: duckdb.DuckDBPyConnection) -> Table:
     forms = FORMS | ({"bits_per_byte": ".4f"} if in_bits else {}) | {"attempts": ""}
     forms |= (SPIKED if spiked else {}) | {"note": ""}
     held = any(row["status"] == "held" for row in rows)
+    failed = any(row["status"] in ("diverged", "exploded") for row in rows)
     val_tokens = rows[0]["val_tokens"] if rows else 0
     return Table(
         name="cells",
@@ -105,6 +114,7 @@ def _cells(db: duckdb.DuckDBPyConnection) -> Table:
         note="N counts parameters without embeddings; updates and tokens are those of training; "
         f"hours are productive time; the loss is measured on {val_tokens:,} validation tokens."
         + (f" {BITS}" if in_bits else "")
+        + (f" {FAILED}" if failed else "")
         + (f" {HELD}" if held else "")
         + (f" {_spike(rows)}" if spiked else ""),
         query=CELLS,

@@ -15,8 +15,9 @@ from lmscaling.report.table import Table, format_context, format_number, with_in
 AXES = {"updates": "updates", "flops": "FLOPs", "hours": "hours"}
 PAIRED = (
     "Runs of the same seed are paired: they share data and order. Brackets contain 95 % intervals "
-    "from the scatter of paired gaps between seeds. Where it was not measured near enough, they "
-    "contain the range that an assumed scatter of the gap gives, which is no confidence interval."
+    "(98 to 99 % if all cells scatter alike) from the scatter of paired gaps between seeds. Where "
+    "it was not measured near enough, they contain the range that an assumed scatter of the gap "
+    "gives, which is no confidence interval."
 )
 
 
@@ -124,8 +125,9 @@ def crossings(pairs: Iterable[Pair]) -> Table:
         section="laws",
         title="Crossings of the loss curves",
         note="The last crossing of the losses of two runs at equal updates, FLOPs or hours. "
-        f"{PAIRED} p tests that the gap has one sign throughout, corrected for the number of rows "
-        "(Holm). The curves may cross outside the observed range.",
+        f"{PAIRED} Brackets of crossings are conservative and cover 98 to nearly 100 %. p tests "
+        "that the gap has one sign throughout, corrected for the number of rows (Holm). The curves "
+        "may cross outside the observed range.",
         query=multiplier.QUERY,
         head=("attention", "reference", "size", "context (tokens)", "source", "axis",
               "last crossing",

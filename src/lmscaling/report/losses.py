@@ -11,37 +11,42 @@ from lmscaling.fits import final_loss
 from lmscaling.fits.noise import Noise, Place
 from lmscaling.report.table import Table, query_rows, with_interval
 
-# The rule of final_loss: the last 1 % of a run, at least 20 updates. The final losses of published
-# runs are already means over their last updates.
+# The rule of final_loss: the last 1 % of a run, at least 20 updates, and as many before them, of
+# runs with 400 updates. The final losses of published runs are already means over last updates.
 LOSSES = """
     WITH lengths AS (
         SELECT run, max("update") AS length
         FROM updates JOIN runs USING (run) WHERE surviving AND source = 'measured' GROUP BY run
+        HAVING length >= 400
     ),
     ends AS (
         SELECT run, list(coalesce(train_loss, 'nan'::DOUBLE) ORDER BY "update") AS last_losses
         FROM updates JOIN lengths USING (run)
-        WHERE surviving AND "update" > length - greatest(20, length // 100) GROUP BY run
+        WHERE surviving AND "update" > length - 2 * greatest(20, length // 100) GROUP BY run
     ),
     begun AS (
-        SELECT source, attention, size, context, count(DISTINCT seed) AS started
-        FROM known WHERE branch IS NULL AND status NOT IN ('pending', 'skipped') GROUP BY ALL
+        SELECT source, attention, size, context, count(DISTINCT seed) AS started,
+            count(DISTINCT seed) FILTER (run IN (SELECT run FROM chosen WHERE has_failed)) AS failed
+        FROM outcomes WHERE branch IS NULL GROUP BY ALL
     )
     SELECT
-        source, attention, size, context, seed, status, params, started, split, loss, val_loss,
-        bits_per_byte, last_losses
+        source, attention, size, context, seed, status, params, started, failed, split, loss,
+        val_loss, bits_per_byte, last_losses
     FROM begun LEFT JOIN final USING (source, attention, size, context) LEFT JOIN ends USING (run)
     ORDER BY
         source, attention DESC, min(params) OVER (PARTITION BY source, size), size, context, seed
 """
 
 NOTE = (
-    "Means over the seeds whose runs are done, of all whose runs have started. Training losses are "
-    "means over the last 1 % of updates, spikes excluded. Brackets contain 95 % intervals of the "
-    "expected loss by a moderated t: the variance of a cell's seeds, shrunk to that of all cells "
-    "with seeds; for a single seed, that of these cells. Where no cell near enough has seeds, "
-    "brackets contain the range that an assumed scatter gives, which is no confidence interval. If "
-    "several learning rates were tried, the best one is shown."
+    "Means over the seeds whose runs are done, of all whose runs have started; a failed run has "
+    "no loss. Training losses are means over the last 1 % of updates, at least 20, without "
+    "outliers on either side; a run of fewer than 400 updates has none. Unsettled: its level "
+    "changes by more than 0.05 nats within these updates and as many before, by a rank test at 1 "
+    "%. Brackets contain 95 % intervals of the expected loss (98 to 99 % if all cells scatter "
+    "alike) by a moderated t: the variance of a cell's seeds, shrunk to that of all cells with "
+    "seeds; for a single seed, that of these cells. Where no cell near enough has seeds, "
+    "brackets contain the range that an assumed scatter gives, which is no confidence interval. "
+    "If several learning rates were tried, the best one is shown."
 )
 
 Row = dict[str, Any]
@@ -72,9 +77,12 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             origin = origin or ("" if spread is None else f"{spread.sd:.2g}, {spread.said}")
         in_bits = _finite(lambda run: run["bits_per_byte"], runs)
         fits = [final_loss.mean(run["last_losses"] or []) for run in runs]
+        failed = runs[0]["failed"]
+        none = "" if failed else "no loss"
         remarks = [
-            *sorted({(run["status"] or "no loss").replace("_", " ") for run in runs} - {"done"}),
-            *(["spiking"] if any(fit.status == "spiking" for fit in fits) else []),
+            *([f"{failed} failed"] if failed else []),
+            *sorted({(run["status"] or none).replace("_", " ") for run in runs} - {"done", ""}),
+            *sorted({fit.status for fit in fits} & {"unsettled", "spiking"}),
         ]
         rows.append(
             (

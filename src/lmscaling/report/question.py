@@ -1,6 +1,7 @@
 """The research question and the design of a study, written from its values, and its models."""
 
 import duckdb
+from scipy.stats import fisher_exact
 
 from lmscaling import figures
 from lmscaling.config import code
@@ -24,6 +25,15 @@ MASKED = (
     "is counted at the lengths that documents of the training text have in windows of a context. "
 )
 
+FAILURES = """
+    SELECT
+        attention, attention = baseline AS is_baseline,
+        count(*) FILTER (outcome = 'failed') AS failed,
+        count(*) FILTER (outcome <> 'unfinished') AS ended
+    FROM outcomes WHERE source = 'measured' AND branch IS NULL
+    GROUP BY ALL HAVING ended > 0 ORDER BY is_baseline DESC, attention DESC
+"""
+
 STALE = "SELECT count(*) FROM planned WHERE is_stale"
 
 CITED = """
@@ -44,8 +54,28 @@ def paragraphs(db: duckdb.DuckDBPyConnection, study: Study | None) -> list[str]:
         _question(study),
         _design(db, study),
         *(f"{line}." for line in code.stale_line(study.study, stale)),
+        *failures(db),
         *([citation] if citation else []),
     ]
+
+
+def failures(db: duckdb.DuckDBPyConnection) -> list[str]:
+    """A sentence on how many runs of each attention have failed, with p-values against the
+    baseline; none before a run has ended."""
+    rows = query_rows(db, FAILURES)
+    if not rows:
+        return []
+    if not any(row["failed"] for row in rows):
+        return [f"Failures: none of {sum(row['ended'] for row in rows)} runs."]
+    base = next((row for row in rows if row["is_baseline"]), None)
+    parts = []
+    for row in rows:
+        text = f"{row['attention']} {row['failed']} of {row['ended']}"
+        if base is not None and row is not base:
+            counts = [[r["failed"], r["ended"] - r["failed"]] for r in (base, row)]
+            text += f" (Fisher's p {fisher_exact(counts).pvalue:.2g})"  # pyright: ignore
+        parts.append(text)
+    return [f"Failures: {', '.join(parts)}. The note of the table of cells says what a failure is."]
 
 
 def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:

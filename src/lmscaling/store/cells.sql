@@ -1,22 +1,34 @@
 -- Views of cells: what figures and the report know of every run.
 
 -- One row per trunk and per branch of the study, finished or not, and per published run. `budget_hours`
--- is NULL of a budget that counts updates or tokens.
+-- is NULL of a budget that counts updates or tokens. A run that has spent its budget or its text has
+-- exploded if its loss had risen for good by then.
 CREATE VIEW known AS
+WITH judged AS (
+    SELECT * REPLACE (
+        CASE WHEN exploded THEN 'exploded' ELSE status END AS status,
+        CASE WHEN exploded THEN printf('the loss ends %.2f nats above its lowest', rise) ELSE message END
+        AS message
+    )
+    FROM (
+        SELECT *, coalesce(status IN ('done', 'out_of_tokens') AND rise > most_rise, false) AS exploded
+        FROM runs
+    )
+)
 SELECT
     c.*,
     c.budget_amount / CASE c.budget_unit
         WHEN 'hours' THEN 1 WHEN 'minutes' THEN 60 WHEN 'seconds' THEN 3600
     END AS budget_hours,
     r.* EXCLUDE (
-        run, source, in_study, budget_amount, budget_unit, status, spikes, highest_spike, compared_updates,
-        lines, damaged_lines, superseded_rows, unknown_fields, environment, code_differs
+        run, source, in_study, budget_amount, budget_unit, status, exploded, spikes, highest_spike,
+        compared_updates, lines, damaged_lines, superseded_rows, unknown_fields, environment, code_differs
     ),
     coalesce(
         r.code <> '' AND c.present_code <> '' AND r.code <> c.present_code, false
     ) AS is_stale,
     CASE WHEN c.skipped IS NOT NULL THEN 'skipped' ELSE coalesce(r.status, 'pending') END AS status
-FROM cells c LEFT JOIN runs r USING (run);
+FROM cells c LEFT JOIN judged r USING (run);
 
 -- Those of the study. Below, views are about these unless they name published runs.
 CREATE VIEW planned AS

@@ -1,20 +1,13 @@
 -- Views that laws of loss are fitted to.
 
--- The losses along each run that a law may use: every loss of the cells in `final` that did not diverge,
--- and of published runs. `spent` counts what the budget counts: hours, else updates. A published
--- spike, 0.05 nats above the median of the five points around it, is replaced by that median.
+-- The losses along each run that a law may use: every validation of the cells in `final`, which has no
+-- failed run, and the curves of published runs. `spent` counts what the budget counts: hours, else updates.
 CREATE VIEW law_curves AS
 WITH points AS (
     SELECT run, "update" AS updates, tokens, hours, val_loss AS loss
     FROM validation WHERE run IN (SELECT run FROM final)
     UNION ALL
-    SELECT run, updates, tokens, hours, CASE WHEN loss > middle + 0.05 THEN middle ELSE loss END
-    FROM (
-        SELECT *, median(loss) OVER (
-            PARTITION BY run ORDER BY hours ROWS BETWEEN 2 PRECEDING AND 2 FOLLOWING
-        ) AS middle
-        FROM curves WHERE source = 'published'
-    )
+    SELECT run, updates, tokens, hours, loss FROM curves WHERE source = 'published'
 ),
 budgets AS (
     SELECT
@@ -23,7 +16,7 @@ budgets AS (
         CASE WHEN source = 'published' THEN 'train' ELSE 'validation' END AS split,
         CASE WHEN positions = 'learned' THEN context * d_model ELSE 0 END AS params_positions,
         CASE WHEN budget_hours IS NULL THEN 'updates' ELSE 'hours' END AS unit
-    FROM known WHERE status <> 'diverged'
+    FROM known
 )
 SELECT
     b.* EXCLUDE (budget_hours),
@@ -46,8 +39,8 @@ QUALIFY seeds = max(seeds) OVER (PARTITION BY source, size, context, attention);
 -- What laws of loss are fitted to, one row per run and share of the budget. `schedule` is `decayed`
 -- at the ends of branches and of runs whose schedule decays the rate, and `constant` where a trunk
 -- passes a share, between its losses on a straight line in ln spent; published runs, whose schedule
--- is `unknown`, pass shares as trunks do. A run that is done but spent less than its budget ends at
--- share 1, too, with its own `spent`.
+-- is `unknown`, pass shares as trunks do. A run that is over but spent less than its budget ends at
+-- share 1, too, with its own `spent`; one whose rate should still have decayed has no end.
 CREATE VIEW law_points AS
 WITH steps AS (
     SELECT
@@ -72,8 +65,11 @@ passed AS (
 ended AS (
     SELECT
         * REPLACE (coalesce(final_train_loss, loss) AS loss), 1 AS share
-    FROM steps WHERE is_last AND status = 'done'
-        AND (spent < budget OR schedule NOT IN ('constant', 'unknown'))
+    FROM steps
+    WHERE is_last AND CASE
+        WHEN schedule IN ('constant', 'unknown') THEN status IN ('done', 'out_of_tokens') AND spent < budget
+        ELSE status = 'done'
+    END
 ),
 decayed AS (
     SELECT

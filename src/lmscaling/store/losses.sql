@@ -25,11 +25,50 @@ CREATE VIEW last_validation AS
 SELECT * FROM validation
 QUALIFY row_number() OVER (PARTITION BY run ORDER BY update DESC) = 1;
 
+-- What became of every run that has begun: `failed` if it diverged or exploded, `ok` if it spent its
+-- budget or its text, else `unfinished`. The loss of a failed run counts as infinite, so that medians
+-- and ranks over seeds stay defined; that of an unfinished one is NULL. `n_ok` of `n_started` runs of
+-- the same cell, which differ in their seed only.
+CREATE VIEW outcomes AS
+WITH ends AS (
+    SELECT run, arg_max(val_loss, "update") AS val_loss
+    FROM validations WHERE surviving AND val_loss IS NOT NULL GROUP BY run
+),
+begun AS (
+    SELECT
+        source, run, name, trunk, branch, attention, baseline, size, params, context, seed, lr_scale,
+        status, message, rise, most_rise,
+        CASE
+            WHEN status IN ('diverged', 'exploded') THEN 'failed'
+            WHEN status IN ('done', 'out_of_tokens') THEN 'ok'
+            ELSE 'unfinished'
+        END AS outcome,
+        CASE outcome
+            WHEN 'failed' THEN 'infinity'::DOUBLE WHEN 'ok' THEN coalesce(final_train_loss, val_loss)
+        END AS loss
+    FROM known LEFT JOIN ends USING (run)
+    WHERE status NOT IN ('skipped', 'pending', 'no_trunk')
+)
+SELECT
+    *,
+    count(*) OVER cell AS n_started, count(*) FILTER (outcome = 'ok') OVER cell AS n_ok
+FROM begun
+WINDOW cell AS (PARTITION BY source, attention, size, context, lr_scale, branch);
+
+-- Of each cell and seed the run at the best learning rate; a failed run only where all rates failed.
+CREATE VIEW chosen AS
+SELECT run, s.status IN ('diverged', 'exploded') AS has_failed
+FROM status s LEFT JOIN (SELECT run, val_loss FROM last_validation) USING (run)
+WHERE has_failed OR val_loss IS NOT NULL
+QUALIFY row_number() OVER (
+    PARTITION BY attention, size, context, seed ORDER BY has_failed, val_loss, run
+) = 1;
+
 -- The last loss of each cell, where several learning rates were tried that of the best, and of each
--- published run.
+-- published run. Failed runs have none: `outcomes` counts them.
 CREATE VIEW final AS
 SELECT 'measured' AS source, *, 'validation' AS split, val_loss AS loss FROM last_validation
-QUALIFY row_number() OVER (PARTITION BY attention, size, context, seed ORDER BY val_loss, run) = 1
+WHERE run IN (SELECT run FROM chosen WHERE NOT has_failed)
 UNION ALL BY NAME
 SELECT
     source, run, name, attention, size, context, seed, lr_scale, lr, params, status,
@@ -37,26 +76,45 @@ SELECT
     'train' AS split, final_train_loss AS loss
 FROM known WHERE source = 'published' AND final_train_loss IS NOT NULL;
 
--- Training loss along each run of `final` and each published run: ours as means over 60 intervals of
--- equal ratio of updates; a published point is already a mean and is shown unchanged.
+-- Training loss along each run of `chosen` and each published run, without spikes: ours as means over
+-- 60 intervals of equal ratio of updates. A published point is already a mean; it is a spike, in whose
+-- place the median of the five points around it is shown, if it lies 0.05 nats above that and above the
+-- points before, and those after it do not. `spike` is the highest loss of a spike in the interval.
 CREATE VIEW curves AS
 WITH binned AS (
-    SELECT *, floor(60 * ln(update) / ln(max(update) OVER (PARTITION BY run) + 1)) AS bin
-    FROM training WHERE run IN (SELECT run FROM final)
+    SELECT
+        t.*, s.update IS NOT NULL AS is_spike,
+        floor(60 * ln(t.update) / ln(max(t.update) OVER (PARTITION BY run) + 1)) AS bin
+    FROM training t LEFT JOIN (SELECT run, update FROM spikes) s USING (run, update)
+    WHERE run IN (SELECT run FROM chosen)
+),
+published AS (
+    SELECT
+        k.source, context, attention, size, params, seed, run, status, u.tokens / update_tokens AS updates,
+        u.tokens, u.train_seconds / 3600 AS hours, u.tokens * flops_per_token AS flops, u.train_loss,
+        median(u.train_loss) OVER (around ROWS BETWEEN 2 PRECEDING AND 2 FOLLOWING) AS middle,
+        min(u.train_loss) OVER (around ROWS BETWEEN 2 PRECEDING AND 1 PRECEDING) AS before,
+        min(u.train_loss) OVER (around ROWS BETWEEN 1 FOLLOWING AND 2 FOLLOWING) AS after,
+        coalesce(
+            u.train_loss > greatest(middle, before) + 0.05 AND coalesce(after, before) <= before + 0.05, false
+        ) AS is_spike
+    FROM updates u JOIN known k USING (run)
+    WHERE k.source = 'published' AND u.train_loss IS NOT NULL
+    WINDOW around AS (PARTITION BY run ORDER BY u.train_seconds)
 )
 SELECT
     'measured' AS source, context, attention, size, params, seed, run, max(status) AS status,
     exp(avg(ln(update))) AS updates, exp(avg(ln(tokens))) AS tokens, avg(hours) AS hours,
-    exp(avg(ln(flops))) AS flops, avg(train_loss) AS loss
+    exp(avg(ln(flops))) AS flops,
+    coalesce(avg(train_loss) FILTER (NOT is_spike), avg(train_loss)) AS loss,
+    max(train_loss) FILTER (is_spike) AS spike
 FROM binned
 GROUP BY context, attention, size, params, seed, run, bin
 UNION ALL
 SELECT
-    k.source, context, attention, size, params, seed, run, status,
-    u.tokens / update_tokens, u.tokens, u.train_seconds / 3600, u.tokens * flops_per_token,
-    u.train_loss
-FROM updates u JOIN known k USING (run)
-WHERE k.source = 'published' AND u.train_loss IS NOT NULL;
+    source, context, attention, size, params, seed, run, status, updates, tokens, hours, flops,
+    CASE WHEN is_spike THEN middle ELSE train_loss END, CASE WHEN is_spike THEN train_loss END
+FROM published;
 
 -- Loss of the final weights by position, one row per bin.
 CREATE VIEW by_position AS
@@ -129,7 +187,7 @@ LEFT JOIN (
     FROM spikes GROUP BY run
 ) USING (run);
 
--- The spikes of each run of `final` and of each published run. Those of ours are single updates,
+-- The spikes of each run of `chosen` and of each published run. Those of ours are single updates,
 -- published ones means over 100 updates, so rates of the two sources are not comparable.
 CREATE VIEW spike_rates AS
 SELECT
@@ -139,4 +197,4 @@ SELECT
     coalesce(r.highest_spike, s.highest_spike) AS highest_spike
 FROM known k JOIN runs r USING (run) LEFT JOIN stability s USING (run)
 WHERE k.updates > 0
-    AND (r.spikes IS NOT NULL OR s.run IS NOT NULL AND run IN (SELECT run FROM final));
+    AND (r.spikes IS NOT NULL OR s.run IS NOT NULL AND run IN (SELECT run FROM chosen));

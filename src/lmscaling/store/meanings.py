@@ -30,6 +30,8 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "validation": (Validation, CellRow),
     "last_validation": (Validation, CellRow),
     "final": (Validation, CellRow),
+    "outcomes": (Run, CellRow),
+    "chosen": (),
     "by_position": (Evaluation, CellRow),
     "endpoints": (Validation, CellRow),
     "curves": (CellRow,),
@@ -53,7 +55,19 @@ COMPUTED = {
     "run": "Cell name and hash.",
     "source": "measured, or published for runs and times of others.",
     "flops_per_token": "Forward and backward FLOPs per training token.",
-    "status": "How the run ended, or its state: skipped, pending, running, interrupted or held.",
+    "status": "How the run ended, or its state: skipped, pending, running, interrupted or held; "
+    "exploded of a run that is over and whose rise exceeds most_rise.",
+    "rise": "Nats of the median loss of the last twentieth of the run above the lowest such "
+    "median, of the training or the validation loss, whichever rose less; null without either.",
+    "most_rise": "Nats that the loss of a run may rise: 0.1, or six standard deviations of seeds "
+    "if that is more, from those of its size and context, else of the study.",
+    "outcome": "failed if the run diverged or exploded, ok if it spent its budget or its text, "
+    "else unfinished.",
+    "has_failed": "Whether the run diverged or exploded.",
+    "n_started": "Runs of the cell that have begun; they differ in their seed only.",
+    "n_ok": "Those of them that have ended and have not failed.",
+    "spike": "Nats of the highest spike in the interval, or of a published point that is one; null "
+    "without one.",
     "message": "The reason; empty unless something went wrong.",
     "setup": "Device and versions. Times of two setups are never compared.",
     "surviving": "False if a later attempt trained this update again.",
@@ -133,6 +147,12 @@ OWN = {
     ("runs", "highest_spike"): "Nats of the highest spike of a published run.",
     ("attempts", "start_update"): "Updates already done when the attempt began; without a header, "
     "those before its first update that is known.",
+    (
+        "outcomes",
+        "loss",
+    ): "Last loss, nats per token: infinite of a failed run, so that medians and "
+    "ranks count it; null of an unfinished one.",
+    ("curves", "loss"): "Mean training loss without spikes, nats per token.",
     ("law_curves", "budget"): "What the run may spend, in unit.",
     ("law_points", "budget"): "What the run may spend until its share, in unit.",
     ("by_position", "dataset"): "Row under datasets: whose validation text was used.",

@@ -2,7 +2,39 @@
 -- what its log says.
 CREATE TABLE runs AS
 WITH first AS (SELECT * FROM headers QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt) = 1),
-last AS (SELECT * FROM attempts QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt DESC) = 1)
+last AS (SELECT * FROM attempts QUALIFY row_number() OVER (PARTITION BY run ORDER BY attempt DESC) = 1),
+-- How far the validation loss has risen for good: as `rise` in stability.py does of training losses,
+-- but a twentieth may have no validation. The last one of a run always has.
+parts AS (
+    SELECT run, ceil(20 * update / max(update) OVER (PARTITION BY run)) AS part, val_loss
+    FROM validations WHERE surviving
+),
+medians AS (
+    SELECT run, part, median(coalesce(val_loss, 'infinity'::DOUBLE)) AS loss FROM parts GROUP BY run, part
+),
+ends AS (
+    SELECT run, arg_max(loss, part) AS loss, arg_max(loss, part) - min(loss) AS val_rise
+    FROM medians GROUP BY run
+),
+-- Text that is hard for every model raises the one, too many epochs of little text raise the other.
+rises AS (
+    SELECT run, loss, least(train_rise, val_rise) AS rise
+    FROM ends JOIN compared USING (run) WHERE train_rise IS NOT NULL
+),
+-- The scatter of seeds at a size and context, else of the study, from runs that have not risen.
+scatter AS (
+    SELECT size, context, count(*) - 1 AS degrees, (count(*) - 1) * var_samp(loss) AS squares
+    FROM rises JOIN cells USING (run) WHERE rise <= 0.1
+    GROUP BY attention, size, context, lr_scale, branch HAVING count(*) > 1
+),
+limits AS (
+    SELECT
+        run,
+        greatest(0.1, 6 * coalesce(sqrt(coalesce(
+            sum(s.squares) / sum(s.degrees), (SELECT sum(squares) / sum(degrees) FROM scatter)
+        )), 0)) AS most_rise
+    FROM cells LEFT JOIN scatter s USING (size, context) GROUP BY run
+)
 SELECT
     run,
     'measured' AS source,
@@ -26,6 +58,7 @@ SELECT
     NULL::DOUBLE AS final_train_loss,
     NULL::BIGINT AS spikes, NULL::DOUBLE AS highest_spike,
     compared_updates,
+    rise, most_rise,
     coalesce(lines, 0) AS lines,
     coalesce(damaged_lines, 0) + coalesce(damaged_evaluations, 0) AS damaged_lines,
     (SELECT count(*) FROM updates u WHERE u.run = logged.run AND NOT surviving) AS superseded_rows
@@ -34,6 +67,8 @@ FULL JOIN run_rows r USING (run)
 LEFT JOIN first USING (run)
 LEFT JOIN last USING (run)
 LEFT JOIN compared USING (run)
+LEFT JOIN (SELECT run, rise FROM rises) USING (run)
+LEFT JOIN limits USING (run)
 LEFT JOIN (
     SELECT run, count(*) FILTER (damaged) AS damaged_evaluations FROM evaluation_lines GROUP BY run
 ) USING (run);

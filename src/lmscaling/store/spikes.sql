@@ -3,4 +3,4 @@ CREATE TABLE spikes (
     run VARCHAR, update BIGINT, train_loss DOUBLE, height DOUBLE, recovery DOUBLE
 );
 
-CREATE TEMP TABLE compared (run VARCHAR, compared_updates BIGINT);
+CREATE TEMP TABLE compared (run VARCHAR, compared_updates BIGINT, train_rise DOUBLE);

@@ -1,4 +1,8 @@
-"""The table of spikes: every run is judged, with other runs of its text where there are any."""
+"""The table of spikes: every run is judged, with other runs of its text where there are any.
+
+And whether its loss has risen for good: how far the median of its last twentieth lies above the
+lowest median of a twentieth, which no spike moves and which ends high only after an explosion.
+"""
 
 from collections.abc import Iterator
 from importlib.resources import files
@@ -6,17 +10,22 @@ from typing import Any
 
 import duckdb
 import numpy as np
+from numpy.typing import NDArray
 
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.store import logs, others, spikes
+
+PARTS = 20
+"""Twentieths of a run, as in ``runs.sql`` for validations."""
 
 ALONE_ROWS = 4_000_000
 """Losses in memory at once of runs that are compared with no other; 12 bytes each."""
 
 
 def fill(db: duckdb.DuckDBPyConnection, laid_out: Grid | None) -> None:
-    """Fill ``spikes``, and ``compared`` with the number of updates that were judged by differences.
+    """Fill ``spikes``, and ``compared`` with the number of updates that were judged by differences
+    and the rise of the loss.
 
     Losses that are not finite have no height, and a view counts them.
     """
@@ -31,9 +40,19 @@ def fill(db: duckdb.DuckDBPyConnection, laid_out: Grid | None) -> None:
             over = dict(zip(first.tolist(), lasted.tolist(), strict=True))
             values = (update[at].tolist(), loss[at].tolist(), heights.tolist(), at.tolist())
             found += [(run, *row, over.get(i)) for *row, i in zip(*values, strict=True)]
-            compared.append((run, n))
+            compared.append((run, n, rise(loss)))
         _insert(db, "spikes", found)
         _insert(db, "compared", compared)
+
+
+def rise(loss: NDArray[np.float64]) -> float | None:
+    """Nats of the median of the last twentieth of a run above the lowest such median; None of fewer
+    than 20 losses."""
+    size = len(loss) // PARTS
+    if not size:
+        return None
+    medians = np.median(loss[len(loss) - PARTS * size :].reshape(PARTS, size), axis=1)
+    return float(medians[-1] - medians.min())
 
 
 def _insert(db: duckdb.DuckDBPyConnection, table: str, rows: list[tuple]) -> None:

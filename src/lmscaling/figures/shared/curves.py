@@ -15,18 +15,18 @@ from lmscaling.figures.shared import style
 
 QUERY = """
     SELECT 'train' AS split, source, context, attention, size, params, seed, run, status,
-        updates, tokens, hours, flops, loss
+        updates, tokens, hours, flops, loss, spike
     FROM curves
     UNION ALL
     SELECT 'validation', 'measured', context, attention, size, params, seed, run, status,
-        update, tokens, hours, flops, val_loss
+        update, tokens, hours, flops, val_loss, NULL
     FROM validation
-    WHERE run IN (SELECT run FROM final)
+    WHERE run IN (SELECT run FROM chosen)
     UNION ALL
     SELECT 'decayed', 'measured', context, attention, size, params, seed, run, 'done',
-        update, tokens, hours, flops, val_loss
+        update, tokens, hours, flops, val_loss, NULL
     FROM endpoints
-    WHERE trunk IN (SELECT run FROM final)
+    WHERE trunk IN (SELECT run FROM chosen)
     ORDER BY ALL
 """
 
@@ -82,6 +82,7 @@ def _draw_panel(
             if curve.source.eq("published").any():
                 look |= published
             axes.plot(curve[column], curve.loss, color=colour, **look)
+            style.draw_spikes(axes, curve, column, colour)
             axes.scatter(dots[column], dots.loss, color=colour, s=9, zorder=3, linewidth=0)
         ends = cell[cell.split == "decayed"]
         axes.scatter(

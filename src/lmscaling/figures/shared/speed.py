@@ -1,4 +1,4 @@
-"""Panels of the speed study, with lines that end in a mark where a measurement failed.
+"""Panels of the speed study, with a mark at the upper edge where a measurement failed.
 
 A line is one method of one setup; measurements of other devices, versions or authors are never
 joined with it. Colour and marker show the method, stroke and fill the setup. Queries return
@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 from pandas import DataFrame, Series
 
 from lmscaling.figures.shared import style
@@ -25,6 +26,9 @@ ENDS = {
     "wrong": ("2", "wrong, not timed"),
 }  # fmt: skip
 """Mark and legend entry of each status that ends a line."""
+
+END, STEP = "_end", 0.1
+"""Label of these marks, which no legend shows, and inches between those of the same context."""
 
 QUARTILES = "medians of {} repeats, bars are quartiles"
 """Default description of points and error bars."""
@@ -146,24 +150,15 @@ def line(axes: Axes, rows: DataFrame, x: str, y: str, method: style.Method, look
     )  # fmt: skip
     ends = rows.loc[rows.status != "done"]
     for at, status in zip(ends[x], ends.status, strict=True):
-        place = _place(done[x].to_numpy(float), done[y].to_numpy(float), at)
+        marks = [line for line in axes.lines if line.get_label() == END]
+        same = sum(np.asarray(mark.get_xdata())[0] == at for mark in marks)
         axes.plot(
-            at, 1.0 if place is None else place, ENDS[status][0],
+            at, 1.0, ENDS[status][0], label=END,
             color=method.colour, markersize=6, markeredgewidth=1.4, zorder=4, clip_on=False,
-            transform=axes.get_xaxis_transform() if place is None else axes.transData,
+            transform=axes.get_xaxis_transform() + ScaledTranslation(
+                0, -STEP * same, axes.figure.dpi_scale_trans
+            ),
         )  # fmt: skip
-
-
-def _place(x: np.ndarray, y: np.ndarray, at: float) -> float | None:
-    """The height of a mark: extrapolated from the last two points of a line, interpolated between
-    points; None for a line without points."""
-    if not len(x):
-        return None
-    log_x, log_y = np.log(x), np.log(y)
-    if len(x) > 1 and at > x.max():
-        slope = (log_y[-1] - log_y[-2]) / (log_x[-1] - log_x[-2])
-        return float(np.exp(log_y[-1] + slope * (np.log(at) - log_x[-1])))
-    return float(np.exp(np.interp(np.log(at), log_x, log_y)))
 
 
 def powers_of_two(panels: list[Axes], values: Series, label: str) -> None:

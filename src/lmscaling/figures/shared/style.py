@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.markers import CARETUP
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 from pandas import DataFrame
 
@@ -87,6 +88,7 @@ PUBLISHED = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
 LOSSES = {"validation": "Validation loss", "train": "Training loss"}
 
 UNFINISHED = ("running", "interrupted", "held")
+FAILED = ("diverged", "exploded")
 
 
 def use() -> None:
@@ -224,17 +226,28 @@ def dashes(attention: str) -> Any:
     return _pick(attention, DASHES, OTHER_DASHES)
 
 
-def mark_unusual(axes: Axes, rows, x: str, y: str, colours: dict[str, str]) -> None:
-    """Draw hollow markers over unfinished runs and crosses over diverged runs."""
-    for status, marker, face in (
-        *((status, "o", "white") for status in UNFINISHED),
-        ("diverged", "X", "black"),
-    ):
-        for attention, part in rows[rows.status == status].groupby("attention"):
-            axes.scatter(
-                part[x], part[y],
-                marker=marker, facecolor=face, edgecolor=colours[attention], s=28, zorder=4,
+def mark_unusual(axes: Axes, rows: DataFrame, x: str, y: str, colours: dict[str, str]) -> None:
+    """Draw hollow markers over unfinished runs, and an arrow at the upper edge for each failed run,
+    whose loss would be above any other."""
+    for attention, part in rows[rows.status.isin(UNFINISHED)].groupby("attention"):
+        axes.scatter(
+            part[x], part[y],
+            marker="o", facecolor="white", edgecolor=colours[str(attention)], s=28, zorder=4,
+        )  # fmt: skip
+    for attention, part in rows[rows.status.isin(FAILED)].groupby("attention"):
+        for at in part[x]:
+            axes.plot(
+                [at, at], [0.9, 1.0], color=colours[str(attention)], linewidth=1.2, zorder=4,
+                marker=CARETUP, markersize=6, markevery=[1], clip_on=False,
+                transform=axes.get_xaxis_transform(),
             )  # fmt: skip
+
+
+def draw_spikes(axes: Axes, curve: DataFrame, x: str, colour: Any) -> None:
+    """Thin vertical strokes from a curve up to its spikes. A line through a thinned spike would be
+    a triangle as wide as the distance of its neighbours."""
+    high = curve[curve.spike.notna()]
+    axes.vlines(high[x], high.loss, high.spike, color=colour, linewidth=0.4, alpha=0.8)
 
 
 def filled(text: str) -> str:

@@ -1,0 +1,154 @@
+"""Final losses with the scatter of seeds, for the figures against context and against size."""
+
+from typing import Any
+
+import numpy as np
+import seaborn as sns
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pandas import DataFrame, Series
+
+from lmscaling.figures.shared import style
+from lmscaling.fits.noise import Noise, Place, Spread
+
+QUERY = """
+    SELECT f.source, split, attention, size, f.params, context, seed, lr_scale, f.status,
+        "update", f.tokens, f.hours, loss,
+        CASE budget_unit
+            WHEN 'updates' THEN "update" / budget_amount
+            WHEN 'tokens' THEN f.tokens / budget_amount
+            ELSE f.hours / budget_hours
+        END AS spent
+    FROM final f JOIN (SELECT run, budget_amount, budget_unit, budget_hours FROM known) USING (run)
+    UNION ALL BY NAME
+    SELECT source, 'validation' AS split, attention, size, params, context, seed, lr_scale, status
+    FROM outcomes WHERE outcome = 'failed' AND run IN (SELECT run FROM chosen)
+"""
+"""``spent`` is the share of the budget; a failed run has no loss."""
+
+UNEQUAL = 0.05
+"""Runs that spent more or less than their budget by a larger share are not joined with others."""
+
+Cell = tuple[str, str, str, int]
+"""Source, attention, size and context."""
+
+
+def page(panels: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """``panels`` panels across the page; places that stay empty show no axes."""
+    n_rows = -(-panels // columns)
+    figure, places = plt.subplots(
+        n_rows, columns, figsize=(style.PAGE, 0.9 + height * n_rows),
+        sharex=True, sharey=True, squeeze=False, layout="constrained",
+    )  # fmt: skip
+    for axes in places.flat[panels:]:
+        axes.set_axis_off()
+    for axes in list(places.flat)[max(0, panels - columns) : panels]:
+        axes.tick_params(labelbottom=True)
+    sns.despine(figure)
+    return figure, list(places.flat[:panels])
+
+
+def spreads(rows: DataFrame) -> dict[Cell, Spread]:
+    """The scatter of seeds in each cell with a run that spent its budget; of each source apart."""
+    found: dict[Cell, Spread] = {}
+    equal = rows.loc[_is_equal(rows)]
+    for source in sorted(set(equal.source)):
+        part = equal.loc[equal.source == source]
+        cells: list[tuple[Any, DataFrame]] = list(
+            part.groupby(["source", "attention", "size", "context"])
+        )
+        samples = {cell: group.loss.to_numpy() for cell, group in cells}
+        places = {cell: Place(group.params.iloc[0], cell[3], cell[1]) for cell, group in cells}
+        noise = Noise.measure(samples, places)
+        found |= {cell: noise.at(cell) for cell in samples}
+    return found
+
+
+def draw(
+    axes: Axes, rows: DataFrame, x: str, colour: str, known: dict[Cell, Spread], mixed: bool
+) -> None:
+    """One attention and size, or attention and context, of each source: runs, means over seeds
+    with their intervals, and runs that spent more or less than the budget."""
+    for source, part in rows.groupby("source"):
+        is_dotted = mixed and source == "published"
+        mark = "s" if is_dotted else "o"
+        equal = part.loc[_is_equal(part)]
+        # Two sizes may have equally many parameters; their losses are not averaged.
+        cells: list[tuple[Any, DataFrame]] = list(equal.groupby(["size", "context"]))
+        means = sorted((float(group[x].iloc[0]), group.loss.mean()) for _, group in cells)
+        look: dict[str, Any] = {"linestyle": style.dashes(part.attention.iloc[0]), "linewidth": 1.2}
+        axes.plot(
+            *np.array(means).reshape(-1, 2).T,
+            color=colour,
+            **(style.PUBLISHED if is_dotted else look),
+        )
+        axes.scatter(equal[x], equal.loss, s=13, marker=mark, color=colour, linewidth=0, zorder=3)
+        for _, group in cells:
+            first = group.iloc[0]
+            spread = known[first.source, first.attention, first["size"], first.context]
+            interval = spread.interval(float(group.loss.mean()))
+            is_assumed = spread.basis == "assumed"
+            axes.plot(
+                [first[x]] * 2, np.array([interval.low, interval.high], dtype=float),
+                color="0.45" if is_assumed else colour,
+                linestyle=":" if is_assumed else "-", linewidth=1.0, marker="_", markersize=5,
+                zorder=2.5,
+            )  # fmt: skip
+        other = part[part.loss.notna() & _has_ended(part) & ~_is_equal(part)]
+        axes.scatter(
+            other[x], other.loss,
+            s=20, marker="D", facecolor="white", edgecolor=colour, linewidth=0.9, zorder=3,
+        )  # fmt: skip
+
+
+def label_unequal(axes: Axes, rows: DataFrame, x: str) -> None:
+    """Write beside each run of a panel that did not spend its budget how much it spent."""
+    other = rows[rows.loss.notna() & _has_ended(rows) & ~_is_equal(rows)]
+    near = 0.05 * (rows.loss.max() - rows.loss.min())
+    for at, group in other.groupby(x):
+        columns = (group[name].tolist() for name in ("loss", "hours", "spent"))
+        spent = sorted(zip(*columns, strict=True), reverse=True)
+        for i, (loss, hours, share) in enumerate(spent):
+            above = sum(other - loss < near for other, *_ in spent[:i])
+            text = f"{hours:.3g} h" if hours >= 0.1 else f"{100 * share:.0f} %"
+            axes.annotate(
+                text, (at, loss), (0, -4 - 7 * above), textcoords="offset points",
+                ha="center", va="top", fontsize="x-small", color="0.25", zorder=5,
+            )  # fmt: skip
+
+
+def note(figure: Figure, known: dict[Cell, Spread]) -> None:
+    """State below the panels what the bars are."""
+    measured = [spread.sd for spread in known.values() if spread.basis != "assumed"]
+    assumed = [spread.sd for spread in known.values() if spread.basis == "assumed"]
+    sentences = []
+    if measured:
+        sentences.append(
+            "Bars are 95 % intervals of the mean over seeds, which differ by "
+            f"{_range(measured)} nats (standard deviation)."
+        )
+    if assumed:
+        said = {s.said for s in known.values() if s.basis == "assumed"}
+        origins = sorted(text.removeprefix("if seeds differ as in ") for text in said)
+        sentences.append(
+            f"Dotted grey bars are no 95 % intervals but ranges if seeds differ by "
+            f"{_range(assumed)} nats, as in {'; '.join(origins)}."
+        )
+    if sentences:
+        style.note(figure, style.filled(" ".join(sentences)))
+
+
+def _range(values: list[float]) -> str:
+    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _has_ended(rows: DataFrame) -> Series:
+    return ~rows.status.isin(style.UNFINISHED)
+
+
+def _is_equal(rows: DataFrame) -> Series:
+    """Whether a run has ended and has spent its budget."""
+    spent = rows.spent.fillna(1.0).astype(float)
+    return rows.loss.notna() & _has_ended(rows) & (np.abs(spent - 1) <= UNEQUAL)

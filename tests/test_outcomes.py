@@ -1,0 +1,268 @@
+"""What became of a run: failed runs are counted, shown, and enter no law."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from test_figures import lay_out
+from test_store import ask, end, header, log, record, update, validation
+
+from lmscaling import figures
+from lmscaling.report import question
+from lmscaling.store import build as store
+from lmscaling.store import stability
+
+N = 200
+ONE = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
+
+
+@pytest.fixture
+def study(tmp_path, values):
+    values["axes"] |= {"seed": [0, 1, 2]}
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    text = json.dumps({"command": "", "study": values | {"budget": f"{N} updates"}})
+    (folder / "study.json").write_text(text)
+    return folder
+
+
+def curve(seed: int) -> np.ndarray:
+    noise = np.random.default_rng(seed).normal(0, 0.01, N)
+    return 3 + np.exp(-np.arange(1, N + 1) / 20) + noise
+
+
+def train(study, run, loss, val_loss=None, status="done"):
+    """A run with these training losses, and a validation every ten updates with the same or
+    others."""
+    val_loss = loss if val_loss is None else val_loss
+    rows = []
+    for n in range(1, len(loss) + 1):
+        rows.append(update(n, loss=float(loss[n - 1])))
+        if n % 10 == 0 or n == len(loss):
+            rows.append(validation(n, loss=float(val_loss[n - 1])))
+    made = log(header(run), *rows, end(len(loss), status=status))
+    record(study, run, made, status, updates=len(loss))
+
+
+def cells(study):
+    return list(lay_out(study).cells.values())
+
+
+def risen(loss: np.ndarray, start: int, height: float) -> np.ndarray:
+    return loss + np.where(np.arange(len(loss)) >= start, height, 0)
+
+
+def fail_some(study):
+    """Of six runs one NaN, one exploded, and four that are well; their names in this order."""
+    of = cells(study)
+    first, second, *others = [cell.run for cell in of if cell.attention == "linear"] + [
+        cell.run for cell in of if cell.attention == "softmax"
+    ]
+    train(study, first, curve(0)[: N // 2], status="diverged")
+    train(study, second, risen(curve(1), 150, 0.6))
+    for seed, run in enumerate(others, 2):
+        train(study, run, curve(seed))
+    return [first, second, *others]
+
+
+def test_a_run_whose_loss_rises_for_good_has_exploded_and_counts_as_failed(study):
+    diverged, exploded, well, *_ = fail_some(study)
+    found = ask(study, "SELECT run, status, outcome, loss, n_ok, n_started FROM outcomes")
+    by_run = {run: rest for run, *rest in found}
+    assert by_run[diverged] == ["diverged", "failed", float("inf"), 1, 3]
+    assert by_run[exploded] == ["exploded", "failed", float("inf"), 1, 3]
+    assert by_run[well] == ["done", "ok", pytest.approx(3, abs=0.05), 1, 3]
+    ((message,),) = ask(study, f"SELECT message FROM status WHERE run = '{exploded}'")
+    assert message.startswith("the loss ends 0.6")
+    assert message.endswith(" nats above its lowest")
+    assert ask(study, "SELECT attention, median(loss) FROM outcomes GROUP BY ALL ORDER BY ALL") == [
+        ("linear", float("inf")),
+        ("softmax", pytest.approx(3, abs=0.05)),
+    ]
+
+
+def test_a_failed_run_has_no_final_loss_and_enters_no_law_but_has_a_curve(study):
+    failed = fail_some(study)[:2]
+    store.build(study)
+    with store.connect(study / "store") as db:
+        for view in ("final", "law_curves"):
+            runs = {run for (run,) in db.sql(f"SELECT DISTINCT run FROM {view}").fetchall()}
+            assert len(runs) == 4
+            assert runs.isdisjoint(failed)
+        trunks = {run for (run,) in db.sql("SELECT trunk FROM law_points").fetchall()}
+        assert trunks.isdisjoint(failed)
+        drawn = {run for (run,) in db.sql("SELECT run FROM curves").fetchall()}
+        assert drawn >= set(failed)
+
+
+def test_at_another_rate_a_failure_hides_nothing(study):
+    values = json.loads((study / "study.json").read_text())["study"]
+    lay_out(study, axes=values["axes"] | {"lr_scale": [1.0, 2.0], "attention": ["linear"]})
+    of = cells(study)
+    for i, cell in enumerate(of):
+        train(study, cell.run, risen(curve(i), 150, 0.6 * (cell.lr_scale == 2) - 0.7))
+    assert ask(study, "SELECT DISTINCT lr_scale FROM final") == [(1.0,)]
+    assert ask(study, "SELECT count(*) FROM final") == [(3,)]
+
+
+@pytest.mark.parametrize(
+    ("train_rise", "val_rise", "status"),
+    [(0.5, 0.5, "exploded"), (0.5, 0.0, "done"), (0.0, 0.5, "done"), (0.05, 0.05, "done")],
+)
+def test_hard_text_and_too_many_epochs_are_no_explosion(study, train_rise, val_rise, status):
+    """Hard text raises the training loss alone, a model that learns its text by heart the other."""
+    run, *others = [cell.run for cell in cells(study)]
+    for seed, other in enumerate(others, 1):
+        train(study, other, curve(seed))
+    train(study, run, risen(curve(0), 150, train_rise), risen(curve(0), 150, val_rise))
+    assert ask(study, f"SELECT status FROM status WHERE run = '{run}'") == [(status,)]
+
+
+def test_a_spike_at_the_end_is_no_explosion(study):
+    run = cells(study)[0].run
+    train(study, run, risen(curve(0), N - 3, 2.0))
+    assert ask(study, f"SELECT status FROM status WHERE run = '{run}'") == [("done",)]
+
+
+@pytest.mark.parametrize(("scatter", "status"), [(0.0, "exploded"), (0.1, "done")])
+def test_where_seeds_scatter_more_a_loss_may_rise_more(study, scatter, status):
+    run, *others = [cell.run for cell in cells(study)]
+    for seed, other in enumerate(others, 1):
+        train(study, other, curve(seed) + scatter * (-1) ** seed)
+    train(study, run, risen(curve(0), 150, 0.3))
+    assert ask(study, f"SELECT status FROM status WHERE run = '{run}'") == [(status,)]
+
+
+def test_the_rise_is_that_of_medians_of_twentieths():
+    loss = np.repeat(np.arange(20.0, 0, -1), 10)
+    assert stability.rise(loss) == 0
+    loss[-6:] += 3
+    assert stability.rise(loss) == 2  # 1 + 3 above the 2 of the twentieth before
+    loss[-6] -= 3
+    assert stability.rise(loss) == 0.5
+    assert stability.rise(loss[:19]) is None
+
+
+def test_the_report_counts_failures_and_compares_attentions(study):
+    fail_some(study)
+    store.build(study)
+    with store.connect(study / "store") as db:
+        (line,) = question.failures(db)
+        assert line.startswith("Failures: softmax 0 of 3, linear 2 of 3 (Fisher's p 0.4).")
+
+
+def test_without_failures_the_report_says_so_and_before_an_end_nothing(study):
+    store.build(study)
+    with store.connect(study / "store") as db:
+        assert question.failures(db) == []
+    for seed, cell in enumerate(cells(study)):
+        train(study, cell.run, curve(seed))
+    store.build(study)
+    with store.connect(study / "store") as db:
+        assert question.failures(db) == ["Failures: none of 6 runs."]
+
+
+@pytest.mark.parametrize("name", ["context_scaling", "parameter_scaling"])
+def test_a_failed_run_is_an_arrow_at_the_upper_edge(study, name):
+    fail_some(study)
+    store.build(study)
+    with store.connect(study / "store") as db:
+        module = figures.load(name)
+        drawn = module.draw(db.sql(module.QUERY).df(), db)
+    arrows = [
+        line
+        for axes in drawn.axes
+        for line in axes.lines
+        if line.get_transform() == axes.get_xaxis_transform()
+    ]
+    assert len(arrows) == 2
+    assert all(line.get_ydata()[-1] == 1 for line in arrows)
+
+
+def test_runs_of_unequal_budgets_are_marked_with_their_hours_and_not_joined(tmp_path):
+    folder = tmp_path / "published"
+    shutil.copytree(ROOT / "results" / "published", folder)
+    store.build(folder)
+    module = figures.load("context_scaling")
+    with store.connect(folder / "store") as db:
+        rows = db.sql(module.QUERY).df()
+        drawn = module.draw(rows, db)
+    panel = next(axes for axes in drawn.axes if axes.get_title() == "softmax attention")
+    texts = {text.get_text() for text in panel.texts}
+    assert texts == {
+        "29.3 h", "22.6 h", "21.5 h", "15 h", "22.3 h", "22.5 h", "21.9 h", "19.8 h", "21.8 h",
+    }  # fmt: skip
+    joined = {x for line in panel.lines if len(line.get_xdata()) > 2 for x in line.get_xdata()}
+    assert 65536 not in joined
+    assert 4096 in joined
+    said = " ".join(drawn.get_supxlabel().split())
+    assert "no 95 % intervals but ranges if seeds differ by 0.0019 nats" in said
+
+
+def test_intervals_are_of_measured_seeds_where_there_are_enough(study):
+    for seed, cell in enumerate(cells(study)):
+        train(study, cell.run, curve(seed))
+    store.build(study)
+    module = figures.load("context_scaling")
+    with store.connect(study / "store") as db:
+        drawn = module.draw(db.sql(module.QUERY).df(), db)
+    said = " ".join(drawn.get_supxlabel().split())
+    assert said.startswith("Bars are 95 % intervals of the mean over seeds")
+    assert "if seeds differ" not in said
+
+
+def test_a_spike_is_a_stroke_and_no_triangle(study):
+    run = cells(study)[0].run
+    loss = curve(0)
+    loss[150] += 2
+    train(study, run, loss)
+    ((height, most),) = ask(study, "SELECT max(spike), max(loss) FILTER (updates > 50) FROM curves")
+    assert height == pytest.approx(loss[150])
+    assert most < 3.2
+    module = figures.load("learning_curves")
+    with store.connect(study / "store") as db:
+        drawn = module.draw(db.sql(module.QUERY).df(), db)
+    strokes = [part for axes in drawn.axes for part in axes.collections if len(segments(part))]
+    (stroke,) = (segment for part in strokes for segment in segments(part))
+    assert stroke[0][0] == stroke[1][0]
+    assert stroke[1][1] == pytest.approx(loss[150])
+
+
+def segments(part):
+    return part.get_segments() if isinstance(part, LineCollection) else []
+
+
+def test_a_png_has_its_title_and_the_svg_of_the_report_has_not(study, monkeypatch):
+    train(study, cells(study)[0].run, curve(0))
+    store.build(study)
+    said = []
+    plain = Figure.savefig
+
+    def save(self, file, **options):
+        said.append((options["format"], [text.get_text() for text in self.texts]))
+        return plain(self, file, **options)
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    for name in ("context_scaling", "step_time"):
+        figures.save(name, study / "store", study / "figures")
+        title = f"{figures.caption(name).title}."
+        (svg, before), (png, after) = said[-2:]
+        assert (svg, png) == ("svg", "png")
+        assert title not in before
+        assert title in after
+
+
+@pytest.mark.parametrize(("schedule", "ends"), [("constant", 1), ("cosine", 0)])
+def test_a_run_whose_text_ended_counts_by_what_it_spent_unless_its_rate_had_to_decay(
+    study, schedule, ends
+):
+    lay_out(study, schedule=schedule, axes=ONE)
+    first, second = [cell.run for cell in cells(study)]
+    train(study, first, curve(0))
+    train(study, second, curve(1)[:150], status="out_of_tokens")
+    query = f"SELECT spent, budget FROM law_points WHERE trunk = '{second}' AND share = 1"
+    assert ask(study, query) == [(150, N)] * ends
