@@ -80,7 +80,7 @@ SUBJECTS = {
     "fits/multiplier": "multiplier laws",
     "fits/newton": "newton loss_surface",
     "fits/noise": "noise",
-    "fits/parabola": "optima",
+    "fits/optimum": "optima",
     "fits/points": "laws",
     "fits/power_law": "power_law laws",
     "fits/student": "loss_surface",

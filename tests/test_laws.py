@@ -3,8 +3,10 @@
 import json
 import re
 import shutil
+from typing import Any
 
 import law_study
+import numpy as np
 import pytest
 from conftest import ROOT
 from test_store import header, log, record, validation
@@ -17,9 +19,11 @@ from lmscaling.fits import (
     isotime,
     loss_surface,
     multiplier,
+    optimum,
     points,
     power_law,
 )
+from lmscaling.formatting import short
 from lmscaling.report import comparisons, laws
 from lmscaling.store import build as store
 
@@ -146,24 +150,41 @@ def test_exponents_move_with_what_N_counts(seeded_tables):
 
 
 def test_tables_say_what_the_fits_say(decayed, made):
-    groups = points.groups(known(decayed), "attention", "context")
-    group = groups["measured", "decayed", "softmax", 4096]
-    best = isotime.fit_group(group, law_panels.COUNT)
-    rows = [
-        r for r in records(made["best_sizes"])
-        if (r["context (tokens)"], r["schedule"]) == ("4k", "decayed")
-    ]  # fmt: skip
-    last = next(r for r in rows if r["budget"] == "power law")
-    assert last["best N (parameters)"].startswith(f"t^{best.p:.3g} (")
-    assert last["status"] == isotime.STATUSES["fitted"]
-    size = points.groups(known(decayed), "size", "context")["measured", "decayed", "m", 1024]
+    groups = points.groups(known(decayed), "size", "context")
+    law = power_law.fit_groups(groups)["measured", "decayed", "m", 1024].laws["linear"]
     row = next(
         r for r in records(made["time_laws"])
         if (r["size"], r["context (tokens)"], r["attention"], r["fitted losses"])
         == ("m", "1k", "linear", DECAYED)
     )  # fmt: skip
-    gamma = power_law.fit_group(size, law_panels.COUNT).laws["linear"].gamma
-    assert row["gamma"].split()[0] == f"{gamma:.3g}"
+    assert row["gamma"].split()[0] == f"{law.gamma:.3g}"
+    assert row["E (nats)"].endswith(f" if seeds differ by {law.intervals['E'].assumed:.2g})")
+    assert {r["budget"] for r in records(made["best_sizes"])} == {"all, hours"}  # of four sizes
+
+
+def test_the_table_of_best_sizes_says_what_the_fits_say():
+    rng = np.random.default_rng(0)
+    known = [
+        points.Point("measured", "constant", "validation", "softmax", f"{n:.0f}", 1024, seed,
+                     f"{n:.0f} {seed}", round(n), round(n), 0, "hours", hours / 24, hours, 1.0,
+                     1.0, hours, hours, None,
+                     3 + 0.03 * np.log(n / 3e7 / hours**0.5) ** 2 + noise)
+        for n in np.geomspace(1e7, 1e9, 9)
+        for seed in range(3)
+        for noise in rng.normal(0, 0.004, 1)
+        for hours in (1.5, 3.0, 6.0, 12.0, 24.0)
+    ]  # fmt: skip
+    groups = points.groups(known, "attention", "context")
+    (law,) = isotime.fit_groups(groups).values()
+    *rows, last = records(laws.best_sizes(groups))
+    assert [row["budget"] for row in rows] == [f"{t:.3g} hours" for t in law.optima]
+    optima: list[Any] = list(law.optima.values())
+    for row, best in zip(rows, optima, strict=True):
+        assert row["best N (parameters)"].startswith(f"{short(best.at)} (")
+        assert row["without one run"] == f"{short(best.moved[1])} without {best.moved[0]}"
+        assert row["status"] == optimum.STATUSES["bracketed"]
+    assert last["best N (parameters)"].startswith(f"t^{law.p:.3g} (")
+    assert last["status"] == isotime.STATUSES["fitted"]
 
 
 def test_tables_of_surfaces_say_what_the_fit_says(seeded, seeded_tables):
@@ -270,8 +291,9 @@ def test_published_points_pass_the_shares_of_a_day_or_end(published):
         else:
             assert 14.9 < p.hours < 24
     groups = points.groups(known(published), "attention", "context")
-    near = isotime.near(groups["published", "unknown", "softmax", 65536])
-    assert {p.size for p in near.points if p.share == 1} == set()  # ended after 15 to 22 hours
+    kept, runs = optimum.comparable(groups["published", "unknown", "softmax", 65536], 0.01)
+    assert {p.size for p in kept if p.share == 1} == set()  # ended after 15 to 22 hours
+    assert {run.share for run in runs} == {1}
 
 
 def test_published_runs_of_unknown_schedule_have_no_surface(published):
@@ -281,7 +303,8 @@ def test_published_runs_of_unknown_schedule_have_no_surface(published):
     assert {row[name] for row in rows.values() for name in ("E (nats)", "beta", "a")} == {""}
     assert {r["FLOPs (ratio)"] for r in records(found["multipliers"])} == {""}
     best = {(r["attention"], r["size"]): r for r in records(found["best_contexts"])}
-    assert best["softmax", "774M"]["status"] == context_law.STATUSES["bracketed"]
+    assert {row["status"] for row in best.values()} == {context_law.STATUSES["unknown_schedule"]}
+    assert {row["best context (tokens)"] for row in best.values()} == {""}
     assert {r["budget"] for r in records(found["best_sizes"])} == {"all, hours"}
 
 
@@ -294,9 +317,7 @@ def test_a_figure_has_the_points_of_its_fits_as_data(decayed, name):
             assert [tuple(row) for row in rows.itertuples(index=False)] == plain
             return
         expected = points.read(db.sql(points.QUERY).fetchall())
-    assert law_panels.points(rows) == [
-        p for p in expected if name != "best_context" or p.share == 1
-    ]
+    assert law_panels.points(rows) == expected
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -322,7 +343,7 @@ def test_a_study_of_one_attention_has_laws_but_nothing_to_compare(tmp_path, valu
     if name == "surface":
         found = tables(study)
         assert found["surfaces"].rows
-        assert {row["p of a shared E"] for row in records(found["time_laws"])} == {""}
+        assert {row["p of one E"] for row in records(found["time_laws"])} == {""}
         assert found["multipliers"].rows == found["loss_crossings"].rows == ()
 
 

@@ -1,6 +1,7 @@
 """Best sizes and contexts: found where they are bracketed, and nowhere else."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def chinchilla(n, compute, E=1.8, A=400.0, B=1500.0, alpha=0.34, beta=0.30):
     return E + A * n**-alpha + B * (compute / (6 * n)) ** -beta
 
 
-def table(truth, seeds=3, rng=None, x=SIZES, sd=SD):
+def table(truth, seeds=3, rng: Any = None, x: Any = SIZES, sd=SD):
     """Losses of paired seeds around ``truth [x]`` or ``[x, budgets]``."""
     truth = np.reshape(truth, (len(x), -1))
     loss = np.repeat(truth[None], seeds, axis=0)
@@ -40,11 +41,16 @@ def scatter_of(*tables):
     return optimum.measure(dict(enumerate(tables)), places)[0]
 
 
-def fit(one, *others):
+def fit(one, *others) -> Any:
     return optimum.fit(one, scatter_of(one, *others))
 
 
-def over_budgets(best=3e7, p=0.5):
+def interval_of(found) -> Any:
+    assert found.interval is not None
+    return found.interval
+
+
+def over_budgets(best: Any = 3e7, p=0.5):
     return bowl(SIZES[:, None], np.array(BUDGETS), best, p)
 
 
@@ -56,12 +62,10 @@ def test_best_sizes_and_their_law_come_back():
         assert best.status == "bracketed"
         assert best.at == pytest.approx(3e7 * hours**0.5, rel=0.2)
         assert best.loss == pytest.approx(3 - 0.1 * np.log(hours), abs=0.03)
-        assert best.interval is not None
-        assert best.interval.assumed is None
-        assert 3e7 * hours**0.5 in best.interval
-    assert found.interval is not None
-    assert 0.5 in found.interval
-    assert found.interval.width < 0.12
+        assert interval_of(best).assumed is None
+        assert 3e7 * hours**0.5 in interval_of(best)
+    assert 0.5 in interval_of(found)
+    assert interval_of(found).width < 0.12
     assert found.p == pytest.approx(0.5, abs=0.05)
 
 
@@ -146,9 +150,8 @@ def test_the_run_that_deviates_from_its_seeds_is_left_out():
     kept = blown.without([12])
     assert "12" not in kept.run_r
     best = fit(kept)
-    assert best.interval is not None
-    assert 2000 in best.interval
-    assert best.interval.width < 2 * fit(plain).interval.width
+    assert 2000 in interval_of(best)
+    assert interval_of(best).width < 2 * interval_of(fit(plain)).width
 
 
 def test_of_two_seeds_that_disagree_neither_is_left_out_and_the_interval_is_wide():
@@ -159,26 +162,24 @@ def test_of_two_seeds_that_disagree_neither_is_left_out_and_the_interval_is_wide
     loss[4] += 0.15
     blown = replace(plain, loss_rT=loss)
     assert blown.deviating() == []
-    assert fit(blown).interval.width > 5 * fit(plain).interval.width
+    assert interval_of(fit(blown)).width > 5 * interval_of(fit(plain)).width
 
 
 def test_a_noise_that_all_runs_of_a_seed_share_widens_nothing():
     rng = np.random.default_rng(5)
     known = table(bowl(SIZES, 6.0), rng=rng)
     shifted = replace(known, loss_rT=known.loss_rT + np.array([0.3, -0.2, 0])[known.seed_r, None])
-    first, second = fit(known).interval, fit(shifted).interval
-    assert first is not None
-    assert second is not None
+    first, second = interval_of(fit(known)), interval_of(fit(shifted))
     assert (second.low, second.high) == pytest.approx((first.low, first.high))
 
 
 def test_one_seed_has_a_range_that_names_its_assumption():
     rng = np.random.default_rng(6)
     alone = table(bowl(SIZES, 6.0), seeds=1, rng=rng, sd=0.001)
-    assert fit(alone).interval.assumed == pytest.approx(0.0019)  # of the nearest measured study
-    beside = fit(alone, *(table(bowl(SIZES, 6.0), rng=rng) for _ in range(3))).interval
+    assert interval_of(fit(alone)).assumed == pytest.approx(0.0019)  # of the nearest measured study
+    beside = interval_of(fit(alone, *(table(bowl(SIZES, 6.0), rng=rng) for _ in range(3))))
     assert SD / 2 < beside.assumed < 2 * SD  # of the other tables
-    assert fit(table(bowl(SIZES, 6.0), seeds=2, rng=rng)).interval.assumed is None
+    assert interval_of(fit(table(bowl(SIZES, 6.0), seeds=2, rng=rng))).assumed is None
 
 
 def test_a_shallow_bowl_has_an_interval_with_open_ends():
@@ -186,14 +187,14 @@ def test_a_shallow_bowl_has_an_interval_with_open_ends():
     shallow = table(3 + 1e-4 * np.log(CONTEXTS / 4000) ** 2, rng=rng, x=CONTEXTS, sd=0.002)
     found = fit(shallow)
     assert found.status == "bracketed"
-    assert found.interval.width == np.inf
+    assert interval_of(found).width == np.inf
 
 
 def test_seeds_tell_how_sure_the_best_context_is():
     truth, width = 3 + 0.02 * np.log(CONTEXTS / 2000) ** 2, {}
     for sd in (0.001, 0.01):
         known = table(truth, rng=np.random.default_rng(8), x=CONTEXTS, sd=sd)
-        width[sd] = fit(known).interval.width
+        width[sd] = interval_of(fit(known)).width
     assert width[0.01] > 5 * width[0.001]
 
 
@@ -209,8 +210,10 @@ def test_an_unknown_correlation_over_budgets_is_taken_for_the_worst():
 
 def test_the_run_that_matters_most_is_named():
     known = table(bowl(SIZES, 6.0), rng=np.random.default_rng(10))
-    name, at = optimum.most_influential(known)
-    without = [optimum.fit(known.without([row]), scatter_of(known)).at for row in range(27)]
+    found: Any = optimum.most_influential(known)
+    name, at = found
+    fewer: list[Any] = [optimum.fit(known.without([row]), scatter_of(known)) for row in range(27)]
+    without = [one.at for one in fewer]
     best = fit(known).at
     farthest = max(without, key=lambda one: abs(np.log(one / best)))
     assert at == pytest.approx(farthest)
@@ -241,7 +244,7 @@ def contexts_of(spent=24.0, schedule="constant"):
 def test_the_best_context_comes_from_the_ends_of_runs():
     found = context_law.fit_groups({"a": contexts_of(), "b": contexts_of(schedule="unknown")})
     assert found["a"].status == "bracketed"
-    assert 2000 in found["a"].interval
+    assert 2000 in interval_of(found["a"])
     assert found["a"].moved is not None
     assert found["a"].short == ()
     assert (found["b"].status, found["b"].at) == ("unknown_schedule", None)

@@ -497,7 +497,7 @@ def test_a_figure_depends_on_its_module_and_on_what_it_imports():
     assert importers("figures/__init__.py") == everything
     assert importers("figures/shared/own_context.py") == everything  # by figures/__init__.py
     assert {"time_law"} <= importers("fits/power_law.py") < everything
-    assert {"time_law", "surface"} <= importers("fits/newton.py") < everything
+    assert {"surface"} <= importers("fits/newton.py") < everything
     assert {name for name in everything if "learning_curves" in name} == importers(
         "figures/shared/curves.py"
     )
