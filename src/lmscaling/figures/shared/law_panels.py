@@ -25,8 +25,6 @@ from lmscaling.fits.uncertainty import Interval
 
 Stroke = Literal["-", "--", ":", "-."]
 
-COUNT = 400
-"""Bootstrap replicates: ten lie beyond each end of a 95 % interval, precise enough for a plot."""
 MOST_CONTEXTS = 4
 """Rows or columns that fit on a page."""
 UNEQUAL = 0.05
