@@ -9,7 +9,7 @@ independent.
 from collections.abc import Callable
 
 import numpy as np
-from coverage import OURS, Row
+from coverage import OURS, WIDE, Row
 from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.stats import norm
@@ -21,7 +21,6 @@ from lmscaling.fits.power_law import Curve, Fit
 from lmscaling.fits.uncertainty import Interval
 
 SQUARES, ONE_SEED = "plain squares", "ours: range of one seed"
-WIDE = "ours: conservative"
 """E, the exponent of a single run, and optima from two seeds that disagree hold the truth in 97 to
 100 % of studies."""
 FAMILIES = ("clean", "heavy", "heteroscedastic", "one run blown up", "misspecified")

@@ -5,7 +5,7 @@ noise differs from cell to cell: by size and context, and by chance.
 """
 
 import numpy as np
-from coverage import Row
+from coverage import OURS, Row
 from numpy.random import Generator
 from numpy.typing import NDArray
 
@@ -89,7 +89,7 @@ def tables(family: str, design: str, studies: int, seed: int = 0) -> list[Row]:
         wrong.append(any(gap.status in ("lower", "higher") for gap in found))
     head = "cells and gaps", f"{family}, {design}"
     quantities = [_row(*head, name, known, studies) for name, known in sorted(ends.items())]
-    errors = Row(*head, "paired t, Holm", "no gap called different", 0.0, 0.0,
+    errors = Row(*head, "ours, Holm", "no gap called different", 0.0, 0.0,
                  1 - float(np.mean(wrong)), None, 0.0, studies)  # fmt: skip
     return [*quantities, errors]
 
@@ -109,8 +109,7 @@ def _row(
     known = [one for _, one in ends if one is not None and one.assumed is None]
     covered = float(np.mean([0 in one for one in known])) if known else None
     width = float(np.median([one.width / 2 for one in known])) if known else None
-    return Row(law, family, "paired t" if "gap" in quantity else "moderated t", quantity,
-               float(error.mean()), float(np.sqrt((error**2).mean())), covered, width,
+    return Row(law, family, OURS, quantity, float(error.mean()), float(np.sqrt((error**2).mean())), covered, width,
                1 - len(known) / len(ends), studies)  # fmt: skip
 
 

@@ -18,6 +18,8 @@ ROW = Row("surface", "clean", "ours", "beta", 0.001, 0.02, 0.95, 0.04, 0.0, 500)
         ("ours", 0.98, "conservative"),
         ("ours", 1.0, "too wide"),
         ("ours", None, ""),
+        ("ours: conservative", 1.0, "conservative"),
+        ("ours: conservative", 0.91, "misses"),
         ("squares", 0.1, ""),
     ],
 )

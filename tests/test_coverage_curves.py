@@ -2,8 +2,8 @@
 
 import coverage_curves
 import pytest
-from coverage import OURS
-from coverage_curves import ONE_SEED, SQUARES, WIDE
+from coverage import OURS, WIDE
+from coverage_curves import ONE_SEED, SQUARES
 
 STUDIES = 500
 LAWS = {
