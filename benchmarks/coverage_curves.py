@@ -21,8 +21,6 @@ from lmscaling.fits.power_law import Curve, Fit
 from lmscaling.fits.uncertainty import Interval
 
 SQUARES, ONE_SEED = "plain squares", "ours: range of one seed"
-"""E, the exponent of a single run, and optima from two seeds that disagree hold the truth in 97 to
-100 % of studies."""
 FAMILIES = ("clean", "heavy", "heteroscedastic", "one run blown up", "misspecified")
 DESIGNS = ((1, 0.01), (2, 0.01), (3, 0.002), (3, 0.01), (3, 0.03))
 """Seeds, and the standard deviation of a run in nats."""
@@ -70,6 +68,7 @@ def time_law(family: str, seeds: int, sd: float, studies: int, seed: int = 0) ->
         }
         for name, value in truth.items():
             estimate = {"E": law.E, "gamma": law.gamma}[name]
+            # The variance between runs comes from few seeds.
             fitter = WIDE if name == "E" or seeds == 1 else OURS
             _add(ends, (fitter, name), estimate, law.intervals.get(name), value)
             _add(ends, (SQUARES, name), *squares[name], value)

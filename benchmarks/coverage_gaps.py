@@ -109,8 +109,10 @@ def _row(
     known = [one for _, one in ends if one is not None and one.assumed is None]
     covered = float(np.mean([0 in one for one in known])) if known else None
     width = float(np.median([one.width / 2 for one in known])) if known else None
-    return Row(law, family, OURS, quantity, float(error.mean()), float(np.sqrt((error**2).mean())), covered, width,
-               1 - len(known) / len(ends), studies)  # fmt: skip
+    rmse, refused = float(np.sqrt((error**2).mean())), 1 - len(known) / len(ends)
+    return Row(
+        law, family, OURS, quantity, float(error.mean()), rmse, covered, width, refused, studies
+    )
 
 
 def curves(sd: float, seeds: int, studies: int, seed: int = 0) -> list[Row]:
