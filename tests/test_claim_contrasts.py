@@ -67,6 +67,7 @@ def test_without_seeds_the_range_says_what_it_assumes_of_one_run():
     found = _contrasts.estimate(losses, GAP)["gap"]
     half = 1.95996 * np.sqrt(2) * 0.0019
     assert found.interval.assumed == 0.0019
+    assert found.interval.high is not None
     assert found.interval.high - found.value == pytest.approx(half, rel=1e-4)
 
 

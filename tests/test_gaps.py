@@ -44,9 +44,7 @@ def test_the_mean_gap_comes_first_and_its_interval_is_that_of_whole_seeds():
     assert (mean.size, mean.context, mean.cells, mean.seeds) == (None, None, 3, 3)
     assert mean.gap == pytest.approx(0.1)
     assert mean.interval is not None
-    assert mean.interval.high - mean.interval.low == pytest.approx(
-        2 * t.isf(0.025, 2) * 0.01 / 3**0.5
-    )
+    assert mean.interval.width == pytest.approx(2 * t.isf(0.025, 2) * 0.01 / 3**0.5)
     assert [gap.context for gap in single] == [256, 512, 1024]
 
 

@@ -399,7 +399,7 @@ so the file is not part of this repository."""
 )
 def test_the_points_of_chinchilla_give_the_published_exponents(left_out, beta, a):
     """Published, from 240 points: beta 0.366, a 0.513. Five points lie far above the others."""
-    rows = np.genfromtxt(CHINCHILLA, delimiter=",", names=True, usecols=(3, 4, 6), comments=None)
+    rows = np.genfromtxt(CHINCHILLA, delimiter=",", names=True, usecols=(3, 4, 6), comments="\0")
     n, flops, loss = (rows[name] for name in ("Model_Size", "Training_FLOP", "loss"))
     kept = np.argsort(loss)[: len(loss) - left_out]
     n, d, loss = n[kept], (flops / 6 / n)[kept], loss[kept]

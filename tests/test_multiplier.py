@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from scipy.stats import t
 
 from lmscaling.fits import multiplier
@@ -15,7 +16,7 @@ UPDATES = np.arange(100.0, 40_001, 100)
 
 
 def curve(
-    seconds=0.3, flops=1e15, shift=1.0, E=2.5, gamma=0.3, updates=UPDATES, seeds=0.0
+    seconds=0.3, flops=1e15, shift=1.0, E=2.5, gamma=0.3, updates=UPDATES, seeds: ArrayLike = 0.0
 ) -> Curve:
     """One run, or one for each of the deviations ``seeds`` of its loss."""
     loss = E + 10 * (updates * shift) ** -gamma + np.reshape(seeds, (-1, 1))
@@ -177,8 +178,8 @@ def test_without_seeds_a_range_says_what_it_assumes_and_nothing_is_tested():
 
 def rows(attention, seeds, is_baseline=False, source="measured"):
     plain = curve(shift=1.0 if is_baseline else 2.0)
-    columns = zip(plain.updates, plain.hours, plain.flops, np.ravel(plain.loss), strict=True)
-    numbers = list(columns)[::20]
+    columns = plain.updates, plain.hours, plain.flops, np.ravel(plain.loss)
+    numbers = np.column_stack(columns)[::20].tolist()
     return [
         (source, "s", 1e8, 1024, is_baseline, attention, seed, *point)
         for seed in seeds
@@ -199,7 +200,7 @@ def test_only_seeds_of_both_attentions_are_compared():
 def test_noise_common_to_both_curves_is_subtracted_before_curves_are_smoothed():
     """Batches are the same at equal updates; their noise of 0.1 nats leaves the gap unharmed."""
     batch = np.random.default_rng(0).normal(0, 0.1, len(UPDATES))
-    noisy = [replace(one, loss=one.loss + batch) for one in (curve(), curve(E=2.51))]
+    noisy = [replace(one, loss=np.add(one.loss, batch)) for one in (curve(), curve(E=2.51))]
     crossings = fit(*noisy).crossings["updates"]
     assert (crossings.status, crossings.ahead) == ("none", "reference")
 
@@ -254,7 +255,10 @@ def test_a_single_low_loss_near_the_start_moves_no_multiplier_by_a_quarter():
 def test_a_rise_at_the_end_of_a_run_flatters_nobody():
     """The mean of noise is 0 in a fit by least squares; a running minimum would gain 0.01 nats."""
     rng = np.random.default_rng(1)
-    noisy = [Curve(u.updates, u.flops, u.hours, u.loss + rng.normal(0, 0.02, u.loss.shape))
-             for u in (curve(seeds=np.zeros(20)), curve(seeds=np.zeros(20)))]  # fmt: skip
+    plain = curve(seeds=np.zeros(20))
+    noisy = [
+        replace(plain, loss=np.add(plain.loss, rng.normal(0, 0.02, np.shape(plain.loss))))
+        for _ in range(2)
+    ]
     m = [level.updates for level in fit(*noisy).levels[:-1]]
     assert np.mean(np.log(m)) == pytest.approx(0, abs=0.02)

@@ -67,7 +67,10 @@ def test_without_seeds_the_nearest_measured_study_is_assumed():
     spread = measure({"a": [3.0]}, {"a": Place(25e3, 256, "softmax")}).at("a")
     assert (spread.sd, spread.basis, spread.degrees) == (0.017, "assumed", np.inf)
     ends = spread.interval(3.0)
-    assert ends == Interval(pytest.approx(3 - 1.96 * 0.017, abs=1e-5), ends.high, 0.017)
+    half = 1.95996 * 0.017
+    assert (ends.low, ends.high, ends.assumed) == (
+        pytest.approx(3 - half), pytest.approx(3 + half), 0.017,
+    )  # fmt: skip
     assert nearest(Place(25e3, 256, "linear")).sd == 0.010
     assert nearest(Place(1e9, 4096, "mine")).source == "GPT-2 124M in modded-nanogpt"
 

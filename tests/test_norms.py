@@ -56,7 +56,8 @@ def plain(cell, tokens, parts):
     slices of an update's sequences whose gradients are the small batches."""
     stream, gpt, found = Stream(tokens, "train"), GPT(cell), []
     adamw = optimizer.build(gpt, cell)
-    layers = [[gpt.wte.weight, gpt.wpe.weight], *map(list, map(GPT.parameters, gpt.blocks))]
+    assert gpt.wpe is not None
+    layers = [[gpt.wte.weight, gpt.wpe.weight], *(list(one.parameters()) for one in gpt.blocks)]
     layers.append(list(gpt.norm.parameters()))
     for n in range(1, UPDATES + 1):
         for group in adamw.param_groups:
