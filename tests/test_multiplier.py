@@ -24,7 +24,7 @@ def curve(
 
 
 def fit(reference: Curve, other: Curve) -> Multipliers:
-    return multiplier.fit(reference, other, PLACE)
+    return multiplier.fit_all({0: (reference, other)}, {0: PLACE})[0]
 
 
 def test_a_curve_against_itself_has_multiplier_one():

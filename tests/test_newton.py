@@ -1,4 +1,4 @@
-"""Damped Newton steps: minima, bounds, rows that stop, and what cannot converge."""
+"""Damped Newton steps: minima, rows that stop, and what cannot converge."""
 
 import numpy as np
 import pytest
@@ -33,17 +33,6 @@ def test_a_start_at_the_minimum_stays_there():
     found = newton.minimize(bowl(CENTRE, CURVATURE), CENTRE)
     np.testing.assert_array_equal(found.x_RK, CENTRE)
     assert found.converged_R.all()
-
-
-def test_bounds_hold_and_the_other_parameters_still_reach_their_minimum():
-    found = newton.minimize(bowl(CENTRE, CURVATURE), np.zeros((3, 2)), [0.0, -1.0], [2.0, 1.0])
-    np.testing.assert_allclose(found.x_RK, [[1, -1], [2, 0.5], [0, 1]], atol=1e-3)
-    assert found.converged_R.all()
-
-
-def test_a_start_outside_the_bounds_is_moved_to_them():
-    found = newton.minimize(bowl(CENTRE, CURVATURE), np.full((3, 2), 50.0), -10, 10)
-    np.testing.assert_allclose(found.x_RK, CENTRE, atol=1e-3)
 
 
 def test_a_step_that_would_raise_the_cost_is_not_taken():

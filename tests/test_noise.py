@@ -6,8 +6,7 @@ from scipy.special import digamma
 from scipy.stats import t
 
 from lmscaling.fits import noise
-from lmscaling.fits.noise import Noise, Place, components, holm, nearest, seeds_needed
-from lmscaling.fits.uncertainty import Interval
+from lmscaling.fits.noise import Noise, Place, holm, nearest, seeds_needed
 
 HERE = Place(1e6, 1024, "linear")
 
@@ -117,23 +116,6 @@ def test_p_is_that_of_a_t_test():
     assert (0 in spread.interval(0.2)) is True
 
 
-def test_components_are_found_by_likelihood():
-    rng = np.random.default_rng(0)
-    cells = [
-        3 + rng.normal(0, 0.01, (3, 1)) + rng.normal(0, 0.004, (3, 5)) + np.linspace(1, 0, 5)
-        for _ in range(300)
-    ]
-    found = components(cells)
-    assert found is not None
-    assert found.run_sd == pytest.approx(0.01, rel=0.05)
-    assert found.point_sd == pytest.approx(0.004, rel=0.05)
-    assert found.run_degrees == 600
-    assert components([[[3.0, 2.9]]]) is None
-    single = components([[[3.0], [3.2]]])
-    assert single is not None
-    assert (single.run_sd, single.point_sd) == (pytest.approx(0.1 * 2**0.5), 0)
-
-
 def test_holm_multiplies_the_smallest_by_their_number_and_never_reorders():
     """The example of Holm's procedure: 0.005, 0.01, 0.03, 0.04."""
     found = holm([0.01, np.nan, 0.04, 0.03, 0.005])
@@ -158,17 +140,6 @@ def test_seeds_that_decide_a_gap(ratio, unpaired, paired, first_of_36):
 def test_no_number_of_seeds_decides_a_gap_of_nothing():
     assert seeds_needed(0, 1) is None
     assert seeds_needed(0.01, 1) is None  # above 1,000
-
-
-@pytest.mark.parametrize(("low", "high", "inside"), [
-    (1.0, 2.0, {1.0, 1.5, 2.0}), (None, 2.0, {0.5, 1.0, 1.5, 2.0}), (1.0, None, {1.0, 1.5, 2.0, 9}),
-])  # fmt: skip
-def test_an_interval_includes_its_ends(low, high, inside):
-    interval = Interval(low, high)
-    assert {value for value in inside if value in interval} == inside
-    assert 0.99 not in Interval(1.0, high)
-    assert 2.01 not in Interval(low, 2.0)
-    assert interval.width == (1.0 if None not in (low, high) else np.inf)
 
 
 def test_measured_studies_are_cited():

@@ -58,7 +58,7 @@ def test_linear_attention_is_faster_and_learns_less(curves):
         if attention != "linear" or reference is None:
             continue
         place = Place(float(size) * 1e6, context, attention)
-        found = multiplier.fit(reference, other, place)
+        found = multiplier.fit_all({0: (reference, other)}, {0: place})[0]
         last = found.levels[-1]
         assert last.hours < 1
         assert last.hours == pytest.approx(last.updates * last.speed)

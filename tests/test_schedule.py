@@ -187,7 +187,6 @@ def test_a_run_that_decays_gives_laws_its_end_and_nothing_on_its_way(tmp_path, v
         found = db.sql("SELECT schedule, share, updates, loss FROM law_points").fetchall()
         assert found == [("decayed", 1, 4, 1.0)] * 2
         assert db.sql("SELECT DISTINCT schedule FROM cells").fetchall() == [("cosine",)]
-        assert db.sql("SELECT * FROM law_means").fetchall() == []
 
 
 def test_a_branch_falls_in_a_line_from_the_rate_of_its_trunk_to_zero():

@@ -54,7 +54,6 @@ class Gap:
     """An attention against a reference in one cell, or on average over all cells."""
 
     formula: ClassVar[str] = "gap = loss of the attention - loss of the reference, seed by seed"
-    source_of_test: ClassVar[str] = "Holm 1979, https://www.jstor.org/stable/4615733"
     source: str
     reference: str
     attention: str

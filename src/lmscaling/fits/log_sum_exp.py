@@ -6,8 +6,7 @@ points and minimized by L-BFGS from a grid of starts; ``A``, ``B``, ``E`` are th
 fit less than least squares. Source: arXiv:2203.15556, appendix D.2; sum, units and tolerance:
 Besiroglu et al. 2024, arXiv:2404.10102.
 
-Legend: ``R`` rows (starts, replicates), ``n`` points, ``K = 5`` parameters ``a, b, e, alpha,
-beta``.
+Legend: ``R`` rows (starts), ``n`` points, ``K = 5`` parameters ``a, b, e, alpha, beta``.
 """
 
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ def fit(log_N: NDArray, log_D: NDArray, log_L: NDArray) -> Surfaces:
 
 
 def refit(log_N: NDArray, log_D: NDArray, log_L_Rn: NDArray, start_RK: NDArray) -> Surfaces:
-    """Minima reached from the starts by Newton steps, for replicates and to refine L-BFGS."""
+    """Minima reached from the starts by Newton steps, to refine L-BFGS."""
 
     def rows(theta: NDArray, which: NDArray) -> tuple[NDArray, NDArray, NDArray]:
         return objective(theta, log_L_Rn[which], log_N, log_D)

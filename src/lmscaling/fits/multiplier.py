@@ -107,11 +107,6 @@ class Multipliers:
     """By axis: the crossings of the two curves."""
 
 
-def fit(reference: Curve, other: Curve, place: Place) -> Multipliers:
-    """Multipliers of one pair, with the noise of its own seeds."""
-    return fit_all({0: (reference, other)}, {0: place})[0]
-
-
 def fit_all(
     pairs: Mapping[K, tuple[Curve, Curve]], places: Mapping[K, Place]
 ) -> dict[K, Multipliers]:

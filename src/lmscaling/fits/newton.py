@@ -1,7 +1,6 @@
 """Batched minimization of many small least-squares problems by damped Newton steps.
 
-A bootstrap fits the same few parameters a thousand times, which takes a minute one by one. Here all
-problems of a batch step together (Levenberg-Marquardt: a Gauss-Newton Hessian whose diagonal is
+All problems of a batch step together (Levenberg-Marquardt: a Gauss-Newton Hessian whose diagonal is
 increased when a step fails), and converged rows leave the batch.
 
 Legend: ``R`` rows of the batch (problems), ``K`` parameters of each.
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 Objective = Callable[[NDArray, NDArray], tuple[NDArray, NDArray, NDArray]]
 """Maps parameters ``[R, K]`` and the indices ``[R]`` of their rows to cost ``[R]``, gradient ``[R,
@@ -35,18 +34,14 @@ class Minima:
     """False if the maximum number of steps was reached."""
 
 
-def minimize(
-    objective: Objective, start_RK: NDArray, low: ArrayLike = -np.inf, high: ArrayLike = np.inf
-) -> Minima:
-    """Minima reached from the starts, within bounds (broadcast to the starts)."""
+def minimize(objective: Objective, start_RK: NDArray) -> Minima:
+    """Minima reached from the starts."""
     x = np.array(start_RK, dtype=float)
-    low, high = (np.broadcast_to(np.asarray(bound, dtype=float), x.shape) for bound in (low, high))
-    x = np.clip(x, low, high)
     rows = np.arange(len(x))
     cost, gradient, hessian = objective(x, rows)
     final, damping, todo = cost.copy(), np.full(len(x), 1e-3), np.ones(len(x), dtype=bool)
     for _ in range(STEPS):
-        step = _step(x[rows], gradient, hessian, damping[rows], low[rows], high[rows])
+        step = _step(gradient, hessian, damping[rows])
         predicted = -(gradient * step).sum(axis=1)
         todo[rows] = predicted > TOLERANCE
         active = todo[rows]
@@ -63,18 +58,11 @@ def minimize(
     return Minima(x, final, ~todo)
 
 
-def _step(
-    x: NDArray, gradient: NDArray, hessian: NDArray, damping: NDArray, low: NDArray, high: NDArray
-) -> NDArray:
-    """The damped step, clipped to the bounds; parameters pushed against a bound do not move."""
-    free = ~((x <= low) & (gradient > 0)) & ~((x >= high) & (gradient < 0))
+def _step(gradient: NDArray, hessian: NDArray, damping: NDArray) -> NDArray:
+    """The damped step; a parameter without effect does not move."""
     size = np.einsum("rkk->rk", hessian)
     # A parameter without effect has a row of zeros; the lower limit of its scale avoids 0 / 0.
     scale = np.sqrt(np.maximum(size, 1e-12 * size.max(axis=1, keepdims=True)) + 1e-300)
     scaled = hessian / (scale[:, :, None] * scale[:, None, :])
-    scaled *= free[:, :, None] & free[:, None, :]
-    identity = np.eye(x.shape[1])
-    scaled += identity * (damping[:, None] + ~free + 1e-12)[:, :, None]
-    right = np.where(free, -gradient / scale, 0)
-    step = np.linalg.solve(scaled, right[:, :, None])[:, :, 0] / scale
-    return np.clip(x + step, low, high) - x
+    scaled += np.eye(len(scale[0])) * (damping + 1e-12)[:, None, None]
+    return np.linalg.solve(scaled, (-gradient / scale)[:, :, None])[:, :, 0] / scale

@@ -1,13 +1,12 @@
 """The noise of losses from run to run, measured from seeds.
 
-A loss is ``y = f + b + e``: ``b``, one draw for each run, is shared by a trunk and its branches;
-``e`` is one draw for each point. Runs of a cell differ in their seed only, so their scatter
-estimates both. Few cells have several seeds and few seeds scatter by chance, so the variance of a
-cell is shrunk to that of the others: to a log-linear trend over size, context and attention if
-enough seeds determine it, otherwise to one level (Smyth 2004, doi:10.2202/1544-6115.1027). What the
-others contribute counts as at most ``MOST_DEGREES`` degrees of freedom; without this limit the
-smallest of many p-values is wrong in 11 to 15 % of studies instead of 5 %. Where all cells scatter
-alike the intervals are therefore too wide: they cover 98 to 99 %.
+Runs of a cell differ in their seed only, so the scatter of their losses is the noise. Few cells
+have several seeds and few seeds scatter by chance, so the variance of a cell is shrunk to that of
+the others: to a log-linear trend over size, context and attention if enough seeds determine it,
+otherwise to one level (Smyth 2004, doi:10.2202/1544-6115.1027). What the others contribute counts
+as at most ``MOST_DEGREES`` degrees of freedom; without this limit the smallest of many p-values is
+wrong in 11 to 15 % of studies instead of 5 %. Where all cells scatter alike the intervals are
+therefore too wide: they cover 98 to 99 %.
 
 The same estimate serves differences of two attentions with the same seed, which share data and
 order and therefore scatter less: give it the differences.
@@ -23,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 from scipy.special import digamma, polygamma
 from scipy.stats import nct, norm, t
 
@@ -268,55 +266,6 @@ def nearest(place: Place, measured: Iterable[Measured] = ELSEWHERE) -> Measured:
         return round(float(ratio @ ratio), 9), one.place.attention != place.attention
 
     return min(measured, key=distance)
-
-
-@dataclass(frozen=True)
-class Components:
-    """Standard deviations of runs and of their points, nats."""
-
-    run_sd: float
-    """Of the draw that all points of a run share."""
-    point_sd: float
-    """Of the draw of each point."""
-    run_degrees: int
-    """Degrees of freedom between runs of the same cell."""
-
-
-def components(cells: Iterable[ArrayLike]) -> Components | None:
-    """Run and point noise by restricted maximum likelihood.
-
-    Each cell is ``[seeds, points]``: losses in nats of its seeds at the same points. Every point of
-    a cell has its own mean, so that no law is assumed. None without a cell of two seeds and points.
-    """
-    between, within, sizes = [], [], []
-    for cell in cells:
-        y = np.atleast_2d(np.asarray(cell, dtype=float))
-        k, m = y.shape
-        if k < 2:
-            continue
-        deviation = y - y.mean(axis=0)
-        mean = deviation.mean(axis=1)
-        between.append((m * (mean**2).sum(), k - 1))
-        within.append((((deviation - mean[:, None]) ** 2).sum(), (k - 1) * (m - 1)))
-        sizes.append(m)
-    if not between:
-        return None
-    (ss_b, d_b), (ss_w, d_w), m = np.array(between).T, np.array(within).T, np.array(sizes)
-    if not d_w.sum():
-        run = np.sqrt(ss_b.sum() / d_b.sum())
-        return Components(float(run), 0.0, int(d_b.sum()))
-
-    def deviance(log_sd: NDArray) -> float:
-        run, point = np.exp(2 * log_sd)
-        total = point + m * run
-        of_runs = (d_b * np.log(total) + ss_b / total).sum()
-        return float(of_runs + d_w.sum() * np.log(point) + ss_w.sum() / point)
-
-    point = max(ss_w.sum() / d_w.sum(), 1e-16)
-    run = max((ss_b.sum() / d_b.sum() - point) / m.mean(), 1e-2 * point)
-    found = minimize(deviance, np.log([run, point]) / 2, method="Nelder-Mead").x
-    run_sd, point_sd = np.exp(found)
-    return Components(float(run_sd), float(point_sd), int(d_b.sum()))
 
 
 def holm(p_values: ArrayLike) -> NDArray:

@@ -25,17 +25,6 @@ SELECT
     coalesce(budget_hours, max(p.updates) OVER (PARTITION BY source)) AS budget
 FROM points p JOIN budgets b USING (run);
 
--- Means of these curves over the seeds of a cell, at updates that all of them know. Before the end of
--- the budget losses at a rate that decays are not comparable; the schedule of published runs is not
--- known.
-CREATE VIEW law_means AS
-SELECT
-    source, split, size, params, context, attention, baseline, count(*) AS seeds,
-    updates, avg(tokens) AS tokens, avg(hours) AS hours, avg(flops) AS flops, avg(loss) AS loss
-FROM law_curves WHERE schedule IN ('constant', 'unknown')
-GROUP BY source, split, size, params, context, attention, baseline, updates
-QUALIFY seeds = max(seeds) OVER (PARTITION BY source, size, context, attention);
-
 -- What laws of loss are fitted to, one row per run and share of the budget. `schedule` is `decayed`
 -- at the ends of branches and of runs whose schedule decays the rate, and `constant` where a trunk
 -- passes a share, between its losses on a straight line in ln spent; published runs, whose schedule

@@ -37,7 +37,6 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "endpoints": (Validation, CellRow),
     "curves": (CellRow,),
     "law_curves": (CellRow,),
-    "law_means": (CellRow,),
     "law_points": (CellRow,),
     "gradient_noise": (Gradients, CellRow),
     "stability": (),

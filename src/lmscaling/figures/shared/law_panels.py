@@ -29,7 +29,6 @@ MOST_CONTEXTS = 4
 """Rows or columns that fit on a page."""
 UNEQUAL = 0.05
 """Relative difference between what a run spent and its budget from which a point is hollow."""
-STROKES: tuple[Stroke, ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "^", "s", "D", "v", "P", "X", "*")
 
 

@@ -12,7 +12,6 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.markers import CARETUP
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
@@ -190,29 +189,6 @@ def mixes_sources(sources: Sources) -> bool:
     """Whether a figure shows both measured and published numbers. Published numbers alone are
     drawn in the style of measured ones."""
     return set(sources) == {"measured", "published"}
-
-
-def by_source(rows: DataFrame) -> dict[str, Any]:
-    """Seaborn's options for markers and dashes, which distinguish the sources of a figure."""
-    if not mixes_sources(rows.source):
-        return {"marker": "o"}
-    return {
-        "style": "source",
-        "style_order": ["measured", "published"],
-        "dashes": {"measured": "", "published": (1, 1.5)},
-        "markers": {"measured": "o", "published": "s"},
-    }
-
-
-def tidy(legend: Legend) -> None:
-    """Replace the column names that seaborn writes into a legend by headings."""
-    heads = [
-        text for text in legend.get_texts() if text.get_text() in ("attention", "size", "source")
-    ]
-    for text in heads:
-        text.set_text(text.get_text().capitalize())
-    if heads:
-        legend.set_title("")
 
 
 def loss_label(rows: DataFrame) -> str:
