@@ -67,7 +67,7 @@ SUBJECTS = {
     "train/clock": "clock",
     "train/ledger": "ledger branch resume",
     "train/norms": "norms",
-    "fits": "loss_surface uncertainty laws",
+    "fits": "loss_surface laws",
     "fits/context_law": "optima laws",
     "fits/crossing": "crossing",
     "fits/fieller": "fieller",
@@ -84,7 +84,7 @@ SUBJECTS = {
     "fits/points": "laws",
     "fits/power_law": "power_law laws",
     "fits/student": "loss_surface",
-    "fits/uncertainty": "noise optima uncertainty",
+    "fits/uncertainty": "uncertainty noise optima",
     "store": "schema store published",
     "store/spikes": "spikes",
 }
