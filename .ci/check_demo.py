@@ -6,6 +6,11 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
+
+from lmscaling.fits.noise import Noise, Place, holm
+from lmscaling.store.build import connect
+
 demo = Path(sys.argv[1])
 figures = (
     "learning_curves", "parameter_scaling", "context_scaling", "loss_by_position", "step_time",
@@ -44,6 +49,36 @@ for cells, seeds in sorted(losses.items()):
     falling = [sum(values) / len(values) for _, values in sorted(seeds.items())]
     assert len(falling) == 4, cells
     assert falling == sorted(falling, reverse=True), f"{cells}: loss rises with size: {falling}"
+
+# The interval from both seeds of a cell contains both. The noise that a cell with one of them would
+# have explains the other, whose difference is that of two runs: p-values by Holm, 8 losses and 4
+# gaps between the attentions.
+with connect(demo / "store") as db:
+    final = db.sql("SELECT attention, size, context, params, seed, loss FROM final").fetchall()
+samples, places = defaultdict(dict), {}
+for attention, size, context, params, seed, loss in final:
+    samples[attention, size, context][seed] = loss
+    places[attention, size, context] = Place(params, context, attention)
+gaps = {
+    cell: {seed: loss - samples["softmax", *cell[1:]][seed] for seed, loss in of_seed.items()}
+    for cell, of_seed in samples.items()
+    if cell[0] == "linear"
+}
+withheld = {}
+for name, measured in (("losses", samples), ("gaps", gaps)):
+    values = {cell: list(of_seed.values()) for cell, of_seed in measured.items()}
+    paired, tested = name == "gaps", {}
+    noise = Noise.measure(values, places, paired)
+    for cell, two in values.items():
+        if len(two) == 2:
+            interval = noise.at(cell).interval(np.mean(two))
+            assert all(value in interval for value in two), (name, cell, two, interval)
+            spread = Noise.measure(values | {cell: two[:1]}, places, paired).at(cell)
+            tested[cell] = spread.p_value((two[1] - two[0]) / np.sqrt(2))
+    withheld[name] = sorted(holm(list(tested.values())))
+    assert len(tested) == (4 if paired else 8), tested
+    assert withheld[name][0] > 0.05, tested
+
 for path in demo.glob("evaluations/*/*.jsonl"):
     run = path.parent.name
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -74,3 +109,4 @@ learned = {p["attention"]: p["accuracy"] for p in points if p["accuracy"] is not
 assert learned["softmax"] > 0.9, learned  # 0.25 by chance
 assert learned["linear"] > 0.5, learned
 print(f"{demo}: 32 cells and 6 branches done, loss falls with size at every context, 55 times")
+print("second seeds: least p", ", ".join(f"{p[0]:.2f} ({name})" for name, p in withheld.items()))

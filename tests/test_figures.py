@@ -10,6 +10,7 @@ from math import isnan
 import pytest
 import speed_points
 from conftest import STUDY
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from pandas import DataFrame
 from test_store import (
@@ -170,6 +171,18 @@ def test_the_map_of_the_grid_tells_statuses_by_letters_too(study, cells):
     assert texts.count("4P") == 4
     for status in rows.status.unique():
         assert status in module.LOOKS
+
+
+def test_a_skipped_seed_does_not_colour_the_field_of_those_that_are_done(study, cells):
+    finish(study, cells[:4])
+    lay_out(study, skip=[{"seed": 1, "reason": "not wanted"}])
+    store.build(study)
+    module = figures.load("grid_status")
+    with store.connect(study / "store") as db:
+        drawn = module.draw(db.sql(module.QUERY).df(), db)
+    text, field = drawn.axes[0].texts[0].get_text(), drawn.axes[0].patches[0]
+    assert "S" in text
+    assert to_hex(field.get_facecolor()) == module.LOOKS["done"][1].lower()
 
 
 def test_the_map_of_spikes_has_their_rate_and_what_is_no_number(study, cells):

@@ -203,6 +203,24 @@ def test_runs_of_unequal_budgets_are_marked_with_their_hours_and_not_joined(tmp_
     assert "no 95 % intervals but ranges if seeds differ by 0.0019 nats" in said
 
 
+@pytest.mark.parametrize("name", ["context_scaling", "parameter_scaling"])
+def test_bars_of_different_lines_stand_side_by_side(tmp_path, name):
+    folder = tmp_path / "published"
+    shutil.copytree(ROOT / "results" / "published", folder)
+    store.build(folder)
+    module = figures.load(name)
+    with store.connect(folder / "store") as db:
+        drawn = module.draw(db.sql(module.QUERY).df(), db)
+    bars = [
+        (i, line.get_xdata()[0])
+        for i, axes in enumerate(drawn.axes)
+        for line in axes.lines
+        if line.get_marker() == "_"
+    ]
+    assert len(bars) > len(drawn.axes)
+    assert len(set(bars)) == len(bars)
+
+
 def test_intervals_are_of_measured_seeds_where_there_are_enough(study):
     for seed, cell in enumerate(cells(study)):
         train(study, cell.run, curve(seed))

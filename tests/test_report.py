@@ -90,6 +90,20 @@ def test_bits_per_byte_are_shown_where_bytes_were_counted(study, cells):
     assert "which has no byte" in tables["cells"].note
 
 
+def test_a_column_that_is_empty_in_every_row_is_not_on_the_page(study, cells):
+    record(study, cells[0].run, log(header(cells[0].run), update(1), validation(1), end(1)))
+    page = write(study)
+    table = page.partition('id="final_losses"')[2].partition("</table>")[0]
+    heads = re.findall(r"<th [^>]*>([^<]*)</th>", table)
+    assert {"attention", "validation loss (nats per token)"} <= set(heads)
+    assert not {"training loss (nats per token)", "remarks"} & set(heads)
+    row = re.findall(r"<td[^>]*>", table.partition("<tbody>")[2].partition("</tr>")[0])
+    assert len(row) == len(heads)
+    assert [("text" in cell) for cell in row] == [
+        "text" in h for h in re.findall("<th .*?>", table)
+    ]
+
+
 def test_without_counted_bytes_no_table_has_bits(half_done):
     assert "bits per byte" not in half_done[1].lower()
 

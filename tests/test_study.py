@@ -44,8 +44,10 @@ def test_the_sizes_are_those_of_gpt2(size, shape, lr):
 
 def test_the_demo_is_a_small_grid_of_both_attentions():
     made = grid.expand(study_file.read_study([REAL, DEMO]))
-    assert (len(made.cells), made.skipped) == (24, [])
+    assert (len(made.cells), len(made.skipped)) == (32, 16)
     assert {cell.gpus for cell in made.cells.values()} == {0}
+    repeated = {(c.size, c.context) for c in made.cells.values() if c.seed == 1}
+    assert repeated == {("2k", 64), ("2k", 1024), ("100k", 64), ("100k", 1024)}
     assert made.study.study == "demo"
 
 
@@ -91,7 +93,7 @@ def names(made):
 # Another name of a run or a folder makes every user train or tokenize it again.
 NAMES = [
     ([], "c4-gpt2-7d1e0c42", "softmax-124M-ctx256-s0-9cfb08e1", "f445d308"),
-    (["demo"], "stdlib-bytes-707d5a0e", "softmax-2k-ctx64-s0-a27f2fc8", "fd7e61bd"),
+    (["demo"], "stdlib-bytes-707d5a0e", "softmax-2k-ctx64-s0-a27f2fc8", "9e79ea27"),
     (["gpu"], "sources-gpt2-0b92bbd3", "softmax-10M-ctx1024-s0-f8b27a47", "18f2a5c0"),
     (["gpu", "gpu_cpu"], "sources-bytes-707d5a0e", "softmax-6k-ctx64-s0-1e1cdc11", "07c3ca49"),
     (["long"], "pg19-gpt2-fb64ec4f", "softmax-124M-ctx1024-s0-8d55048f", "0e6a6897"),
@@ -116,6 +118,14 @@ def test_without_shuffling_the_runs_of_c4_have_their_former_names(files, tokens,
     values = study_file.read_study(paths)
     values["datasets"]["c4"]["shuffle"] = "none"
     assert names(grid.expand(values)) == ([tokens], run, digest)
+
+
+def test_the_second_seed_of_the_demo_renames_no_run_of_the_first():
+    values = study_file.read_study([REAL, DEMO])
+    values["axes"]["seed"] = [0]
+    values["skip"] = []
+    first = "softmax-2k-ctx64-s0-a27f2fc8"
+    assert names(grid.expand(values)) == (["stdlib-bytes-707d5a0e"], first, "fd7e61bd")
 
 
 TEMPLATES = {"train": "t{shard}.json.gz", "validation": "v{shard}.json.gz"}

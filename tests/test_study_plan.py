@@ -87,7 +87,9 @@ def test_the_summary_names_how_many_cells_are_estimates(plan):
     text = plan.table()
     assert "3 cells: 8 GPU-hours and 3 for branches" in text
     assert "2 cells are" in text
-    assert "skipped: e: not wanted" in text
+    assert "1 skipped: not wanted: e" in text
+    many = replace(plan, skipped=[(f"e{i}", "not wanted") for i in range(8)])
+    assert "8 skipped: not wanted: e0, e1, e2, e3, e4, e5 and 2 more" in many.summary()
     everything = replace(plan, forecasts=plan.forecasts[:1])
     assert "0 cells are" not in everything.table()
     assert "1 cells: 3 GPU-hours" in everything.table()

@@ -1,6 +1,7 @@
 """Formats numbers and tables for the terminal, for messages and for the report."""
 
 import re
+from collections.abc import Iterable
 
 CONTROLS = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x09\x0b-\x1f\x7f-\x9f]"
@@ -12,6 +13,24 @@ such as colours, and control characters but newline."""
 def printable(text: str) -> str:
     """The text without what would move the cursor or change the colours of a terminal."""
     return CONTROLS.sub("", text.replace("\t", " "))
+
+
+NAMED = 6
+"""Cells that are named after a reason; the others are counted."""
+
+
+def some(names: list[str]) -> str:
+    """The first names and the number of the others."""
+    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{rest}"
+
+
+def skipped(cells: Iterable[tuple[str, str]]) -> list[str]:
+    """A sentence for each reason, from the names of skipped cells and their reasons."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in cells:
+        reasons.setdefault(reason, []).append(name)
+    return [f"{len(names):,} skipped: {reason}: {some(names)}" for reason, names in reasons.items()]
 
 
 def aligned(lines: list[list[str]], left: set[int]) -> list[str]:

@@ -1,11 +1,12 @@
 """Final loss against training context, by attention and size. Each point is the validation loss of
 one run at the end of its budget, on the same validation tokens cut to its training context; lines
-join means over the seeds that have not failed, darker lines are larger models, and bars are
-explained below the panels. All runs have the same budget and the same tokens per update, so a
-longer context means fewer sequences, not more text. Hollow diamonds spent over 5 % more or less
-than their budget, as written beside them, and no line joins them. Hollow circles are unfinished
-runs, arrows at the upper edge failed ones (diverged or exploded). Published runs (squares and
-dotted lines beside measured runs) are training losses; the post averaged the last updates.
+join means over the seeds that have not failed, darker lines are larger models, and bars, shifted
+sideways, are explained below the panels. All runs have the same budget and the same tokens per
+update, so a longer context means fewer sequences, not more text. Hollow diamonds spent over 5 %
+more or less than their budget, as written beside them, and no line joins them. Hollow circles are
+unfinished runs, arrows at the upper edge failed ones (diverged or exploded). Published runs
+(squares and dotted lines beside measured runs) are training losses; the post averaged the last
+updates.
 """
 
 from duckdb import DuckDBPyConnection
@@ -29,9 +30,10 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     figure, panels = ends.page(len(attentions), min(2, len(attentions)), 2.6)
     for attention, axes in zip(attentions, panels, strict=True):
         part = rows.loc[rows.attention == attention]
-        for (_, size), shade in ((key, s) for key, s in shades.items() if key[0] == attention):
+        sizes = [(size, shade) for (name, size), shade in shades.items() if name == attention]
+        for (size, shade), shift in zip(sizes, ends.shifts(len(sizes), rows.context), strict=True):
             own, mixed = part.loc[part["size"] == size], style.mixes_sources(rows.source)
-            ends.draw(axes, own, "context", shade, known, mixed)
+            ends.draw(axes, own, "context", shade, known, mixed, shift)
         ends.label_unequal(axes, part, "context")
         style.mark_unusual(axes, part, "context", "loss", colours)
         axes.set_xscale("log", base=2)

@@ -89,6 +89,8 @@ def _draw_cell(axes: Axes, rows: DataFrame, colour: str, dashes: object) -> None
         axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.2, marker=".", markersize=4)
         low, high = [max(i.low, min(y) / 100) for i in ends], [i.high for i in ends]
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        if len(x) == 1:  # a band has no width
+            axes.vlines(x, low, high, color=colour, linewidth=1.0)
     at_least = [(at, i.low) for at, _, i in found if i.high is None and i.low]
     if at_least:
         axes.scatter(*zip(*at_least, strict=True), marker="^", color=colour, s=18)

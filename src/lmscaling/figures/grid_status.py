@@ -1,6 +1,7 @@
 """Status of every cell of the study. Each field is a size and a context, with the letter of its
 status. If several seeds or learning rates share a field, each letter follows the number of runs
-with that status, and the colour is that of the worst status. White fields have no cell.
+with that status, and the colour is that of the worst status; a skipped run colours only a field in
+which all are skipped. White fields have no cell.
 """
 
 from collections import Counter
@@ -56,7 +57,8 @@ def _field(rows: DataFrame) -> tuple[str, str]:
     """Colour and letters of one field."""
     counts = Counter(rows.status)
     present = [status for status in LOOKS if counts[status]]
-    colour = LOOKS[present[-1]][1]
+    worst = ([status for status in present if status != "skipped"] or present)[-1]
+    colour = LOOKS[worst][1]
     if len(rows) == 1:
         return colour, LOOKS[present[0]][0]
     return colour, " ".join(f"{counts[status]}{LOOKS[status][0]}" for status in present)

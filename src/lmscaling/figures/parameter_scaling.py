@@ -1,10 +1,10 @@
 """Final loss against model size, by attention and context. Each point is the validation loss of one
-run at the end of its budget; lines join means over the seeds that have not failed, and bars are
-explained below the panels. N counts parameters without embeddings. Hollow diamonds spent over 5 %
-more or less than their budget, as written beside them, and no line joins them. Hollow circles are
-unfinished runs, arrows at the upper edge failed ones (diverged or exploded). Published runs
-(squares and dotted lines beside measured runs) are training losses; the post averaged the last
-updates.
+run at the end of its budget; lines join means over the seeds that have not failed, and bars,
+shifted sideways, are explained below the panels. N counts parameters without embeddings. Hollow
+diamonds spent over 5 % more or less than their budget, as written beside them, and no line joins
+them. Hollow circles are unfinished runs, arrows at the upper edge failed ones (diverged or
+exploded). Published runs (squares and dotted lines beside measured runs) are training losses; the
+post averaged the last updates.
 """
 
 from duckdb import DuckDBPyConnection
@@ -27,12 +27,13 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     attentions = [name for name in colours if name in set(rows.attention)]
     contexts, known = sorted(rows.context.unique()), ends.spreads(rows)
     columns = min(3, len(contexts))
+    bars = ends.shifts(len(attentions), rows.params)
     figure, panels = ends.page(len(contexts), columns, 2.1)
     for context, axes in zip(contexts, panels, strict=True):
         part = rows.loc[rows.context == context]
-        for attention in attentions:
+        for attention, shift in zip(attentions, bars, strict=True):
             own = part.loc[part.attention == attention]
-            ends.draw(axes, own, "params", colours[attention], known, mixed)
+            ends.draw(axes, own, "params", colours[attention], known, mixed, shift)
         ends.label_unequal(axes, part, "params")
         style.mark_unusual(axes, part, "params", "loss", colours)
         axes.set_title(f"context {context:,}")

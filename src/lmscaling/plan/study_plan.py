@@ -11,7 +11,7 @@ from lmscaling.config.grid import Grid
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
-from lmscaling.formatting import aligned, bytes_of, short
+from lmscaling.formatting import aligned, bytes_of, short, skipped
 from lmscaling.plan import jobs
 from lmscaling.plan.estimate import MFU, Forecast, Shape, forecast
 from lmscaling.plan.text_needs import Supply, supply
@@ -102,8 +102,7 @@ class Plan:
         lines += self.text.summary()
         lines += [f"cannot run: {f.name}: {f.cannot}" for f in self.forecasts if f.cannot]
         lines += [f"exception: {values}: {reason}" for values, reason in self.exceptions]
-        lines += [f"skipped: {name}: {reason}" for name, reason in self.skipped]
-        return lines
+        return lines + skipped(self.skipped)
 
 
 def _line(f: Forecast) -> list[str]:

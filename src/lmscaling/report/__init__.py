@@ -145,9 +145,11 @@ def _figure(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _table(db: DuckDBPyConnection, table: Table) -> dict[str, Any]:
-    """A table for the template, with its query and the number of rows of that query."""
+    """A table for the template, with its query and the number of rows of that query; without the
+    columns that are empty in every row."""
     query = dedent(table.query).strip()
     status = table.head.index("status") if "status" in table.head else None
+    shown = [i for i in range(len(table.head)) if any(row[i] for row in table.rows)]
     return {
         "name": table.name,
         "section": table.section,
@@ -155,11 +157,14 @@ def _table(db: DuckDBPyConnection, table: Table) -> dict[str, Any]:
         "note": table.note,
         "query": query,
         "n_rows": len(db.sql(query)),
-        "head": table.head,
+        "head": [table.head[i] for i in shown],
         "lines": [
-            {"status": "" if status is None else row[status].replace(" ", "_"), "row": row}
+            {
+                "status": "" if status is None else row[status].replace(" ", "_"),
+                "row": [row[i] for i in shown],
+            }
             for row in table.rows
         ],
-        "text": table.text,
+        "text": {place for place, i in enumerate(shown) if i in table.text},
         "folded": len(table.rows) > LONG,
     }

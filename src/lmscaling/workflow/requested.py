@@ -17,16 +17,13 @@ from lmscaling.config.grid import Grid
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
-from lmscaling.formatting import aligned
+from lmscaling.formatting import aligned, skipped, some
 from lmscaling.plan import estimate, jobs
 from lmscaling.records import ledger
 from lmscaling.runtime.job_logs import Failure
 
 LISTED = 20
 """A dry run of so many jobs names each of them."""
-
-NAMED = 6
-"""Cells that are named after a reason; the others are counted."""
 
 WHY = {
     "forced": "forced",
@@ -139,9 +136,9 @@ def dry_run(grid: Grid, pending: Iterable[str], planned: list[tuple[str, str, li
         lines.append(
             f"{len(held)} held after repeated failures, which fail again until you type "
             f"python -m lmscaling reset --go-on --study {grid.study.study} --status held: "
-            + _some([cells[run].name for run in held])
+            + some([cells[run].name for run in held])
         )
-    lines += _skipped(grid)
+    lines += skipped((cell.name, reason) for cell, reason in grid.skipped)
     lines.append("snakemake -n -p lists each job; python -m lmscaling plan estimates each cell")
     many = "job is" if len(planned) == 1 else "jobs are"
     return "\n".join([f"{len(planned):,} {many} to be done; this dry run does nothing", *lines])
@@ -217,20 +214,6 @@ def _update_seconds(path: Path) -> float | None:
     if not path.is_file():
         return None
     return checked(Calibration, read_json(path, "calibration"), str(path)).update_seconds
-
-
-def _skipped(grid: Grid) -> list[str]:
-    reasons: dict[str, list[str]] = {}
-    for cell, reason in grid.skipped:
-        reasons.setdefault(reason, []).append(cell.name)
-    return [
-        f"{len(names):,} skipped: {reason}: {_some(names)}" for reason, names in reasons.items()
-    ]
-
-
-def _some(names: list[str]) -> str:
-    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{rest}"
 
 
 def last_words(grid: Grid, failed: Iterable[Failure]) -> None:

@@ -7,6 +7,7 @@ import seaborn as sns
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from pandas import DataFrame, Series
 
 from lmscaling.figures.shared import style
@@ -65,11 +66,23 @@ def spreads(rows: DataFrame) -> dict[Cell, Spread]:
     return found
 
 
+def shifts(lines: int, x: Series) -> NDArray:
+    """A factor on x for each line that puts their bars side by side on a logarithmic axis."""
+    step = max(x.max() / x.min(), 2.0) ** 0.015
+    return step ** (np.arange(lines) - (lines - 1) / 2)
+
+
 def draw(
-    axes: Axes, rows: DataFrame, x: str, colour: str, known: dict[Cell, Spread], mixed: bool
+    axes: Axes,
+    rows: DataFrame,
+    x: str,
+    colour: str,
+    known: dict[Cell, Spread],
+    mixed: bool,
+    shift: float = 1.0,
 ) -> None:
     """One attention and size, or attention and context, of each source: runs, means over seeds
-    with their intervals, and runs that spent more or less than the budget."""
+    with their intervals at ``shift`` times x, and runs that spent more or less than the budget."""
     for source, part in rows.groupby("source"):
         is_dotted = mixed and source == "published"
         mark = "s" if is_dotted else "o"
@@ -90,7 +103,7 @@ def draw(
             interval = spread.interval(float(group.loss.mean()))
             is_assumed = spread.basis == "assumed"
             axes.plot(
-                [first[x]] * 2, np.array([interval.low, interval.high], dtype=float),
+                [first[x] * shift] * 2, np.array([interval.low, interval.high], dtype=float),
                 color="0.45" if is_assumed else colour,
                 linestyle=":" if is_assumed else "-", linewidth=1.0, marker="_", markersize=5,
                 zorder=2.5,
