@@ -24,6 +24,8 @@ MARKS = ("<!-- coverage: begin -->", "<!-- coverage: end -->")
 MODULES = ("coverage_gaps", "coverage_surfaces", "coverage_curves", "coverage_rates")
 STUDIES = 500
 BOUND = (0.92, 0.975)
+MOSTLY = 0.9
+"""Share of refused studies above which the few others are shown, but not judged."""
 CONSERVATIVE = 0.995
 """Share above which an interval is far too wide."""
 OURS = "ours"
@@ -52,10 +54,12 @@ class Row(NamedTuple):
 
 
 def verdict(row: Row) -> str:
-    """``ok``, ``conservative``, ``too wide`` or ``misses``; empty without intervals and for other
-    fitters."""
+    """``ok``, ``conservative``, ``too wide``, ``misses`` or ``refused``; empty without intervals and
+    for other fitters."""
     if row.fitter not in (OURS, WIDE) or row.coverage is None:
         return ""
+    if row.refused > MOSTLY:
+        return "refused"
     if row.coverage < BOUND[0]:
         return "misses"
     if row.fitter == WIDE:
@@ -95,7 +99,7 @@ def _cell(row: Row) -> str:
     if row.refused == 1:
         return ""
     share = "no interval" if row.coverage is None else f"{100 * row.coverage:.0f} %"
-    star = {"conservative": "*", "too wide": " (too wide)", "misses": " (misses)"}
+    star = {"conservative": "*", "too wide": " (too wide)", "misses": " (misses)", "refused": "†"}
     star = star.get(verdict(row), "")
     return f"{share}{star}; {row.bias:+.3f}, {row.rmse:.3f}"
 

@@ -27,6 +27,13 @@ def test_a_row_is_judged_by_the_share_of_intervals_that_hold_the_truth(fitter, s
     assert verdict(ROW._replace(fitter=fitter, coverage=share)) == said
 
 
+def test_a_row_that_is_nearly_always_refused_is_not_judged():
+    row = ROW._replace(coverage=0.5, refused=0.97)
+    assert verdict(row) == "refused"
+    assert verdict(row._replace(refused=0.5)) == "misses"
+    assert "50 %†" in coverage.pages([row])
+
+
 def test_a_table_has_a_line_for_a_fitter_and_a_column_for_a_quantity():
     rows = [
         ROW,

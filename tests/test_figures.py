@@ -361,7 +361,7 @@ def test_learning_curves_and_laws_have_the_endpoints_and_no_other_figure(study, 
     ends = [row for row in drawn["learning_curves"].splitlines() if row.startswith("decayed")]
     assert len(ends) == 16  # of the better of two rates
     for name in LAWS:
-        assert ("decayed" in drawn[name]) == (name not in ("multiplier", "best_context"))
+        assert ("decayed" in drawn[name]) == (name != "multiplier")
     assert drawn["learning_curves"].count("\n") == plain["learning_curves"].count("\n") + 16
     for name in set(TRAINING) - CURVES - set(LAWS):
         assert drawn[name] == plain[name], name
