@@ -54,8 +54,8 @@ class Row(NamedTuple):
 
 
 def verdict(row: Row) -> str:
-    """``ok``, ``conservative``, ``too wide``, ``misses`` or ``refused``; empty without intervals and
-    for other fitters."""
+    """``ok``, ``conservative``, ``too wide``, ``misses`` or ``refused``; empty without intervals
+    and for other fitters."""
     if row.fitter not in (OURS, WIDE) or row.coverage is None:
         return ""
     if row.refused > MOSTLY:

@@ -233,9 +233,11 @@ def test_no_line_holds_numbers_of_both_sources(study, name):
         axes = module.draw(rows, db).axes
     assert set(rows.source) == {"measured", "published"}
     ours = set(rows.loss[rows.source == "measured"])
-    lines = [set(line.get_ydata()) & set(rows.loss) for part in axes for line in part.lines]
-    assert sum(bool(line & ours) for line in lines) >= 2
-    assert not [line for line in lines if line & ours and line - ours]
+    heights = [line.get_ydata() for part in axes for line in part.lines]
+    heights += [dots.get_offsets()[:, 1] for part in axes for dots in part.collections]
+    marks = [set(map(float, known)) & set(rows.loss) for known in heights]
+    assert sum(bool(mark & ours) for mark in marks) >= 2
+    assert not [mark for mark in marks if mark & ours and mark - ours]
 
 
 @pytest.mark.parametrize("name", FIGURES)
