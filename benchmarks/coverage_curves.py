@@ -14,9 +14,9 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from lmscaling.fits import isotime, optimum, power_law
+from lmscaling.fits import isotime, optimum, paired_losses, power_law
 from lmscaling.fits.noise import Place, Spread
-from lmscaling.fits.optimum import Table
+from lmscaling.fits.paired_losses import Table
 from lmscaling.fits.power_law import Curve, Fit
 from lmscaling.fits.uncertainty import Interval
 
@@ -133,7 +133,7 @@ def _tables(
         tables = [_table(u, mean, family, seeds, sd, rng)]
         tables += [_table(u, mean, noise, max(seeds, 2), sd, rng) for _ in range(3)]
         kept = {i: table.without(table.deviating()) for i, table in enumerate(tables)}
-        scatter = optimum.measure(kept, dict.fromkeys(kept, PLACE))[0]
+        scatter = paired_losses.measure(kept, dict.fromkeys(kept, PLACE))[0]
         middle = mean.shape[1] // 2
         found = optimum.fit(kept[0], scatter, middle)
         fitter = OURS if seeds > 1 else ONE_SEED

@@ -18,7 +18,7 @@ from coverage import Row
 from numpy.typing import NDArray
 from scipy.stats import t as t_distribution
 
-from lmscaling.fits import holdout, log_sum_exp, loss_surface, student
+from lmscaling.fits import holdout, inference, log_sum_exp, loss_surface, student
 from lmscaling.fits.student import Design
 from lmscaling.fits.uncertainty import codes
 
@@ -97,8 +97,8 @@ class Studies:
 
     @property
     def target_Q(self) -> NDArray:
-        """True values of ``TARGETS``, on the scales of ``student.quantities``."""
-        known, _ = student.quantities(self.truth, self.design.centre)
+        """True values of ``TARGETS``, on the scales of ``inference.quantities``."""
+        known, _ = inference.quantities(self.truth, self.design.centre)
         loss, _ = student.values(self.truth, *self.star)
         return np.append(known[0, :6], loss[0])
 
@@ -146,7 +146,7 @@ def simulate(family: Family, studies: int, seed: int = 0) -> Studies:
 
 def ours(made: Studies) -> tuple[NDArray, NDArray, NDArray]:
     """Estimates, standard errors, both ``[R, Q]`` and NaN where nothing is printed, and t."""
-    verdict = student.judge(made.design, made.y_RGm)
+    verdict = inference.judge(made.design, made.y_RGm)
     kept = verdict.kept_R
     if loss_surface.few_runs(made.design):
         kept = np.full_like(kept, 2)
@@ -169,7 +169,7 @@ def squares(made: Studies) -> tuple[NDArray, NDArray, NDArray]:
     J = found.slope_RGmp[:, design.known_Gm]
     points = J.shape[1]
     covariance = np.linalg.pinv(J.transpose(0, 2, 1) @ J) * found.tau2_R[:, None, None]
-    value, gradient = student.quantities(found.theta_RK, design.centre)
+    value, gradient = inference.quantities(found.theta_RK, design.centre)
     loss, slope = student.values(found.theta_RK, *made.star)
     gradient = np.concatenate([gradient[:, :6, :5], slope[..., :5]], axis=1)
     variance = np.einsum("rqp,rpk,rqk->rq", gradient, covariance, gradient, optimize=True)
@@ -289,7 +289,7 @@ def _forecast(made: Studies, by: holdout.By, bent: float) -> tuple[NDArray, NDAr
     seen = np.stack([np.median(y[:, one], axis=1) for one in members], axis=1)
     seeds = np.array([len(one) for one in members])
     x, z = np.log(at_N) - part.centre[0], np.log(at_D) - part.centre[1]
-    verdict = student.judge(part, part.table(y[:, known]))
+    verdict = inference.judge(part, part.table(y[:, known]))
     passes, off = np.zeros(len(y), dtype=bool), np.full(seen.shape, np.nan)
     errors = holdout.baselines(N[known], D[known], y[:, known].T, at_N, at_D, seen.T)
     for form, found in enumerate((verdict.plain, verdict.full)):

@@ -20,6 +20,7 @@ from lmscaling.fits import (
     loss_surface,
     multiplier,
     optimum,
+    paired_losses,
     points,
     power_law,
 )
@@ -291,7 +292,7 @@ def test_published_points_pass_the_shares_of_a_day_or_end(published):
         else:
             assert 14.9 < p.hours < 24
     groups = points.groups(known(published), "attention", "context")
-    kept, runs = optimum.comparable(groups["published", "unknown", "softmax", 65536], 0.01)
+    kept, runs = paired_losses.comparable(groups["published", "unknown", "softmax", 65536], 0.01)
     assert {p.size for p in kept if p.share == 1} == set()  # ended after 15 to 22 hours
     assert {run.share for run in runs} == {1}
 

@@ -12,7 +12,7 @@ from conftest import PUBLISHED
 from coverage_surfaces import FAMILIES, Family, simulate
 from scipy.optimize import minimize
 
-from lmscaling.fits import holdout, log_sum_exp, loss_surface, newton, points, student
+from lmscaling.fits import holdout, inference, log_sum_exp, loss_surface, newton, points, student
 from lmscaling.fits.loss_surface import PARAMETERS, Check, LossSurface
 from lmscaling.fits.points import Group
 from lmscaling.fits.student import Design
@@ -73,7 +73,7 @@ def test_a_known_surface_is_found_by_both_ways(truth):
 def test_run_and_point_noise_are_told_apart():
     made = simulate(Family(run_sd=0.02, point_sd=0.003, seeds=5), 30)
     found = student.fit(made.design, made.y_RGm)
-    wide = np.sqrt(student.normal_variance(student.NU, 5)[0])
+    wide = np.sqrt(inference.normal_variance(student.NU, 5)[0])
     assert wide * np.sqrt(np.median(found.tau2_R)) == pytest.approx(0.003, rel=0.1)
     assert wide * np.sqrt(np.median(found.sigma2_R)) == pytest.approx(0.02, rel=0.1)
 
@@ -83,7 +83,7 @@ def test_runs_with_different_numbers_of_points_give_the_same_noise_and_surface()
     dropped = np.random.default_rng(0).random(len(made.design.row_n)) < 0.3
     part = made.design.without(dropped)
     found = student.fit(part, np.where(part.known_Gm, made.y_RGm, 9e9))  # never read
-    wide = np.sqrt(student.normal_variance(student.NU, 4)[0])
+    wide = np.sqrt(inference.normal_variance(student.NU, 4)[0])
     assert wide * np.sqrt(np.median(found.tau2_R)) == pytest.approx(0.003, rel=0.15)
     assert wide * np.sqrt(np.median(found.sigma2_R)) == pytest.approx(0.02, rel=0.15)
     all_points = student.fit(made.design, made.y_RGm)
@@ -104,22 +104,22 @@ def test_gradients_are_those_of_finite_differences():
     theta = np.array([[1.8, -0.5, -0.2, 0.35, 0.4, -0.2], [0.5, 0.3, -1.0, 0.8, 0.2, 0.1]])
     x, z = np.linspace(-2, 2, 5), np.linspace(1, -3, 5)
     _, slope = student.values(theta, x, z)
-    named, gradient = student.quantities(theta, (16.0, 23.0))
+    named, gradient = inference.quantities(theta, (16.0, 23.0))
     for k in range(6):
         step = np.zeros(6)
         step[k] = 1e-6
         high, low = (student.values(theta + s * step, x, z)[0] for s in (1, -1))
         assert slope[..., k] == pytest.approx((high - low) / 2e-6, abs=1e-7)
-        high, low = (student.quantities(theta + s * step, (16.0, 23.0))[0] for s in (1, -1))
+        high, low = (inference.quantities(theta + s * step, (16.0, 23.0))[0] for s in (1, -1))
         assert gradient[..., k] == pytest.approx((high - low) / 2e-6, abs=1e-6)
-    assert named.shape == (2, len(student.QUANTITIES))
+    assert named.shape == (2, len(inference.QUANTITIES))
 
 
 def test_influence_is_nearly_what_a_fit_without_the_run_moves():
     """Eight runs, so that each has a large leverage, for which the step must correct."""
     made = simulate(Family(sizes=4, seeds=2), 40)
     whole = student.fit(made.design, made.y_RGm)
-    moved = student.influence(made.design, whole)[:, :, 3:]
+    moved = inference.influence(made.design, whole)[:, :, 3:]
     exact = np.stack(
         [
             (whole.theta_RK - student.fit(part, made.y_RGm).theta_RK)[:, 3:5]
@@ -175,9 +175,9 @@ def test_leave_one_run_out_says_what_the_exponents_become():
 
 def test_a_run_is_flagged_in_one_study_of_twenty_if_none_went_wrong():
     made = simulate(FAMILIES["clean"], 300)
-    found = student.estimate(made.design, made.y_RGm)
-    limit = student.t_distribution.isf(0.025 / 18, found.degrees - 1)
-    assert (np.abs(student.deviations(found)) > limit).any(axis=1).mean() < 0.08
+    found = inference.estimate(made.design, made.y_RGm)
+    limit = inference.t_distribution.isf(0.025 / 18, found.degrees - 1)
+    assert (np.abs(inference.deviations(found)) > limit).any(axis=1).mean() < 0.08
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -226,7 +226,7 @@ def test_lack_of_fit_needs_seeds():
 
 def test_p_values_of_lack_of_fit_are_no_smaller_than_uniform():
     made = simulate(FAMILIES["clean"], 200)
-    lack = student.estimate(made.design, made.y_RGm).lack
+    lack = inference.estimate(made.design, made.y_RGm).lack
     assert lack is not None
     assert (lack.p_R < 0.05).mean() <= 0.05
     assert (lack.p_R < 0.2).mean() <= 0.2

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmscaling.fits import context_law, isotime, optimum
+from lmscaling.fits import context_law, isotime, optimum, paired_losses
 from lmscaling.fits.noise import Place
-from lmscaling.fits.optimum import Table
+from lmscaling.fits.paired_losses import Table
 from lmscaling.fits.points import Group, Point
 
 SIZES = np.geomspace(1e7, 1e9, 9)
@@ -38,7 +38,7 @@ def table(truth, seeds=3, rng: Any = None, x: Any = SIZES, sd=SD):
 
 def scatter_of(*tables):
     places = dict.fromkeys(range(len(tables)), Place(1e8, 4096, "softmax"))
-    return optimum.measure(dict(enumerate(tables)), places)[0]
+    return paired_losses.measure(dict(enumerate(tables)), places)[0]
 
 
 def fit(one, *others) -> Any:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from lmscaling.fits import final_loss, multiplier, optimum
+from lmscaling.fits import final_loss, multiplier, optimum, paired_losses
 from lmscaling.fits.multiplier import Curve
 from lmscaling.fits.noise import Place
-from lmscaling.fits.optimum import Table
+from lmscaling.fits.paired_losses import Table
 
 PUBLISHED = ROOT.parent / "shared" / "published"
 pytestmark = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no published numbers here")
@@ -76,7 +76,8 @@ def test_published_losses_are_mostly_no_smooth_curve_of_the_context(losses):
         known = {c: v for (a, s, c), v in losses.items() if (a, s) == (attention, size)}
         table = Table.from_losses(list(known), list(known.values()))
         place = Place(float(size) * 1e6, 4096, attention)
-        found[attention, size] = optimum.fit(table, optimum.measure({0: table}, {0: place})[0])
+        scatter = paired_losses.measure({0: table}, {0: place})[0]
+        found[attention, size] = optimum.fit(table, scatter)
     smooth = {key: one for key, one in found.items() if one.status == "bracketed"}
     assert set(smooth) == {("linear", "124")}
     assert smooth["linear", "124"].at == pytest.approx(1900, rel=0.02)

@@ -52,6 +52,16 @@ def test_one_seed_gives_a_range_that_says_what_it_assumes():
         assert group.interval.assumed
 
 
+def test_one_seed_whose_losses_make_no_smooth_curve_has_no_optimum():
+    rows = [
+        (*row[:8], row[8] + 0.05 * (row[7] in (0.5, 4.0)))
+        for row in swept_rows(9, seeds=1, sd=1e-5)
+    ]
+    for group in lr_optimum.groups(rows):
+        assert group.optimum.status == "refused_assumed"
+        assert group.rate is None
+
+
 def test_one_rate_on_a_side_gives_an_optimum_without_interval():
     rows = swept_rows(3, seeds=3, sd=1e-4)
     for group in lr_optimum.groups(rows):

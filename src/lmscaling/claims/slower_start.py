@@ -4,7 +4,7 @@ Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024, 
 Performance).
 
 Judged by the growth of the loss per doubling of the context at equal updates, for every size and
-attention with at least three contexts: at a twentieth of the updates of the shortest run of a size.
+attention with at least three contexts: at a tenth of the updates of the shortest run of a size.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ AXIS = "updates"
 THRESHOLD = 0.01
 """Nats per doubling, 1 % of perplexity."""
 
-EARLY = 0.05
+EARLY = 0.1
 """Share of the updates of the shortest run."""
 
 FEWEST = 3

@@ -27,7 +27,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     colours, shades = style.palette(rows.attention.tolist()), style.shades_of(rows)
     attentions = list(dict.fromkeys(attention for attention, _ in shades))
     contexts, known = sorted(rows.context.unique()), ends.spreads(rows)
-    figure, panels = ends.page(len(attentions), min(2, len(attentions)), 2.6)
+    figure, panels = style.panels(len(attentions), min(2, len(attentions)), 2.6)
     for attention, axes in zip(attentions, panels, strict=True):
         part = rows.loc[rows.attention == attention]
         sizes = [(size, shade) for (name, size), shade in shades.items() if name == attention]

@@ -11,9 +11,7 @@ and the scale is too high.
 
 from typing import Any
 
-import seaborn as sns
 from duckdb import DuckDBPyConnection
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -46,14 +44,8 @@ MOST_COLUMNS = 3
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     contexts, shades = sorted(rows.context.unique()), style.shades_of(rows)
     columns = min(MOST_COLUMNS, len(contexts))
-    n_rows = -(-len(contexts) // columns)
-    figure, panels = plt.subplots(
-        n_rows, columns, figsize=(style.PAGE, 0.9 + 2.2 * n_rows),
-        sharex=True, sharey=True, squeeze=False, layout="constrained",
-    )  # fmt: skip
-    for axes in panels.flat[len(contexts) :]:
-        axes.set_axis_off()
-    for i, (context, axes) in enumerate(zip(contexts, panels.flat, strict=False)):
+    figure, panels = style.panels(len(contexts), columns, 2.2)
+    for i, (context, axes) in enumerate(zip(contexts, panels, strict=True)):
         part = rows.loc[rows.context == context]
         for (attention, size), colour in shades.items():
             cell = part[(part.attention == attention) & (part["size"] == size)]
@@ -63,20 +55,18 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         axes.set_title(f"context {context:,}")
         axes.set_xscale("log")
         axes.set_yscale("log")
-        if i + columns >= len(contexts):  # the lowest panel of its column
-            axes.tick_params(labelbottom=True)
+        if i + columns >= len(contexts):
             axes.set_xlabel("Updates")
-    for row in panels:
-        row[0].set_ylabel("Noise scale (tokens)")
+    for axes in panels[::columns]:
+        axes.set_ylabel("Noise scale (tokens)")
     style.legend_of(figure, shades)
-    panels[0, 0].legend(
+    panels[0].legend(
         handles=[
             Line2D([], [], color="0.4", linestyle=":", label="batch"),
             Line2D([], [], color="0.4", linestyle="", marker="^", label="at least"),
         ],
         fontsize="small",
     )
-    sns.despine(figure)
     return figure
 
 

@@ -5,8 +5,9 @@ attentions (each with its stroke), darker lines larger models. Losses are averag
 bins of doubling width; bins with a standard error above 10 % of the loss are excluded. Below each
 row of losses are gaps to the baseline of the study, of the same bin, text and seed, as means over
 seeds; below 0 the attention is better. Their bands are 95 % intervals from the scatter of these
-gaps between seeds and are drawn where seeds have measured it. At most four contexts and two
-datasets are drawn; the CSV file contains all.
+gaps between seeds and are drawn where seeds have measured it; the widest, of the first positions,
+may lie beyond the axis. At most four contexts and two datasets are drawn; the CSV file
+contains all.
 """
 
 import seaborn as sns
@@ -71,6 +72,9 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         if kinds == 2:
             baseline = rows.loc[rows.is_baseline, "attention"].iloc[0]
             panels[kinds * i + 1, 0].set_ylabel(f"Gap to\n{baseline} (nats)")
+    if kinds == 2:  # a few bins of few tokens must not make all others look equal
+        widest = gaps[["gap", "low", "high"]].abs().max(axis=1).quantile(0.8)
+        panels[1, 0].set_ylim(-1.3 * widest or None, 1.3 * widest or None)
     for (dataset, axis), top, bottom in zip(columns, panels[0], panels[-1], strict=True):
         bottom.set_xlabel(AXES[axis])
         if len(datasets) > 1:

@@ -28,7 +28,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     contexts, known = sorted(rows.context.unique()), ends.spreads(rows)
     columns = min(3, len(contexts))
     bars = ends.shifts(len(attentions), rows.params)
-    figure, panels = ends.page(len(contexts), columns, 2.1)
+    figure, panels = style.panels(len(contexts), columns, 2.1)
     for context, axes in zip(contexts, panels, strict=True):
         part = rows.loc[rows.context == context]
         for attention, shift in zip(attentions, bars, strict=True):

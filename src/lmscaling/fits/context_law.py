@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lmscaling.fits import optimum
+from lmscaling.fits import optimum, paired_losses
 from lmscaling.fits.optimum import OBJECTIVE, STARTS_SAID, STATUSES, Optimum
 from lmscaling.fits.points import Group
 
@@ -20,7 +20,7 @@ def fit_groups(groups: Mapping[Any, Group]) -> dict[Any, Optimum]:
     """The best context of each group of points, which are of one attention and size."""
     found: dict[Any, Optimum] = dict.fromkeys(groups, Optimum(status="unknown_schedule"))
     known = {key: group for key, group in groups.items() if group.schedule != "unknown"}
-    for key, (table, budgets, scatter, left_out, short) in optimum.prepare(
+    for key, (table, budgets, scatter, left_out, short) in paired_losses.prepare(
         known, "context", shares=(1,)
     ).items():
         if not budgets:

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as t_distribution
 
-from lmscaling.fits import loss_surface, student
+from lmscaling.fits import inference, loss_surface
+from lmscaling.fits.inference import Estimate
 from lmscaling.fits.loss_surface import LossSurface
 from lmscaling.fits.points import Group
-from lmscaling.fits.student import Estimate
 from lmscaling.fits.uncertainty import LEVEL, Interval, codes
 
 STATUSES = {
@@ -166,7 +166,7 @@ def predict(estimate: Estimate, x: NDArray, z: NDArray, seeds: NDArray) -> tuple
     said, error = estimate.predict(x, z)
     found = estimate.fit
     points = int(estimate.design.size_G.max())
-    one = student.normal_variance(found.nu_R, points) * (found.sigma2_R + found.tau2_R)
+    one = inference.normal_variance(found.nu_R, points) * (found.sigma2_R + found.tau2_R)
     ratio = np.where(seeds < 3, 1, np.pi / 2 * seeds / (seeds + 0.6))
     return said, np.sqrt(error**2 + one[:, None] * ratio / seeds)
 

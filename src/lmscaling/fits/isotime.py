@@ -16,17 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lmscaling.fits import optimum
-from lmscaling.fits.optimum import (
-    NEGLIGIBLE,
-    OBJECTIVE,
-    REFUSE,
-    STARTS_SAID,
-    Optimum,
-    Scatter,
-    Short,
-    Table,
-)
+from lmscaling.fits import optimum, paired_losses
+from lmscaling.fits.optimum import NEGLIGIBLE, OBJECTIVE, REFUSE, STARTS_SAID, Optimum
+from lmscaling.fits.paired_losses import Scatter, Short, Table
 from lmscaling.fits.points import Group
 from lmscaling.fits.uncertainty import Interval
 
@@ -109,7 +101,8 @@ def fit_groups(groups: Mapping[Any, Group]) -> dict[Any, IsoTime]:
     """Best sizes of each group of points, which are of one attention and context."""
     found: dict[Any, IsoTime] = dict.fromkeys(groups, IsoTime(status="unknown_schedule", optima={}))
     known = {key: group for key, group in groups.items() if group.schedule != "unknown"}
-    for key, (table, budgets, scatter, left_out, short) in optimum.prepare(known, "params").items():
+    prepared = paired_losses.prepare(known, "params")
+    for key, (table, budgets, scatter, left_out, short) in prepared.items():
         law = fit(table, budgets, scatter)
         optima = {
             t: best if best.at is None else replace(best, moved=optimum.most_influential(table, i))

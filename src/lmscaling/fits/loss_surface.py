@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as t_distribution
 
-from lmscaling.fits import log_sum_exp, student
+from lmscaling.fits import inference, log_sum_exp, student
+from lmscaling.fits.inference import Estimate
 from lmscaling.fits.points import Group
-from lmscaling.fits.student import Design, Estimate
+from lmscaling.fits.student import Design
 from lmscaling.fits.uncertainty import LEVEL, Interval, codes
 
 STATUSES = {
@@ -204,7 +205,7 @@ def fit(
         return replace(blank, status="not_unique")
     y = design.table(loss)[None]
     names = [labels[i] for i in np.unique(run, return_index=True)[1]]
-    verdict = student.judge(design, y)
+    verdict = inference.judge(design, y)
     plain, full, form = verdict.plain, verdict.full, int(verdict.kept_R[0])
     best = full if form else plain
     law = replace(
@@ -217,7 +218,7 @@ def fit(
         return replace(law, status="bound")
     if not best.fit.converged_R[0]:
         return replace(law, status="stopped_early")
-    if law.condition is None or law.condition > student.CONDITION:
+    if law.condition is None or law.condition > inference.CONDITION:
         return replace(law, status="not_unique")
     values_n = student.values(best.fit.theta_RK, design.x_Gm, design.z_Gm)[0][0]
     law = replace(
@@ -274,7 +275,7 @@ def _separates(design: Design) -> bool:
     return bool(abs(np.corrcoef(both)[0, 1]) < 1 - 1e-9)
 
 
-def _test(lack: student.Lack) -> Test:
+def _test(lack: inference.Lack) -> Test:
     return Test(
         statistic=float(lack.statistic_R[0]),
         numerator=lack.numerator,
@@ -283,25 +284,25 @@ def _test(lack: student.Lack) -> Test:
     )
 
 
-PLACES = {name: student.QUANTITIES.index(name) for name in PARAMETERS}
+PLACES = {name: inference.QUANTITIES.index(name) for name in PARAMETERS}
 EXPONENTS = ("alpha", "beta", "a")
 
 
 def _values(estimate: Estimate) -> dict[str, float]:
-    return {n: float(student.back(n, estimate.value_RQ[0, i])) for n, i in _places(estimate)}
+    return {n: float(inference.back(n, estimate.value_RQ[0, i])) for n, i in _places(estimate)}
 
 
 def _intervals(estimate: Estimate) -> dict[str, Interval]:
     low, high = estimate.ends(LEVEL)[:, 0]
     return {
-        name: Interval(float(student.back(name, low[i])), float(student.back(name, high[i])))
+        name: Interval(float(inference.back(name, low[i])), float(inference.back(name, high[i])))
         for name, i in _places(estimate)
     }
 
 
 def _places(estimate: Estimate) -> list[tuple[str, int]]:
     names = [*PARAMETERS, "g"] if estimate.form == "interaction" else PARAMETERS
-    return [(name, student.QUANTITIES.index(name)) for name in names]
+    return [(name, inference.QUANTITIES.index(name)) for name in names]
 
 
 def _influence(estimate: Estimate, runs: Sequence[Hashable]) -> tuple[RunInfluence, ...]:
@@ -311,15 +312,15 @@ def _influence(estimate: Estimate, runs: Sequence[Hashable]) -> tuple[RunInfluen
     theta = np.repeat(estimate.fit.theta_RK, len(moved_Gp), axis=0)
     theta[:, :p] -= moved_Gp
     theta[:, 3:5] = np.clip(theta[:, 3:5], *student.EXPONENTS)
-    without, _ = student.quantities(theta, estimate.design.centre)
+    without, _ = inference.quantities(theta, estimate.design.centre)
     exponents = [PLACES[name] for name in EXPONENTS]
     change = np.abs(without - estimate.value_RQ)[:, exponents] / estimate.error_RQ[0, exponents]
-    deviation = student.deviations(estimate)[0]
+    deviation = inference.deviations(estimate)[0]
     limit = t_distribution.isf(FLAGGED / 2 / len(runs), max(estimate.degrees - 1, 1))
     found = [
         RunInfluence(
             run=run,
-            without={n: float(student.back(n, without[i, PLACES[n]])) for n in EXPONENTS},
+            without={n: float(inference.back(n, without[i, PLACES[n]])) for n in EXPONENTS},
             moved=float(change[i].max()),
             deviation=float(deviation[i]),
             flagged=bool(abs(deviation[i]) > limit),
@@ -336,7 +337,7 @@ def _check(plain: Estimate, loss: NDArray, N: NDArray, D: NDArray, run: NDArray[
     other = log_sum_exp.fit(log_N, log_D, log_L)
     value, theirs = log_sum_exp.estimate(other.theta_RK, log_L[None], log_N, log_D, run)
     p, runs = student.FORMS[plain.form], plain.runs
-    _, gradient = student.quantities(plain.fit.theta_RK, plain.design.centre)
+    _, gradient = inference.quantities(plain.fit.theta_RK, plain.design.centre)
     ours = np.einsum("rqp,rgp->rgq", gradient[:, :6, :p], plain.influence_RGp)
     degrees = runs - student.FORMS["sum"]
     error, apart = (
@@ -347,10 +348,10 @@ def _check(plain: Estimate, loss: NDArray, N: NDArray, D: NDArray, run: NDArray[
     chance = t_distribution.ppf((1 + CHANCE) / 2, degrees) * apart
     far = np.abs(value[0] - plain.value_RQ[0, :6]) > chance
     return Check(
-        values={name: float(student.back(name, value[0, i])) for name, i in PLACES.items()},
+        values={name: float(inference.back(name, value[0, i])) for name, i in PLACES.items()},
         intervals={
             name: Interval(
-                *(float(student.back(name, value[0, i] + s * reach[i])) for s in (-1, 1))
+                *(float(inference.back(name, value[0, i] + s * reach[i])) for s in (-1, 1))
             )
             for name, i in PLACES.items()
         },

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lmscaling.fits import optimum
+from lmscaling.fits import optimum, paired_losses
 from lmscaling.fits.noise import Place
-from lmscaling.fits.optimum import Scatter, Table
+from lmscaling.fits.paired_losses import Scatter, Table
 from lmscaling.fits.uncertainty import Interval
 
 QUERY = """
@@ -37,6 +37,7 @@ STATUSES = {
     "edge": "not bracketed (lowest at the edge)",
     "flat": "flat (at least three equal minima)",
     "refused": optimum.STATUSES["refused"],
+    "refused_assumed": optimum.STATUSES["refused_assumed"],
     "too_few": "fewer than three rates are done",
     "untuned": "not tuned: one rate",
 }
@@ -113,7 +114,7 @@ def _fit(sweep: Sweep, scatter: Scatter | None) -> LrOptimum:
     status, scale, loss = _vertex(x, mean)
     if scale is not None and scatter:
         found = optimum.fit(sweep.table, scatter)
-        if found.status in ("bracketed", "refused"):
+        if found.status in ("bracketed", "refused", "refused_assumed"):
             status, scale, loss, interval = found.status, found.at, found.loss, found.interval
     return LrOptimum(
         status=status,
@@ -189,7 +190,7 @@ def groups(rows: Iterable[tuple]) -> list[Group]:
     }
     tables = {key: sweep.table for key, sweep in sweeps.items() if len(sweep.x)}
     places = {key: Place(study[key][2], key[2], key[0]) for key in tables}
-    scatters = optimum.measure(tables, places)
+    scatters = paired_losses.measure(tables, places)
     return [
         Group(*key, *study[key][:2], _fit(sweep, scatters.get(key)))
         for key, sweep in sweeps.items()

@@ -12,7 +12,7 @@ attentions.
 
 Intervals contain the values that the points do not reject (profile of the sum of squares, Student's
 t). The variance of points is shrunk towards that of the other curves of the study. The interval of
-``E`` is conservative: it covers in 97 to 99 % of studies. If means over seeds deviate from the law
+``E`` is conservative: it covers in 97 to 100 % of studies. If means over seeds deviate from the law
 by more than seeds scatter, or a single run by more than the points of other curves scatter, the law
 is refused (F test, 5 %).
 
@@ -42,7 +42,7 @@ STATUSES = {
     "fitted": "no lack of fit",
     "refused": "refused: losses deviate from the law by more than the noise",
     "bound": "refused: points do not determine E, or gamma is at a bound",
-    "too_few": "fewer than four points or three different x",
+    "too_few": "fewer than four points, or fewer than three budgets",
     "unknown_schedule": "refused: schedule of the learning rate unknown",
 }
 OBJECTIVE = "least squares with an intercept for each run"

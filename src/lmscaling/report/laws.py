@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 import duckdb
 
 from lmscaling.fits import context_law, isotime, optimum, points, power_law
-from lmscaling.fits.optimum import Optimum, Short
+from lmscaling.fits.optimum import Optimum
+from lmscaling.fits.paired_losses import Short
 from lmscaling.fits.points import Group
 from lmscaling.formatting import short
 from lmscaling.report import surfaces

@@ -5,8 +5,6 @@ Each x axis is a separate figure across the page; the report shows one of them a
 
 from typing import Any
 
-import seaborn as sns
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
@@ -47,23 +45,15 @@ def draw(rows: DataFrame, column: str) -> Figure:
     published = style.PUBLISHED if style.mixes_sources(rows.source) else {}
     shades = style.shades_of(rows)
     columns = min(MOST_COLUMNS, len(contexts))
-    n_rows = -(-len(contexts) // columns)
-    figure, panels = plt.subplots(
-        n_rows, columns, figsize=(style.PAGE, 0.9 + 2.2 * n_rows),
-        sharex=True, sharey=True, squeeze=False, layout="constrained",
-    )  # fmt: skip
-    for axes in panels.flat[len(contexts) :]:
-        axes.set_axis_off()
-    for i, (context, axes) in enumerate(zip(contexts, panels.flat, strict=False)):
+    figure, panels = style.panels(len(contexts), columns, 2.2)
+    for i, (context, axes) in enumerate(zip(contexts, panels, strict=True)):
         _draw_panel(axes, rows.loc[rows.context == context], column, shades, published)
         axes.set_title(f"context {context:,}")
-        if i + columns >= len(contexts):  # the lowest panel of its column
-            axes.tick_params(labelbottom=True)
+        if i + columns >= len(contexts):
             axes.set_xlabel(AXES[column])
-    for row in panels:
-        row[0].set_ylabel("Loss (nats per token)")
+    for axes in panels[::columns]:
+        axes.set_ylabel("Loss (nats per token)")
     style.legend_of(figure, shades, rows.source)
-    sns.despine(figure)
     return figure
 
 

@@ -3,8 +3,6 @@
 from typing import Any
 
 import numpy as np
-import seaborn as sns
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -33,21 +31,6 @@ UNEQUAL = 0.05
 
 Cell = tuple[str, str, str, int]
 """Source, attention, size and context."""
-
-
-def page(panels: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
-    """``panels`` panels across the page; places that stay empty show no axes."""
-    n_rows = -(-panels // columns)
-    figure, places = plt.subplots(
-        n_rows, columns, figsize=(style.PAGE, 0.9 + height * n_rows),
-        sharex=True, sharey=True, squeeze=False, layout="constrained",
-    )  # fmt: skip
-    for axes in places.flat[panels:]:
-        axes.set_axis_off()
-    for axes in list(places.flat)[max(0, panels - columns) : panels]:
-        axes.tick_params(labelbottom=True)
-    sns.despine(figure)
-    return figure, list(places.flat[:panels])
 
 
 def spreads(rows: DataFrame) -> dict[Cell, Spread]:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import matplotlib as mpl
 import seaborn as sns
+from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.colors import to_hex
@@ -183,6 +184,22 @@ def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sourc
     if mixes_sources(sources):
         handles.append(Line2D([], [], color="0.4", label="published", **PUBLISHED))
     figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(sizes)))
+
+
+def panels(count: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """``count`` panels of a height in inches across the page, with the same axes; places that stay
+    empty show none."""
+    n_rows = -(-count // columns)
+    figure, places = plt.subplots(
+        n_rows, columns, figsize=(PAGE, 0.9 + height * n_rows),
+        sharex=True, sharey=True, squeeze=False, layout="constrained",
+    )  # fmt: skip
+    for axes in places.flat[count:]:
+        axes.set_axis_off()
+    for axes in list(places.flat)[max(0, count - columns) : count]:  # the lowest of its column
+        axes.tick_params(labelbottom=True)
+    sns.despine(figure)
+    return figure, list(places.flat[:count])
 
 
 def mixes_sources(sources: Sources) -> bool:
