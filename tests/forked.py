@@ -9,6 +9,7 @@ import os
 import random
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from lmscaling.train import loop, run
@@ -27,6 +28,8 @@ def attempt(cell: Path, manifest: Path, out: Path) -> int:
         code = 0
     except SystemExit as done:
         code = int(done.code or 0)
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(code)
 
@@ -41,6 +44,8 @@ def main() -> None:
         child = attempt(cell, manifest, out)
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not set((out / "scratch").glob("checkpoint-*")) - before:
+            ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            assert not ended, f"ended without a new checkpoint: {ended}"
             assert time.monotonic() < deadline, "no checkpoint"
             time.sleep(0.001)
         time.sleep(moments.uniform(0, 0.1))
