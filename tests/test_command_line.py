@@ -1,8 +1,8 @@
-"""Targets after ``--configfile``, which takes all words that follow it for study files."""
+"""Targets and ``--set`` after ``--configfile``, which takes all words that follow it for files."""
 
 import pytest
 
-from snakemake_logger_plugin_lmscaling import targets_first
+from snakemake_logger_plugin_lmscaling import rewritten, targets_first
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,18 @@ from snakemake_logger_plugin_lmscaling import targets_first
 )  # fmt: skip
 def test_targets_after_study_files_come_first_and_nothing_else_moves(typed, read):
     assert targets_first(typed.split()) == read.split()
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("--set a.b=1 figures", """figures --config set=["a.b=1"]"""),
+        ("-n --set=a=1 --set b=2", """-n --config set=["a=1", "b=2"]"""),
+        ("--config c=1 --set a=1 -n", """--config set=["a=1"] c=1 -n"""),
+        ("--configfile x.yaml --set a=1 -- t", """--configfile x.yaml --config set=["a=1"] -- t"""),
+        ("--configfile x.yaml t --set", """t --configfile x.yaml --config set=[""]"""),
+        ("-- --set a=1", "-- --set a=1"),
+    ],
+)  # fmt: skip
+def test_overrides_reach_snakemake_in_one_value_of_its_configuration(typed, read):
+    assert " ".join(rewritten(typed.split())) == read
