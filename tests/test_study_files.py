@@ -1,8 +1,12 @@
 """A study file that cannot be meant is refused in one sentence that begins with its place."""
 
 import json
+import os
 import random
 import re
+import shlex
+import subprocess
+import sys
 import time
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -249,7 +253,7 @@ def test_a_mistake_is_in_the_file_that_holds_the_value():
     )
     assert mistake(STUDY, over="axes:\n  sed: [1]\n").startswith("over.yaml:2:3: unknown key 'sed'")
     own = "study: own\ndataset: lines\nbranches: {shares: [2]}\n"
-    assert mistake(STUDY, over=own).startswith("over.yaml:3:20: branches.shares.0 is 2; allowed: ")
+    assert mistake(STUDY, over=own).startswith("over.yaml:3:21: branches.shares.0 is 2; allowed: ")
 
 
 def test_two_study_files_cannot_have_one_name(place):
@@ -304,6 +308,12 @@ def test_values_of_the_command_line_lie_over_all_files():
     assert plan(STUDY, "speed={}").study.speed is None
     dotted = changed("  s: {", "  s.1: {n_layer: 1, n_head: 1, d_model: 8, lr: 1.0e-2}\n  s: {")
     assert plan(dotted, "sizes.s.1.lr=0.02").study.sizes["s.1"].lr == 0.02
+
+
+def test_a_study_that_snakemake_has_read_gets_the_values_too():
+    config = {"set": ["gpus=2"], "gpus": 1, "axes": {"seed": [0]}}
+    made = study_file.overridden(config, ["gpus=2", "axes.context=[64]"])
+    assert made == {"gpus": 2, "axes": {"seed": [0], "context": [64]}}
 
 
 def test_the_command_of_a_record_reads_the_same_study():
@@ -492,3 +502,54 @@ def test_2000_mutated_files_are_refused_in_a_sentence_or_legal_by_the_stated_rul
     assert slowest < 1
     wrong = [(found, data.decode()) for data in accepted if (found := illegal(data, rules))]
     assert not wrong, wrong[0]
+
+
+@pytest.fixture
+def product(place):
+    """The product in the folder of the study, for a Snakemake of its own."""
+    for name in ("Snakefile", "workflow", "config", "profiles"):
+        (place / name).symlink_to(ROOT / name)
+    return place
+
+
+def snakemake(*words: str) -> str:
+    """What Snakemake says to the user."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "snakemake", "--cores", "1", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"study: caf\xe9\n",
+        b"study: x\naxes: &a [*a]\n",
+        b"study: x\nstudy: y\n",
+        b"study: x\ndataset: c4\ngpus: 010\n",
+    ],
+)
+def test_snakemake_and_the_command_line_say_the_same_of_a_wrong_file(product, text):
+    (product / "over.yaml").write_bytes(text)
+    with pytest.raises(UserError) as caught:
+        study_file.read_study([Path("config/study.yaml"), Path("over.yaml")])
+    assert f"error: {caught.value}\n" in snakemake("-n", "--configfile", "over.yaml")
+
+
+@pytest.mark.ci
+def test_the_record_of_a_study_has_the_values_of_the_command_line_and_the_command(product):
+    over, override = "config/my_attention.yaml", ["--set", "axes.context=[128]"]
+    record = Path("results/my_attention/study.json")
+    snakemake(str(record), "--configfile", over, *override, "--config", "epochs=2")
+    found = json.loads(record.read_text())
+    assert found["study"]["axes"]["context"] == [128]
+    assert found["command"] == (
+        f"snakemake --cores all --configfile {over} --config epochs=2 --set 'axes.context=[128]'"
+    )
+    words = shlex.split(found["command"])[3:]
+    assert "has changed" not in snakemake("-n", *words)
+    assert "--set axes.contxt=[1]: unknown key 'contxt' in axes; nearest is 'context'" in (
+        snakemake("-n", "--configfile", over, "--set", "axes.contxt=[1]")
+    )

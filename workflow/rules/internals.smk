@@ -147,7 +147,7 @@ if IS_ASKED:
 
 # The command that makes this study again names the study files that were given. A job's file is the
 # whole study, and so are what a module is given and the files of --replace-workflow-config.
-CONFIGFILES = workflow.overwrite_configfiles
+CONFIGFILES = [Path(os.path.relpath(path)) for path in workflow.overwrite_configfiles]
 CHANGES = dict(workflow.config_settings.config)
 OVERRIDES = CHANGES.pop(study_file.SET, [])  # of --set, as our plugin passes them
 IS_WHOLE = workflow.config_settings.replace_workflow_config and CONFIGFILES

@@ -151,7 +151,7 @@ def overridden(config: Mapping[str, Any], overrides: Iterable[str]) -> Values:
     if not isinstance(config, Mapping):
         raise UserError(f"the study is {shown(config)}; allowed: keys with values")
     study = Values()
-    study.update({key: value for key, value in config.items() if key != SET})
+    study.update({key: copy.deepcopy(value) for key, value in config.items() if key != SET})
     override(study, overrides)
     with located(study):
         study.update(lr_law.filled(study))

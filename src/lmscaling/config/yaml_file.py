@@ -319,17 +319,18 @@ class _Builder:
 
     def _number(self, text: str, kind: str, place: Place) -> int | float:
         plain = text.replace("_", "")
+        brief = shown(text).strip("'")
         if ":" in text or (kind == "int" and not DECIMAL.fullmatch(text)):
             try:
                 means = f"means {yaml.safe_load(text)} in YAML"
             except (yaml.YAMLError, ValueError):
                 means = "is no decimal number"
-            self._refuse(place, f"{text} {means}; write it with decimal digits, or quote a text")
+            self._refuse(place, f"{brief} {means}; write it with decimal digits, or quote a text")
             return 0
         if kind == "int" and len(plain) <= 400:
             return int(plain)
         number = float(plain.lower().replace(".inf", "inf").replace(".nan", "nan"))
         if not math.isfinite(number):
-            self._refuse(place, f"{text} is no finite number; write a number")
+            self._refuse(place, f"{brief} is no finite number; write a number")
             return 0
         return number

@@ -40,6 +40,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlim(rows.params.min() / 1.3, rows.params.max() * 1.3)  # also of a single size
         style.count_scale(axes)
+    for axes in panels[-columns:]:
         axes.set_xlabel("N (parameters)")
     for axes in panels[::columns]:
         axes.set_ylabel(style.loss_label(rows))
