@@ -8,10 +8,10 @@ follows ``--set`` through ``--config``, whose keys have no dots. It logs nothing
 shows is in ``lmscaling/runtime/console.py``.
 """
 
-import json
 import logging
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 
@@ -59,7 +59,8 @@ def rewritten(words: list[str]) -> list[str]:
     words = targets_first(words)
     if not overrides:
         return words
-    passed = f"set={json.dumps(overrides)}"
+    # Snakemake writes the value again for its jobs, and not all quotes survive that.
+    passed = "set=" + "&".join(quote(text or "=", safe=".=") for text in overrides)
     for option in ("--config", "-C"):  # of two such options the second would count
         if option in words:
             i = words.index(option) + 1

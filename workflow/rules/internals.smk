@@ -149,7 +149,7 @@ if IS_ASKED:
 # whole study, and so are what a module is given and the files of --replace-workflow-config.
 CONFIGFILES = [Path(os.path.relpath(path)) for path in workflow.overwrite_configfiles]
 CHANGES = dict(workflow.config_settings.config)
-OVERRIDES = CHANGES.pop(study_file.SET, [])  # of --set, as our plugin passes them
+OVERRIDES = study_file.passed(CHANGES.pop(study_file.SET, None))
 IS_WHOLE = workflow.config_settings.replace_workflow_config and CONFIGFILES
 FILES = [] if IS_WHOLE else [Path(STUDY_FILE)]
 FILES = [] if IS_MODULE or (IN_JOB and frozen.here()) else [*FILES, *CONFIGFILES]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from lmscaling.config import lr_law, yaml_file
 from lmscaling.config.grid import Grid, expand
@@ -24,7 +25,7 @@ OWN: dict[str, Any] = {
 """What each study says for itself, with the value where it does not."""
 
 SET = "set"
-"""Key of ``--config`` with the texts of ``--set``, in which Snakemake's jobs get them."""
+"""Key of ``--config`` with the texts of ``--set``; Snakemake passes it to its jobs."""
 
 INHERIT = "inherit"
 
@@ -156,6 +157,11 @@ def overridden(config: Mapping[str, Any], overrides: Iterable[str]) -> Values:
     with located(study):
         study.update(lr_law.filled(study))
     return study
+
+
+def passed(value: Any) -> list[str]:
+    """The texts of ``--set`` from what our plugin of Snakemake passes in ``--config``."""
+    return [] if value is None else [unquote(text) for text in str(value).split("&")]
 
 
 def override(
