@@ -104,6 +104,8 @@ def _numbers(node: Schema, found: Any) -> str:
         allowed += f" from {_text(low)} to {_text(high)}"
     elif over is not None and under is not None:
         allowed += f" between {_text(over)} and {_text(under)}"
+    elif over is not None:
+        allowed += f" above {_text(over)}"
     if isinstance(found, int | float) and not isinstance(found, bool):
         if low is not None and found < low:
             return f"{allowed}; nearest is {_text(low)}"
