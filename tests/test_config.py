@@ -48,7 +48,11 @@ MISTAKES = [
         {"file": "a", "sha256": "0" * 64, "vocab_size": 9, "backend": "gigatoken"},
         "backend gigatoken has no encoding 'file'; write backend: tokenizers",
     ),
-    ("tokenizers/x", {"train_bpe": {"vocab_size": 256}}, "vocab_size is 256; input should be gre"),
+    (
+        "tokenizers/x",
+        {"train_bpe": {"vocab_size": 256}},
+        "vocab_size is 256; allowed: a whole number from 257",
+    ),
     ("tokenizers/x", {"train_bpe": {}}, "tokenizers.x.train_bpe.vocab_size is missing"),
     (
         "tokenizers/x",

@@ -155,7 +155,7 @@ def test_rates_by_attention_reach_their_cells(values):
     [
         ({"softmax": 1e-3}, "", "sizes.s.lr has no rate of attention 'linear', only of softmax"),
         ({"softmax": -1, "linear": 1}, "", "sizes.s.lr.softmax is -1; input should be greater"),
-        (-1, "", "sizes.s.lr is -1; input should be greater than 0"),
+        (-1, "", "sizes.s.lr is -1; allowed: a number from 1e-12 to 10"),
         ("fitted", "", "sizes.s.lr is fitted, but lr_law names no file; write lr_law: results/"),
         (
             "fitted",
@@ -175,7 +175,9 @@ def test_a_damaged_law_is_one_sentence(values, tmp_path):
     values["sizes"]["s"]["lr"] = "fitted"
     path = tmp_path / "lr_law.json"
     path.write_text('{"study": "a", "laws": {"softmax": {"coefficient": -1}}}')
-    with pytest.raises(UserError, match=r"lr_law.json: laws.softmax.coefficient is -1; input"):
+    with pytest.raises(
+        UserError, match=r"lr_law.json: laws.softmax.coefficient is -1; allowed: a number above 0"
+    ):
         lr_law.filled(values | {"lr_law": str(path)})
 
 

@@ -243,6 +243,15 @@ def test_a_trunk_of_other_code_takes_its_branches_along(study, values):
     assert found == (study, sorted([branch.trunk, run]))
 
 
+def test_results_that_cannot_be_changed_are_one_sentence_and_stay(study):
+    (run, *_) = study_file.read_record(study / "study.json").grid.cells
+    record(study, run, log(header(run), end(2)))
+    (study / "attic").touch()  # no permission stops root, but no folder can be made here
+    with pytest.raises(UserError, match=r"cannot be changed: .*; reset it as its owner, or make"):
+        reset.move(study, [run])
+    assert (study / "runs" / run / "run.json").is_file()
+
+
 def test_a_branch_alone_is_not_reset_once_the_checkpoint_of_its_trunk_is_deleted(study, values):
     values["branches"] = {"shares": [0.5], "context": 16}
     (study / "study.json").write_text(json.dumps({"command": "", "study": values}))

@@ -74,7 +74,7 @@ def test_any_of_matches_the_names_and_nothing_else():
 
 def test_the_record_names_the_study_files_that_were_given(folder):
     record = json.loads(workflow.study_record({"a": 1}, [folder / "x.yaml", folder / "y.yaml"]))
-    assert record["command"] == "snakemake --cores all --configfile x.yaml --configfile y.yaml"
+    assert record["command"] == "snakemake --cores all --configfile x.yaml y.yaml"
     assert record["study"] == {"a": 1}
 
 

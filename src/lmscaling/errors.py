@@ -7,6 +7,7 @@ reaches the terminal is a bug in this package.
 import os
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 TRY_AGAIN = os.EX_TEMPFAIL
 """Exit code of a process that stopped early and whose next start goes on (75)."""
@@ -14,6 +15,17 @@ TRY_AGAIN = os.EX_TEMPFAIL
 
 class UserError(ValueError):
     """A mistake in the study, a file or a command; the text is a complete sentence."""
+
+
+MOST_CHARACTERS = 80
+"""Longest text of a value in a sentence."""
+
+
+def shown(value: Any) -> str:
+    """A value as a study file has it, for a sentence; the end of a long one is left out."""
+    words = {True: "true", False: "false", None: "null"}
+    text = words[value] if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."
 
 
 def choose(found: object, allowed: Iterable[object]) -> str:

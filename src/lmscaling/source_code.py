@@ -1,6 +1,7 @@
 """Source files of this package as text and as syntax trees, for what must not run them."""
 
 import ast
+from functools import lru_cache
 from pathlib import Path
 
 from lmscaling.errors import UserError
@@ -28,6 +29,7 @@ def syntax(path: Path) -> ast.Module:
     return parsed(path, text_of(path))
 
 
+@lru_cache(maxsize=32)  # of a file that has changed the text is another
 def parsed(path: Path, text: str) -> ast.Module:
     """The syntax tree of the text of a source file; the path is for the error.
 

@@ -146,10 +146,13 @@ if IS_ASKED:
     workflow.execute = execute_targets
 
 # The command that makes this study again names the study files that were given. A job's file is the
-# whole study, and so is that of a module and of --replace-workflow-config.
-CONFIGFILES = workflow.overwrite_configfiles
-IS_WHOLE = IS_MODULE or workflow.config_settings.replace_workflow_config
-IS_OVER = not IS_WHOLE and not (IN_JOB and frozen.here())
+# whole study, and so are what a module is given and the files of --replace-workflow-config.
+CONFIGFILES = [Path(os.path.relpath(path)) for path in workflow.overwrite_configfiles]
+CHANGES = dict(workflow.config_settings.config)
+OVERRIDES = study_file.passed(CHANGES.pop(study_file.SET, None))
+IS_WHOLE = workflow.config_settings.replace_workflow_config and CONFIGFILES
+FILES = [] if IS_WHOLE else [Path(STUDY_FILE)]
+FILES = [] if IS_MODULE or (IN_JOB and frozen.here()) else [*FILES, *CONFIGFILES]
 
 # `snakemake figures` without --cores takes all cores. The default profile cannot say so: its
 # `cores:` would also cut the threads of Slurm jobs down to the cores of the login node.

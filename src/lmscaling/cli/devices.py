@@ -4,6 +4,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from lmscaling.cli.studies import SET
 from lmscaling.cli.verb import Verb, argument, verb
 from lmscaling.config import sweeps
 from lmscaling.errors import TRY_AGAIN
@@ -48,6 +49,7 @@ VERBS += [
         default=[Path("config/study.yaml"), Path("config/gpu.yaml")],
         help="study files, each laid over those before it",
     ),
+    SET,
     argument("--out", type=Path, help="results/measured/<device> by default"),
     argument(
         "--validation", nargs="+", default=[], help="JSON lines; a share of the text by default"
@@ -58,7 +60,7 @@ def gpu(args: Namespace) -> str:
     """Measure this machine's device until the time limit; the next call continues."""
     from lmscaling.device.measure import measure
 
-    message, complete = measure(args.study, args.out, args.validation, args.minutes)
+    message, complete = measure(args.study, args.out, args.validation, args.minutes, args.set)
     print(message, flush=True)
     if not complete:
         sys.exit(TRY_AGAIN)

@@ -11,6 +11,13 @@ from lmscaling.errors import UserError
 
 VERBS: list[Verb] = []
 
+SET = argument(
+    "--set",
+    action="append",
+    default=[],
+    metavar="KEY=VALUE",
+    help="lay a value over the study files, as axes.context=[1024]; may be repeated",
+)
 RESULTS = argument("--results", type=Path, default=Path("results"), help="folder of all studies")
 
 
@@ -33,22 +40,24 @@ def study(args: Namespace) -> str:
         default=[Path("config/study.yaml")],
         help="study files, each laid over those before it; - reads JSON",
     ),
+    SET,
     argument("--device", default="NVIDIA H100", help="device that the estimates assume"),
     RESULTS,
     argument("--out", type=Path, help="plan.json"),
 )
 def plan(args: Namespace) -> str:
     """Estimate what a study costs and list the cells that cannot run."""
-    from lmscaling.config import code, grid, study_file
+    from lmscaling.config import code, grid, new_study, study_file
     from lmscaling.model import gpt
     from lmscaling.plan import study_plan
     from lmscaling.status import stale
 
     if args.study == [Path("-")]:
-        values = files.parse_json(sys.stdin.read(), "study")
+        values = study_file.overridden(files.parse_json(sys.stdin.read(), "study"), args.set)
+        expanded = grid.expand(values)
     else:
-        values = study_file.read_study(args.study)
-    expanded = grid.expand(values)
+        values = study_file.read_study(args.study, overrides=args.set)
+        expanded = new_study.plan(values, args.study[1:], str(args.results))
     results = args.results / expanded.study.study
     lengths = _masked_lengths(expanded, results)
     shapes = {

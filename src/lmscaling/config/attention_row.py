@@ -18,10 +18,13 @@ from pydantic import BeforeValidator, JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling import registry
+from lmscaling.config.places import StudyError
 from lmscaling.config.types import STRICT, Name
-from lmscaling.errors import UserError, choose
+from lmscaling.errors import choose, shown
 
 FORMS = "a file stem in attention/, {<variant>: {<option>: <value>}} or {pattern: [<variant>, ...]}"
+LARGEST = 1e9
+"""Largest number that an option can be: each belongs to one layer."""
 OPTION = (bool, int, float, str)
 """Types of the values of options."""
 
@@ -85,9 +88,12 @@ def _layer(value: Any) -> dict[str, Any]:
     if not isinstance(options, dict | None):
         raise ValueError(f"{name} has options {options!r}; allowed: {{<option>: <value>}}")
     for key, found in (options or {}).items():
-        if not isinstance(found, OPTION) or not re.fullmatch(r"[A-Za-z0-9_.]+", str(found)):
+        is_large = isinstance(found, int | float) and found > LARGEST
+        fits = isinstance(found, OPTION) and re.fullmatch(r"[A-Za-z0-9_.]+", str(found))
+        if is_large or not fits:
             raise ValueError(
-                f"option {key} of {name} is {found!r}; allowed: a number without a sign, or a word"
+                f"option {key} of {name} is {shown(found)}; allowed: a number without a sign, up "
+                f"to {LARGEST:g}, or a word"
             )
     return {"attention": name, "options": options or {}}
 
@@ -99,40 +105,42 @@ def check(rows: list[AttentionRow]) -> None:
     """Check that every variant has a file and every option is one of its class.
 
     Raises:
-        UserError: They do not, or two rows have the same label.
+        StudyError: They do not, or two rows have the same label.
     """
     known = registry.attentions()
-    for row in rows:
+    for i, row in enumerate(rows):
         for layer in row.layers:
             name = layer.attention
             if name not in known:
-                raise UserError(
-                    f"study file: axes.attention {name!r} has no file in attention/; "
-                    f"{choose(name, known)}"
+                raise StudyError(
+                    f"axes.attention {name!r} has no file in attention/; {choose(name, known)}",
+                    *("axes", "attention", i),
                 )
             allowed = registry.options(name)
             for option in layer.options:
                 if option not in allowed:
-                    raise UserError(
-                        f"study file: axes.attention {name} has no option {option!r}; "
-                        f"{choose(option, allowed)}"
+                    raise StudyError(
+                        f"axes.attention {name} has no option {option!r}; "
+                        f"{choose(option, allowed)}",
+                        *("axes", "attention", i, name),
                     )
-                _check_type(layer, option, allowed[option])
+                _check_type(i, layer, option, allowed[option])
     labels = [row.label for row in rows]
     for label in labels:
         if labels.count(label) > 1:
-            raise UserError(
-                f"study file: axes.attention has two rows that would be called {label}; "
-                "rename the file of one"
+            raise StudyError(
+                f"axes.attention has two rows that would be called {label}; rename the file of one",
+                *("axes", "attention", len(labels) - labels[::-1].index(label) - 1),
             )
 
 
-def _check_type(layer: Layer, option: str, default: Any) -> None:
+def _check_type(i: int, layer: Layer, option: str, default: Any) -> None:
     """Check that a value has the type of the default, where the file writes that as a literal."""
     found, kind = layer.options[option], type(default)
     fits = isinstance(found, kind) and (kind is bool or not isinstance(found, bool))
     if default is not None and not fits and not (kind is float and type(found) is int):
-        raise UserError(
-            f"study file: axes.attention {layer.attention} has {option}: {found!r}; allowed: "
-            f"a value like the default, {default!r}"
+        raise StudyError(
+            f"axes.attention {layer.attention} has {option}: {found!r}; allowed: "
+            f"a value like the default, {default!r}",
+            *("axes", "attention", i, layer.attention, option),
         )

@@ -11,9 +11,20 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.attention_row import Layer, Row
-from lmscaling.config.types import STRICT, Distinct, Name, OneOrMore, Positive, Share
+from lmscaling.config.types import (
+    STRICT,
+    Context,
+    Distinct,
+    Epochs,
+    GPUs,
+    Name,
+    OneOrMore,
+    Scale,
+    Seed,
+    Share,
+)
 
-Scales = Distinct[Annotated[float, Field(gt=0)]]
+Scales = Distinct[Scale]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -25,9 +36,9 @@ class Axes:
     16}}``, or a pattern of them over the layers as in ``{pattern: [linear, linear, softmax]}``."""
     size: Distinct[Name]
     """Rows under ``sizes:``."""
-    context: Distinct[Positive]
+    context: Distinct[Context]
     """Sequence lengths in tokens."""
-    seed: Distinct[Annotated[int, Field(ge=0)]] = field(default_factory=lambda: [0])
+    seed: Distinct[Seed] = field(default_factory=lambda: [0])
     """Seeds of the initial weights and, of text that is shuffled, of its order."""
     lr_scale: Scales | dict[Name, Scales] = field(default_factory=lambda: [1.0])
     """Factors by which the learning rate of the size is multiplied; or those of some attentions by
@@ -65,11 +76,11 @@ class Where:
     list; an axis that is left out matches all its values."""
     size: OneOrMore[Name] | None = None
     """Sizes of the part."""
-    context: OneOrMore[Positive] | None = None
+    context: OneOrMore[Context] | None = None
     """Contexts of the part."""
-    seed: OneOrMore[int] | None = None
+    seed: OneOrMore[Seed] | None = None
     """Seeds of the part."""
-    lr_scale: OneOrMore[float] | None = None
+    lr_scale: OneOrMore[Scale] | None = None
     """Learning-rate factors of the part."""
 
     @property
@@ -106,11 +117,11 @@ class Exempt(Where):
 
     reason: Annotated[str, Field(min_length=1)]
     """The reason; shown in the report."""
-    gpus: Annotated[int, Field(ge=0)] | None = None
+    gpus: GPUs | None = None
     """GPUs per cell."""
-    update_tokens: Positive | None = None
+    update_tokens: Context | None = None
     """Tokens per optimizer update."""
-    epochs: Positive | None = None
+    epochs: Epochs | None = None
     """Largest number of passes over the data."""
 
     @property

@@ -6,8 +6,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
+from lmscaling.errors import shown
+
 PATTERN = re.compile(r"([0-9.eE+]+) (hour|minute|second|update|token)s?")
 SECONDS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+BOUNDS = {"seconds": (0.01, 3.2e8), "updates": (1, 1e9), "tokens": (1, 1e15)}
+"""Least and largest budget: up to ten years, or several times all text that has been collected."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ def parse_budget(text: str) -> BudgetAmount:
     """Parse ``"24 hours"`` or ``"1 update"``; the unit of the result is a plural.
 
     Raises:
-        ValueError: The text is not a positive number and a unit.
+        ValueError: The text is not a number and a unit, or the number is out of bounds.
     """
     match = PATTERN.fullmatch(" ".join(str(text).split()))
     try:
@@ -42,10 +46,18 @@ def parse_budget(text: str) -> BudgetAmount:
         amount = 0.0
     if match is None or not 0 < amount < float("inf"):
         raise ValueError(
-            f"{text!r} is not a budget; allowed: a positive number and hours, minutes, seconds, "
-            "updates or tokens, such as '24 hours' or '200 updates'"
+            f"{shown(text)} is not a budget; allowed: a positive number and hours, minutes, "
+            "seconds, updates or tokens, such as '24 hours' or '200 updates'"
         )
-    return BudgetAmount(amount, f"{match[2]}s")
+    budget = BudgetAmount(amount, f"{match[2]}s")
+    low, high = BOUNDS["seconds" if budget.seconds else budget.unit]
+    if not low <= (budget.seconds or amount) <= high:
+        scale = SECONDS.get(budget.unit, 1.0)
+        raise ValueError(
+            f"{shown(text)} is out of bounds; allowed: {low / scale:g} to {high / scale:g} "
+            f"{budget.unit}"
+        )
+    return budget
 
 
 def _canonical(text: str) -> str:

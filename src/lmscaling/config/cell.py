@@ -16,12 +16,22 @@ from lmscaling.config.budget import Budget
 from lmscaling.config.schedule import CONSTANT, AnySchedule, WarmUp
 from lmscaling.config.types import (
     STRICT,
+    Context,
     Documents,
+    Epochs,
     Fraction,
+    GPUs,
+    Heads,
+    Layers,
     Name,
+    Number,
     Position,
     Positive,
+    Seed,
     Share,
+    Tokens,
+    Vocabulary,
+    Width,
     digest,
     dump,
     less,
@@ -63,10 +73,10 @@ class Data:
 class Model:
     """The shape of one GPT-2."""
 
-    n_layer: Positive
-    n_head: Positive
-    d_model: Positive
-    vocab_size: Positive
+    n_layer: Layers
+    n_head: Heads
+    d_model: Width
+    vocab_size: Vocabulary
     """Vocabulary size of the tokenizer, before padding."""
 
 
@@ -76,23 +86,31 @@ class Optimizer:
 
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     """Decay rates of the first and second moment."""
-    eps: Annotated[float, Field(gt=0)] = 1e-8
+    eps: Annotated[float, Field(ge=1e-20, le=1, allow_inf_nan=False), Number] = 1e-8
     """Added to the square root of the second moment."""
-    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    weight_decay: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False), Number] = 0.1
     """Decoupled weight decay of matrices; biases and norms have none."""
-    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    clip_norm: Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False), Number] = 1.0
     """Largest norm of the complete gradient; larger gradients are scaled down to it."""
-    warmup_updates: Annotated[int, Field(ge=0)] = 700
+    warmup_updates: Annotated[int, Field(ge=0, le=10**9), Number] = 700
     """Updates over which the learning rate rises linearly from 0."""
+
+    def __post_init__(self) -> None:
+        first, second = self.betas
+        if first > second:
+            raise ValueError(
+                f"betas are [{first}, {second}], and the first moment must not be the slower one; "
+                f"write betas: [{second}, {first}]"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Validation:
     """When the validation loss is measured, and on how many tokens."""
 
-    tokens: Positive
+    tokens: Tokens
     """Size of the validation set: the first tokens of the validation stream."""
-    every_tokens: Positive
+    every_tokens: Tokens
     """Training tokens between validations; must be a multiple of ``update_tokens``."""
 
 
@@ -109,9 +127,9 @@ class Cell:
     narrower for it. Empty if the MLPs are four times as wide as the model."""
     size: Name
     """Row under ``sizes:``; its values are in ``model`` and ``lr``."""
-    context: Positive
+    context: Context
     """Sequence length in tokens."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Seed of the initial weights and, with ``block_tokens``, of the order of the text."""
     lr_scale: Annotated[float, Field(gt=0)] = 1.0
     """Factor on the learning rate of the size; ``lr`` includes it."""
@@ -124,19 +142,19 @@ class Cell:
     """See ``Study.documents``. A document begins with the last token of the vocabulary, or with its
     sequence."""
     data: Data
-    block_tokens: Positive | None = None
+    block_tokens: Context | None = None
     """Tokens of the blocks of text whose order is drawn from the seed; None reads the shards from
     end to end."""
-    epochs: Positive = 1
+    epochs: Epochs = 1
     """See ``Study.epochs``."""
     optimizer: Optimizer
     schedule: AnySchedule = CONSTANT
     """See ``Study.schedule``."""
-    update_tokens: Positive
+    update_tokens: Context
     """Tokens per optimizer update, over all devices."""
     budget: Budget
     """See ``Study.budget``."""
-    gpus: Annotated[int, Field(ge=0)]
+    gpus: GPUs
     """Number of GPUs, all on one node; 0 for the CPU."""
     validation: Validation
     protocol: dict[str, Positive] = field(default_factory=dict)

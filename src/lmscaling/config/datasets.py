@@ -22,8 +22,22 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema
 
 from lmscaling import registry
-from lmscaling.config.lr_law import Rate
-from lmscaling.config.types import STRICT, Fraction, Name, Positive, Split, dump, less
+from lmscaling.config.types import (
+    STRICT,
+    Bytes,
+    Context,
+    Fraction,
+    Heads,
+    Layers,
+    Name,
+    Number,
+    Rate,
+    Split,
+    Vocabulary,
+    Width,
+    dump,
+    less,
+)
 from lmscaling.errors import UserError
 
 
@@ -31,11 +45,11 @@ from lmscaling.errors import UserError
 class Size:
     """One model size: the shape of a GPT-2 and its learning rates."""
 
-    n_layer: Positive
+    n_layer: Layers
     """Number of transformer blocks."""
-    n_head: Positive
+    n_head: Heads
     """Number of attention heads; must divide ``d_model``."""
-    d_model: Positive
+    d_model: Width
     """Width of the residual stream."""
     lr: Rate | dict[Name, Rate] | Literal["fitted"]
     """Peak learning rate at ``lr_scale`` 1; or that of each attention by label, as in ``{softmax:
@@ -112,7 +126,7 @@ class TrainingText:
     fields only.
     """
 
-    decontaminate: Annotated[int, Field(ge=8)] | None = Field(
+    decontaminate: Annotated[int, Field(ge=8, le=1_000), Number] | None = Field(
         default=None,
         description="A number of words, as 13. Training leaves out every document that has so many "
         "consecutive words (letters and digits, in lower case) in common with a validation "
@@ -126,7 +140,7 @@ class TrainingText:
         "its text in memory. ``none`` reads the files from end to end. If not given, it is "
         "``none``, and ``blocks`` where ``protocol.all`` of the study is 2 or more.",
     )
-    block_tokens: Positive = Field(
+    block_tokens: Context = Field(
         default=131_072,
         description="Tokens of a block. An update should have several blocks, and a block be as "
         "long as the longest context.",
@@ -174,6 +188,20 @@ class Dataset(TrainingText, ABC):
         """The fields that are not the default, without those that leave the tokens as they are."""
         values = less(dump(self, exclude_defaults=True), "block_tokens", "shards_per_job", *others)
         return values if self.shuffle == "documents" else less(values, "shuffle")
+
+    def local(self) -> list[tuple[str, str]]:
+        """Local files and folders that must be there before anything is planned, each with the key
+        that names it.
+
+        Raises:
+            UserError: No file matches a pattern.
+        """
+        return []
+
+    def most_tokens(self, split: Split) -> float | None:
+        """A number of tokens that a split cannot exceed; None if it is unknown. A token of text is
+        at least one byte."""
+        return None
 
     def document_counts(self, split: Split) -> list[int]:
         """Numbers of documents that a complete file of a split can have; empty if unknown."""
@@ -251,9 +279,9 @@ BYTES = 256
 class TrainBPE:
     """How a byte-level BPE is trained on the text of the study."""
 
-    vocab_size: Annotated[int, Field(gt=BYTES)]
+    vocab_size: Annotated[int, Field(ge=BYTES + 1, le=10**7), Number]
     """Number of tokens, including the 256 bytes and end-of-text."""
-    sample_bytes: Positive = 100_000_000
+    sample_bytes: Bytes = 100_000_000
     """Text that it is trained on, in UTF-8 bytes: the first documents of the first training shard,
     or all of them if these are fewer. Validation documents are not among them."""
 
@@ -277,7 +305,7 @@ class Tokenizer:
     """SHA-256 of ``file``; required there. The path may change, the content may not."""
     train_bpe: TrainBPE | None = None
     """Trains a byte-level BPE on the text that the study trains on."""
-    vocab_size: Positive | None = None
+    vocab_size: Vocabulary | None = None
     """Number of tokens, including end-of-text, which is the last. Required beside ``file``, where
     it is checked before tokenization; otherwise it follows from the rest."""
     backend: Literal["tiktoken", "gigatoken", "tokenizers", "simple"] | None = None

@@ -20,6 +20,9 @@ RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 MOST_FILES = 1_000_000
 
+PACKED = (".gz", ".zst", ".parquet")
+"""Files whose text is longer than they are."""
+
 
 def numbered(name: str) -> list[str]:
     """The names that ranges in a name stand for, the last range fastest; itself if it has none.
@@ -64,6 +67,24 @@ def local(names: Iterable[str]) -> list[str]:
         return [path for name in names for each in numbered(name) for path in _matching(each)]
     except ValueError as error:
         raise UserError(str(error)) from None
+
+
+def keyed(**names: Iterable[str]) -> list[tuple[str, str]]:
+    """Paths of local files, each with the key of its name in a dataset's row.
+
+    Raises:
+        UserError: See ``local``.
+    """
+    return [(key, path) for key, given in names.items() for path in local(given)]
+
+
+def most_tokens(names: Iterable[str]) -> float | None:
+    """Size of local files in bytes, which their tokens cannot exceed; None if some are packed or
+    not there. Each file may begin with an end-of-text that it does not have."""
+    paths = local(names)
+    if not all(os.path.isfile(path) and not path.endswith(PACKED) for path in paths):
+        return None
+    return float(sum(os.path.getsize(path) + 1 for path in paths))
 
 
 @cache

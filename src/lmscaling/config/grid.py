@@ -19,10 +19,11 @@ from lmscaling.config.axes import Where
 from lmscaling.config.cell import Cell, Data, Model
 from lmscaling.config.datasets import Corpus
 from lmscaling.config.lr_law import FITTED
+from lmscaling.config.places import UNKNOWN, StudyError, located
 from lmscaling.config.study import Study
 from lmscaling.config.types import Split, dump
 from lmscaling.config.validation import checked
-from lmscaling.errors import UserError, choose
+from lmscaling.errors import choose
 
 AXES = ("attention", "size", "context", "seed", "lr_scale")
 """Axes of a grid; cells are ordered by the first axis, then by the second, and so on."""
@@ -30,8 +31,11 @@ AXES = ("attention", "size", "context", "seed", "lr_scale")
 NODE_GPUS = 8
 """GPUs of the largest common node."""
 
-RESERVED = {"published", "measured"}
-"""Folders in ``results/`` that are under version control and belong to no study."""
+MOST_CELLS = 10_000
+"""Combinations of the axes; each is planned, and is a file."""
+
+RESERVED = {"published", "measured", "readme.md"}
+"""Names in ``results/``, in lower case, that are under version control and belong to no study."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,15 @@ def expand(values: dict[str, Any]) -> Grid:
     Raises:
         UserError: The study is invalid, or a cell cannot run.
     """
-    study = checked(Study, values, "study file")
+    study = checked(Study, values, UNKNOWN)
+    with located(values):
+        return _expand(study)
+
+
+def _expand(study: Study) -> Grid:
     _check_rows(study)
     _check_schedule(study)
+    _check_number(study)
     cells, branches, skipped = {}, {}, []
     for combination in product(*(study.axes.values(axis) for axis in AXES)):
         point: dict[str, Any] = dict(zip(AXES, combination, strict=True))
@@ -114,7 +124,7 @@ def expand(values: dict[str, Any]) -> Grid:
         if reasons:
             skipped.append((trunk, reasons[0]))
             continue
-        _check_shape(trunk)
+        _check_shape(study, trunk)
         cells[trunk.run] = trunk
         for share in trunk.keep:
             branch = replace(trunk, branch=share, keep=())
@@ -126,12 +136,12 @@ def expand(values: dict[str, Any]) -> Grid:
         ("branches", [study.branches]),
         ("evaluate", [study.evaluate]),
     ):
-        for part in parts:
+        for i, part in enumerate(parts):
             if part is not None:
-                _check_part(study, place, part)
+                _check_part(study, place, i, part)
     if not cells:
-        raise UserError(
-            "study file: every cell is skipped; remove an entry of skip or add a value to an axis"
+        raise StudyError(
+            "every cell is skipped; remove an entry of skip or add a value to an axis", "skip"
         )
     return Grid(study, cells, branches, skipped)
 
@@ -214,15 +224,16 @@ def _check_rows(study: Study) -> None:
     rates, known = study.axes.lr_scale, study.axes.values("attention")
     for name in rates if isinstance(rates, dict) else ():
         if name not in known:
-            raise UserError(
-                f"study file: axes.lr_scale {name!r} is no attention of the study; "
-                f"{choose(name, known)}"
+            raise StudyError(
+                f"axes.lr_scale {name!r} is no attention of the study; {choose(name, known)}",
+                *("axes", "lr_scale", name),
             )
     _check_sizes(study)
-    if study.study in RESERVED:
-        raise UserError(
-            f"study file: study {study.study!r} is the name of a folder of results/ that is under "
-            "version control; choose another name"
+    if study.study.lower() in RESERVED:
+        raise StudyError(
+            f"study {study.study!r} is the name of a folder of results/ that is under "
+            "version control, or of its README; choose another name",
+            "study",
         )
     uses = [
         ("dataset", [study.dataset], study.datasets, "row under datasets"),
@@ -238,11 +249,10 @@ def _check_rows(study: Study) -> None:
         ("protocol", study.protocol, ["all", *registry.attentions()], "file in attention/"),
     ]
     for place, names, known, what in uses:
-        for name in names:
+        for i, name in enumerate(names):
             if name not in known:
-                raise UserError(
-                    f"study file: {place} {name!r} has no {what}; {choose(name, known)}"
-                )
+                sentence = f"{place} {name!r} has no {what}; {choose(name, known)}"
+                raise StudyError(sentence, *place.split("."), name if place == "protocol" else i)
 
 
 def _check_sizes(study: Study) -> None:
@@ -250,25 +260,37 @@ def _check_sizes(study: Study) -> None:
     for name in study.axes.size:
         rates = study.sizes[name].lr if name in study.sizes else 0.0
         if rates == FITTED:
-            raise UserError(
-                f"study file: sizes.{name}.lr is fitted, but lr_law names no file; write "
+            raise StudyError(
+                f"sizes.{name}.lr is fitted, but lr_law names no file; write "
                 "lr_law: results/<study of rates>/lr_law.json, which python -m lmscaling fit-rates "
-                "writes"
+                "writes",
+                *("sizes", name, "lr"),
             )
         for attention in study.axes.values("attention"):
             if isinstance(rates, dict) and attention not in rates:
-                raise UserError(
-                    f"study file: sizes.{name}.lr has no rate of attention {attention!r}, only of "
-                    f"{', '.join(rates)}; write lr: {{{attention}: <rate>, ...}}"
+                raise StudyError(
+                    f"sizes.{name}.lr has no rate of attention {attention!r}, only of "
+                    f"{', '.join(rates)}; write lr: {{{attention}: <rate>, ...}}",
+                    *("sizes", name, "lr"),
                 )
+
+
+def _check_number(study: Study) -> None:
+    """Check that the axes have not so many combinations that planning them would not end."""
+    n = math.prod(len(study.axes.values(axis)) for axis in AXES)
+    if n > MOST_CELLS:
+        raise StudyError(
+            f"the axes have {n:,} combinations; allowed: up to {MOST_CELLS:,} in one study", "axes"
+        )
 
 
 def _check_schedule(study: Study) -> None:
     """A branch has a decay of its own, so its trunk must not have one."""
     if study.branches and study.schedule.kind != "constant":
-        raise UserError(
-            f"study file: branches need trunks at a constant rate, and schedule is "
-            f"{study.schedule.kind}; write branches: null or schedule: constant"
+        raise StudyError(
+            f"branches need trunks at a constant rate, and schedule is "
+            f"{study.schedule.kind}; write branches: null or schedule: constant",
+            "schedule",
         )
 
 
@@ -281,60 +303,71 @@ def _speed_uses(study: Study) -> list[tuple[str, list[str], Iterable[str], str]]
     ]
 
 
-def _check_shape(cell: Cell) -> None:
+def _divisors(n: int) -> list[int]:
+    """Divisors of a number up to a million, and those that they leave."""
+    small = [d for d in range(1, min(math.isqrt(n), 10**6) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
+
+
+def _check_shape(study: Study, cell: Cell) -> None:
     """Check that a context divides the update and the validation set and occupies every device."""
     every, update, context = cell.validation.every_tokens, cell.update_tokens, cell.context
+    where = ("axes", "context", study.axes.context.index(context))
     if every % update:
         nearest = max(1, round(every / update)) * update
-        raise UserError(
-            f"study file: validation.every_tokens {every} is not a multiple of "
-            f"update_tokens {update}; nearest is {nearest}"
+        raise StudyError(
+            f"validation.every_tokens {every} is not a multiple of "
+            f"update_tokens {update}; nearest is {nearest}",
+            *("validation", "every_tokens"),
         )
     for place, tokens in (("update_tokens", update), ("validation.tokens", cell.validation.tokens)):
         if tokens % context:
-            divisors = [d for d in range(1, tokens + 1) if tokens % d == 0]
-            nearest = min(divisors, key=lambda d: abs(d - context))
-            raise UserError(
-                f"study file: axes.context {context} does not divide {place} {tokens}; "
-                f"nearest is {nearest}"
+            nearest = min(_divisors(tokens), key=lambda d: abs(d - context))
+            raise StudyError(
+                f"axes.context {context} does not divide {place} {tokens}; nearest is {nearest}",
+                *where,
             )
     if cell.is_masked and cell.block_tokens and cell.block_tokens % context:
         nearest = max(1, round(cell.block_tokens / context)) * context
-        raise UserError(
-            f"study file: axes.context {context} does not divide block_tokens {cell.block_tokens} "
+        raise StudyError(
+            f"axes.context {context} does not divide block_tokens {cell.block_tokens} "
             f"of datasets.{cell.data.dataset}, and a masked document must not go on in another "
-            f"block; write block_tokens: {nearest} or documents: mixed"
+            f"block; write block_tokens: {nearest} or documents: mixed",
+            *where,
         )
     if cell.gpus > NODE_GPUS:
-        raise UserError(
-            f"study file: gpus {cell.gpus} is more than one node has, and a cell runs on one node; "
-            f"allowed: up to {NODE_GPUS}"
+        raise StudyError(
+            f"gpus {cell.gpus} is more than one node has, and a cell runs on one node; "
+            f"allowed: up to {NODE_GPUS}",
+            "gpus",
         )
     sequences = update // context
     if cell.gpus and sequences % cell.gpus:
         fewer = max(d for d in range(1, cell.gpus + 1) if sequences % d == 0)
         larger = math.lcm(sequences, cell.gpus) * context
-        raise UserError(
-            f"study file: axes.context {context} gives {sequences} sequences per update of "
+        raise StudyError(
+            f"axes.context {context} gives {sequences} sequences per update of "
             f"{update} tokens, which {cell.gpus} gpus cannot share evenly; write gpus: {fewer} or "
             f"update_tokens: {larger} under exceptions, or skip it with "
-            f"skip: [{{context: {context}, reason: ...}}]"
+            f"skip: [{{context: {context}, reason: ...}}]",
+            *where,
         )
     width = cell.model.d_model // cell.model.n_head
     if cell.position == "rope" and width % 2:
-        raise UserError(
-            f"study file: position rope rotates pairs of channels, but heads of size {cell.size} "
-            f"have {width} channels; allowed: an even number"
+        raise StudyError(
+            f"position rope rotates pairs of channels, but heads of size {cell.size} "
+            f"have {width} channels; allowed: an even number",
+            "position",
         )
 
 
-def _check_part(study: Study, place: str, part: Where) -> None:
+def _check_part(study: Study, place: str, i: int, part: Where) -> None:
     """Check that every value of a part is on its axis."""
     for axis, values in part.axes.items():
         known = study.axes.values(axis)
-        for value in values:
+        for k, value in enumerate(values):
             if value not in known:
-                raise UserError(
-                    f"study file: {place} {{{part.describe()}}} matches no cell; "
-                    f"{axis} {choose(value, known)}"
+                raise StudyError(
+                    f"{place} {{{part.describe()}}} matches no cell; {axis} {choose(value, known)}",
+                    *(place, i, axis, k),
                 )

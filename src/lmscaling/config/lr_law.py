@@ -5,6 +5,7 @@ this file as ``lr_law``. Where the study file is read, ``fitted`` becomes a rate
 so that cells and the record of the study have numbers and another fit changes no run in silence.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,17 +13,15 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from lmscaling.config.places import StudyError
 from lmscaling.config.types import STRICT, Name
 from lmscaling.config.validation import checked
-from lmscaling.errors import UserError
 from lmscaling.files import read_json
 
 FITTED = "fitted"
 
 DIGITS = 3
 """Significant digits of a rate from a law; no optimum is known better."""
-
-Rate = Annotated[float, Field(gt=0)]
 
 
 def matrices(n_layer: int, d_model: int) -> int:
@@ -35,7 +34,7 @@ def matrices(n_layer: int, d_model: int) -> int:
 class Law:
     """Best learning rate of one attention over sizes, ``coefficient * N ** -exponent``."""
 
-    coefficient: Rate
+    coefficient: Annotated[float, Field(gt=0)]
     exponent: float
     low: float | None = None
     """Lower end of the 95 % interval of the exponent; null with two sizes."""
@@ -75,10 +74,11 @@ def filled(values: dict[str, Any]) -> dict[str, Any]:
     fitted = {name: row for name, row in sizes.items() if _is_fitted(row)}
     if not fitted:
         return values
-    if not Path(path).is_file():
-        raise UserError(
-            f"study file: lr_law {path!r} does not exist; type python -m lmscaling fit-rates with "
-            "the folder of a finished study of learning rates to write it"
+    if not os.path.isfile(path):  # also of a name that no file can have
+        raise StudyError(
+            f"lr_law {path!r} does not exist; type python -m lmscaling fit-rates with the folder "
+            "of a finished study of learning rates to write it",
+            "lr_law",
         )
     laws = checked(Laws, read_json(Path(path), "law of learning rates"), path).laws
     rows = {

@@ -16,8 +16,19 @@ from pydantic.dataclasses import dataclass
 from lmscaling import registry
 from lmscaling.config.attention_row import Layer
 from lmscaling.config.cell import Cell
-from lmscaling.config.types import STRICT, Name, Positive, digest, dump, renamed
-from lmscaling.errors import UserError, choose
+from lmscaling.config.places import StudyError
+from lmscaling.config.types import (
+    STRICT,
+    Name,
+    Number,
+    Positive,
+    Seconds,
+    Width,
+    digest,
+    dump,
+    renamed,
+)
+from lmscaling.errors import choose
 from lmscaling.records.timing import Point
 
 PEERS = {"fla_chunk": "flash-linear-attention"}
@@ -72,7 +83,7 @@ class Heads:
     """The shape of one attention alone."""
 
     n_head: Positive
-    d_head: Positive
+    d_head: Width
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -126,11 +137,11 @@ AnySweep = cast("type[Sweep]", Annotated[Sweep, FORMER])
 class Speed:
     """The speed study: what is timed, on one device, with random weights and tokens."""
 
-    timeout_seconds: Annotated[float, Field(gt=0)]
+    timeout_seconds: Seconds
     """A point that does not end by then is recorded as too slow, and ends its series."""
-    repeats: Annotated[int, Field(ge=3)]
+    repeats: Annotated[int, Field(ge=3, le=10**6), Number]
     """Measurements of each point, at most; at least three."""
-    target_seconds: Annotated[float, Field(gt=0)]
+    target_seconds: Seconds
     """Measurements of a point go on for about so long."""
 
     def __post_init__(self) -> None:
@@ -164,14 +175,15 @@ class Planner:
         """A sweep with the common numbers of the speed study, unless they are given.
 
         Raises:
-            UserError: A label is not on the axis.
+            StudyError: A label is not on the axis.
         """
         common = ("timeout_seconds", "repeats", "target_seconds", "gpus")
         labels = {point.attention for point in values["points"] if "." in point.attention}
         for label in labels - self.layers.keys():
-            raise UserError(
-                f"study file: speed.{values['kind']} {label!r} is no row of axes.attention; "
-                f"{choose(label, self.layers)}"
+            raise StudyError(
+                f"speed.{values['kind']} {label!r} is no row of axes.attention; "
+                f"{choose(label, self.layers)}",
+                *("speed", values["kind"]),
             )
         layers = {label: self.layers[label] for label in sorted(labels)}
         numbers = {key: self.values[key] for key in common}

@@ -12,7 +12,18 @@ from lmscaling.config.cell import Optimizer, Validation
 from lmscaling.config.datasets import DatasetRow, Size, Tokenizer
 from lmscaling.config.kinds import SpeedSection
 from lmscaling.config.schedule import CONSTANT, AnySchedule
-from lmscaling.config.types import STRICT, Documents, Name, Position, Positive
+from lmscaling.config.types import (
+    STRICT,
+    Context,
+    Documents,
+    Epochs,
+    Flag,
+    GPUs,
+    Name,
+    Number,
+    Position,
+    Positive,
+)
 
 
 def _part(value: Any) -> Any:
@@ -55,20 +66,20 @@ class Study:
     documents: Documents = "mixed"
     """With ``masked``, attention does not cross documents and positions restart in each. With
     ``mixed``, a token sees all earlier tokens of its sequence, also those of other documents."""
-    update_tokens: Positive
+    update_tokens: Context
     """Tokens per optimizer update, over all devices; the same for every cell."""
     budget: Budget
     """Budget of a cell: ``24 hours`` of productive time, ``200 updates`` or ``1e9 tokens``."""
-    gpus: Annotated[int, Field(ge=0)]
+    gpus: GPUs
     """GPUs per cell, all on one node; 0 trains on the CPU."""
-    job_hours: Annotated[float, Field(gt=0)] = 24.0
+    job_hours: Annotated[float, Field(ge=1e-3, le=8_760, allow_inf_nan=False), Number] = 24.0
     """Longest job that the cluster allows. A longer run stops itself in time and continues in
     another job. No result depends on it, so it is not part of a cell."""
     node_scratch: str = ""
     """Folder on the local disk of each node, such as ``$SLURM_TMPDIR``, to which training copies
     the shards that it reads next. Variables are expanded on the node. If empty, no shard is copied.
     No result depends on it."""
-    epochs: Positive = 1
+    epochs: Epochs = 1
     """Largest number of passes over the data; a run that needs more ends as ``out_of_tokens``."""
     optimizer: Optimizer
     schedule: AnySchedule = CONSTANT
@@ -87,7 +98,7 @@ class Study:
     """Evaluations by position; null for none."""
     speed: SpeedSection | None = None
     """Measurements of time and memory of updates, decoding and single layers; null for none."""
-    published: bool = False
+    published: Flag = False
     """Whether figures also show the numbers in ``results/published/``."""
     protocol: dict[str, Positive]
     """Version of the training method, for ``all`` attentions or for one by name. Raising a number

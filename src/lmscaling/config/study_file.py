@@ -2,16 +2,18 @@
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-import yaml
-
-from lmscaling.config import lr_law
+from lmscaling.config import lr_law, yaml_file
 from lmscaling.config.grid import Grid, expand
-from lmscaling.errors import UserError, choose
+from lmscaling.config.places import Values, located
+from lmscaling.config.yaml_file import Content, KeyPath, Place
+from lmscaling.errors import UserError, choose, shown
 from lmscaling.files import read_json, write_json, write_text
 
 SECTIONS = ("calibrate", "branches", "evaluate", "speed")
@@ -21,6 +23,9 @@ OWN: dict[str, Any] = {
     "dataset": MISSING, "skip": [], "exceptions": [], **dict.fromkeys(SECTIONS)
 }  # fmt: skip
 """What each study says for itself, with the value where it does not."""
+
+SET = "set"
+"""Key of ``--config`` with the texts of ``--set``; Snakemake passes it to its jobs."""
 
 INHERIT = "inherit"
 
@@ -99,7 +104,9 @@ def read_record(path: Path) -> Record:
     return Record(values["command"], expand(values["study"]))
 
 
-def read_study(paths: list[Path], changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def read_study(
+    paths: list[Path], changes: Mapping[str, Any] | None = None, overrides: Iterable[str] = ()
+) -> Values:
     """The study of a file and of those laid over it: mappings are merged, other values replaced.
 
     A study with another name than that of the first file is one of its own: it gets none of the
@@ -107,46 +114,156 @@ def read_study(paths: list[Path], changes: Mapping[str, Any] | None = None) -> d
 
     Args:
         paths: The complete study, then what differs from it.
-        changes: Keys with values that are laid over the files.
+        changes: Keys with values that are laid over the files, as from ``--config``.
+        overrides: Texts as ``axes.context=[1024]``, from ``--set``, that are laid over all others.
 
     Raises:
         UserError: A file is missing or is not a YAML mapping.
     """
-    base, *others = [*map(_read, paths), _without_empty(changes or {})]
-    over: dict[str, Any] = {}
-    for values in others:
-        _merge(over, values)
+    base, *others = [*map(_read, paths), _given(changes or {})]
+    over = Values()
+    for content in others:
+        _merge(over, content)
+    override(over, overrides, base.values)
+    study = Values()
+    _merge(study, base)
+    for path, content in zip(paths[1:], others, strict=False):
+        same = content.values.get("study") == base.values.get("study", "")
+        if same and not path.samefile(paths[0]):
+            study.repeated_name = str(paths[0])
     inherited = {key for key in OWN if over.get(key) == INHERIT}
-    if over.get("study", base.get("study")) != base.get("study"):
+    if over.get("study", study.get("study")) != study.get("study"):
         for key in (key for key in OWN if key not in inherited):  # in order: the text is compared
-            base.pop(key, None)
+            study.pop(key, None)
+            study.forget((key,))
             if OWN[key] is not MISSING:
-                base[key] = copy.copy(OWN[key])
-    _merge(base, {key: value for key, value in over.items() if key not in inherited})
-    return lr_law.filled(base)
+                study[key] = copy.copy(OWN[key])
+    for key in inherited:
+        del over[key]
+        over.forget((key,))
+    _merge(study, Content(over, over.keys_at, over.values_at))
+    with located(study):
+        study.update(lr_law.filled(study))
+    return study
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"study file {path} does not exist") from None
-    except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
-        raise UserError(f"study file {path} is not valid YAML: {problem}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"study file {path} contains {values!r}; allowed: keys with values")
-    return _without_empty(values)
+def overridden(config: Mapping[str, Any], overrides: Iterable[str]) -> Values:
+    """A whole study that Snakemake has read, with what ``--set`` lays over it."""
+    if not isinstance(config, Mapping):
+        raise UserError(f"the study is {shown(config)}; allowed: keys with values")
+    study = Values()
+    study.update({key: copy.deepcopy(value) for key, value in config.items() if key != SET})
+    override(study, overrides)
+    with located(study):
+        study.update(lr_law.filled(study))
+    return study
 
 
-def _without_empty(values: Mapping[str, Any]) -> dict[str, Any]:
+def passed(value: Any) -> list[str]:
+    """The texts of ``--set`` from what our plugin of Snakemake passes in ``--config``."""
+    return [] if value is None else [unquote(text) for text in str(value).split("&")]
+
+
+def override(
+    values: Values, overrides: Iterable[str], base: Mapping[str, Any] | None = None
+) -> None:
+    """Lay texts as ``axes.context=[1024]`` over the values of a study.
+
+    Args:
+        values: The study; it is changed.
+        overrides: A path of keys with dots, and a value in YAML.
+        base: The study below ``values``, whose keys with dots in their names are known too.
+
+    Raises:
+        UserError: A text has no ``=``, no key, or no value that is YAML.
+    """
+    for text in overrides:
+        place = f"--set {text}"
+        keys, equals, value = text.partition("=")
+        if not (equals and all(keys.split("."))):
+            raise UserError(f"{place}: allowed: a key and a value, such as axes.context=[1024]")
+        path = _keys(keys, [values, base or {}])
+        inner = yaml_file.parse(value, place)
+        made = inner.values
+        for key in reversed(path):
+            made = {key: made}
+        heads = {path[:i]: Place(place) for i in range(1, len(path) + 1)}
+        below = {(*path, *rest): Place(place) for rest in inner.keys}
+        _merge(values, _without_empty(Content(made, heads | below, heads | below)))
+
+
+def _keys(text: str, studies: list[Mapping[str, Any]]) -> KeyPath:
+    """The keys of ``sizes.124M.lr``. Names may have dots, so known keys come first."""
+    found: list[str] = []
+    rest, levels = text, list(studies)
+    while rest:
+        known = [k for level in levels for k in level if rest == k or rest.startswith(f"{k}.")]
+        key = max(known, key=len, default=rest.partition(".")[0])
+        found.append(key)
+        rest = rest[len(key) + 1 :]
+        levels = [level[key] for level in levels if isinstance(level.get(key), dict)]
+    return tuple(found)
+
+
+def command(
+    program: str, files: Iterable[Path], changes: Mapping[str, Any], overrides: Iterable[str]
+) -> str:
+    """The command that reads the same study again.
+
+    Args:
+        program: Its beginning.
+        files: Files after ``--configfile``.
+        changes: Values after ``--config``.
+        overrides: Texts after ``--set``.
+    """
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in changes.items()}
+    words = [
+        *_option("--configfile", map(str, files)),  # once: the last of several would count
+        *_option("--config", [f"{key}={text}" for key, text in texts.items()]),
+        *(word for text in overrides for word in ("--set", text)),
+    ]
+    return " ".join([program, *map(shlex.quote, words)])
+
+
+def _option(name: str, words: Iterable[str]) -> list[str]:
+    words = list(words)
+    return [name, *words] if words else []
+
+
+def _given(changes: Mapping[str, Any]) -> Content:
+    places: dict[KeyPath, Place] = {(key,): Place(f"--config {key}") for key in changes}
+    return _without_empty(Content(dict(changes), places, dict(places)))
+
+
+def _read(path: Path) -> Content:
+    content = yaml_file.read(path)
+    if not isinstance(content.values, dict):
+        raise UserError(
+            f"study file {path} contains {shown(content.values)}; allowed: keys with values"
+        )
+    return _without_empty(content)
+
+
+def _without_empty(content: Content) -> Content:
     """With null for each section that is ``{}``."""
-    return {k: None if k in SECTIONS and value == {} else value for k, value in values.items()}
+    values = {k: None if k in SECTIONS and v == {} else v for k, v in content.values.items()}
+    return Content(values, content.keys, content.places)
 
 
-def _merge(base: dict[str, Any], changes: dict[str, Any]) -> None:
+def _merge(base: Values, content: Content) -> None:
+    """Lay what a file says over a study, with its places."""
+    _merge_values(base, (), base, content.values)
+    base.keys_at |= content.keys
+    base.values_at |= content.places
+
+
+def _merge_values(
+    study: Values, path: KeyPath, base: dict[str, Any], changes: Mapping[str, Any]
+) -> None:
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(base.get(key), dict):
-            _merge(base[key], value)
+            _merge_values(study, (*path, key), base[key], value)
         else:
+            if isinstance(base.get(key), dict | list):
+                study.forget((*path, key))
             base[key] = value

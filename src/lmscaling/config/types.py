@@ -7,9 +7,11 @@ digest of its values identify a cell.
 import hashlib
 import json
 import re
+from collections import Counter
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic_core import PydanticCustomError
 
 STRICT = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
@@ -30,16 +32,60 @@ def _check_name(name: str) -> str:
 
 
 def _distinct(values: list[Any]) -> list[Any]:
-    repeated = sorted({str(v) for v in values if values.count(v) > 1})
+    repeated = sorted(text for text, n in Counter(map(str, values)).items() if n > 1)
     if repeated:
         raise ValueError(f"{', '.join(repeated)} is listed more than once; list every value once")
     return values
 
 
+def _check_number(value: Any) -> Any:
+    """A boolean is no number, although it is one to Python."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("boolean", "a boolean")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_check_name)]
-Positive = Annotated[int, Field(gt=0)]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-Share = Annotated[float, Field(gt=0, le=1)]
+
+Number = BeforeValidator(_check_number)
+"""Part of every number's type. The bounds of the types below are wide: they refuse what cannot be
+meant, and leave to the user what is merely unwise. docs/study_file.md lists them for users."""
+
+Positive = Annotated[int, Field(ge=1, le=10**9), Number]
+"""A count without a bound of its own: of updates, files, repetitions, sequences."""
+Layers = Annotated[int, Field(ge=1, le=1_000), Number]
+"""The deepest published transformers have a thousand layers (arXiv:2203.00555)."""
+Heads = Annotated[int, Field(ge=1, le=10_000), Number]
+Width = Annotated[int, Field(ge=1, le=2**17), Number]
+"""Several times the width of the largest published models."""
+Vocabulary = Annotated[int, Field(ge=1, le=10**7), Number]
+Context = Annotated[int, Field(ge=1, le=2**30), Number]
+"""A billion tokens; also those of an update, which is at least one sequence."""
+Tokens = Annotated[int, Field(ge=1, le=10**15), Number]
+"""Several times all text that has been collected for training."""
+Bytes = Annotated[int, Field(ge=1, le=10**15), Number]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1), Number]
+"""What the random generators of NumPy and PyTorch have in common."""
+GPUs = Annotated[int, Field(ge=0, le=1_000), Number]
+"""A cell runs on one node, which is checked with the cell."""
+Epochs = Annotated[int, Field(ge=1, le=10_000), Number]
+Shards = Annotated[int, Field(ge=1, le=10**6), Number]
+"""Each shard is two files in one folder."""
+Rate = Annotated[float, Field(ge=1e-12, le=10, allow_inf_nan=False), Number]
+"""A learning rate of Adam is near the relative change of a weight in one update."""
+Scale = Annotated[float, Field(ge=1e-6, le=1e6, allow_inf_nan=False), Number]
+"""A factor on a learning rate; the product must be a learning rate too."""
+Seconds = Annotated[float, Field(ge=1e-4, le=1e7, allow_inf_nan=False), Number]
+"""Up to four months."""
+Estimate = Annotated[float, Field(ge=1, le=1e20, allow_inf_nan=False), Number]
+"""An estimated number of tokens or bytes."""
+Fraction = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), Number]
+HeldOut = Annotated[float, Field(ge=1e-9, le=0.9, allow_inf_nan=False), Number]
+"""A share of documents that training does not read; less than one of a billion is none."""
+Share = Annotated[float, Field(ge=1e-4, le=1, allow_inf_nan=False), Number]
+"""A share of a budget; less than one of ten thousand is shorter than any warm-up."""
+Flag = Annotated[bool, Field(strict=True)]
+"""``true`` or ``false``, and no number or word that Python would take for them."""
 Position = Literal["learned", "rope", "none"]
 Documents = Literal["mixed", "masked"]
 

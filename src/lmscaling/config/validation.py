@@ -5,12 +5,14 @@ JSON schema of the same class, so they cannot differ from what is checked.
 """
 
 import re
+from functools import cache
 from itertools import takewhile
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from lmscaling.errors import UserError, choose
+from lmscaling.config.places import Values, place_of
+from lmscaling.errors import UserError, choose, shown
 
 T = TypeVar("T")
 
@@ -18,20 +20,35 @@ ALTERNATIVE = re.compile(r"constrained-|(dict|list|literal|function-\w+)\[")
 """What pydantic inserts into a location for the alternatives of a union."""
 Schema = dict[str, Any]
 
+UNKNOWN_KEY = "unexpected_keyword_argument"
+
+KINDS = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
+"""Types of a JSON schema in words."""
+
 
 def checked(kind: type[T], values: Any, where: str) -> T:
     """``values`` as an instance of the dataclass ``kind``.
 
     Raises:
-        UserError: The first error, in one sentence that starts with ``where``.
+        UserError: The first error, in one sentence that starts with ``where``, or with the place
+            in a study file.
     """
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
         # A misspelt key causes the error about the missing key, so it is reported first.
-        errors = sorted(error.errors(), key=lambda e: e["type"] != "unexpected_keyword_argument")
-        sentence = _sentence(_nearest(errors), TypeAdapter(kind).json_schema())
+        errors = sorted(error.errors(), key=lambda e: e["type"] != UNKNOWN_KEY)
+        first = _nearest(errors)
+        if isinstance(values, Values):
+            is_key = first["type"] == UNKNOWN_KEY or "[key]" in first["loc"]
+            where = place_of(values, first["loc"], is_key)
+        sentence = " ".join(_sentence(first, _schema(kind)).split())
         raise UserError(f"{where}: {sentence}") from None
+
+
+@cache
+def _schema(kind: Any) -> Schema:
+    return TypeAdapter(kind).json_schema()
 
 
 def _nearest(errors: list[Any]) -> Any:
@@ -51,7 +68,7 @@ def _sentence(error: Any, schema: Schema) -> str:
     place = ".".join(str(part) for part in location)
     found, context = error["input"], error.get("ctx", {})
     match error["type"]:
-        case "unexpected_keyword_argument":
+        case kind if kind == UNKNOWN_KEY:
             parent = ".".join(str(part) for part in parents)
             unknown = f"unknown key {key!r}" + (f" in {parent}" if parent else "")
             return f"{unknown}; {choose(key, _node(schema, parents).get('properties', {}))}"
@@ -67,11 +84,38 @@ def _sentence(error: Any, schema: Schema) -> str:
         case "literal_error":
             node = _node(schema, error["loc"])
             names = node["enum"] if "enum" in node else [node["const"]]
-            return f"{place} is {found!r}; {choose(found, names)}"
+            return f"{place} is {shown(found)}; {choose(found, names)}"
         case "dataclass_type" | "dict_type" | "model_attributes_type":
-            return f"{place} is {found!r}; allowed: keys with values"
+            return f"{place} is {shown(found)}; allowed: keys with values"
+        case _ if numbers := _numbers(_node(schema, error["loc"]), found):
+            return f"{place} is {shown(found)}; {numbers}"
         case _:
-            return f"{place} is {found!r}; {error['msg'][0].lower()}{error['msg'][1:]}"
+            return f"{place} is {shown(found)}; {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _numbers(node: Schema, found: Any) -> str:
+    """What is allowed for a number or a boolean, and which is nearest; empty for another type."""
+    if node.get("type") not in KINDS:
+        return ""
+    low, high = node.get("minimum"), node.get("maximum")
+    over, under = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
+    allowed = f"allowed: {KINDS[node['type']]}"
+    if low is not None and high is not None:
+        allowed += f" from {_text(low)} to {_text(high)}"
+    elif over is not None and under is not None:
+        allowed += f" between {_text(over)} and {_text(under)}"
+    elif over is not None:
+        allowed += f" above {_text(over)}"
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        if low is not None and found < low:
+            return f"{allowed}; nearest is {_text(low)}"
+        if high is not None and found > high:
+            return f"{allowed}; nearest is {_text(high)}"
+    return allowed
+
+
+def _text(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) and number < 10**10 else f"{number:g}"
 
 
 def _node(schema: Schema, path: Any) -> Schema:

@@ -4,6 +4,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +31,11 @@ SETUP_SECONDS = 120.0
 
 
 def measure(
-    files: list[Path], out: Path | None, validation: list[str], minutes: float
+    files: list[Path],
+    out: Path | None,
+    validation: list[str],
+    minutes: float,
+    overrides: Sequence[str] = (),
 ) -> tuple[str, bool]:
     """Run as many steps as one call has time for.
 
@@ -40,6 +45,7 @@ def measure(
         validation: JSON lines whose documents are the validation set; by default those of the
             previous call or, in the first call, a share of the training sources.
         minutes: Time limit of this call.
+        overrides: See ``study_file.read_study``.
 
     Returns:
         A table of what is done and left, and whether nothing is left.
@@ -49,7 +55,8 @@ def measure(
             records of another device or other versions.
     """
     end = time.monotonic() + 60 * minutes
-    values = study_file.read_study(files)
+    values = study_file.read_study(files, overrides=overrides)
+    grid.expand(values)  # before anything is looked up in it
     gpus = values.get("gpus", 0)
     _check_packages(bool(gpus))
     # In a process of its own, for the process that forks others must not initialize CUDA.
@@ -61,7 +68,8 @@ def measure(
     study = grid.expand(values)
     check_setup(out, device.value)
     _check_text(study, out, validation)
-    command = f"python -m lmscaling gpu {' '.join(map(str, files))}"
+    program = f"python -m lmscaling gpu {' '.join(map(str, files))}"
+    command = study_file.command(program, [], {}, overrides)
     study_file.write_record(out / "study.json", {"command": command, "study": values})
     sweeps.write(out, study.study)
     steps = plan.steps(study, out, kernels.names(gpus))

@@ -5,6 +5,7 @@ trains exactly the runs moved here, from update 0, and measures exactly the poin
 deleted.
 """
 
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -217,10 +218,16 @@ def move_measurements(study: Path, paths: list[str]) -> Path:
 
 def _move(study: Path, paths: list[str]) -> Path:
     attic = study / "attic" / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S.%f")
-    for path in paths:
-        if (study / path).exists():
-            (attic / path).parent.mkdir(parents=True, exist_ok=True)
-            (study / path).rename(attic / path)
+    try:
+        for path in paths:
+            if (study / path).exists():
+                (attic / path).parent.mkdir(parents=True, exist_ok=True)
+                (study / path).rename(attic / path)
+    except OSError as error:  # the results of others can be read-only
+        raise UserError(
+            f"{study} cannot be changed: {error.strerror}; reset it as its owner, or make it "
+            f"writable: chmod -R u+w {shlex.quote(str(study))}"
+        ) from None
     return attic
 
 

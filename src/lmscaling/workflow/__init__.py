@@ -71,10 +71,15 @@ def fixed(value: Any) -> Callable[[Wildcards], Any]:
     return lambda wildcards: value
 
 
-def study_record(config: dict[str, Any], configfiles: Iterable[Path]) -> str:
+def study_record(
+    config: dict[str, Any],
+    configfiles: Iterable[Path],
+    changes: dict[str, Any] | None = None,
+    overrides: Iterable[str] = (),
+) -> str:
     """JSON of ``study.json``: the study and the command that makes it again."""
-    files = [os.path.relpath(path) for path in configfiles]
-    command = " --configfile ".join(["snakemake --cores all", *files])
+    files = [Path(os.path.relpath(path)) for path in configfiles]
+    command = study_file.command("snakemake --cores all", files, changes or {}, overrides)
     return json.dumps({"command": command, "study": config})
 
 

@@ -4,12 +4,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.cell import Model
 from lmscaling.config.speed import Implementation, Planner, Sweep, point, sequences
-from lmscaling.config.types import STRICT, Distinct, Positive, renamed
+from lmscaling.config.types import (
+    STRICT,
+    Context,
+    Distinct,
+    Heads,
+    Layers,
+    Positive,
+    Rate,
+    Seed,
+    Vocabulary,
+    Width,
+    renamed,
+)
 from lmscaling.errors import choose
 from lmscaling.records.timing import Outcome, Point
 
@@ -23,22 +34,22 @@ class CopyTask:
 
     attentions: Distinct[Implementation]
     """Files in ``attention/``."""
-    n_layer: Positive
-    n_head: Positive
-    d_model: Positive
-    symbols: Positive
+    n_layer: Layers
+    n_head: Heads
+    d_model: Width
+    symbols: Vocabulary
     """Different symbols; one more token separates a sequence from its copy."""
-    contexts: Distinct[Positive]
+    contexts: Distinct[Context]
     """Tokens, separator and copy included, at which a step is timed."""
-    tokens: Positive
+    tokens: Context
     """Tokens per update; sequences are as many as fit."""
-    train_contexts: list[Positive]
+    train_contexts: list[Context]
     """Contexts at which the task is learned, too."""
     updates: Positive
     """Updates of learning."""
-    lr: Annotated[float, Field(gt=0)]
+    lr: Rate
     """Learning rate; a tenth of it after 3/5 of the updates."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         for context in self.train_contexts:

@@ -6,7 +6,7 @@ from functools import partial
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.speed import Planner, Sweep
-from lmscaling.config.types import STRICT, Positive
+from lmscaling.config.types import STRICT, Bytes, Width
 from lmscaling.records.timing import Outcome, Point
 
 
@@ -14,9 +14,9 @@ from lmscaling.records.timing import Outcome, Point
 class TimeCeiling:
     """What a device can do at best; views compare the times of layers with it."""
 
-    copy_bytes: Positive
+    copy_bytes: Bytes
     """Bytes that are copied: as many are read as are written."""
-    matmul_width: Positive
+    matmul_width: Width
     """Rows and columns of both factors of a product."""
 
 

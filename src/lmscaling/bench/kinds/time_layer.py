@@ -7,7 +7,7 @@ from pydantic import AfterValidator
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.speed import Heads, Kernel, Planner, Sweep, point, sequences
-from lmscaling.config.types import STRICT, Distinct, Name, Positive
+from lmscaling.config.types import STRICT, Context, Distinct, Name, Positive, Width
 from lmscaling.records.timing import Outcome, Point
 
 
@@ -17,13 +17,13 @@ class TimeLayer:
 
     name: Name
     n_head: Positive
-    d_head: Positive
-    tokens: Positive | None = None
+    d_head: Width
+    tokens: Context | None = None
     """Tokens at once: sequences are as many as fit."""
     batch: Positive | None = None
     """Sequences at once; instead of ``tokens``."""
     passes: Distinct[Literal["forward", "forward+backward"]]
-    contexts: Distinct[Positive]
+    contexts: Distinct[Context]
     implementations: Distinct[Kernel]
     """``peer/fla_chunk`` is the linear attention of flash-linear-attention, if installed."""
     repeats: Positive

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.speed import Implementation, Planner, Sweep, point
-from lmscaling.config.types import STRICT, Distinct, Name, Positive
+from lmscaling.config.types import STRICT, Context, Distinct, Name
 from lmscaling.records.timing import Outcome, Point
 
 
@@ -15,7 +15,7 @@ class TimeStep:
 
     sizes: Distinct[Name]
     """Rows under ``sizes:``."""
-    contexts: Distinct[Positive]
+    contexts: Distinct[Context]
     """Tokens of the sequence."""
     implementations: Distinct[Implementation]
 

@@ -6,7 +6,7 @@ from pydantic.dataclasses import dataclass
 
 from lmscaling.bench.kinds.time_step import TimeStep, measure
 from lmscaling.config.speed import Planner, Sweep, point, sequences
-from lmscaling.config.types import STRICT, Positive
+from lmscaling.config.types import STRICT, Context
 
 __all__ = ["SECTION", "measure", "sweeps"]
 
@@ -15,7 +15,7 @@ __all__ = ["SECTION", "measure", "sweeps"]
 class TimeThroughput(TimeStep):
     """A training step of as many sequences as fill a device: the share of its peak it reaches."""
 
-    tokens: Positive
+    tokens: Context
     """Tokens at once: sequences are as many as fit."""
 
 

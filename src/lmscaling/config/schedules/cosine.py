@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config.types import STRICT
+from lmscaling.config.types import STRICT, Number
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -17,7 +17,7 @@ class Schedule:
     """The peak rate times a cosine that falls to ``final_share``."""
 
     kind: Literal["cosine"]
-    final_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    final_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Number] = 0.1
     """Rate at the end of the budget, as a share of the peak rate."""
 
     def factor(self, spent: float) -> float:

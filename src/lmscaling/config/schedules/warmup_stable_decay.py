@@ -3,12 +3,11 @@
 Source: Haegele et al. 2024 (arXiv:2405.18392), a linear cooldown over a fifth of the run.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from lmscaling.config.types import STRICT
+from lmscaling.config.types import STRICT, Share
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -16,7 +15,7 @@ class Schedule:
     """The peak rate, then a linear decay to zero."""
 
     kind: Literal["warmup_stable_decay"]
-    decay_share: Annotated[float, Field(gt=0, le=1)] = 0.2
+    decay_share: Share = 0.2
     """Share of the budget over which the rate decays."""
 
     def factor(self, spent: float) -> float:

@@ -1,5 +1,6 @@
 """Files of tokens that another program has made: of llm.c, or of nanoGPT."""
 
+import os
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
@@ -50,6 +51,13 @@ class Bin(Dataset):
         shard_bytes = SHARD_TOKENS * TOKEN_BYTES
         return [(Path(name), i) for name in names for i in range(-(-_size(name) // shard_bytes))]
 
+    def local(self) -> list[tuple[str, str]]:
+        return file_names.keyed(train=self.train, validation=self.validation)
+
+    def most_tokens(self, split: Split) -> float | None:
+        n_bytes = file_names.most_tokens(self.train if split == "train" else self.validation)
+        return n_bytes and n_bytes / TOKEN_BYTES
+
     def files(self, split: Split) -> list[str]:
         if self.layout == "llm.c":
             return [str(path) for path, _ in self._parts(split)]
@@ -73,6 +81,6 @@ class Bin(Dataset):
 
 def _size(name: str) -> int:
     path = Path(name)
-    if not path.is_file():
+    if not os.path.isfile(name):
         raise UserError(f"dataset file {path} does not exist; correct the dataset's row")
     return path.stat().st_size

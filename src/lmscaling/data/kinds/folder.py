@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Fraction, Positive, Split
+from lmscaling.config.types import STRICT, Estimate, HeldOut, Positive, Split
 from lmscaling.errors import UserError
+
+MOST_SHARDS = 10**6
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -26,7 +28,7 @@ class Folder(Dataset):
     validation: str = ""
     """Folder of the validation files, which form one shard; if empty, ``holdout`` of the first
     training shard is held out."""
-    holdout: Fraction = 0.01
+    holdout: HeldOut = 0.01
     """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
     pattern: str = "*.txt"
     """Pattern of the names of documents, such as ``*.txt.gz``; other files are ignored."""
@@ -34,11 +36,18 @@ class Folder(Dataset):
     """Number of training files to tokenize; plans need it before the folder exists."""
     files_per_shard: Positive = 512
     """Training files per shard; 512 files of PG-19 have about 50 million tokens."""
-    expected_tokens: Annotated[float, Field(gt=0)] | None = None
+    expected_tokens: Estimate | None = None
     """Estimated training tokens; plans use it until the shards are tokenized."""
     shards_per_job: Positive = 16
     """Number of shards that one job fetches or tokenizes, one after another: a job takes seconds to
     start. No result depends on it."""
+
+    def __post_init__(self) -> None:
+        if self.n_files > MOST_SHARDS * self.files_per_shard:
+            raise ValueError(
+                f"n_files {self.n_files} is more than {MOST_SHARDS:,} shards of files_per_shard "
+                f"{self.files_per_shard}; write files_per_shard: {-(-self.n_files // MOST_SHARDS)}"
+            )
 
     def _parts(self, split: Split) -> list[tuple[str, int, int | None]]:
         """For each shard of a split: folder, first file and end, which is None for all files."""

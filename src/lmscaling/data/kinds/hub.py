@@ -1,23 +1,36 @@
 """A dataset repository of the Hugging Face hub: one shard per file."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
 from lmscaling.config.datasets import Dataset, Documents, Records
-from lmscaling.config.types import STRICT, Fraction, OneOrMore, Positive, Split
+from lmscaling.config.types import (
+    STRICT,
+    Estimate,
+    HeldOut,
+    OneOrMore,
+    Positive,
+    Shards,
+    Split,
+)
 
 NOT_TEXT = (
     "shards", "mirror", "documents", "validation_documents", "expected_tokens", "expected_bytes",
     "on_bad", "bad_share",
 )  # fmt: skip
 """Fields that say where the files are, how many and how large, and nothing about their text."""
+
+BRACES = re.compile(r"\{.*?\}")
+FIELD = re.compile(r"\{shard(:0?\d{1,2}d)?\}")
+"""A field for the number of a file. Others that Python knows would take any length."""
 
 SHARD = "{shard"
 """Begins the field of a template for the number of a file."""
@@ -39,14 +52,14 @@ class Hub(Records, Dataset):
     validation: OneOrMore[str] | None = None
     """Paths of the validation files, written like ``train``; if not given, ``holdout`` of the first
     training file is held out."""
-    holdout: Fraction = 0.01
+    holdout: HeldOut = 0.01
     """Share of documents held out, chosen by content hash, if ``validation`` is not given."""
     text: str = "text"
     """Column that contains the document."""
-    shards: Positive | None = None
+    shards: Shards | None = None
     """Number of training files to tokenize, from the first; all by default, and required with
     ``{shard}``. Raising it changes no finished run."""
-    validation_shards: Positive | None = None
+    validation_shards: Shards | None = None
     """Number of validation files to tokenize, from the first; all by default, and 1 with
     ``{shard}``."""
     mirror: str = ""
@@ -55,9 +68,9 @@ class Hub(Records, Dataset):
     """Numbers of documents that a complete training file can have; empty for no check."""
     validation_documents: list[Positive] = field(default_factory=list)
     """Numbers of documents that a complete validation file can have; empty for no check."""
-    expected_tokens: Annotated[float, Field(gt=0)] | None = None
+    expected_tokens: Estimate | None = None
     """Estimated training tokens of all shards; plans use it until the shards are tokenized."""
-    expected_bytes: Annotated[float, Field(gt=0)] | None = None
+    expected_bytes: Estimate | None = None
     """Estimated size of all training files; plans use it until they are fetched."""
     shards_per_job: Positive = 16
     """Number of shards that one job fetches or tokenizes, one after another: a job takes seconds to
@@ -108,6 +121,19 @@ class Hub(Records, Dataset):
     @property
     def pinned(self) -> bool:
         return len(self.train) == 1
+
+    def local(self) -> list[tuple[str, str]]:
+        if not self.folder:
+            return []
+        key = "repository" if self._is_folder else "mirror"
+        firsts = {self.files(split)[0] for split in get_args(Split)}
+        return [(key, self.folder), *((key, f"{self.folder}/{file}") for file in sorted(firsts))]
+
+    def most_tokens(self, split: Split) -> float | None:
+        if split == "train" or self.validation or not self.expected_tokens:
+            return None
+        # The estimate is of all files, and the first one can be larger than the others.
+        return 2 * self.holdout * self.expected_tokens / len(self.files("train"))
 
     def document_counts(self, split: Split) -> list[int]:
         return self.documents if split == "train" else self.validation_documents
@@ -174,6 +200,9 @@ def _check_name(split: str, name: str, alone: bool) -> None:
         )
     try:
         template = alone and SHARD in name
+        for found in BRACES.findall(name) if template else ():
+            if not FIELD.fullmatch(found):
+                raise ValueError(repr(found[1:-1]))
         rest = name.format(shard=0) if template else file_names.RANGE.sub("", name)
     except (KeyError, IndexError, ValueError) as error:
         raise ValueError(f"{split} {name!r} has braces with {error}; allowed: {{shard}}") from None

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
 from lmscaling.config.datasets import Dataset, Documents, Records
-from lmscaling.config.types import STRICT, Distinct, Fraction, Positive, Split
+from lmscaling.config.types import STRICT, Distinct, HeldOut, Positive, Split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -24,7 +24,7 @@ class Jsonl(Records, Dataset):
     validation: list[str] = field(default_factory=list)
     """Validation files, written like ``train``; if empty, ``holdout`` of the first training file is
     held out."""
-    holdout: Fraction = 0.01
+    holdout: HeldOut = 0.01
     """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
     text: str = "text"
     """Key or column that contains the document."""
@@ -37,6 +37,12 @@ class Jsonl(Records, Dataset):
             return file_names.local(self.validation)
         files = file_names.local(self.train)
         return files if split == "train" else files[:1]
+
+    def local(self) -> list[tuple[str, str]]:
+        return file_names.keyed(train=self.train, validation=self.validation)
+
+    def most_tokens(self, split: Split) -> float | None:
+        return file_names.most_tokens(self.files(split))
 
     def first(self, n: int) -> Self:
         return replace(self, train=self.files("train")[:n])

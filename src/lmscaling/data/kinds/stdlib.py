@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
+from lmscaling.config import file_names
 from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Fraction, Split
+from lmscaling.config.types import STRICT, Flag, HeldOut, Split
 
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library with third-party code, or that differ between builds."""
@@ -24,13 +25,23 @@ class Stdlib(Dataset):
     """The source files of the running Python's standard library: real text on every machine."""
 
     kind: Literal["stdlib"]
-    packages: bool = False
+    packages: Flag = False
     """Whether sources of installed packages are read as well; the text then differs by machine."""
     validation: list[str] = field(default_factory=list)
     """Validation files, JSON lines with the document under ``text``; if empty, ``holdout`` of the
     source files is held out."""
-    holdout: Fraction = 0.05
+    holdout: HeldOut = 0.05
     """Share of files held out, chosen by content hash, if ``validation`` is empty."""
+
+    def local(self) -> list[tuple[str, str]]:
+        return [("validation", path) for path in self.validation]
+
+    def most_tokens(self, split: Split) -> float | None:
+        if split == "validation" and self.validation:
+            return file_names.most_tokens(self.validation)
+        # Thousands of files are held out by chance: no share is twice what it should be.
+        share = 2 * self.holdout if split == "validation" else 1.0
+        return None if self.packages else share * sum(p.stat().st_size for p in _sources())
 
     def files(self, split: Split) -> list[str]:
         return (self.validation if split == "validation" else []) or ["stdlib"]
@@ -47,12 +58,17 @@ class Stdlib(Dataset):
         return {"python": sys.version.split()[0]}
 
 
-def _modules(packages: bool) -> Iterator[str]:
+def _sources() -> list[Path]:
+    """Source files of the standard library."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    return [p for p in root.rglob("*.py") if not LEFT_OUT & {*p.relative_to(root).parts[:-1]}]
+
+
+def _modules(packages: Flag) -> Iterator[str]:
     """Distinct modules of the running Python, ordered by content so that paths do not matter."""
     from lmscaling.data.sources import digest, read_text
 
-    root = Path(sysconfig.get_paths()["stdlib"])
-    paths = [p for p in root.rglob("*.py") if not LEFT_OUT & {*p.relative_to(root).parts[:-1]}]
+    paths = _sources()
     if packages:
         folders = {Path(p).resolve() for p in sys.path if Path(p).name in INSTALLED}
         paths += [p for folder in sorted(folders) for p in folder.rglob("*.py") if p.is_file()]

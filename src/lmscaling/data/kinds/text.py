@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
 from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Distinct, Fraction, Split
+from lmscaling.config.types import STRICT, Distinct, HeldOut, Split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -22,12 +22,19 @@ class Text(Dataset):
     validation: list[str] = field(default_factory=list)
     """Validation files, written like ``train``; if empty, ``holdout`` of the training files is held
     out."""
-    holdout: Fraction = 0.01
+    holdout: HeldOut = 0.01
     """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
 
     def _paths(self, split: Split) -> list[str]:
         names = self.train if split == "train" else self.validation or self.train
         return file_names.local(names)
+
+    def local(self) -> list[tuple[str, str]]:
+        return file_names.keyed(train=self.train, validation=self.validation)
+
+    def most_tokens(self, split: Split) -> float | None:
+        n_bytes = file_names.most_tokens(self._paths(split))
+        return n_bytes and 3 * n_bytes  # a byte that is not UTF-8 becomes a character of three
 
     def files(self, split: Split) -> list[str]:
         return [" ".join(self._paths(split))]

@@ -1,0 +1,181 @@
+"""What a study must be to begin with, beyond what its records must be to be read.
+
+A study that has results stays readable, whatever this module will refuse one day. One that somebody
+is about to run is compared with the text, the files and the folders that are there.
+"""
+
+import math
+import os
+import re
+import shlex
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lmscaling.config import sweeps
+from lmscaling.config.budget import parse_budget
+from lmscaling.config.cell import Cell
+from lmscaling.config.datasets import Corpus
+from lmscaling.config.grid import Grid, expand
+from lmscaling.config.places import StudyError, Values, located
+from lmscaling.config.study import Study
+from lmscaling.errors import UserError
+from lmscaling.files import read_json
+
+LONGEST_STUDY = 64
+LONGEST_RUN = 150
+"""Longest name of a run: a temporary file beside its files adds a host and a process to the name,
+and a file system allows 255 characters."""
+
+
+def plan(
+    values: dict[str, Any],
+    files: Collection[Path] = (),
+    folder: str = "results",
+) -> Grid:
+    """The cells of a study that is about to be run.
+
+    Args:
+        values: The study, as ``study_file.read_study`` returns it.
+        files: Its files after ``--configfile``.
+        folder: Folder of all studies.
+
+    Raises:
+        UserError: The study is invalid, or cannot be run as it is meant.
+    """
+    grid = replace(expand(values), folder=folder)
+    with located(values):
+        _check_name(grid, values, files)
+        for cell in grid.cells.values():
+            _check_budget(grid.study, cell)
+            if len(cell.run) > LONGEST_RUN:
+                raise StudyError(
+                    f"the cell {cell.name} has a name of {len(cell.run)} characters; allowed: up "
+                    f"to {LONGEST_RUN}, so give the size a shorter name, or the attention a file "
+                    "of its own",
+                    *("axes", "attention"),
+                )
+        for tokens, corpus in grid.corpora.items():
+            if not Path(grid.results, "tokens", tokens, "manifest.json").is_file():
+                _check_files(grid.study, corpus)
+                _check_validation(grid.study, corpus)
+        sweeps.expand(grid.study)
+    return grid
+
+
+def _check_name(grid: Grid, values: dict[str, Any], files: Collection[Path]) -> None:
+    """Check that no other study has the folder of results."""
+    name = grid.study.study
+    if len(name) > LONGEST_STUDY:
+        raise StudyError(
+            f"study is a name of {len(name)} characters; allowed: up to {LONGEST_STUDY}", "study"
+        )
+    if isinstance(values, Values) and values.repeated_name:
+        raise StudyError(
+            f"study {name!r} is the name of the study in {values.repeated_name}, whose results "
+            "this one would share; choose another name, or leave the line out to change that study",
+            "study",
+        )
+    record = Path(grid.results, "study.json")
+    if not record.is_file():
+        return
+    given = {os.path.realpath(path) for path in files}
+    theirs = _files_of(record)
+    if given <= {*map(os.path.realpath, theirs)} or given >= {*map(os.path.realpath, theirs)}:
+        return
+    for path in theirs:
+        if os.path.realpath(path) not in given and _name_in(path) == name:
+            raise StudyError(
+                f"study {name!r} is also the name of the study in {path}, whose results are in "
+                f"{grid.results}; choose another name",
+                "study",
+            )
+
+
+def _files_of(record: Path) -> list[str]:
+    """The study files of the command that made a record."""
+    try:
+        words = shlex.split(read_json(record, "study record")["command"])
+    except (UserError, KeyError, TypeError, ValueError, AttributeError):
+        return []
+    files, option = [], ""
+    for word in words:
+        option = word if word.startswith("-") else option
+        files += [word] if option == "--configfile" and word != option else []
+    return files
+
+
+def _name_in(path: str) -> str:
+    """The name of the study in a file; empty if it has none, or is not there."""
+    try:
+        text = Path(path).read_text()
+    except (OSError, ValueError):
+        return ""
+    found = re.search(r"^study:\s*['\"]?([\w.]+)", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _check_budget(study: Study, cell: Cell) -> None:
+    """Check that the budget holds an update, its branches too, and more than the warm-up."""
+    budget = parse_budget(cell.budget)
+    if budget.seconds:
+        return
+    tokens = cell.update_tokens if budget.unit == "tokens" else 1
+    updates = budget.amount / tokens
+    if updates < 1:
+        raise StudyError(
+            f"budget {cell.budget} is less than one update of {cell.update_tokens} tokens; "
+            f"allowed: at least {cell.update_tokens} tokens",
+            "budget",
+        )
+    warm_up = cell.optimizer.warmup_updates
+    if warm_up > updates:
+        raise StudyError(
+            f"optimizer.warmup_updates {warm_up} is more than the {math.ceil(updates)} updates "
+            f"of the budget, so the peak rate would never be reached; allowed: up to "
+            f"{math.floor(updates)}",
+            *("optimizer", "warmup_updates"),
+        )
+    for share in cell.keep:
+        if share * updates < 1:
+            shares = study.branches.shares if study.branches else []
+            raise StudyError(
+                f"branches.shares {share:g} is less than one of the {math.ceil(updates)} updates "
+                f"of the budget; allowed: from {1 / updates:.2g}",
+                *("branches", "shares", shares.index(share)),
+            )
+
+
+def _check_files(study: Study, corpus: Corpus) -> None:
+    """Check that the local files of a text and of its tokenizer are there."""
+    try:
+        local = corpus.source.local()
+    except UserError as error:
+        raise StudyError(str(error), "datasets", corpus.dataset) from None
+    for key, path in local:
+        if not os.path.exists(path):
+            raise StudyError(
+                f"datasets.{corpus.dataset}.{key}: {path} does not exist; correct the row, or put "
+                "the file there",
+                *("datasets", corpus.dataset, key),
+            )
+    file = corpus.encoding.file
+    if file and not os.path.isfile(file):
+        raise StudyError(
+            f"tokenizers.{corpus.tokenizer}.file {file} does not exist; correct the row, or put "
+            "the file there",
+            *("tokenizers", corpus.tokenizer, "file"),
+        )
+
+
+def _check_validation(study: Study, corpus: Corpus) -> None:
+    """Check that the text has as many validation tokens as are validated on, as far as is known."""
+    most = corpus.source.most_tokens("validation")
+    if corpus.dataset == study.dataset and most is not None and study.validation.tokens > most:
+        raise StudyError(
+            f"validation.tokens {study.validation.tokens} is more than the validation text of "
+            f"datasets.{corpus.dataset} can have, at most {most:,.0f}; write fewer tokens, or name "
+            "more files",
+            *("validation", "tokens"),
+        )
