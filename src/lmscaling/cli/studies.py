@@ -1,4 +1,4 @@
-"""Verbs that define a study, estimate its cost and show its progress."""
+"""Verbs that define a study, estimate its cost, show its progress and examine its machine."""
 
 import sys
 from argparse import Namespace
@@ -14,7 +14,7 @@ VERBS: list[Verb] = []
 RESULTS = argument("--results", type=Path, default=Path("results"), help="folder of all studies")
 
 
-@verb(VERBS, argument("out", type=Path, help="study.json"))
+@verb(VERBS, argument("out", type=Path, help="study.json"), by_workflow=True)
 def study(args: Namespace) -> str:
     """Write the study that standard input describes as JSON, and its sweeps."""
     from lmscaling.config import study_file, sweeps
@@ -80,9 +80,25 @@ def _masked_lengths(grid: Grid, results: Path) -> dict[int, dict[int, float]]:
 )
 def status(args: Namespace) -> str:
     """Show the progress of every cell of a study."""
+    from lmscaling.runtime.console import painted
     from lmscaling.status import failures, table
 
-    return failures.listed(args.study) if args.failed else table.progress(args.study)
+    if args.failed:
+        return failures.listed(args.study)
+    return painted(table.progress(args.study), table.COLOURS)
+
+
+@verb(VERBS, RESULTS)
+def doctor(args: Namespace) -> str:
+    """Check this machine and this Python, and say what will work and what to type."""
+    from lmscaling.runtime import doctor
+    from lmscaling.runtime.console import painted
+
+    told, can_run = doctor.examine(args.results)
+    print(painted(told, doctor.COLOURS), flush=True)
+    if not can_run:
+        sys.exit(1)
+    return ""
 
 
 @verb(
