@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from conftest import STUDY
@@ -240,6 +241,7 @@ def terminal(monkeypatch):
     """A terminal of a workflow of eight cells, two of them done, and its console."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(console, "LOOK_SECONDS", (0.05, 0.1))
     screen = Screen()
     screen.stream = Terminal()
     running = [("softmax-s-ctx16-s3", "7", "12.5%", "2.5000", "")]
@@ -282,8 +284,8 @@ def test_failures_and_messages_stay_above_the_lines_in_place(terminal, tmp_path)
 
 
 def test_the_time_left_is_what_the_budgets_took_since_the_first_cell_was_under_way(monkeypatch):
-    now = iter([100.0, 160.0])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(now))
+    now = iter([100.0, 170.0])
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(now)))
     live = console.Live(Terminal(), lambda: None)  # pyright: ignore
     first = console.Cells(0, 4, 0.1, [("a", "", "", "", "")], [])
     assert live._seconds_left(first) == ""

@@ -1,5 +1,6 @@
 """The command line as people type it: one sentence and exit code 1, and no heavy imports."""
 
+import errno
 import json
 import re
 import shutil
@@ -58,7 +59,7 @@ MISTAKES = [
     ),
     (["figures", "results/nothing"], "study.json does not exist; studies: none is defined"),
     (["figure", "s", "parameter_scalin"], "nearest is 'parameter_scaling'"),
-    (["reset", "softmax-124M-ctx256-s0"], "results has no run; studies: none is defined"),
+    (["reset", "softmax-124M-ctx256-s0"], "results has no run; run snakemake first"),
     (["manifest", "m.json", "1", "1"], "sidecar train-00000.json does not exist"),
     (["tokenize", "train-00000-00000", "o"], "corpus is not valid JSON"),
     (["study", "study.json"], "study is not valid JSON"),
@@ -102,7 +103,10 @@ def test_the_help_lists_what_people_type_before_what_the_workflow_types(monkeypa
     assert text == lmscaling().stdout
     assert max(map(len, text.splitlines())) <= 100
     first, last = text.split("what you type:")[1].split("what the workflow types:")
-    listed = [{line.split("  ")[1] for line in part.splitlines() if line} for part in (first, last)]
+    listed = [
+        set(re.findall(r"^  (\w\S*(?: \w+)?)  ", part, re.MULTILINE))
+        for part in (first, last.split("options:")[0])
+    ]
     assert {"plan", "status", "doctor", "reset", "figures", "export", "check attention"} < listed[0]
     assert {"train", "tokenize", "build-store", "check cell", "time_step"} < listed[1]
     typed = (ROOT / "workflow" / "rules").glob("*.smk")
@@ -164,6 +168,19 @@ def test_an_unknown_verb_or_option_is_one_line_that_says_what_to_type(
     assert sentence in said
     assert said.strip().count("\n") == 0
     assert "--help" in said
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(results, monkeypatch, capsys):
+    def refuse(path, target):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.chdir(results)
+    monkeypatch.setattr(Path, "rename", refuse)
+    monkeypatch.setattr(sys, "argv", ["lmscaling", "reset", "softmax-s-ctx16-s0"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert str(ended.value).startswith("error: results/a/runs/softmax-s-ctx16-s0-22222222: Read-")
+    assert str(ended.value).endswith("then type lmscaling reset again")
 
 
 def test_a_reader_that_has_read_enough_is_no_error():

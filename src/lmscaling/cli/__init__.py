@@ -4,6 +4,7 @@ Verbs are grouped by subject, one module a group; each function has its argument
 """
 
 import argparse
+import errno
 import os
 import platform
 import shutil
@@ -34,6 +35,9 @@ FAMILIES = {
 
 VERSIONS = ("torch", "triton", "snakemake")
 """Packages whose versions ``--version`` prints."""
+
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+"""Faults of the system that whoever has typed a verb can mend."""
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -66,7 +70,15 @@ def _run(words: list[str]) -> str:
         raise UserError(f"{name} takes no {rest[0]!r}; type lmscaling {name} --help")
     if args.typed != name:
         print(f"{args.typed} is now called {name}", file=sys.stderr)
-    return args.verb.run(args)
+    try:
+        return args.verb.run(args)
+    except OSError as error:
+        if args.verb.by_workflow or error.errno not in REFUSED:
+            raise
+        raise UserError(
+            f"{error.filename}: {error.strerror}; make room or change its permissions, then type "
+            f"lmscaling {name} again"
+        ) from error
 
 
 def _check_name(words: list[str], verbs: list[Verb]) -> None:
@@ -114,7 +126,7 @@ def _list(verbs: list[Verb]) -> str:
     lines = []
     for verb in verbs:
         wrapper.initial_indent = f"  {verb.name}".ljust(width)
-        lines += wrapper.wrap(verb.summary.replace("``", ""))
+        lines += wrapper.wrap(verb.summary)
     return "\n".join(lines)
 
 
@@ -176,10 +188,9 @@ def _parser() -> _Main:
 
 
 def _add(subparsers: Any, name: str, verb: Verb) -> None:
-    summary = verb.summary.replace("``", "")
-    parsers = {verb.name: subparsers.add_parser(name, help=summary, description=summary)}
+    parsers = {verb.name: subparsers.add_parser(name, help=verb.summary, description=verb.summary)}
     if verb.former:  # without a help text it is not offered
-        parsers[verb.former] = subparsers.add_parser(verb.former, description=summary)
+        parsers[verb.former] = subparsers.add_parser(verb.former, description=verb.summary)
     for typed, parser in parsers.items():
         parser.set_defaults(verb=verb, typed=typed)
         for argument in verb.arguments:

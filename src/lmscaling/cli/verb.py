@@ -56,7 +56,7 @@ def verb(
     """
 
     def add(run: Action) -> Action:
-        summary = (run.__doc__ or "").strip()
+        summary = (run.__doc__ or "").strip().replace("``", "")
         typed = name or run.__name__.replace("_", "-")
         verbs.append(
             Verb(

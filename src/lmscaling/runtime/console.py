@@ -66,11 +66,11 @@ SIGNAL = re.compile(r"died with <Signals\.(\w+)")
 MOST_RUNNING, MOST_ENDED = 8, 4
 """Cells that are shown in place: under way, and the last that have ended."""
 
-LOOK_SECONDS = 1.0
-"""Shortest time between two looks at the cells."""
+LOOK_SECONDS = (1.0, 20.0)
+"""Shortest and longest time between two looks at the cells."""
 
 LOOK_SHARE = 0.05
-"""Largest share of the time that looking takes, for there may be a thousand cells."""
+"""Share of the time that looking may take, for there may be a thousand cells."""
 
 OF_TRAINING = ("train", "branch")
 """Rules whose jobs are named by their cell alone, as everywhere else."""
@@ -130,7 +130,7 @@ class Live:
         """Remove the lines; what was printed above them stays."""
         if not self._over.is_set():
             self._over.set()
-            self._thread.join(LOOK_SECONDS)
+            self._thread.join(LOOK_SECONDS[0])
             self._live.stop()
 
     def print(self, text: str) -> None:
@@ -144,9 +144,11 @@ class Live:
                 cells = self._look()
             except Exception:  # a file that is being replaced; the next look sees it
                 cells = None
+            seconds = (time.monotonic() - began) / LOOK_SHARE
             if cells and not self._over.is_set():
                 self._live.update(self._lines(cells), refresh=True)
-            self._over.wait(max(LOOK_SECONDS, (time.monotonic() - began) / LOOK_SHARE))
+            shortest, longest = LOOK_SECONDS
+            self._over.wait(min(longest, max(shortest, seconds)))
 
     def _lines(self, cells: Cells) -> Any:
         from rich.console import Group
