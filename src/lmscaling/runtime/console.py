@@ -40,7 +40,8 @@ CHATTER = (
     "Select jobs to execute", "Job rate limit reached", "Using shell:", "Trying to restart job",
     "Exiting because a job execution failed", "Removing output files of failed job",
     "Removing temporary output", "Touching output file", "Elapsed time:", "SLURM run ID:",
-    "Cleaning up SLURM log files",
+    "Cleaning up SLURM log files", "Building DAG of jobs", "Conda environments: ignored",
+    "Singularity containers: ignored",
     "No SLURM account given", "No account was given", "Group jobs: inactive",
 )  # fmt: skip
 """Beginnings of messages that say nothing which the lines of this module do not say."""
@@ -154,6 +155,7 @@ class Live:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
+        from rich.text import Text
 
         bars = Table.grid(padding=(0, 2))
         failed = f"[red]{self.failed:,} failed[/]" if self.failed else ""
@@ -174,8 +176,8 @@ class Live:
             table.add_row(*row)
         more = len(cells.running) - MOST_RUNNING
         parts = [bars, *([table] if ended or cells.running else [])]
-        parts += [f"and {more:,} more cells"] if more > 0 else []
-        parts += [f"also {some(self.others)}"] if self.others else []
+        parts += [Text(f"and {more:,} more cells")] if more > 0 else []
+        parts += [Text(f"also {some(self.others)}", style="dim")] if self.others else []
         return Group(*parts)
 
     def _seconds_left(self, cells: Cells) -> str:

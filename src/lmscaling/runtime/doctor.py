@@ -232,7 +232,7 @@ def _folder(results: Path) -> Finding:
     told = f"{results}: {bytes_of(free)} free, writes {bytes_of(speed)}/s"
     if free < LEAST_FREE:
         return Finding(WRONG, told, f"make room: the demo asks for {bytes_of(LEAST_FREE)}")
-    return Finding(OK, told, "lmscaling plan says what a study needs")
+    return Finding(OK, told, "see lmscaling plan")
 
 
 def _slurm() -> Finding:
