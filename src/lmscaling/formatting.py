@@ -7,6 +7,11 @@ from collections.abc import Iterable
 COLUMNS = 100
 """Longest line of a table or a sentence for the terminal."""
 
+COMMAND = re.compile(
+    r"\b(?:python -m lmscaling|(?:lmscaling|snakemake) -*[a-z]|pip install )[^;,]*"
+)
+"""What people copy from a sentence."""
+
 INDENT = "    "
 """Before lines that go on with a sentence."""
 
@@ -77,11 +82,16 @@ def noted(lines: list[list[str]], left: set[int]) -> list[str]:
 
 
 def folded(sentence: str, indent: str = "") -> list[str]:
-    """A sentence as lines of at most ``COLUMNS``, the first indented; no path is divided."""
-    return textwrap.wrap(
-        sentence, COLUMNS, initial_indent=indent, subsequent_indent=INDENT, break_long_words=False,
+    """A sentence as lines of at most ``COLUMNS``, the first indented.
+
+    No path and no command is divided, so that people can copy them.
+    """
+    together = COMMAND.sub(lambda command: command[0].replace(" ", "\xa0"), sentence)
+    lines = textwrap.wrap(
+        together, COLUMNS, initial_indent=indent, subsequent_indent=INDENT, break_long_words=False,
         break_on_hyphens=False,
     )  # fmt: skip
+    return [line.replace("\xa0", " ") for line in lines]
 
 
 def short(n: float) -> str:

@@ -8,6 +8,7 @@ from lmscaling import files
 from lmscaling.cli.verb import Verb, argument, verb
 from lmscaling.config.grid import Grid
 from lmscaling.errors import UserError
+from lmscaling.formatting import folded
 
 VERBS: list[Verb] = []
 
@@ -58,7 +59,7 @@ def plan(args: Namespace) -> str:
     if args.out:
         files.write_json(args.out, estimate.to_json())
     old = code.stale_line(results.name, len(stale.runs(results, expanded)))
-    return "\n".join([estimate.table(), *old])
+    return "\n".join([estimate.table(), *(line for text in old for line in folded(text))])
 
 
 def _masked_lengths(grid: Grid, results: Path) -> dict[int, dict[int, float]]:
