@@ -17,11 +17,14 @@ PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
 GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 
-.PHONY: demo test compilers mutate coverage lint figures gpu clean
+.PHONY: help demo test compilers mutate coverage lint figures gpu clean
 .DELETE_ON_ERROR:
 
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):.*## /make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
+
 demo: $(INSTALLED) ## train 32 tiny models on the CPU and draw every figure
-	@$(BIN)/snakemake --cores all --configfile config/demo.yaml --quiet all \
+	@$(BIN)/snakemake --cores all --configfile config/demo.yaml \
 		|| { echo "demo: failed; the logs of its jobs are in results/demo/logs/" >&2; exit 1; }
 	@echo "report: $(CURDIR)/results/demo/report.html"
 

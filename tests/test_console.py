@@ -4,6 +4,10 @@ import io
 import logging
 import os
 import re
+import sys
+import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from conftest import STUDY
@@ -12,7 +16,9 @@ from test_workflow import Place, product
 
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
+from lmscaling.formatting import printable
 from lmscaling.records import ledger
+from lmscaling.runtime import console
 from lmscaling.runtime.console import Console
 from lmscaling.workflow import requested
 
@@ -214,6 +220,105 @@ def test_a_record_without_the_values_that_it_had_is_printed_as_snakemake_says_it
     screen.hears("a job of another version", "job_info", number=1)
     screen.hears("an event of another version", "job_paused")
     assert screen.lines == ["a job of another version", "an event of another version"]
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+    def shows(self, text, seconds=20.0):
+        """Whether a text appears in time, whatever the colours."""
+        end = time.monotonic() + seconds
+        while text not in (found := printable(self.getvalue())) and time.monotonic() < end:
+            time.sleep(0.02)
+        return text in found
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal of a workflow of eight cells, two of them done, and its console."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(console, "LOOK_SECONDS", (0.05, 0.1))
+    screen = Screen()
+    screen.stream = Terminal()
+    running = [("softmax-s-ctx16-s3", "7", "12.5%", "2.5000", "")]
+    ended = [("softmax-s-ctx16-s2", "8", "done", "", "2.2500")]
+    handler = logging.StreamHandler(screen.stream)
+    cells = console.Cells(2, 8, 0.25, running, ended)
+    screen.console = Console(handler, True, look=lambda: cells)
+    screen.hears("jobs", "run_info", stats={"train": 8, "total": 9})
+    yield screen
+    if screen.console._live:
+        screen.console._live.stop()
+
+
+def test_a_terminal_shows_cells_jobs_and_the_last_losses_in_place(terminal):
+    stream = terminal.stream
+    assert stream.shows("2 of 8")
+    assert stream.shows("softmax-s-ctx16-s3        7  12.5%      2.5000")
+    assert stream.shows("softmax-s-ctx16-s2        8   done                2.2500")
+    terminal.submits(1, "", rule="report", local=True)
+    terminal.submits(2, RUN.format(0), local=True)
+    terminal.hears(event="progress", done=3, total=9)
+    assert stream.shows("3 of 9")
+    assert stream.shows("also report")
+    assert "begins" not in stream.getvalue()
+    assert "3 of 9 done" not in stream.getvalue()
+    terminal.hears(event="progress", done=9, total=9)
+    assert stream.shows("9 of 9 done")
+    assert terminal.console._live is None
+
+
+def test_failures_and_messages_stay_above_the_lines_in_place(terminal, tmp_path):
+    (tmp_path / "log").write_text("error: [disk] full\n")
+    terminal.submits(1, RUN.format(0), [tmp_path / "log"], local=True)
+    terminal.fails(1, None, [tmp_path / "log"])
+    terminal.hears("Something [new]")
+    assert terminal.stream.shows("softmax-s-ctx16-s0  has failed  error: [disk] full")
+    assert terminal.stream.shows("Something [new]\n")
+    terminal.hears(event="progress", done=1, total=9)
+    assert terminal.stream.shows("1 failed")
+
+
+def test_the_time_left_is_what_the_budgets_took_since_the_first_cell_was_under_way(monkeypatch):
+    now = iter([100.0, 170.0])
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    live = console.Live(Terminal(), lambda: None)  # pyright: ignore
+    first = console.Cells(0, 4, 0.1, [("a", "", "", "", "")], [])
+    assert live._seconds_left(first) == ""
+    assert live._seconds_left(replace(first, share=0.4)) == "about 2 min left"
+
+
+@pytest.mark.parametrize("term", ["dumb", None])
+def test_no_line_changes_in_place_where_it_cannot_or_is_not_wanted(monkeypatch, term):
+    if term:
+        monkeypatch.setenv("TERM", term)
+    else:
+        monkeypatch.setenv("TERM", "xterm")
+    screen = Screen(condense=bool(term))
+    screen.stream = Terminal()
+    screen.console = Console(logging.StreamHandler(screen.stream), bool(term), look=lambda: None)  # pyright: ignore
+    screen.hears("jobs", "run_info", stats={"train": 8, "total": 9})
+    assert screen.console._live is None
+    assert "\x1b" not in screen.stream.getvalue()
+
+
+def test_states_are_coloured_on_a_terminal_only_and_not_with_no_color(monkeypatch):
+    text = "a  done  done\n22 cells: 1 done\nok  done"
+    colours = {"done": 32, "ok": 32}
+    assert console.painted(text, colours) == text
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    painted = console.painted(text, colours)
+    assert painted.splitlines()[0] == "a  \x1b[32mdone\x1b[0m  done"
+    assert painted.splitlines()[1] == "22 cells: 1 done"
+    assert printable(painted) == text
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert console.painted(text, colours) == text
 
 
 def test_a_terminal_of_few_characters_shows_the_reason(tmp_path):

@@ -1,18 +1,22 @@
 """The command line as people type it: one sentence and exit code 1, and no heavy imports."""
 
+import errno
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
 
-from lmscaling import cli, registry
+from lmscaling import __version__, cli, registry
 from lmscaling.cli import runs
+from lmscaling.config import sweeps
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
 from lmscaling.train.ledger import Ledger
@@ -28,6 +32,8 @@ FOREIGN = {
     "figures.learning_curves": {"torch", "tiktoken"},
     "train.run": {"duckdb", "seaborn"},
     "evaluate.loss_by_position": {"duckdb", "seaborn"},
+    "runtime.doctor": {"torch", "triton", "rich", "snakemake"},
+    "runtime.console": {"torch", "rich"},
 }
 
 
@@ -53,7 +59,7 @@ MISTAKES = [
     ),
     (["figures", "results/nothing"], "study.json does not exist; studies: none is defined"),
     (["figure", "s", "parameter_scalin"], "nearest is 'parameter_scaling'"),
-    (["reset", "softmax-124M-ctx256-s0"], "results has no run; studies: none is defined"),
+    (["reset", "softmax-124M-ctx256-s0"], "results has no run; run snakemake first"),
     (["manifest", "m.json", "1", "1"], "sidecar train-00000.json does not exist"),
     (["tokenize", "train-00000-00000", "o"], "corpus is not valid JSON"),
     (["study", "study.json"], "study is not valid JSON"),
@@ -89,6 +95,108 @@ def test_every_verb_is_listed_and_explains_itself(capsys):
             with pytest.raises(SystemExit):
                 parser.parse_args([*typed.split(), "--help"])
             assert verb.summary in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_help_lists_what_people_type_before_what_the_workflow_types(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    text = lmscaling("--help").stdout
+    assert text == lmscaling().stdout
+    assert max(map(len, text.splitlines())) <= 100
+    first, last = text.split("what you type:")[1].split("what the workflow types:")
+    listed = [
+        set(re.findall(r"^  (\w\S*(?: \w+)?)  ", part, re.MULTILINE))
+        for part in (first, last.split("options:")[0])
+    ]
+    assert {"plan", "status", "doctor", "reset", "figures", "export", "check attention"} < listed[0]
+    assert {"train", "tokenize", "build-store", "check cell", "time_step"} < listed[1]
+    typed = (ROOT / "workflow" / "rules").glob("*.smk")
+    rules = " ".join(path.read_text() for path in typed)
+    for verb in VERBS:
+        if verb.by_workflow and verb.name not in sweeps.KINDS:
+            assert f"lmscaling {verb.name} " in rules, verb.name
+
+
+def test_the_version_names_what_is_installed_and_imports_none_of_it():
+    code = (
+        "import sys, lmscaling.cli as cli\nsys.argv[1:] = ['--version']\ntry: cli.main()\n"
+        "finally: print('torch' in sys.modules, 'triton' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    first, python, torch, triton, *_, imported = done.stdout.splitlines()
+    assert (done.returncode, first) == (0, f"lmscaling {__version__}")
+    assert python.startswith("Python 3.")
+    assert torch == f"torch {version('torch')}"
+    assert triton.startswith("triton ")
+    assert imported == "False False"
+
+
+def test_a_shell_completes_verbs_options_and_files():
+    script = lmscaling("--print-completion", "bash").stdout
+    asked = "COMP_WORDS=({}); COMP_CWORD={}; _shtab_lmscaling; echo ${{COMPREPLY[@]}}"
+    for words, reply in (
+        ("lmscaling sta", "status"),
+        ("lmscaling check att", "attention"),
+        ("lmscaling reset --go", "--go-on"),
+    ):
+        line = asked.format(words, len(words.split()) - 1)
+        done = subprocess.run(
+            ["bash", "-c", f"{script}\n{line}"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == [reply], done.stderr
+    assert lmscaling("--print-completion", "zsh").stdout.startswith("#compdef lmscaling")
+
+
+UNKNOWN = [
+    (["statsu"], "'statsu' is no verb; nearest is 'status'; "),
+    (["check", "kernel"], "'check kernel' is no verb; nearest is 'check kernels'; "),
+    (["plan", "--devcie", "x"], "plan takes no '--devcie'; type lmscaling plan --help"),
+    (["reset", "--context", "x"], "invalid int value: 'x'; type lmscaling reset --help"),
+    (["export"], "required: run, folder; type lmscaling export --help"),
+    (["check"], "required: WHAT; type lmscaling check --help"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), UNKNOWN)
+def test_an_unknown_verb_or_option_is_one_line_that_says_what_to_type(
+    capsys, monkeypatch, arguments, sentence
+):
+    monkeypatch.setattr(sys, "argv", ["lmscaling", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr().err or str(ended.value)
+    assert said.startswith("error: ")
+    assert sentence in said
+    assert said.strip().count("\n") == 0
+    assert "--help" in said
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(results, monkeypatch, capsys):
+    def refuse(path, target):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.chdir(results)
+    monkeypatch.setattr(Path, "rename", refuse)
+    monkeypatch.setattr(sys, "argv", ["lmscaling", "reset", "softmax-s-ctx16-s0"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert str(ended.value).startswith("error: results/a/runs/softmax-s-ctx16-s0-22222222: Read-")
+    assert str(ended.value).endswith("then type lmscaling reset again")
+
+
+def test_a_reader_that_has_read_enough_is_no_error():
+    command = f"{sys.executable} -m lmscaling --help | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_make_alone_lists_its_targets_and_does_nothing(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    done = subprocess.run(["make"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    targets = re.findall(r"^([a-z]+):.*## (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert len(targets) > 8
+    lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
+    assert lines == [["make", target, sentence] for target, sentence in targets]
+    assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
 
 
 def test_a_former_verb_still_works_and_names_the_new_one(results):

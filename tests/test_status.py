@@ -6,15 +6,17 @@ import time
 from dataclasses import asdict, replace
 
 import pytest
-from test_store import end, header, live, log, record, update
+from test_store import end, header, live, log, record, update, validation
 
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.files import write_record
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
+from lmscaling.runtime.console import Cells
 from lmscaling.runtime.job_logs import Failure
 from lmscaling.status import failures, reset, table
+from lmscaling.status.live import Watch
 
 
 @pytest.fixture
@@ -40,14 +42,14 @@ def test_every_cell_has_its_line(study):
     (study / "scratch" / runs[4]).mkdir()
     leave(study, runs[4], lock.this_process())
     leave(study, runs[3], replace(lock.this_process(), born=1.0))
-    lines = {line.split()[0]: line for line in table.progress(study).splitlines()}
+    text = table.progress(study)
+    lines = {line.split()[0]: line for line in text.splitlines()}
     names = [run.rpartition("-")[0] for run in runs]
     assert "done" in lines[names[0]]
     assert "running" in lines[names[1]]
-    assert (
-        "50.0%  2.5000        64  2 s left; job 4711 on node7; last row 10 min ago"
-        in (lines[names[1]])
-    )
+    assert lines[names[1]].split()[1:] == ["running", "2", "50.0%", "2.5000", "64", "2", "s"]
+    assert "    2 s left; job 4711 on node7; last row 10 min ago" in text.splitlines()
+    assert max(map(len, text.splitlines())) <= 100
     assert "interrupted" in lines[names[2]]
     assert "stopped" in lines[names[3]]
     assert "starting" in lines[names[4]]
@@ -57,6 +59,40 @@ def test_every_cell_has_its_line(study):
     assert lines["8"] == (
         "8 cells: 2 skipped, 1 done, 1 running, 1 interrupted, 1 stopped, 1 starting, 1 waiting"
     )
+
+
+def test_cells_that_are_done_and_under_way_show_their_last_losses(study):
+    old, new, running, *_ = runs = list(study_file.read_record(study / "study.json").grid.cells)
+    rows = header(old), update(2), validation(1, loss=9.0), validation(2, loss=2.25), end(2)
+    record(study, old, log(*rows))
+    record(study, new, log(header(new), end(2)))
+    path = study / "runs" / new / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"last_val_loss": 1.5}))
+    live(study, running, log(header(running), validation(1, loss=2.75), update(2, loss=2.5)))
+    head, *lines = (line.split() for line in table.progress(study).splitlines())
+    assert " ".join(head) == "cell status updates budget train loss val loss tokens/s trained"
+    names = [run.rpartition("-")[0] for run in runs]
+    assert lines[0] == [names[0], "done", "2", "2.2500", "2", "s"]
+    assert lines[1] == [names[1], "done", "2", "1.5000", "2", "s"]
+    assert lines[2][:6] == [names[2], "stopped", "2", "50.0%", "2.5000", "2.7500"]
+
+
+def test_a_watch_counts_cells_and_reads_each_record_once(study):
+    cells = study_file.read_record(study / "study.json").grid.cells
+    before, ended, running, *_ = cells
+    record(study, before, log(header(before), end(2)))
+    watch = Watch(study, cells, {before})
+    assert watch.look() == Cells(1, 6, 1 / 6, [], [])
+    record(study, ended, log(header(ended), validation(2, loss=2.25), end(2)))
+    live(study, running, log(header(running), update(2, loss=2.5)))
+    leave(study, running, lock.this_process())
+    name = ended.rpartition("-")[0]
+    seen = watch.look()
+    assert (seen.done, seen.total, seen.share) == (2, 6, 2.5 / 6)
+    assert seen.ended == [(name, "2", "done", "", "2.2500")]
+    assert seen.running == [(running.rpartition("-")[0], "2", "50.0%", "2.5000", "")]
+    (study / "runs" / ended / "run.json").write_text("{")
+    assert watch.look() == seen
 
 
 def test_a_kernel_that_failed_its_check_is_said_once_for_each_device(study):
@@ -85,7 +121,7 @@ def test_the_line_of_a_trunk_counts_the_branches_that_are_done(study, values):
     record(study, second, log(header(second)), "no_trunk")
     text = table.progress(study)
     lines = {line.split()[0]: line for line in text.splitlines()}
-    assert lines[trunks[0].name].endswith(" h; branches 1/2")
+    assert lines[trunks[0].name].endswith(" s  branches 1/2")
     waiting = next(cell for cell in trunks[1:] if cell.context == 16)
     assert lines[waiting.name].split()[1:] == ["waiting", "branches", "0/2"]
     assert "branches" not in lines[next(c.name for c in trunks if c.context == 32)]

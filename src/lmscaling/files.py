@@ -119,7 +119,7 @@ def read_json(path: Path, what: str) -> Any:
             starts with ``what``.
     """
     if not path.is_file():
-        raise UserError(f"{what} {path} does not exist")
+        raise UserError(f"{what} {path} does not exist; correct its path, or make it first")
     values = parse_json(path.read_bytes(), f"{what} {path}")
     if isinstance(values, dict) and DIGEST in values:
         expected = values.pop(DIGEST)
@@ -140,7 +140,7 @@ def parse_json(text: str | bytes, what: str) -> Any:
     try:
         return json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{what} is not valid JSON: {error}") from error
+        raise UserError(f"{what} is not valid JSON: {error}; correct it there") from error
 
 
 def described_at(fetched: Path) -> Path:

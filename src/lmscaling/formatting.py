@@ -1,7 +1,19 @@
 """Formats numbers and tables for the terminal, for messages and for the report."""
 
 import re
+import textwrap
 from collections.abc import Iterable
+
+COLUMNS = 100
+"""Longest line of a table or a sentence for the terminal."""
+
+COMMAND = re.compile(
+    r"\b(?:python -m lmscaling|(?:lmscaling|snakemake) -*[a-z]|pip install )[^;,]*"
+)
+"""What people copy from a sentence."""
+
+INDENT = "    "
+"""Before lines that go on with a sentence."""
 
 CONTROLS = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x09\x0b-\x1f\x7f-\x9f]"
@@ -47,6 +59,41 @@ def aligned(lines: list[list[str]], left: set[int]) -> list[str]:
     return [line.rstrip() for line in padded]
 
 
+def noted(lines: list[list[str]], left: set[int]) -> list[str]:
+    """The lines of a table whose last column is a note; a long note follows in lines of its own.
+
+    Columns without a value in any row are left out.
+
+    Args:
+        lines: Head and rows.
+        left: Columns that are aligned to the left.
+    """
+    filled = [any(column[1:]) for column in list(zip(*lines, strict=True))[:-1]]
+    kept = [i for i, has_value in enumerate(filled) if has_value or i == 0]
+    table = aligned(
+        [[line[i] for i in kept] for line in lines], {n for n, i in enumerate(kept) if i in left}
+    )
+    width = max(map(len, table)) + 2
+    told = []
+    for text, (*_, note) in zip(table, lines, strict=True):
+        together = f"{text:{width}}{note}".rstrip()
+        told += [together] if len(together) <= COLUMNS else [text, *folded(note, INDENT)]
+    return told
+
+
+def folded(sentence: str, indent: str = "") -> list[str]:
+    """A sentence as lines of at most ``COLUMNS``, the first indented.
+
+    No path and no command is divided, so that people can copy them.
+    """
+    together = COMMAND.sub(lambda command: command[0].replace(" ", "\xa0"), sentence)
+    lines = textwrap.wrap(
+        together, COLUMNS, initial_indent=indent, subsequent_indent=INDENT, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace("\xa0", " ") for line in lines]
+
+
 def short(n: float) -> str:
     """A count with three significant digits, such as ``173B``."""
     return _scaled(n, ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")))
@@ -61,3 +108,11 @@ def _scaled(n: float, units: tuple[tuple[float, str], ...]) -> str:
     fitting = ((size, unit) for size, unit in units if n >= size)
     size, unit = next(fitting, (1, ""))
     return f"{n / size:.3g}{unit}"
+
+
+def duration(seconds: float, form: str = ".0f") -> str:
+    """A time in the unit that suits it, such as ``45 min``; ``form`` formats the number."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:{form}} {unit}"
+    return f"{max(0, seconds):{form}} s"

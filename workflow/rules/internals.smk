@@ -25,6 +25,7 @@ from snakemake_interface_executor_plugins.settings import SharedFSUsage
 from lmscaling import registry
 from lmscaling.config.types import digest
 from lmscaling.runtime import console, frozen, gpus, slurm, slurm_submission
+from lmscaling.status import live
 from lmscaling.workflow import requested
 
 # Inside a job of another executor, or of a group, Snakemake runs once more, to make one file. It must
@@ -105,12 +106,19 @@ def planned_jobs():
     ]
 
 
+# The cells that the terminal shows in place.
+@functools.cache
+def watch():
+    return live.Watch(Path(RESULTS), RUNS.trunks, RUNS.finished)
+
+
 # The terminal shows a few lines instead of Snakemake's ten for each job, unless an option asks for
 # more or for less. The filter comes before Snakemake's own at the handler of the terminal.
 CONSOLE = console.install(
     workflow.output_settings,
     workflow.exec_mode.name == "DEFAULT" and not IS_MODULE,
     lambda: requested.dry_run(GRID, RUNS.pending, planned_jobs()),
+    lambda: watch().look(),
 )
 
 

@@ -42,4 +42,4 @@ rule plan:
     shell:
         "printf '%s\n' {params.json:q}"
         " | python -m lmscaling plan - --results {params.results:q} --out {output:q} > {log:q} 2>&1"
-        " && echo plan: {output:q}"
+        " && echo plan: {output:q} >> {log:q}"

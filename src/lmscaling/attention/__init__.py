@@ -95,7 +95,8 @@ def load(name: str) -> Any:
     module = import_module(f"{__name__}.{name}")
     if not hasattr(module, "Attention"):
         raise UserError(
-            f"attention/{name}.py defines no class Attention; see attention/__init__.py"
+            f"attention/{name}.py defines no class Attention; write one as "
+            "attention/__init__.py says"
         )
     return complete(module.Attention)
 

@@ -91,7 +91,10 @@ def tune(out: Path | None) -> str:
         UserError: There is no CUDA device.
     """
     if not torch.cuda.is_available():
-        raise UserError("tune kernels measures a CUDA device, and this machine has none")
+        raise UserError(
+            "tune kernels measures a CUDA device, and this machine has none; type it on one "
+            "that has a GPU"
+        )
     import triton
 
     path = out or tuned.TUNED

@@ -25,6 +25,7 @@ VERBS += [
         name=kind,
         summary=summary,
         run=_measure,
+        by_workflow=True,
         arguments=(
             argument("sweep", type=Path, help="results/<study>/sweeps/<kind>/<sweep>.json"),
             argument("out", type=Path, help="folder; gets a record for each point and sweep.json"),

@@ -11,7 +11,7 @@ STUDY = argument("study", type=Path, help="results/<study>")
 STUDY_OR_PUBLISHED = argument("study", type=Path, help="results/<study>, or results/published")
 
 
-@verb(VERBS, STUDY, former="collect")
+@verb(VERBS, STUDY, former="collect", by_workflow=True)
 def build_store(args: Namespace) -> str:
     """Build the database of a study from its records and logs."""
     from lmscaling.store import build
@@ -20,7 +20,7 @@ def build_store(args: Namespace) -> str:
     return f"store: {', '.join(f'{n:,} {name}' for name, n in counts.items())}"
 
 
-@verb(VERBS, STUDY, argument("names", nargs="*", help="file stems in figures/"))
+@verb(VERBS, STUDY, argument("names", nargs="*", help="file stems in figures/"), by_workflow=True)
 def figure(args: Namespace) -> str:
     """Draw the figures of a study that have changed, or those that are named, from the store."""
     from lmscaling import figures

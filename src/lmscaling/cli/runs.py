@@ -15,7 +15,13 @@ RUN = argument("run", type=Path, help="results/<study>/runs/<run>")
 MANIFEST = argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
 
 
-@verb(VERBS, CELL, argument("out", type=Path, help="checks/<name>.json"), name="check cell")
+@verb(
+    VERBS,
+    CELL,
+    argument("out", type=Path, help="checks/<name>.json"),
+    name="check cell",
+    by_workflow=True,
+)
 def check_cell(args: Namespace) -> str:
     """Check the kernels that a cell trains with on this GPU."""
     from lmscaling.train import checked_kernels
@@ -23,7 +29,7 @@ def check_cell(args: Namespace) -> str:
     return f"check: {args.out.stem}: {checked_kernels.check(args.cell, args.out) or 'right'}"
 
 
-@verb(VERBS, CELL, argument("out", type=Path, help="calibration.json"))
+@verb(VERBS, CELL, argument("out", type=Path, help="calibration.json"), by_workflow=True)
 def calibrate(args: Namespace) -> str:
     """Measure the fastest way to train a cell on this device."""
     from lmscaling.train.calibrate import calibrate
@@ -59,6 +65,7 @@ def calibrate(args: Namespace) -> str:
         metavar="FOLDER",
         help="local disk of this node to copy shards to, as $SLURM_TMPDIR; variables are expanded",
     ),
+    by_workflow=True,
 )
 def train(args: Namespace) -> str:
     """Train a cell, or several one after another."""
@@ -78,7 +85,9 @@ def train(args: Namespace) -> str:
     )  # fmt: skip
     if run is None:
         return ""
-    return f"train: {run.name} {run.status} after {run.updates} updates, {run.train_seconds:.0f} s"
+    loss = "" if run.last_val_loss is None else f", validation loss {run.last_val_loss:.4f}"
+    spent = f"{run.updates} updates, {run.train_seconds:.0f} s"
+    return f"train: {run.name} {run.status} after {spent}{loss}"
 
 
 def _on_this_node(folder: str) -> Path | None:
@@ -95,6 +104,7 @@ def _on_this_node(folder: str) -> Path | None:
     RUN,
     MANIFEST,
     argument("--out", type=Path, required=True, help="JSON lines, one for each bin of positions"),
+    by_workflow=True,
 )
 def evaluate(args: Namespace) -> str:
     """Measure the loss of the final weights of a run by position."""

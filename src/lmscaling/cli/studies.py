@@ -1,4 +1,4 @@
-"""Verbs that define a study, estimate its cost and show its progress."""
+"""Verbs that define a study, estimate its cost, show its progress and examine its machine."""
 
 import sys
 from argparse import Namespace
@@ -8,6 +8,7 @@ from lmscaling import files
 from lmscaling.cli.verb import Verb, argument, verb
 from lmscaling.config.grid import Grid
 from lmscaling.errors import UserError
+from lmscaling.formatting import folded
 
 VERBS: list[Verb] = []
 
@@ -21,7 +22,7 @@ SET = argument(
 RESULTS = argument("--results", type=Path, default=Path("results"), help="folder of all studies")
 
 
-@verb(VERBS, argument("out", type=Path, help="study.json"))
+@verb(VERBS, argument("out", type=Path, help="study.json"), by_workflow=True)
 def study(args: Namespace) -> str:
     """Write the study that standard input describes as JSON, and its sweeps."""
     from lmscaling.config import study_file, sweeps
@@ -67,7 +68,7 @@ def plan(args: Namespace) -> str:
     if args.out:
         files.write_json(args.out, estimate.to_json())
     old = code.stale_line(results.name, len(stale.runs(results, expanded)))
-    return "\n".join([estimate.table(), *old])
+    return "\n".join([estimate.table(), *(line for text in old for line in folded(text))])
 
 
 def _masked_lengths(grid: Grid, results: Path) -> dict[int, dict[int, float]]:
@@ -89,9 +90,25 @@ def _masked_lengths(grid: Grid, results: Path) -> dict[int, dict[int, float]]:
 )
 def status(args: Namespace) -> str:
     """Show the progress of every cell of a study."""
+    from lmscaling.runtime.console import painted
     from lmscaling.status import failures, table
 
-    return failures.listed(args.study) if args.failed else table.progress(args.study)
+    if args.failed:
+        return failures.listed(args.study)
+    return painted(table.progress(args.study), table.COLOURS)
+
+
+@verb(VERBS, RESULTS)
+def doctor(args: Namespace) -> str:
+    """Check this machine and this Python, and say what will work and what to type."""
+    from lmscaling.runtime import doctor
+    from lmscaling.runtime.console import painted
+
+    told, can_run = doctor.examine(args.results)
+    print(painted(told, doctor.COLOURS), flush=True)
+    if not can_run:
+        sys.exit(1)
+    return ""
 
 
 @verb(

@@ -27,6 +27,7 @@ def _corpus_from_stdin() -> Any:
     argument("out", type=Path, help="gpt2.tiktoken, or another encoding; or the copy of FILE"),
     argument("--file", type=Path, help="a tokenizer.json to check and copy"),
     argument("--row", help="JSON of its row under tokenizers, which it is compared with"),
+    by_workflow=True,
 )
 def vocabulary(args: Namespace) -> str:
     """Download the vocabulary of an encoding, for jobs that have no network, or copy a file."""
@@ -47,6 +48,7 @@ def vocabulary(args: Namespace) -> str:
     VERBS,
     argument("out", type=Path, help="the tokenizer; a file beside it says on what it was trained"),
     argument("--sources", type=Path, help="folder of downloaded files"),
+    by_workflow=True,
 )
 def train_bpe(args: Namespace) -> str:
     """Train the tokenizer of a corpus on its text; standard input has the corpus as JSON."""
@@ -71,6 +73,7 @@ CHUNK = argument("chunk", help="<split>-<first>-<last> with five digits: train-0
     argument("out", type=Path, help="destination; a file beside each gets the SHA-256"),
     argument("--missing-in", type=Path, required=True, help="folder of the shards"),
     argument("--at-once", type=int, default=1, help="largest number of simultaneous downloads"),
+    by_workflow=True,
 )
 def fetch(args: Namespace) -> str:
     """Download the files of the missing shards of a chunk; standard input has the corpus."""
@@ -91,6 +94,7 @@ def fetch(args: Namespace) -> str:
     argument("out", type=Path, help="folder of the shards and their sidecars"),
     argument("--sources", type=Path, help="folder of downloaded files, which are used up"),
     argument("--vocabulary", type=Path, help="file that vocabulary or train-bpe wrote"),
+    by_workflow=True,
 )
 def tokenize(args: Namespace) -> str:
     """Tokenize the missing shards of a chunk of a corpus; standard input has the corpus as JSON."""
@@ -112,6 +116,7 @@ def tokenize(args: Namespace) -> str:
     argument("out", type=Path, help="manifest.json"),
     argument("train", type=int, help="number of training shards beside it"),
     argument("validation", type=int, help="number of validation shards beside it"),
+    by_workflow=True,
 )
 def manifest(args: Namespace) -> str:
     """Check shards and chain them into streams."""

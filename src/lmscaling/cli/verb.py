@@ -29,6 +29,8 @@ class Verb:
     arguments: tuple[Argument, ...]
     former: str = ""
     """The name that it had in earlier versions, which still works."""
+    by_workflow: bool = False
+    """Whether the rules of the workflow type it, and people hardly ever do."""
 
 
 def argument(*flags: str, **options: Any) -> Argument:
@@ -37,7 +39,11 @@ def argument(*flags: str, **options: Any) -> Argument:
 
 
 def verb(
-    verbs: list[Verb], *arguments: Argument, name: str = "", former: str = ""
+    verbs: list[Verb],
+    *arguments: Argument,
+    name: str = "",
+    former: str = "",
+    by_workflow: bool = False,
 ) -> Callable[[Action], Action]:
     """Decorate a function so that it becomes a verb; its docstring is the summary.
 
@@ -46,12 +52,22 @@ def verb(
         arguments: What it is called with.
         name: What people type; the name of the function, with hyphens, by default.
         former: A name that it had in earlier versions.
+        by_workflow: Whether the rules of the workflow type it.
     """
 
     def add(run: Action) -> Action:
-        summary = (run.__doc__ or "").strip()
+        summary = (run.__doc__ or "").strip().replace("``", "")
         typed = name or run.__name__.replace("_", "-")
-        verbs.append(Verb(name=typed, summary=summary, run=run, arguments=arguments, former=former))
+        verbs.append(
+            Verb(
+                name=typed,
+                summary=summary,
+                run=run,
+                arguments=arguments,
+                former=former,
+                by_workflow=by_workflow,
+            )
+        )
         return run
 
     return add

@@ -40,7 +40,9 @@ def read_shard(corpus: Corpus, split: Split, shard: int, file: Path | None = Non
     """The documents of one source shard; arguments and errors are those of ``Dataset.read``."""
     n = len(corpus.source.files(split))
     if not 0 <= shard < n:
-        raise UserError(f"{corpus.dataset} has {n} {split} shards; there is no shard {shard}")
+        raise UserError(
+            f"{corpus.dataset} has no {split} shard {shard}; allowed: from 0 to {n - 1}"
+        )
     documents = corpus.source.read(split, shard, file)
     if corpus.source.shuffle == "documents":
         return replace(documents, texts=_shuffled(documents.texts))
@@ -100,7 +102,9 @@ def read_text(path: Path) -> str:
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:
-        raise UserError(f"dataset file {path} is not valid gzip: {error}") from error
+        raise UserError(
+            f"dataset file {path} is not valid gzip: {error}; get the file again from its source"
+        ) from error
     return data.decode("utf-8", "replace")
 
 

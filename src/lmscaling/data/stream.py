@@ -219,7 +219,10 @@ class Stream:
             while left and (n := os.preadv(descriptor, [left], at)):
                 left, at = left[n:], at + n
         except OSError as error:
-            raise UserError(f"shard {path} cannot be read: {error.strerror}") from error
+            raise UserError(
+                f"shard {path} cannot be read: {error.strerror}; if its disk is sound, "
+                f"{shards.REMEDY}"
+            ) from error
         if left:
             raise UserError(
                 f"shard {path} was truncated while it was read: it ends at byte {at}, but the "

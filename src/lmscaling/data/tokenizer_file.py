@@ -107,7 +107,9 @@ def read(path: Path) -> Loaded:
         tokenizer = tokenizers.Tokenizer.from_str(data.decode())
     except Exception as error:  # the package raises no narrower one
         problem = " ".join(str(error).split())
-        raise UserError(f"{path} is no file of tokenizers: {problem}") from None
+        raise UserError(
+            f"{path} is no file of tokenizers: {problem}; name a tokenizer.json of that package"
+        ) from None
     if reason := _unfit(content):
         raise UserError(
             f"tokenizer {path} {reason}; allowed: a byte-level BPE from whose tokens every text "

@@ -62,7 +62,9 @@ def measure(
     # In a process of its own, for the process that forks others must not initialize CUDA.
     device = isolated(partial(environment.complete, gpus), SETUP_SECONDS)
     if device.status != "done":
-        raise UserError(f"the device cannot be used: {device.message}")
+        raise UserError(
+            f"the device cannot be used: {device.message}; type python -m lmscaling doctor"
+        )
     out = out or MEASURED / folder_name(device.value["device"])
     _set_validation(values, validation or _previous_validation(out))
     study = grid.expand(values)
@@ -111,7 +113,7 @@ def _check_packages(on_gpu: bool) -> None:
 def _check_text(study: Grid, out: Path, validation: list[str]) -> None:
     for name in validation:
         if not Path(name).is_file():
-            raise UserError(f"validation file {name} does not exist")
+            raise UserError(f"validation file {name} does not exist; correct --validation")
     if not (out / "tokens" / study.tokens / "manifest.json").is_file():
         from lmscaling.data import vocabulary
 

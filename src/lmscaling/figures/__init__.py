@@ -190,7 +190,8 @@ def save_changed(exports: Path, folder: Path) -> Iterator[Path]:
         write_json(record, known)
         yield path
     if faults:
-        raise UserError(f"{len(faults)} of the figures cannot be drawn: {'; '.join(faults)}")
+        told = f"{len(faults)} of the figures cannot be drawn: {'; '.join(faults)}"
+        raise UserError(f"{told}; mend their files in figures/, then run snakemake figures")
 
 
 def _state(sources: list[str], files: list[Path]) -> list[str]:

@@ -34,7 +34,10 @@ def model(run: Path) -> GPT:
     """
     gpt = GPT(cell(run))
     if not weights(run).is_file():
-        raise UserError(f"{weights(run)} does not exist; the run ended before its first update")
+        raise UserError(
+            f"{weights(run)} does not exist, for the run ended before its first update; "
+            f"to train the run again, type python -m lmscaling reset {run.name}"
+        )
     try:
         gpt.load_state_dict(tensor_file.read(weights(run)).tensors)
     except (SafetensorError, ValueError) as error:

@@ -230,7 +230,9 @@ class GPT(nn.Module):
             label, _, option = name.rpartition(".")
             layers = [one for kind in kinds if label in ("", kind) for one in kinds[kind]]
             if not layers or not all(hasattr(each, option) for each in layers):
-                raise UserError(f"{name} {value!r}: this attention has no option {name}")
+                raise UserError(
+                    f"{name} {value!r}: this attention has no option {name}; leave it out"
+                )
             for each in layers:
                 setattr(each, option, value)
 

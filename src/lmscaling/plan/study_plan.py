@@ -11,13 +11,13 @@ from lmscaling.config.grid import Grid
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
-from lmscaling.formatting import aligned, bytes_of, short, skipped
+from lmscaling.formatting import bytes_of, folded, noted, short, skipped
 from lmscaling.plan import jobs
 from lmscaling.plan.estimate import MFU, Forecast, Shape, forecast
 from lmscaling.plan.text_needs import Supply, supply
 
-HEAD = ("cell", "GPUs", "micro-batch", "accumulate", "memory", "s/update", "tokens", "epochs",
-        "GPU-hours", "notes")  # fmt: skip
+HEAD = ("cell", "GPUs", "micro-batch", "memory", "s/update", "tokens", "epochs", "GPU-hours",
+        "notes")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,8 @@ class Plan:
 
     def table(self) -> str:
         """The plan for the terminal: a line per cell, then the summary."""
-        return "\n".join([*aligned(self.lines(), left={0, 9}), "", *self.summary(), *self.work()])
+        said = [line for text in [*self.summary(), *self.work()] for line in folded(text)]
+        return "\n".join([*noted(self.lines(), left={0}), "", *said])
 
     def work(self) -> list[str]:
         """Sentences on the measurements of the speed study and on all jobs."""
@@ -74,7 +75,11 @@ class Plan:
         return [*lines, f"{sums['jobs']:,} jobs in all: {each}"]
 
     def lines(self) -> list[list[str]]:
-        """Header and a line per cell, as text; ``~`` marks estimates, ``?`` unknown values."""
+        """Header and a line per cell, as text.
+
+        ``~`` marks estimates, and what is not known is empty. A micro-batch of ``64 x 4`` is 64
+        sequences, four of which make an update.
+        """
         return [list(HEAD), *(_line(f) for f in self.forecasts)]
 
     def summary(self) -> list[str]:
@@ -90,7 +95,7 @@ class Plan:
             f"{bytes_of(sums['disk_bytes'])} of weights and kept checkpoints",
         ]
         lines = [f"{sums['cells']} cells: {', '.join(parts)}"]
-        if self.device and sums["unknown"]:
+        if sums["unknown"]:
             lines.append(
                 f"the time of {sums['unknown']} cells is unknown until they are calibrated"
             )
@@ -107,20 +112,19 @@ class Plan:
 
 def _line(f: Forecast) -> list[str]:
     if f.cannot:
-        return [f.name, str(f.gpus), *[""] * 7, f"cannot run: {f.cannot}"]
+        return [f.name, str(f.gpus), *[""] * 6, f"cannot run: {f.cannot}"]
     mark = "" if f.measured else "~"
 
     def shown(value: float | None, form: str, mark: str = mark) -> str:
-        return "?" if value is None else mark + format(value, form)
+        return "" if value is None else mark + format(value, form)
 
     return [
         f.name,
         str(f.gpus),
-        f"{mark}{f.micro_batch}",
-        f"{mark}{f.accumulation}",
+        f"{mark}{f.micro_batch} x {f.accumulation}",
         "" if f.memory_bytes is None else mark + bytes_of(f.memory_bytes),
         shown(f.update_seconds, ".3g"),
-        "?" if f.tokens is None else mark + short(f.tokens),
+        "" if f.tokens is None else mark + short(f.tokens),
         shown(f.epochs, ".2g"),
         shown(f.gpu_hours, ".4g", ""),
         "; ".join([*(["recomputes blocks"] if f.recompute else []), *f.notes]),

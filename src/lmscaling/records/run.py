@@ -276,6 +276,9 @@ class Run:
     bytes_per_token: float | None = None
     """UTF-8 bytes of the documents per token, of all validation text; end-of-text is a token and no
     byte. Null if an earlier version made the shards or the record."""
+    last_val_loss: float | None = None
+    """Loss of the last validation, nats per token; null if it is not finite, if the last attempt
+    had none, and in records of earlier versions."""
 
 
 def line(row: Any) -> bytes:

@@ -90,7 +90,8 @@ def write_law(study: Path) -> tuple[Path, str]:
         raise UserError(
             f"{study} gives no law of learning rates, which needs the optimum of an attention at "
             f"two sizes, each between two rates that were tried; found: "
-            f"{'; '.join(said) or 'no cells with several rates that are done'}"
+            f"{'; '.join(said) or 'no cells with several rates that are done'}; "
+            "add sizes, or rates under lr_scale, and run snakemake again"
         )
     path = study / "lr_law.json"
     write_json(path, dump(Laws(study=name, laws=laws)))

@@ -56,7 +56,7 @@ def complete(gpus: int) -> dict[str, Any]:
     if gpus and not torch.cuda.is_available():
         raise UserError(
             "this measurement needs a GPU and this machine has none; "
-            "gpus: 0 in the study file measures the CPU"
+            "write gpus: 0 in the study file to measure the CPU"
         )
     values = describe(gpus)
     values["versions"] |= versions_if_installed(COMPILERS)

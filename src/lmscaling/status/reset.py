@@ -52,7 +52,8 @@ def select(
     }
     if not runs:
         known = sorted(folder.name for folder in results.glob("*/") if _runs(folder))
-        raise UserError(f"{results / (study or '')} has no run; studies: {choose(study, known)}")
+        allowed = f"studies: {choose(study, known)}" if known else "run snakemake first"
+        raise UserError(f"{results / (study or '')} has no run; {allowed}")
     matches = {
         folder: _matching(folder, names, cell, status, context, stale)
         for folder, names in runs.items()

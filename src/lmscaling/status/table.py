@@ -17,7 +17,7 @@ from typing import Any
 
 from lmscaling.config import code, study_file, sweeps
 from lmscaling.config.grid import Grid
-from lmscaling.formatting import aligned, printable
+from lmscaling.formatting import duration, folded, noted, printable
 from lmscaling.records import finished
 from lmscaling.records.checks import findings
 from lmscaling.records.run import HELD
@@ -34,9 +34,29 @@ class Row:
     status: str
     updates: str = ""
     budget: str = ""
-    loss: str = ""
+    train_loss: str = ""
+    val_loss: str = ""
     pace: str = ""
+    trained: str = ""
     note: str = ""
+
+    @property
+    def share(self) -> float:
+        """Share of the budget that is spent, 0 to 1."""
+        return float(self.budget.removesuffix("%") or 0) / 100
+
+
+HEAD = Row("cell", "status", "updates", "budget", "train loss", "val loss", "tokens/s", "trained")
+
+COLOURS = {
+    "done": 32,
+    "running": 36,
+    "starting": 36,
+    **dict.fromkeys(("stopped", "interrupted", HELD), 33),
+    **dict.fromkeys(("diverged", "oom", "out_of_tokens", "crashed", "no_trunk"), 31),
+    finished.DAMAGED: 31,
+}
+"""Colours of states, see ``console.painted``."""
 
 
 def progress(study: Path) -> str:
@@ -51,20 +71,20 @@ def progress(study: Path) -> str:
     branches, old = _branch_notes(study, grid), stale.runs(study, grid)
     rows = []
     for run, cell in grid.cells.items():
-        row = _row(study, run, cell.name)
-        notes = row.note, code.STALE if run in old else "", branches.get(run, "")
-        rows.append(replace(row, note=_joined(*notes)))
+        line = row(study, run, cell.name)
+        notes = line.note, code.STALE if run in old else "", branches.get(run, "")
+        rows.append(replace(line, note=_joined(*notes)))
     rows += [Row(cell.name, "skipped", note=reason) for cell, reason in grid.skipped]
-    head = Row("cell", "status", "updates", "budget", "loss", "tokens/s", "")
-    lines = aligned([list(astuple(row)) for row in (head, *rows)], left={0, 1, 6})
-    counts = Counter(row.status for row in rows)
+    lines = noted([list(astuple(row)) for row in (HEAD, *rows)], left={0, 1})
+    counts = Counter(line.status for line in rows)
     total = f"{len(rows)} cells: {', '.join(f'{n} {status}' for status, n in counts.most_common())}"
     notes = [
         *_speed_line(study, grid),
         *_kernel_lines(study),
         *code.stale_line(study.name, len(old)),
     ]
-    return "\n".join(map(printable, [*lines, total, *notes]))
+    said = [line for note in [total, *notes] for line in folded(note)]
+    return "\n".join(map(printable, [*lines, *said]))
 
 
 def record_of(study: Path, run: str) -> dict[str, Any] | None:
@@ -110,11 +130,10 @@ def _branch_notes(study: Path, grid: Grid) -> dict[str, str]:
     return {trunk: f"branches {done[trunk]}/{n}" for trunk, n in planned.items()}
 
 
-def _row(study: Path, run: str, name: str) -> Row:
+def row(study: Path, run: str, name: str) -> Row:
+    """The line of a cell: its record, or the end of the log of its last attempt."""
     if record := record_of(study, run):
-        hours = f"{record['train_seconds'] / 3600:.3g} h"
-        note = _joined(hours, record["message"])
-        return Row(name, record["status"], f"{record['updates']:,}", note=note)
+        return _done(study, record, name)
     holder = lock.holder(study / "scratch" / run)
     attempts = sorted((study / "scratch" / run).glob("attempt-*.jsonl"))
     if not attempts:
@@ -122,7 +141,7 @@ def _row(study: Path, run: str, name: str) -> Row:
     rows = _log_rows(attempts[-1])
     end = rows[-1] if rows and rows[-1].get("record") == "end" else None
     status = "running" if holder else end["status"] if end else "stopped"
-    age = f"last row {_duration(time.time() - attempts[-1].stat().st_mtime)} ago"
+    age = f"last row {duration(time.time() - attempts[-1].stat().st_mtime)} ago"
     reason = end["message"] if end and status == HELD else ""
     note = _joined(holder.description if holder else "", reason, age)
     updates = [row for row in rows if row.get("record") == "update"]
@@ -134,10 +153,36 @@ def _row(study: Path, run: str, name: str) -> Row:
         status,
         f"{last['update']:,}",
         f"{last['budget_fraction']:.1%}",
-        "" if last["train_loss"] is None else f"{last['train_loss']:.4f}",
+        _loss(last["train_loss"]),
+        _loss(_last_validation(rows)),
         f"{_tokens_per_second(updates):,.0f}",
+        duration(last["train_seconds"], ".3g"),
         _joined(_time_left(last), note),
     )
+
+
+def _done(study: Path, record: dict[str, Any], name: str) -> Row:
+    loss, log = record.get("last_val_loss"), study / "runs" / record["run"] / "log.jsonl"
+    if loss is None and record["updates"] and log.is_file():  # a record of an earlier version
+        loss = _last_validation(_log_rows(log))
+    return Row(
+        name,
+        record["status"],
+        f"{record['updates']:,}",
+        val_loss=_loss(loss),
+        trained=duration(record["train_seconds"], ".3g"),
+        note=record["message"],
+    )
+
+
+def _loss(loss: float | None) -> str:
+    return "" if loss is None else f"{loss:.4f}"
+
+
+def _last_validation(rows: list[dict[str, Any]]) -> float | None:
+    """The loss of the last validation among these rows."""
+    losses = [row["val_loss"] for row in rows if row.get("record") == "validation"]
+    return losses[-1] if losses else None
 
 
 def _log_rows(path: Path) -> list[dict[str, Any]]:
@@ -165,11 +210,4 @@ def _time_left(row: dict[str, Any]) -> str:
     spent = row["budget_fraction"]
     if not 0 < spent < 1:
         return ""
-    return f"{_duration(row['train_seconds'] * (1 - spent) / spent)} left"
-
-
-def _duration(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
+    return f"{duration(row['train_seconds'] * (1 - spent) / spent)} left"

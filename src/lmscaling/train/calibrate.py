@@ -59,7 +59,10 @@ def calibrate(cell_path: Path, out: Path) -> Calibration:
         return earlier
     with gpus.reserved(min(1, cell.gpus)):
         if cell.gpus and not torch.cuda.is_available():
-            raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
+            raise UserError(
+                f"cell {cell.name} trains on GPUs and this machine has none; run it on a machine "
+                "with a GPU, or write gpus: 0"
+            )
         device = torch.device("cuda" if cell.gpus else "cpu")
         checks = gate.record_beside(out, cell)
         variant.require(cell, device, checks)
@@ -142,10 +145,11 @@ class _Bench:
         if not reasons:
             return (
                 f"cell {self.cell.name}: not even one sequence with recomputed blocks fits into "
-                f"the memory of {device}"
+                f"the memory of {device}; write a smaller context or size, or skip the cell"
             )
         named = (f"{_settings(trial)}: {error}" for error, trial in reasons.items())
-        return f"cell {self.cell.name}: every trial failed on {device}: {'; '.join(named)}"
+        failed_all = f"cell {self.cell.name}: every trial failed on {device}: {'; '.join(named)}"
+        return f"{failed_all}; mend its attention, then run snakemake again"
 
     def _too_long(self, size: int) -> bool:
         sequences = estimate.sequences(self.cell)

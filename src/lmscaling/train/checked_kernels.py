@@ -48,7 +48,10 @@ def check(cell_path: Path, out: Path) -> str:
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
     with gpus.reserved(1):
         if not torch.cuda.is_available():
-            raise UserError(f"cell {cell.name} trains on GPUs and this machine has none")
+            raise UserError(
+                f"cell {cell.name} trains on GPUs and this machine has none; run it on a machine "
+                "with a GPU, or write gpus: 0"
+            )
         require(cell, out)
         way = settings.guessed(cell)
         with torch.device("meta"):

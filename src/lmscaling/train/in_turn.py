@@ -67,7 +67,10 @@ def train(
         if code:
             failed.append(run)
     if failed:
-        raise UserError(f"{len(failed)} of {len(cells)} runs failed: {', '.join(failed)}")
+        raise UserError(
+            f"{len(failed)} of {len(cells)} runs failed: {', '.join(failed)}; mend the cause said "
+            "above, then run snakemake again"
+        )
     return ""  # each has said how it ended
 
 

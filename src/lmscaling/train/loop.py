@@ -72,6 +72,7 @@ class Loop:
         self.budget = parse_budget(self.cell.budget)
         self.clock = Clock(start.progress.train_seconds if start else 0.0)
         self.status, self.message = "", ""
+        self.val_loss: float | None = None
         self.saver = checkpoint.Saver()
         self._watch: Watch | None = None
         self._stop_reason = ""
@@ -249,8 +250,9 @@ class Loop:
             self.end("interrupted", self._stop_reason)
 
     def _validate(self, module: Training, progress: dict[str, Any]) -> None:
-        loss, tokens = module.validation_loss(), self.cell.validation.tokens
-        self._write(Validation(**progress, val_loss=finite(loss), val_tokens=tokens))
+        self.val_loss = finite(module.validation_loss())
+        tokens = self.cell.validation.tokens
+        self._write(Validation(**progress, val_loss=self.val_loss, val_tokens=tokens))
 
     def _keep_for_branches(self, module: Training, before: float, seconds: float) -> None:
         """Keep a checkpoint for each branch that leaves the trunk within the last update."""

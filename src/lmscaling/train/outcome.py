@@ -75,6 +75,7 @@ def run_record(
         budget_amount=budget.amount,
         budget_unit=budget.unit,
         kernels=module.kernels,
+        last_val_loss=loop.val_loss,
         **shared,
     )
 

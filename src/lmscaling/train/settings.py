@@ -26,7 +26,8 @@ def read(path: Path, cell: Cell) -> Calibration:
     again = f"delete {path} and run snakemake again to measure it again"
     if calibration.of != cell.calibration:
         raise UserError(
-            f"calibration {path} belongs to {calibration.of}; the cell needs {cell.calibration}"
+            f"calibration {path} belongs to {calibration.of}; the cell needs {cell.calibration}; "
+            f"{again}"
         )
     if calibration.device != device:
         raise UserError(
@@ -51,7 +52,10 @@ def guessed(cell: Cell) -> Calibration:
     device = torch.device("cuda" if cell.gpus else "cpu")
     layout = estimate.guess(cell, gpt.shape(cell).params_total, memory_bytes(device))
     if layout is None:
-        raise UserError(f"cell {cell.name}: one sequence does not fit into the device's memory")
+        raise UserError(
+            f"cell {cell.name}: one sequence does not fit into the device's memory; write a "
+            "smaller context or size, or skip the cell"
+        )
     return Calibration(
         of=cell.calibration,
         device=environment.device_name(cell.gpus),

@@ -105,7 +105,8 @@ def _unknown(target: str, known: list[str]) -> str:
     names = folded if "/" in target else words | folded
     close = get_close_matches(target.lower(), names, n=1, cutoff=0.5)
     nearest = f"; nearest is {names[close[0]]}" if close else ""
-    return f"{target} is neither a rule nor a file of this study{nearest}"
+    listed = "" if nearest else "; snakemake --list lists the rules"
+    return f"{target} is neither a rule nor a file of this study{nearest}{listed}"
 
 
 def dry_run(grid: Grid, pending: Iterable[str], planned: list[tuple[str, str, list[str]]]) -> str:

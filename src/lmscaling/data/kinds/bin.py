@@ -67,7 +67,9 @@ class Bin(Dataset):
         return replace(self, train=self.train[:1])._text()
 
     def read(self, split: Split, shard: int, file: Path | None) -> Documents:
-        raise UserError("a dataset of kind bin has tokens and no text")
+        raise UserError(
+            "a dataset of kind bin has tokens and no text; write a dataset of another kind"
+        )
 
     def tokens(self, split: Split, shard: int, end_of_text: int) -> Tokens:
         from lmscaling.data import token_files

@@ -1,0 +1,38 @@
+"""What every error of the user has in common: its sentence ends with what to type."""
+
+import ast
+import re
+
+from conftest import ROOT
+
+SOURCES = ROOT / "src" / "lmscaling"
+REMEDY = re.compile(
+    r"allowed|nearest|again|\b(add|check|choose|correct|create|delete|divide|download|fetch|get|give"
+    r"|install|leave|lower|make|mend|name|put|remove|restrict|run|set|start|stop|train|type"
+    r"|write)\b|remedy|REMEDY|_unknown"
+)
+"""What to do, or a value of these names that says it."""
+
+
+def messages():
+    """Where each error is raised, and its text with the source of what is filled in."""
+    for path in sorted(SOURCES.rglob("*.py")):
+        if path.is_relative_to(SOURCES / "config"):  # its errors name the line of a study file
+            continue
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "UserError":
+                yield f"{path.relative_to(SOURCES)}:{node.lineno}", node.args[0]
+
+
+def test_every_error_says_what_to_do_after_what_is_wrong():
+    texts = {place: text for place, text in messages() if isinstance(text, ast.JoinedStr)}
+    texts |= {place: text for place, text in messages() if isinstance(text, ast.Constant)}
+    assert len(texts) > 100
+    wanting = []
+    for place, text in texts.items():
+        words = ast.unparse(text)
+        if not re.fullmatch(r"f?['\"]+\{[^}]*\}['\"]+", words):  # made of other sentences
+            _, *clauses = re.split(r"[;:] ", words)
+            wanting += [] if REMEDY.search("; ".join(clauses)) else [f"{place}: {words}"]
+    assert not wanting, "\n".join(wanting)
