@@ -13,7 +13,7 @@ from lmscaling.errors import UserError
 
 DESCRIPTION = "Scaling-law studies of language models. The workflow calls most of these verbs."
 
-GROUPS = ("text", "studies", "runs", "results", "devices")
+GROUPS = ("start", "text", "studies", "runs", "results", "devices")
 """Modules of this package, in the order in which the help lists their verbs."""
 
 FAMILIES = {

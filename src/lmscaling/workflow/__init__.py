@@ -36,6 +36,9 @@ __all__ = [
     "Sweeps",
 ]
 
+DEMO = registry.PROJECT / "config" / "demo.yaml"
+"""The study of ``lmscaling demo``, which runs in any folder."""
+
 MOST_CHANGES = 5
 """Changes of a study that are printed."""
 
@@ -75,6 +78,8 @@ def study_record(config: dict[str, Any], configfiles: Iterable[Path]) -> str:
     """JSON of ``study.json``: the study and the command that makes it again."""
     files = [os.path.relpath(path) for path in configfiles]
     command = " --configfile ".join(["snakemake --cores all", *files])
+    if list(map(os.path.abspath, files)) == [str(DEMO)] and Path.cwd() != registry.PROJECT:
+        command = "lmscaling demo"
     return json.dumps({"command": command, "study": config})
 
 
