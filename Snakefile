@@ -2,6 +2,4 @@
 from lmscaling import registry
 
 # `include:` would forget the default target of what it includes.
-workflow.include(
-    str(registry.PROJECT / "workflow" / "Snakefile"), overwrite_default_target=True
-)
+workflow.include(str(registry.PROJECT / "workflow" / "Snakefile"), overwrite_default_target=True)

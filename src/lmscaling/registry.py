@@ -18,8 +18,8 @@ from lmscaling.errors import UserError
 PACKAGE = Path(__file__).parent
 
 PROJECT = PACKAGE / "project" if (PACKAGE / "project").is_dir() else PACKAGE.parents[1]
-"""Folder with ``Snakefile``, ``workflow/``, ``profiles/``, ``config/`` and ``results/published/``: a
-checkout, or the copy of these files in an installed package."""
+"""Folder with ``Snakefile``, ``workflow/``, ``profiles/``, ``config/`` and ``results/published/``:
+a checkout, or the copy of these files in an installed package."""
 
 STUDY, COMMIT = "study.json", "git_commit"
 """Files beside ``src/`` of a copy for submitted jobs. The second names the commit of the sources;

@@ -1,8 +1,9 @@
 """Attention variants: one module each, found by file name.
 
 A module in this folder, or in the folder ``attention/`` of the working directory, defines ``class
-Attention(nn.Module)``. Its file stem is then a legal value of ``axes.attention``; plan, training, sampling, measurements, figures and the report know it by
-that name, and nothing else has to be edited. ``lmscaling check attention <name>`` tests it.
+Attention(nn.Module)``. Its file stem is then a legal value of ``axes.attention``; plan, training,
+sampling, measurements, figures and the report know it by that name, and nothing else has to be
+edited. ``lmscaling check attention <name>`` tests it.
 
 What a variant must have: ``__init__(d_model, n_head, rotate)`` and ``forward``. What it may have:
 

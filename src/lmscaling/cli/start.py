@@ -84,7 +84,7 @@ def demo(args: Namespace) -> str:
     """Train tiny models on this CPU and draw every figure, in results/demo/."""
     snakefile, study = registry.PROJECT / "Snakefile", registry.PROJECT / "config" / "demo.yaml"
     command = [sys.executable, "-m", "snakemake", "--snakefile", snakefile, "--configfile", study]
-    process = subprocess.Popen([*command, "--cores", "all", "--quiet", "all"])
+    process = subprocess.Popen([*command, "--cores", "all"])
     # Snakemake gets Ctrl-C from the terminal and ends by itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
