@@ -16,6 +16,8 @@ from conftest import ROOT
 
 from lmscaling import __version__
 
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="it is no repository")
+
 PROJECT = ("Snakefile", "workflow/", "profiles/", "config/", "results/published/")
 """What stands in ``lmscaling/project/`` of the wheel as in a checkout."""
 
