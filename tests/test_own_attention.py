@@ -32,6 +32,7 @@ def test_a_file_of_the_folder_is_an_attention_with_its_helpers_and_its_family(fo
         text + "\n\nclass Attention(linear.Attention):\n    scale = _scales.SCALE\n"
     )
     (folder / "attention" / "_scales.py").write_text("SCALE = 2.0\n")
+    (folder / "attention" / "__init__.py").touch()
     assert {"mine", "yours", "softmax"} <= set(registry.attentions())
     assert "_scales" not in registry.attentions()
     assert attention.load("mine").__module__ == "lmscaling.attention.mine"

@@ -62,7 +62,7 @@ def own_attention_files() -> dict[str, Path]:
     folder = own_attention()
     if folder is None or (PACKAGE.parents[1] / STUDY).is_file():
         return {}
-    files = {path.stem: path for path in sorted(folder.glob("*.py"))}
+    files = {p.stem: p for p in sorted(folder.glob("*.py")) if p.stem != "__init__"}
     if taken := [stem for stem in files if (PACKAGE / "attention" / f"{stem}.py").is_file()]:
         raise UserError(
             f"attention/{taken[0]}.py has the name of an attention of the package; rename the file"

@@ -82,9 +82,13 @@ def _template() -> str:
 @verb(VERBS)
 def demo(args: Namespace) -> str:
     """Train tiny models on this CPU and draw every figure, in results/demo/."""
-    snakefile, study = registry.PROJECT / "Snakefile", registry.PROJECT / "config" / "demo.yaml"
-    command = [sys.executable, "-m", "snakemake", "--snakefile", snakefile, "--configfile", study]
-    process = subprocess.Popen([*command, "--cores", "all"])
+    options = {
+        "--snakefile": "workflow/Snakefile",
+        "--workflow-profile": "profiles/default",
+        "--configfile": "config/demo.yaml",
+    }
+    words = [word for name, path in options.items() for word in (name, registry.PROJECT / path)]
+    process = subprocess.Popen([sys.executable, "-m", "snakemake", *words, "--cores", "all"])
     # Snakemake gets Ctrl-C from the terminal and ends by itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
