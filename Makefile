@@ -1,9 +1,10 @@
-# `make demo` and `make test` install what they need. They need a clone, Python 3.11 or 3.12 and make.
+# `make demo` and `make test` install what they need. They need a clone, Python 3.11 to 3.13 and make.
 
 PYTHON ?= python3
 PIP_FLAGS ?=# e.g. --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple
 BIN := .venv/bin
 INSTALLED := .venv/installed
+DRAWABLE := .venv/installed-for-figures
 TESTABLE := .venv/installed-for-tests
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 STUDY ?= published
@@ -17,16 +18,14 @@ PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
 GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 
-.PHONY: help demo test compilers mutate coverage lint figures gpu clean
+.PHONY: help demo test compilers mutate coverage lint figures gpu package clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
 
 demo: $(INSTALLED) ## train 32 tiny models on the CPU and draw every figure
-	@$(BIN)/snakemake --cores all --configfile config/demo.yaml \
-		|| { echo "demo: failed; the logs of its jobs are in results/demo/logs/" >&2; exit 1; }
-	@echo "report: $(CURDIR)/results/demo/report.html"
+	@$(BIN)/lmscaling demo
 
 test: $(TESTABLE) ## run the tests, in ten minutes on two cores; TESTS="not slow" runs all that .ci/run does
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$(TESTS)" $(PYTEST_FLAGS)
@@ -46,7 +45,7 @@ lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/snakefmt --check Snakefile workflow
 
-figures: $(INSTALLED) ## draw the published and measured numbers; with STUDY=demo, those of a study
+figures: $(DRAWABLE) ## draw the published and measured numbers; with STUDY=demo, those of a study
 	@for folder in results/$(STUDY) $(MEASURED); do \
 		$(BIN)/python -m lmscaling figures $$folder || exit 1; \
 	done
@@ -56,16 +55,24 @@ gpu: ## measure this machine's GPU for under nine minutes; again until it says c
 	@PYTHONPATH=src:wheels $(GPU_PYTHON) -m lmscaling gpu $(GPU_STUDY) $(GPU_FLAGS) \
 		|| { code=$$?; [ $$code -eq 75 ] && echo "gpu: again: make gpu" || exit $$code; }
 
-clean: ## remove the environment and unpacked compilers; results are kept
-	rm -rf .venv .triton
+package: $(TESTABLE) ## build the wheel and the source distribution into dist/
+	$(BIN)/python -m build
 
-$(INSTALLED): pyproject.toml constraints.txt
+clean: ## remove the environment, packages and unpacked compilers; results are kept
+	rm -rf .venv .triton build dist
+
+$(DRAWABLE): pyproject.toml requirements/plan.txt requirements/analysis.txt constraints.txt
 	$(PYTHON) -m venv .venv
-	$(INSTALL) -e ".[train,analysis]"
+	$(INSTALL) -r requirements/plan.txt -r requirements/analysis.txt
+	$(INSTALL) --no-deps -e .
+	@touch $@
+
+$(INSTALLED): $(DRAWABLE) requirements/train.txt
+	$(INSTALL) -e .
 	@touch $@
 
 $(TESTABLE): $(INSTALLED)
-	$(INSTALL) -e ".[train,analysis,test]"
+	$(INSTALL) -e ".[test]"
 	@touch $@
 
 .triton/%: | $(INSTALLED)

@@ -5,9 +5,13 @@ reaches the terminal is a bug in this package.
 """
 
 import os
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
+
+if sys.platform == "win32" or sys.version_info < (3, 11):
+    sys.exit("error: lmscaling needs Python 3.11 to 3.13 on Linux; on Windows type wsl --install")
 
 TRY_AGAIN = os.EX_TEMPFAIL
 """Exit code of a process that stopped early and whose next start goes on (75)."""

@@ -1,7 +1,8 @@
 """The folder is the registry: a variant, a figure or a claim exists because its file does.
 
 Names are read from file stems and imports from source text, so that planning a study never loads
-torch or duckdb.
+torch or duckdb. Attention variants are also looked for in ``attention/`` of the working directory,
+for an installed package is no place for files of a user.
 """
 
 import ast
@@ -12,8 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmscaling import source_code
+from lmscaling.errors import UserError
 
 PACKAGE = Path(__file__).parent
+
+PROJECT = PACKAGE / "project" if (PACKAGE / "project").is_dir() else PACKAGE.parents[1]
+"""Folder with ``Snakefile``, ``workflow/``, ``profiles/``, ``config/`` and ``results/published/``:
+a checkout, or the copy of these files in an installed package."""
+
+STUDY, COMMIT = "study.json", "git_commit"
+"""Files beside ``src/`` of a copy for submitted jobs. The second names the commit of the sources;
+``PROJECT`` of an installed package has it too."""
 
 DRAWING = ("figures", "fits", "formatting", "store.spikes")
 """Packages and modules that decide what a figure shows, given the store."""
@@ -28,9 +38,58 @@ def sources(folder: str) -> dict[str, Path]:
     return {p.stem: p for p in paths if not p.stem.startswith("_")}
 
 
+def project_file(name: str) -> Path:
+    """A file of the working directory, or that of ``PROJECT`` if it has none of this name."""
+    path = Path(name)
+    return path if path.is_file() else PROJECT / name
+
+
+def own_attention() -> Path | None:
+    """The folder ``attention/`` of the working directory, if it is not that of this package."""
+    folder = Path("attention").absolute()
+    is_other = folder.is_dir() and folder.resolve() != (PACKAGE / "attention").resolve()
+    return folder if is_other else None
+
+
+def own_attention_files() -> dict[str, Path]:
+    """Source files of the user's ``attention/`` by stem; those named ``_*`` are no variants.
+
+    A copy of this package for submitted jobs has them already, as they were.
+
+    Raises:
+        UserError: One has the name of a file of this package.
+    """
+    folder = own_attention()
+    if folder is None or (PACKAGE.parents[1] / STUDY).is_file():
+        return {}
+    files = {p.stem: p for p in sorted(folder.glob("*.py")) if p.stem != "__init__"}
+    if taken := [stem for stem in files if (PACKAGE / "attention" / f"{stem}.py").is_file()]:
+        raise UserError(
+            f"attention/{taken[0]}.py has the name of an attention of the package; rename the file"
+        )
+    return files
+
+
+def attention_file(stem: str) -> Path:
+    """The source file of a variant, or of a module beside the variants; it may not exist."""
+    return own_attention_files().get(stem, PACKAGE / "attention" / f"{stem}.py")
+
+
+def name_of(path: Path) -> str:
+    """The name of a source file within this package, as ``attention/mine.py``."""
+    is_own = not path.is_relative_to(PACKAGE)
+    return f"attention/{path.name}" if is_own else path.relative_to(PACKAGE).as_posix()
+
+
+def attention_variants() -> dict[str, Path]:
+    """Source files of the attention variants by name, sorted."""
+    own = {k: path for k, path in own_attention_files().items() if not k.startswith("_")}
+    return dict(sorted((sources("attention") | own).items()))
+
+
 def attentions() -> list[str]:
     """Names of the attention variants, which are the legal values of ``axes.attention``."""
-    return list(sources("attention"))
+    return list(attention_variants())
 
 
 def implementations(attention: str) -> list[str]:
@@ -81,8 +140,8 @@ def _literal(node: ast.expr | None) -> Any:
 def _lineage(attention: str) -> list[ast.ClassDef]:
     """``Attention`` in a variant's file and the classes in ``attention/`` that it extends."""
     classes, name, stem = [], "Attention", attention
-    while stem and (PACKAGE / "attention" / f"{stem}.py").is_file():
-        tree = source_code.syntax(PACKAGE / "attention" / f"{stem}.py")
+    while stem and (path := attention_file(stem)).is_file():
+        tree = source_code.syntax(path)
         found = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}.get(name)
         if found is None or len(classes) > 9:
             break
@@ -146,7 +205,8 @@ def attention_sources(names: Iterable[str]) -> list[Path]:
         UserError: One of the files is not valid Python.
     """
     reached: set[Path] = set()
-    pending = {path for name in names if (path := sources("attention").get(name))}
+    variants = attention_variants()
+    pending = {path for name in names if (path := variants.get(name))}
     while pending:
         path = pending.pop()
         reached.add(path)
@@ -189,7 +249,8 @@ def _computing(path: Path) -> set[Path]:
     if path.name == "__init__.py":
         return set()
     uses = _uses(path, source_code.text_of(path))
-    folders = uses.folders | ({path.stem} if path.parent == PACKAGE / "attention" else set())
+    is_attention = name_of(path).startswith("attention/")
+    folders = uses.folders | ({path.stem} if is_attention else set())
     files = {file for name in uses.names for file in _computing_files(name)}
     return files | {file for kind in folders for file in (PACKAGE / "kernels" / kind).glob("*.py")}
 
@@ -208,7 +269,7 @@ class _Uses(NamedTuple):
 @cache
 def _uses(path: Path, text: str) -> _Uses:
     nodes = list(ast.walk(source_code.parsed(path, text)))
-    package = ".".join([PACKAGE.name, *path.relative_to(PACKAGE).parent.parts])
+    package = ".".join([PACKAGE.name, *Path(name_of(path)).parent.parts])
     bound = {
         k: name for node in nodes for k, name in source_code.bound_names(node, package).items()
     }
@@ -235,8 +296,9 @@ def _computing_files(name: str) -> set[Path]:
         return set()
     for depth in range(len(parts), 0, -1):
         module = PACKAGE.joinpath(*parts[:depth])
-        if module.with_suffix(".py").is_file():
-            return {module.with_suffix(".py")}
+        file = attention_file(parts[1]) if parts[0] == "attention" and depth == 2 else None
+        if (file := file or module.with_suffix(".py")).is_file():
+            return {file}
         if (init := module / "__init__.py").is_file():
             if depth == len(parts):
                 return set()  # a package, of which only what is used counts

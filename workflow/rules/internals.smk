@@ -221,8 +221,8 @@ def is_on_slurm():
 # Jobs read a copy of the study and the program, made when the first is submitted. Of Snakemake they
 # get the paths of the files that were given on the command line.
 def freeze_study():
-    snakefile = Path(str(workflow.main_snakefile)).absolute()
-    is_ours = snakefile in (RULES / "Snakefile", RULES.parent / "Snakefile")
+    ours = (RULES / "Snakefile", RULES.parent / "Snakefile")  # `new` copies the second
+    is_ours = Path(str(workflow.main_snakefile)).read_text() in (file.read_text() for file in ours)
     if is_ours and SharedFSUsage.SOURCES in workflow.storage_settings.shared_fs_usage:
         copy = frozen.freeze(Path(RESULTS, "submitted"), RULES, config).absolute()
         frozen.use(copy)

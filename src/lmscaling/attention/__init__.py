@@ -1,8 +1,9 @@
 """Attention variants: one module each, found by file name.
 
-A module in this folder defines ``class Attention(nn.Module)``. Its file stem is then a legal value
-of ``axes.attention``; plan, training, sampling, measurements, figures and the report know it by
-that name, and nothing else has to be edited. ``lmscaling check attention <name>`` tests it.
+A module in this folder, or in the folder ``attention/`` of the working directory, defines ``class
+Attention(nn.Module)``. Its file stem is then a legal value of ``axes.attention``; plan, training,
+sampling, measurements, figures and the report know it by that name, and nothing else has to be
+edited. ``lmscaling check attention <name>`` tests it.
 
 What a variant must have: ``__init__(d_model, n_head, rotate)`` and ``forward``. What it may have:
 
@@ -85,13 +86,15 @@ class Attention(Protocol):
 
 
 def load(name: str) -> Any:
-    """The ``Attention`` class of ``lmscaling/attention/<name>.py``, with all methods.
+    """The ``Attention`` class of ``attention/<name>.py``, with all methods.
 
     Raises:
         UserError: There is no such file, or it defines no such class.
     """
     if name not in registry.attentions():
         raise UserError(f"attention {name!r} has no file; {choose(name, registry.attentions())}")
+    if (own := registry.own_attention()) and str(own) not in __path__:
+        __path__.append(str(own))
     module = import_module(f"{__name__}.{name}")
     if not hasattr(module, "Attention"):
         raise UserError(

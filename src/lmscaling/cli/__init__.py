@@ -23,7 +23,7 @@ from lmscaling.formatting import COLUMNS
 
 DESCRIPTION = "Scaling-law studies of language models as one Snakemake workflow."
 
-GROUPS = ("studies", "results", "runs", "devices", "text")
+GROUPS = ("start", "studies", "results", "runs", "devices", "text")
 """Modules of this package, in the order in which the help lists their verbs."""
 
 FAMILIES = {

@@ -4,6 +4,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from lmscaling import registry
 from lmscaling.cli.studies import SET
 from lmscaling.cli.verb import Verb, argument, verb
 from lmscaling.config import sweeps
@@ -47,7 +48,7 @@ VERBS += [
         "study",
         type=Path,
         nargs="*",
-        default=[Path("config/study.yaml"), Path("config/gpu.yaml")],
+        default=[registry.project_file(f"config/{name}.yaml") for name in ("study", "gpu")],
         help="study files, each laid over those before it",
     ),
     SET,
@@ -95,7 +96,6 @@ def check_attention(args: Namespace) -> str:
     """Check that attentions are causal, repeatable and decode what they compute on this device."""
     import torch
 
-    from lmscaling import registry
     from lmscaling.bench.checks import variant
     from lmscaling.runtime import environment, gpus
 

@@ -4,7 +4,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from lmscaling import files
+from lmscaling import files, registry
 from lmscaling.cli.verb import Verb, argument, verb
 from lmscaling.config.grid import Grid
 from lmscaling.errors import UserError
@@ -38,7 +38,7 @@ def study(args: Namespace) -> str:
         "study",
         type=Path,
         nargs="*",
-        default=[Path("config/study.yaml")],
+        default=[registry.project_file("config/study.yaml")],
         help="study files, each laid over those before it; - reads JSON",
     ),
     SET,

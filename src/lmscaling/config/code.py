@@ -74,7 +74,7 @@ def fingerprint(paths: Iterable[Path]) -> str:
     """
     digest = hashlib.sha256()
     for path in sorted(paths):
-        name = path.relative_to(registry.PACKAGE).as_posix()
+        name = registry.name_of(path)
         text = _stripped(path, source_code.text_of(path))
         digest.update(f"{name}\n{text}\n".encode())
     return digest.hexdigest()[:DIGITS]
@@ -112,6 +112,6 @@ def keep(paths: Iterable[Path], folder: Path) -> str:
     code = fingerprint(paths)
     copy = folder / f"{code}.json"
     if not copy.is_file():
-        names = {path.relative_to(registry.PACKAGE).as_posix(): path for path in paths}
+        names = {registry.name_of(path): path for path in paths}
         write_json(copy, {name: source_code.text_of(path) for name, path in names.items()})
     return code

@@ -6,13 +6,12 @@ answer is computed from the study, its store, the record classes and the modules
 
 import inspect
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
-from lmscaling import figures
+from lmscaling import __version__, figures
 from lmscaling.config.study import Study
 from lmscaling.config.types import dump, less
 from lmscaling.fits import context_law, isotime, loss_surface, lr_law, lr_optimum, power_law
@@ -223,7 +222,7 @@ def _fits(db: duckdb.DuckDBPyConnection, others: list[Table]) -> Iterator[tuple[
 
 def _availability(db: duckdb.DuckDBPyConnection, folder: Path) -> Iterator[tuple[str, str]]:
     commits = [commit or "not in git" for (commit,) in db.sql(COMMITS).fetchall()]
-    code = f"lmscaling {version('lmscaling')}; runs by commit {', '.join(commits) or 'none'}"
+    code = f"lmscaling {__version__}; runs by commit {', '.join(commits) or 'none'}"
     yield "code", code
     yield "study", str(folder / "study.json")
     logs = len(list(folder.glob("runs/*/log.jsonl")))

@@ -18,7 +18,7 @@ from typing import Any
 
 from lmscaling import registry
 
-STUDY, COMMIT, CHANGED = "study.json", "git_commit", "git_changed"
+STUDY, COMMIT, CHANGED = registry.STUDY, registry.COMMIT, "git_changed"
 """Files of a copy: the study; the commit of the source tree, or nothing; the names of files of this
 package that differ from it."""
 
@@ -37,11 +37,11 @@ def freeze(folder: Path, rules: Path, study: dict[str, Any]) -> Path:
     """
     sources = dict(_files(registry.PACKAGE, "src/lmscaling"))
     sources |= dict(_files(rules, "workflow"))
-    texts = {
-        STUDY: json.dumps(study, indent=2) + "\n",
-        COMMIT: commit() or "",
-        CHANGED: "".join(f"{name}\n" for name in sorted(_changed() or ())),
-    }
+    own = registry.own_attention_files().values()
+    sources |= {f"src/lmscaling/{registry.name_of(path)}": path for path in own}
+    texts = {STUDY: json.dumps(study, indent=2) + "\n", COMMIT: commit() or ""}
+    if (changed := _changed()) is not None:
+        texts[CHANGED] = "".join(f"{name}\n" for name in sorted(changed))
     digest = hashlib.sha256("".join(texts.values()).encode())
     for name, path in sources.items():
         digest.update(f"{name}\n".encode() + path.read_bytes())
@@ -63,9 +63,12 @@ def freeze(folder: Path, rules: Path, study: dict[str, Any]) -> Path:
 
 
 def _files(folder: Path, target: str) -> Iterator[tuple[str, Path]]:
-    """Files below a folder by their names in the copy, without what Python caches."""
+    """Files below a folder by their names in the copy, without what Python caches, and of an
+    installed package without ``project/``."""
+    project = registry.PACKAGE / "project"
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
+        is_project = folder == registry.PACKAGE and path.is_relative_to(project)
+        if path.is_file() and "__pycache__" not in path.parts and not is_project:
             yield f"{target}/{path.relative_to(folder)}", path
 
 
@@ -82,15 +85,15 @@ def here() -> Path | None:
 
 
 def commit() -> str | None:
-    """Commit of the source tree, with ``+`` if files differ from it; None outside a repository."""
-    if copy := here():
-        return (copy / COMMIT).read_text() or None
+    """Commit of the source tree, with ``+`` if files differ from it; None if it is not known."""
+    if (file := registry.PROJECT / COMMIT).is_file():  # a copy, or an installed package
+        return file.read_text() or None
     return _git("describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*")
 
 
 def differ(paths: Iterable[Path]) -> bool | None:
-    """Whether files of this package differ from the commit; None outside a repository."""
-    names = {path.relative_to(registry.PACKAGE).as_posix() for path in paths}
+    """Whether files of this package differ from the commit; None if that is not known."""
+    names = {registry.name_of(path) for path in paths}
     copy = here()
     if copy and (copy / COMMIT).read_text() and (copy / CHANGED).is_file():
         return not names.isdisjoint((copy / CHANGED).read_text().splitlines())
@@ -99,12 +102,16 @@ def differ(paths: Iterable[Path]) -> bool | None:
 
 
 def _changed() -> set[str] | None:
-    """Files of this package that differ from the commit or are not in it; None outside of git."""
+    """Files of this package that differ from the commit or are not in it; None if that is not
+    known. Those of an installed package are taken for what they were when it was built."""
+    own = {registry.name_of(path) for path in registry.own_attention_files().values()}
+    if (registry.PROJECT / COMMIT).is_file():
+        return None if (commit() or "+").endswith("+") else own
     listed = _git("ls-files")
     edited = _git("diff", "--name-only", "--relative", "HEAD", "--", ".")
     if not listed or edited is None:
         return None
-    present = {name.removeprefix("./") for name, _ in _files(registry.PACKAGE, ".")}
+    present = {name.removeprefix("./") for name, _ in _files(registry.PACKAGE, ".")} | own
     return present - set(listed.splitlines()) | set(edited.splitlines())
 
 

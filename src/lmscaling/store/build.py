@@ -153,6 +153,8 @@ def _fill_tables(
 def _contents(study: Path) -> tuple[grid.Grid | None, Path | None]:
     """The study's cells, and the folder of published numbers to add or to read alone."""
     if published.is_folder(study):
+        if study.parent == Path("results"):
+            published.lay_out(study.parent)
         return None, study
     laid_out = study_file.read_record(study / "study.json").grid
     return laid_out, published.beside(study) if laid_out.study.published else None

@@ -5,12 +5,15 @@ They come from J. Buckman and C. Gelada, *Linear Transformers Are Faster After A
 averaged or joined into one line with ours.
 """
 
+import shutil
 from importlib.resources import files
 from pathlib import Path
 
 import duckdb
 
+from lmscaling import registry
 from lmscaling.errors import UserError
+from lmscaling.files import new_folder
 from lmscaling.records.exports import PUBLISHED
 
 FOLDER = "published"
@@ -24,7 +27,11 @@ CITATION = "Buckman and Gelada, Linear Transformers Are Faster After All, Manife
 MAY_BE_EMPTY = {"train_loss", "highest_spike"}
 """Columns in which an empty value means that there is no number."""
 
-REMEDY = "get the file from git again"
+REMEDY = (
+    "delete the folder and type lmscaling claims results/published"
+    if registry.PROJECT.is_relative_to(registry.PACKAGE)
+    else "get the file from git again"
+)
 
 
 def is_folder(folder: Path) -> bool:
@@ -36,6 +43,17 @@ def beside(study: Path) -> Path:
     """The folder of published numbers for a study or for the measurements of a device."""
     results = study.resolve().parent
     return (results.parent if results.name == MEASURED else results) / FOLDER
+
+
+def lay_out(results: Path) -> None:
+    """Copy the numbers that come with the package to ``results/published/``, if it is not there."""
+    target, source = results / FOLDER, registry.PROJECT / "results" / FOLDER
+    if target.exists() or not source.is_dir():
+        return
+    with new_folder(target) as folder:
+        for path in [*source.glob("*.csv"), source / "README.md"]:
+            shutil.copyfile(path, folder / path.name)
+        folder.rename(target)
 
 
 def add(db: duckdb.DuckDBPyConnection, folder: Path) -> None:

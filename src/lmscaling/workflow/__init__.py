@@ -36,6 +36,9 @@ __all__ = [
     "Sweeps",
 ]
 
+DEMO = registry.PROJECT / "config" / "demo.yaml"
+"""The study of ``lmscaling demo``, which runs in any folder."""
+
 MOST_CHANGES = 5
 """Changes of a study that are printed."""
 
@@ -80,6 +83,9 @@ def study_record(
     """JSON of ``study.json``: the study and the command that makes it again."""
     files = [Path(os.path.relpath(path)) for path in configfiles]
     command = study_file.command("snakemake --cores all", files, changes or {}, overrides)
+    plain = not changes and not overrides and list(map(os.path.abspath, files)) == [str(DEMO)]
+    if plain and Path.cwd() != registry.PROJECT:
+        command = "lmscaling demo"
     return json.dumps({"command": command, "study": config})
 
 

@@ -1,0 +1,205 @@
+"""The wheel: what it holds, and what it does in a folder that has nothing else of this project."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import ROOT
+
+from lmscaling import __version__
+
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="it is no repository")
+
+PROJECT = ("Snakefile", "workflow/", "profiles/", "config/", "results/published/")
+"""What stands in ``lmscaling/project/`` of the wheel as in a checkout."""
+
+BUILD = """
+import sys
+from setuptools import build_meta
+getattr(build_meta, sys.argv[1])(sys.argv[2])
+"""
+
+
+def git(folder, *words):
+    names = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    command = ["git", "-C", folder, *names, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def built(source, kind, out):
+    """The file that a backend makes of a source tree, without the network."""
+    command = [sys.executable, "-c", BUILD, f"build_{kind}", str(out)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (path,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tracked():
+    """Files of this repository, with those that are about to be committed."""
+    names = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines()
+    return [name for name in names if (ROOT / name).is_file() and not (ROOT / name).is_symlink()]
+
+
+@pytest.fixture(scope="module")
+def source(tracked, tmp_path_factory):
+    """A repository with what is committed, in which somebody has also worked."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in tracked:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
+    git(folder, "init")
+    git(folder, "add", ".")
+    git(folder, "commit", "-m", "all")
+    for name in ("config/secret.yaml", "results/published/extra.csv", "results/demo/report.html"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("of a user")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory):
+    return built(source, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The folder of an installed wheel, inside the repository of somebody else."""
+    outer = tmp_path_factory.mktemp("other")
+    git(outer, "init")
+    (outer / "file").touch()
+    git(outer, "add", ".")
+    git(outer, "commit", "-m", "theirs")
+    options = ("--quiet", "--no-deps", "--no-compile", "--no-index", "--target")
+    command = [sys.executable, "-m", "pip", "install", *options, str(outer / "site"), str(wheel)]
+    subprocess.run(command, check=True, capture_output=True)
+    return outer / "site"
+
+
+def contents(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+@pytest.mark.ci
+def test_the_wheel_holds_package_workflow_studies_and_published_numbers_and_nothing_else(
+    tracked, wheel
+):
+    expected = {name.removeprefix("src/") for name in tracked if name.startswith("src/")}
+    expected |= {f"lmscaling/project/{name}" for name in tracked if name.startswith(PROJECT)}
+    expected |= {"lmscaling/project/git_commit"}
+    found = contents(wheel)
+    assert {name for name in found if ".dist-info/" not in name} == expected
+    for name in ("Snakefile", "config/demo.yaml", "results/published/curves.csv"):
+        assert found[f"lmscaling/project/{name}"] == (ROOT / name).read_bytes()
+    assert sum(map(len, found.values())) < 3e6
+
+
+@pytest.mark.ci
+def test_the_source_distribution_builds_the_same_wheel(source, wheel, tmp_path):
+    with tarfile.open(built(source, "sdist", tmp_path)) as file:
+        file.extractall(tmp_path, filter="data")
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    again = contents(built(folder, "wheel", tmp_path))
+    assert again == contents(wheel)
+    assert again["lmscaling/project/git_commit"].decode() == git(source, "rev-parse", "HEAD")
+    names = {path.name for path in folder.iterdir()}
+    assert {"CITATION.cff", "CHANGELOG.md", "LICENSE", "constraints.txt"} <= names
+
+
+@pytest.mark.ci
+def test_an_installed_wheel_plans_a_study_in_an_empty_folder_with_a_space(
+    installed, source, tmp_path
+):
+    folder = tmp_path / "an empty folder"
+    folder.mkdir()
+    environment = os.environ | {"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin"}
+
+    def type_(*words, check=True):
+        done = subprocess.run(
+            words, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        assert str(ROOT) not in done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    python = (
+        "import lmscaling, snakemake_logger_plugin_lmscaling as plugin\n"
+        "from lmscaling import registry\n"
+        "from lmscaling.runtime import frozen\n"
+        "print(lmscaling.__file__, plugin.__file__, registry.PROJECT, frozen.commit(), sep='\\n')"
+    )
+    *places, commit = type_(sys.executable, "-c", python).splitlines()
+    assert all(Path(place).is_relative_to(installed) for place in places)
+    assert commit == git(source, "rev-parse", "HEAD")
+
+    lmscaling = str(installed / "bin" / "lmscaling")
+    assert "config/first.yaml" in type_(lmscaling, "new", "first")
+    study = folder / "config" / "first.yaml"
+    study.write_text(study.read_text().replace("linear] # mine", "linear, mine]"))
+    table = type_(lmscaling, "plan", "config/study.yaml", "config/first.yaml")
+    assert "mine-25k-ctx64-s0" in table
+    asked = (sys.executable, "-m", "snakemake", "--configfile", "config/first.yaml", "-n")
+    plan = type_(*asked)
+    assert len(re.findall(r"^  train +mine-25k-ctx", plan, re.MULTILINE)) == 2
+    assert "15 jobs are to be done" in plan
+    slurm = type_(*asked, "--profile", "slurm")
+    assert "15 jobs are to be done" in slurm
+    said = type_(lmscaling, "claims", "results/published")
+    assert "claims: results/published/claims.json" in said
+    (folder / "Snakefile").unlink()
+    assert "No Snakefile found" in type_(*asked, check=False)
+
+
+def test_the_citation_names_this_version_and_the_study_that_it_follows():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == __version__
+    assert [author["family-names"] for author in cited["references"][0]["authors"]] == [
+        "Buckman",
+        "Gelada",
+    ]
+
+
+def test_the_public_checks_pin_their_actions_may_only_read_and_know_every_python():
+    checks = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    assert checks["permissions"] == {"contents": "read"}
+    steps = [step for job in checks["jobs"].values() for step in job["steps"]]
+    used = [step["uses"] for step in steps if "uses" in step]
+    assert used
+    assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action) for action in used)
+    assert not any("permissions" in job for job in checks["jobs"].values())
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = re.findall(r"Python :: (3\.\d+)", " ".join(declared["classifiers"]))
+    assert checks["jobs"]["test"]["strategy"]["matrix"]["python"] == versions
+    assert declared["requires-python"] == ">=3.11,<3.14"
+    targets = {step["run"].split()[1] for step in steps if step.get("run", "").startswith("make ")}
+    made = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert targets == {"lint", "test", "demo"}
+    assert targets <= set(made)
+
+
+def test_commits_are_checked_by_what_make_lint_runs():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    lint = (ROOT / "Makefile").read_text().partition("\nlint:")[2].partition("\n\n")[0]
+    for hook in hooks:
+        tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
+        assert f"$(BIN)/{tool} " in lint
+        assert hook["language"] == "system", "no second version of a tool"
+
+
+def test_the_container_gets_all_that_the_wheel_is_made_of(tracked):
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    brought = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    needed = [name for name in tracked if name.startswith((*PROJECT, "src/", "requirements/"))]
+    needed += ["constraints.txt", "pyproject.toml", "setup.py", "README.md", "LICENSE"]
+    for name in needed:
+        found = any(Path(name).match(line) or name.startswith(f"{line}/") for line in brought)
+        assert found, name
