@@ -5,10 +5,10 @@ mistake in a name or a file is a ``UserError``. Each is loaded when it is first 
 needs the packages of ``lmscaling[analysis]``, the other two those of ``lmscaling[train]``.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # that of typing would load a tenth of the standard library
 if TYPE_CHECKING:
+    from typing import Any
+
     from lmscaling import attention, kernels
     from lmscaling.errors import UserError
     from lmscaling.study import Study
@@ -21,8 +21,10 @@ LAZY = {"Study": "study", "UserError": "errors", "attention": "", "kernels": ""}
 """Public names by the module that defines them; modules themselves are without one."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Load a public name."""
+    from importlib import import_module
+
     if name not in LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f"{__name__}.{LAZY[name] or name}")

@@ -23,7 +23,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -59,11 +59,11 @@ AXES = ("updates", "tokens", "flops", "hours")
 """What a run spends, the columns of ``Study.curves``."""
 
 SUMMARY = """
-    SELECT attention, any_value(baseline) AS baseline, size, min(params) AS params, context,
-        status, count(*)::INTEGER AS runs
+    SELECT source, baseline, attention, size, context, status, count(*)::INTEGER AS runs,
+        min(n_layer * d_model * d_model) AS volume
     FROM known WHERE branch IS NULL
-    GROUP BY attention, size, context, status
-    ORDER BY attention <> any_value(baseline), attention, min(params), context
+    GROUP BY source, baseline, attention, size, context, status
+    ORDER BY source, attention <> baseline, attention, volume, size, context, status
 """
 
 COUNTS = """
@@ -73,7 +73,7 @@ COUNTS = """
         (count(*) FILTER (status IN ('diverged', 'exploded')))::INTEGER AS failed
     FROM known WHERE branch IS NULL
     GROUP BY source, attention, size, context
-    ORDER BY source, attention DESC, min(params), size, context
+    ORDER BY source, attention DESC, min(n_layer * d_model * d_model), size, context
 """
 
 
@@ -120,22 +120,26 @@ class Study:
             self._store = Path(tempfile.mkdtemp(prefix="lmscaling-"))
             weakref.finalize(self, shutil.rmtree, self._store, ignore_errors=True)
             build(self.folder, self._store)
-        with self._connect() as db:
-            rows = db.sql(SUMMARY).df()
+        opened = ExitStack()  # views are bound once, which takes longer than most queries
+        self._db = opened.enter_context(connect(self._store))
+        weakref.finalize(self, opened.close)
+        rows = self._db.sql(SUMMARY).df()
         self.attentions = rows.attention.unique().tolist()
         self.baseline = rows.baseline.iloc[0] if len(rows) else ""
-        self.sizes = rows.sort_values("params", kind="stable")["size"].unique().tolist()
+        self.sizes = rows.sort_values("volume", kind="stable")["size"].unique().tolist()
         self.contexts = sorted(rows.context.unique().tolist())
-        self._statuses: dict[str, int] = rows.groupby("status").runs.sum().to_dict()
+        counted = rows.groupby(["source", "status"]).runs.sum().sort_values(ascending=False)
+        self._counts: dict[Any, int] = counted.to_dict()
 
     def __repr__(self) -> str:
         """What the study has: runs by status, attentions, sizes, contexts and age of the store."""
-        total = sum(self._statuses.values())
-        counts = sorted(self._statuses.items(), key=lambda item: -item[1])
-        runs = ", ".join(f"{n} {status.replace('_', ' ')}" for status, n in counts)
+        own = {status: n for (source, status), n in self._counts.items() if source == "measured"}
+        runs = ", ".join(f"{n:,} {status.replace('_', ' ')}" for status, n in own.items())
+        others = sum(self._counts.values()) - sum(own.values())
         names = [f"{a} (baseline)" if a == self.baseline else a for a in self.attentions]
         parts = [
-            f"{total} runs: {runs}" if total else "no runs",
+            f"{sum(own.values()):,} runs: {runs}" if own else "",
+            f"{others:,} published runs" if others else "",
             f"attentions {', '.join(names)}" if names else "",
             f"sizes {', '.join(self.sizes)}" if self.sizes else "",
             f"contexts {_ends_of(self.contexts)}" if self.contexts else "",
@@ -146,9 +150,6 @@ class Study:
     def _built(self) -> float:
         return (self._store / "cells.parquet").stat().st_mtime
 
-    def _connect(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        return connect(self._store)
-
     def query(self, sql: str) -> DataFrame:
         """The rows of one SQL statement over the store, in the dialect of DuckDB.
 
@@ -158,18 +159,17 @@ class Study:
         Raises:
             UserError: The statement writes, is none or several, or DuckDB refuses it.
         """
-        with self._connect() as db:
-            try:
-                kinds = [statement.type.name for statement in db.extract_statements(sql)]
-                if kinds != ["SELECT"]:
-                    raise UserError(
-                        f"the query has the statements {', '.join(kinds) or 'none'}; allowed: one "
-                        "that reads, such as SELECT, FROM, DESCRIBE or SUMMARIZE"
-                    )
-                return db.sql(sql).df()
-            except duckdb.Error as error:
-                problem = " ".join(str(error).partition("\nLINE ")[0].split())
-                raise UserError(f"the query fails: {problem}") from None
+        try:
+            kinds = [statement.type.name for statement in self._db.extract_statements(sql)]
+            if kinds != ["SELECT"]:
+                raise UserError(
+                    f"the query has the statements {', '.join(kinds) or 'none'}; allowed: one that "
+                    "reads, such as SELECT, FROM, DESCRIBE or SUMMARIZE"
+                )
+            return self._db.sql(sql).df()
+        except duckdb.Error as error:
+            problem = " ".join(str(error).partition("\nLINE ")[0].split())
+            raise UserError(f"the query fails: {problem}") from None
 
     def tables(self) -> DataFrame:
         """What ``query`` reads: a row for each column of each table and view.
@@ -177,11 +177,10 @@ class Study:
         Returns:
             ``table``, ``column``, ``type`` and ``meaning``, which has the unit.
         """
-        with self._connect() as db:
-            found = db.sql(
-                "SELECT table_name, column_name, data_type FROM duckdb_columns() "
-                "WHERE NOT internal ORDER BY table_name, column_index"
-            ).fetchall()
+        found = self._db.sql(
+            "SELECT table_name, column_name, data_type FROM duckdb_columns() "
+            "WHERE NOT internal ORDER BY table_name, column_index"
+        ).fetchall()
         rows = [(*row, meanings.meaning(*row[:2])) for row in found if row[0] in meanings.RECORDS]
         return DataFrame(rows, columns=["table", "column", "type", "meaning"])
 
@@ -300,19 +299,8 @@ class Study:
         if axis not in AXES:
             raise UserError(f"there is no axis {axis!r}; {choose(axis, AXES)}")
         rows = self.query(curves.QUERY).sort_values(["run", "split", axis], kind="stable")
-        head = [
-            "split",
-            "source",
-            "attention",
-            "size",
-            "params",
-            "context",
-            "seed",
-            "run",
-            "status",
-        ]
-        chosen = rows.filter([*head, axis, "loss", "spike"])
-        return self._selected(chosen, attention, size, context)
+        others = [name for name in AXES if name != axis]
+        return self._selected(rows.drop(columns=others), attention, size, context)
 
     def fit(
         self,
@@ -333,20 +321,26 @@ class Study:
             context: Only rows of this one, tokens.
 
         Returns:
-            A row for each fit, or for ``size`` each budget of one. ``status`` is ``fitted`` or the
-            like, ``why`` the same in words; a parameter that the losses do not determine is NaN.
+            A row for each fit, or for ``size`` each budget of one, with its ``source``,
+            ``attention``, ``size`` or ``context``, and its ``schedule``: ``decayed`` losses at the
+            ends of branches, ``constant`` ones along trunks and ``unknown`` ones of published runs
+            are fitted apart. ``status`` is ``fitted`` or the like, ``why`` the same in words; a
+            parameter that the losses do not determine is NaN.
             ``result`` is the object of ``lmscaling.fits`` with everything else, such as ``loss(N,
             D)`` and ``band(N, D)`` of a surface. Parameters, with ``_low`` and ``_high`` where the
             fit has an interval:
 
             - ``surface``: ``E`` (nats), ``A``, ``B``, ``alpha``, ``beta``, ``a``, of which
-              ``N ~ C^a`` is the growth of the best size, and ``g`` where N and D interact.
+              ``N ~ C^a`` is the growth of the best size, and ``g`` where N and D interact, from
+              ``points`` of ``runs``.
             - ``time``: ``E`` (nats), ``k``, ``gamma``, with t in ``unit``.
             - ``size``: ``budget`` in ``unit``, ``best`` (parameters), and ``p``, the exponent of
               its growth with the budget, with the status ``law_status`` of that law.
             - ``context``: ``best`` (tokens).
-            - ``rate``: ``rate`` (peak, per update), ``gain`` over the study's rate (nats).
-            - ``rates``: ``coefficient`` and ``exponent`` of ``rate = coefficient N^-exponent``.
+            - ``rate``: ``rate`` (peak, per update), of ``tried`` rates, ``gain`` over the study's
+              rate (nats).
+            - ``rates``: ``coefficient`` and ``exponent`` of ``rate = coefficient N^-exponent``,
+              from the best rates of ``sizes`` sizes.
 
         Raises:
             UserError: There is no such law, attention, size or context, or the rows of the law are
@@ -355,8 +349,7 @@ class Study:
         if law not in LAWS:
             raise UserError(f"there is no law {law!r}; {choose(law, LAWS)}")
         columns, rows_of = LAWS[law]
-        with self._connect() as db:
-            rows = DataFrame(rows_of(db), columns=columns)
+        rows = DataFrame(rows_of(self._db), columns=columns)
         for name, wanted in (("attention", attention), ("size", size), ("context", context)):
             if wanted is not None and name not in columns:
                 raise UserError(f"the law {law!r} has no row by {name}; leave {name} out")
@@ -391,8 +384,7 @@ class Study:
             UserError: The study has no such attention, size or context, or both are the same.
         """
         reference = self._reference(attention, reference)
-        with self._connect() as db:
-            rows = db.sql(multiplier.QUERY).fetchall()
+        rows = self._db.sql(multiplier.QUERY).fetchall()
         # The first of two attentions is the reference; the place of the name in a row is 5.
         pairs = multiplier.compare(sorted(rows, key=lambda row: row[5] != reference))
         chosen = [one for one in pairs if (one.attention, one.reference) == (attention, reference)]
@@ -431,8 +423,7 @@ class Study:
             UserError: The study has no such attention, size or context, or both are the same.
         """
         reference = self._reference(attention, reference)
-        with self._connect() as db:
-            rows = db.sql(gaps.QUERY).fetchall()
+        rows = self._db.sql(gaps.QUERY).fetchall()
         found = gaps.compare(sorted(rows, key=lambda row: row[5] != reference))
         chosen = [one for one in found if (one.attention, one.reference) == (attention, reference)]
         columns = ["source", "attention", "reference", "size", "context", "cells", "seeds",
@@ -452,8 +443,7 @@ class Study:
         """
         from lmscaling import claims
 
-        with self._connect() as db:
-            judged = claims.judge_all(db)
+        judged = claims.judge_all(self._db)
         rows = [
             {
                 "claim": one.name, "title": one.claim.title, "source": one.source,
@@ -488,9 +478,9 @@ class Study:
         from lmscaling.figures.shared import style
 
         figures.load(name)
-        with self._connect() as db, mpl.rc_context():
+        with mpl.rc_context():
             style.use()
-            drawn, _ = figures.draw(name, db)
+            drawn, _ = figures.draw(name, self._db)
         plt.close(drawn)  # a notebook shows what a cell returns, and open figures as well
         return drawn
 
