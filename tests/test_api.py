@@ -122,9 +122,13 @@ def test_curves_have_the_points_of_the_figure_against_the_axis_that_is_asked_for
         assert all(part[axis].dropna().is_monotonic_increasing for _, part in curves.groupby("run"))
 
 
-def test_a_known_surface_comes_back(lawful):
-    rows = lawful.fit("surface")
-    decayed = rows[rows.schedule == "decayed"]
+@pytest.fixture(scope="module")
+def fits(lawful):
+    return {law: lawful.fit(law) for law in study.LAWS}
+
+
+def test_a_known_surface_comes_back(fits):
+    decayed = fits["surface"][fits["surface"].schedule == "decayed"]
     assert decayed.status.tolist() == ["fitted", "fitted"]
     for name in ("alpha", "beta"):
         truth = law_study.PARAMETERS[name]
@@ -136,17 +140,19 @@ def test_a_known_surface_comes_back(lawful):
 
 
 @pytest.mark.parametrize("law", study.LAWS)
-def test_each_law_has_its_columns_and_a_reason_for_every_row(published, lawful, law):
-    for one in (published, lawful):
-        rows = one.fit(law)
+def test_each_law_has_its_columns_and_a_reason_for_every_row(published, fits, law):
+    for rows in (published.fit(law), fits[law]):
         assert rows.columns.tolist() == study.LAWS[law][0]
         assert rows.why.str.len().gt(0).all()
         ends = rows.filter(regex="_(low|high)$")
         assert not len(rows) or not len(ends.select_dtypes("object").columns)
-    if law in ("time", "size"):
-        rows = lawful.fit(law, attention="softmax")
-        assert set(rows.attention) == {"softmax"}
-        assert len(rows) > 1
+
+
+def test_rows_of_one_attention_are_those_of_the_fit_of_all(lawful, fits):
+    rows = lawful.fit("time", attention="softmax")
+    assert set(rows.attention) == {"softmax"}
+    every = fits["time"]
+    assert rows.gamma.tolist() == every[every.attention == "softmax"].gamma.tolist()
 
 
 def test_published_runs_have_no_surface_and_it_says_why(published):
@@ -282,15 +288,12 @@ def test_a_study_without_a_run_has_empty_tables(tmp_path, values):
     assert one.figure("surface").texts
 
 
-@pytest.mark.parametrize("name", ["context_scaling", "learning_curves_hours"])
-def test_a_figure_is_that_of_the_report_and_leaves_settings_and_pyplot_alone(
-    published, name, tmp_path
-):
+def test_a_figure_is_that_of_the_report_and_leaves_settings_and_pyplot_alone(published, tmp_path):
     settings, held = dict(mpl.rcParams), plt.get_fignums()
-    drawn = published.figure(name)
+    drawn = published.figure("context_scaling")
     assert dict(mpl.rcParams) == settings
     assert plt.get_fignums() == held
-    saved = figures.save(name, published._store, tmp_path).read_text()
+    saved = figures.save("context_scaling", published._store, tmp_path).read_text()
     drawn.savefig(tmp_path / "own.svg", bbox_inches="tight")
     shapes = [re.findall(r' d="([^"]+)"', text) for text in
               ((tmp_path / "own.svg").read_text(), saved)]  # fmt: skip
