@@ -53,7 +53,7 @@ def test_documents_of_a_row_are_computed_as_each_alone(
 ) -> None:
     """Outputs and all gradients, within 1e-4 of the largest number."""
     torch.manual_seed(0)
-    attend = attention.build(name, {}, 32, 2, rotate, 70).to(DEVICE)
+    attend = attention.build(name, 32, 2, rotate, context=70).to(DEVICE)
     x_BTD = torch.randn(len(LENGTHS), 70, 32, device=DEVICE, requires_grad=True)
     dy_BTD = torch.randn(x_BTD.shape, device=DEVICE)
     inputs = [x_BTD, *attend.parameters()]

@@ -18,7 +18,7 @@ with_any_position = pytest.mark.parametrize(
 
 def built(name, rotate):
     """An attention of two heads of 16 channels."""
-    return attention.build(name, {}, 32, 2, rotate, 70)
+    return attention.build(name, 32, 2, rotate, context=70)
 
 
 @pytest.mark.parametrize("rotated", [False, True], ids=["unrotated", "rope"])
@@ -107,7 +107,7 @@ def test_an_unknown_implementation_lists_the_known(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_flops_are_positive_and_never_fall_with_the_context(name):
-    attend = attention.build(name, {}, 64, 4, unrotated, 65536)
+    attend = attention.build(name, 64, 4, context=65536)
     flops = [attend.flops_per_token(context) for context in (1, 64, 1024, 65536)]
     assert flops[0] > 0
     assert flops == sorted(flops)
@@ -201,3 +201,46 @@ def test_the_flops_of_softmax_grow_with_the_context_and_those_of_linear_do_not()
 def test_an_unknown_name_lists_the_known():
     with pytest.raises(UserError, match=f"nearest is 'softmax'; allowed: {', '.join(NAMES)}"):
         attention.load("sofmax")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("gated_dleta", {}, "nearest is 'gated_delta'"),
+        ("gated", {"rnk": 3}, "gated has no option 'rnk'; nearest is 'rank'; allowed: rank, temp"),
+        ("softmax", {"window": 3}, "softmax has no option 'window'; none is defined"),
+        ("linear", {"d_model": 10, "n_head": 3}, "d_model is 10 and n_head is 3; allowed: a posit"),
+        ("linear", {"n_head": 0}, "n_head is 0; allowed: a positive multiple"),
+        ("cosformer", {}, "cosformer needs context, the most tokens that its model reads"),
+        ("local", {"window": 0}, "window of local is 0; allowed: at least 1"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_in_a_sentence(name, given, said):
+    with pytest.raises(UserError, match=said) as caught:
+        attention.build(name, **{"d_model": 32, "n_head": 2} | given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_trains_in_a_model_of_ones_own(name):
+    """One layer with a residual connection learns the token before; its weights can be kept."""
+    torch.manual_seed(0)
+    context = {"context": 24} if attention.takes_context(name) else {}
+    attend = attention.build(name, 32, 2, attention.Rotary(16), **context)
+    read, write = torch.nn.Embedding(4, 32), torch.nn.Linear(32, 4)
+    parameters = [p for part in (read, attend, write) for p in part.parameters()]
+    optimizer, losses = torch.optim.Adam(parameters, 1e-2), []
+    for _ in range(40):
+        tokens = torch.randint(4, (8, 24))
+        x = read(tokens)
+        logits = write(x + attend(x))[:, 1:]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, :-1].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert sum(losses[-5:]) / 5 < losses[0] - 0.05
+    other = attention.build(name, 32, 2, attention.Rotary(16), **context)
+    other.load_state_dict(attend.state_dict())
+    x = torch.randn(1, 24, 32)
+    torch.testing.assert_close(other(x), attend(x))

@@ -8,7 +8,6 @@ from lmscaling import attention
 from lmscaling.config import grid, sweeps
 from lmscaling.errors import UserError
 from lmscaling.figures.shared import style
-from lmscaling.kernels.rotary import unrotated
 from lmscaling.model.gpt import GPT
 
 PATTERN = {"pattern": ["linear", "linear", "softmax"]}
@@ -130,9 +129,7 @@ def test_a_variant_with_forward_alone_samples_by_recomputation_and_is_counted(tm
     with strangers.copied(tmp_path) as copy:
         copy.write("mine", strangers.file())
         assert [attention.recomputes(name) for name in ("mine", "softmax")] == [True, False]
-        mine, softmax = (
-            attention.build(name, {}, 32, 2, unrotated, 64) for name in ("mine", "softmax")
-        )
+        mine, softmax = (attention.build(name, 32, 2, context=64) for name in ("mine", "softmax"))
         x = torch.randn(2, 20, 32)
         y, state = mine.prefill(x[:, :13], mine.init_state(2, 20))
         outs = [y]
@@ -152,7 +149,7 @@ def test_a_variant_gets_the_context_of_the_cell_if_it_asks(tmp_path):
     with strangers.copied(tmp_path) as copy:
         text = strangers.file(init="self.longest = context")
         copy.write("mine", text.replace("rotate):", "rotate, *, context, rank=4):", 1))
-        assert attention.build("mine", {"rank": 2}, 32, 2, unrotated, 77).longest == 77
+        assert attention.build("mine", 32, 2, context=77, rank=2).longest == 77
 
 
 def test_looks_depend_on_the_name_alone():

@@ -255,7 +255,7 @@ def test_the_kernels_start_a_new_state_at_each_document_on_a_device():
 @pytest.mark.parametrize("rotate", [unrotated, Rotary(16)], ids=["unrotated", "rope"])
 def test_flash_attention_gets_the_bounds_of_the_documents(rotate, monkeypatch):
     """Its call is written out in plain PyTorch, as it needs a device."""
-    softmax = attention.build("softmax", {}, 32, 2, rotate, 70)
+    softmax = attention.build("softmax", 32, 2, rotate)
     x = torch.randn(3, 70, 32)
     documents = Documents(cut_at_random(3, 70, 0.05, seed=2))
 

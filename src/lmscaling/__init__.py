@@ -1,3 +1,35 @@
-"""Scaling-law studies of language models as one Snakemake workflow."""
+"""Scaling-law studies of language models as one Snakemake workflow.
+
+``Study`` reads the results of a study. ``attention`` and ``kernels`` serve models of one's own. A
+mistake in a name or a file is a ``UserError``. Each is loaded when it is first used: ``Study``
+needs the packages of ``lmscaling[analysis]``, the other two those of ``lmscaling[train]``.
+"""
+
+TYPE_CHECKING = False  # that of typing would load a tenth of the standard library
+if TYPE_CHECKING:
+    from typing import Any
+
+    from lmscaling import attention, kernels
+    from lmscaling.errors import UserError
+    from lmscaling.study import Study
 
 __version__ = "0.1.0"
+
+__all__ = ["Study", "UserError", "__version__", "attention", "kernels"]
+
+LAZY = {"Study": "study", "UserError": "errors", "attention": "", "kernels": ""}
+"""Public names by the module that defines them; modules themselves are without one."""
+
+
+def __getattr__(name: str) -> "Any":
+    """Load a public name."""
+    from importlib import import_module
+
+    if name not in LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{LAZY[name] or name}")
+    return getattr(module, name) if LAZY[name] else module
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -22,6 +22,8 @@ What a variant must have: ``__init__(d_model, n_head, rotate)`` and ``forward``.
   many times slower.
 - ``ON_GPU``, a sentence for plan and report: why it has no kernels on a GPU, and what that costs.
 
+``build`` makes any of them for a model of one's own, without a study.
+
 Legend: B batch, T tokens, D model width, H heads, K head width.
 """
 
@@ -36,7 +38,21 @@ from lmscaling import registry
 from lmscaling.attention._completed import Recomputed, complete
 from lmscaling.attention._documents import Documents
 from lmscaling.errors import UserError, choose
-from lmscaling.kernels.rotary import Rotate
+from lmscaling.kernels.rotary import Rotary, Rotate, unrotated
+
+__all__ = [
+    "Attention",
+    "Documents",
+    "Rotary",
+    "Rotate",
+    "build",
+    "load",
+    "names",
+    "recomputes",
+    "state_bytes",
+    "takes_context",
+    "unrotated",
+]
 
 
 class Attention(Protocol):
@@ -58,7 +74,8 @@ class Attention(Protocol):
         ...
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Combine each token with those before it; ``[B, T, D]`` to ``[B, T, D]``."""
+        """Combine each token with itself and those before it; ``[B, T, D]`` to ``[B, T, D]``, in
+        the dtype of the weights, under autocast in its own."""
         ...
 
     def forward_documents(self, x_BTD: Tensor, documents: Documents) -> Tensor:
@@ -66,7 +83,8 @@ class Attention(Protocol):
         ...
 
     def init_state(self, batch: int, context: int) -> Any:
-        """State before the first token, with room for ``context`` tokens."""
+        """State before the first token of ``batch`` sequences, with room for ``context`` tokens, on
+        the device of the weights."""
         ...
 
     def prefill(self, x_BTD: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -77,12 +95,18 @@ class Attention(Protocol):
         ...
 
     def decode_step(self, x_BD: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """The next token's output and the state after it; equals ``forward`` token by token."""
+        """The next token's output, ``[B, D]``, and the state after it, without a gradient; equals
+        ``forward`` token by token. The state before it must not be used again."""
         ...
 
     def flops_per_token(self, context: int) -> float:
         """Forward FLOPs per token, including projections; only the causal half counts."""
         ...
+
+
+def names() -> list[str]:
+    """Names of all variants, sorted."""
+    return registry.attentions()
 
 
 def load(name: str) -> Any:
@@ -91,8 +115,8 @@ def load(name: str) -> Any:
     Raises:
         UserError: There is no such file, or it defines no such class.
     """
-    if name not in registry.attentions():
-        raise UserError(f"attention {name!r} has no file; {choose(name, registry.attentions())}")
+    if name not in names():
+        raise UserError(f"attention {name!r} has no file; {choose(name, names())}")
     if (own := registry.own_attention()) and str(own) not in __path__:
         __path__.append(str(own))
     module = import_module(f"{__name__}.{name}")
@@ -105,15 +129,68 @@ def load(name: str) -> Any:
 
 
 def build(
-    name: str, options: dict[str, Any], d_model: int, n_head: int, rotate: Rotate, context: int
+    name: str,
+    /,
+    d_model: int,
+    n_head: int,
+    rotate: Rotate = unrotated,
+    *,
+    context: int | None = None,
+    **options: Any,
 ) -> Any:
-    """The attention of one layer of a model, with random weights.
+    """The attention of one layer of a model, with random weights: a plain ``torch.nn.Module``.
+
+    It has its projections into and out of the heads, and neither norm nor residual connection. On
+    CUDA devices, forward and backward are computed by the kernels of this package where there are
+    some, elsewhere by PyTorch. It takes float32, float64 and bfloat16, and autocast.
+
+    Args:
+        name: One of ``names()``.
+        d_model: Width D, a multiple of ``n_head``.
+        n_head: Heads.
+        rotate: Applied to queries and keys: ``Rotary(d_model // n_head)`` for rotary positions. By
+            default they are not rotated, and the model has to add positions to its input. Variants
+            with gates ignore it.
+        context: Longest context of the model, tokens; for the variants of ``takes_context`` only.
+        options: Options of the variant, such as ``window=64`` of ``local``; the class of each,
+            ``load(name)``, describes them.
+
+    Returns:
+        A module with the methods of ``Attention``.
 
     Raises:
-        UserError: See ``load``; or the variant refuses its options.
+        UserError: There is no such variant or option, or the variant refuses a value.
+
+    Examples:
+        >>> import torch
+        >>> from lmscaling import attention
+        >>> attend = attention.build("gated_delta", d_model=64, n_head=4)
+        >>> x = torch.randn(2, 100, 64, requires_grad=True)
+        >>> y = attend(x)
+        >>> y.shape
+        torch.Size([2, 100, 64])
+        >>> y.sum().backward()
+
+        A prompt, then one token at a time, as ``forward`` of all:
+
+        >>> state = attend.init_state(batch=2, context=100)
+        >>> prompt, state = attend.prefill(x[:, :99], state)
+        >>> last, state = attend.decode_step(x[:, 99], state)
+        >>> torch.allclose(last, y[:, 99], atol=1e-4)
+        True
     """
+    variant = load(name)
+    if d_model < 1 or n_head < 1 or d_model % n_head:
+        raise UserError(
+            f"d_model is {d_model} and n_head is {n_head}; allowed: a positive multiple of n_head"
+        )
+    for option in options:
+        if option not in (allowed := registry.options(name)):
+            raise UserError(f"{name} has no option {option!r}; {choose(option, allowed)}")
+    if takes_context(name) and context is None:
+        raise UserError(f"{name} needs context, the most tokens that its model reads, such as 1024")
     more = {"context": context} if takes_context(name) else {}
-    attend = load(name)(d_model, n_head, rotate, **options, **more)
+    attend = variant(d_model, n_head, rotate, **options, **more)
     attend.d_model = d_model  # ``Recomputed`` and ``Counted`` need it
     return attend
 
@@ -129,7 +206,7 @@ def recomputes(name: str) -> bool:
 
 
 def state_bytes(state: Any) -> int:
-    """Size of the tensors in a state, in bytes."""
+    """Size of the tensors in a state of ``init_state``, in bytes."""
     if isinstance(state, Tensor):
         return state.numel() * state.element_size()
     if is_dataclass(state):

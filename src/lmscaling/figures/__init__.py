@@ -73,21 +73,27 @@ def n_rows(name: str, folder: Path) -> int:
         return sum(1 for _ in csv.reader(file)) - 1
 
 
+def draw(name: str, db: duckdb.DuckDBPyConnection) -> tuple[Figure, DataFrame]:
+    """A figure with the notes below it, and the rows of its query, which it shows."""
+    module = load(name)
+    rows = db.sql(module.QUERY).df()
+    figure = module.draw(rows, db) if len(rows) else style.nothing("No data yet.")
+    note = "" if "setup" in rows else _note(db, rows)  # figures of times have their own note
+    if note:
+        figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")
+    return figure, rows
+
+
 def save(name: str, exports: Path, folder: Path) -> Path:
     """Draw a figure from the exports of the store into ``<folder>/<name>.{svg,png,csv}``.
 
     Returns:
         The path of the SVG.
     """
-    module = load(name)
     mpl.use("agg")
     style.use()
     with connect(exports) as db:
-        rows = db.sql(module.QUERY).df()
-        figure = module.draw(rows, db) if len(rows) else style.nothing("No data yet.")
-        note = "" if "setup" in rows else _note(db, rows)  # figures of times have their own note
-    if note:
-        figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")
+        figure, rows = draw(name, db)
     write_text(folder / f"{name}.csv", rows.to_csv(index=False))
     for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
         if kind == "png":

@@ -12,8 +12,9 @@ arguments and return the state as well; see their ``chunked.py``.
 The result has the dtype of ``v``; sums are computed in at least float32. Arguments may be views of
 one packed projection ``[B, T, 3, H, K]``; only the last axis must be contiguous.
 
-``linear_attention`` is the same function with gates, states and sequences of several lengths, for
-attentions that need them.
+Public functions, for models of one's own: ``linear_attention``, which is the linear one with
+gates, states and sequences of several lengths, and ``gated_delta_attention``, the gated delta rule.
+On CUDA devices they run in Triton kernels, elsewhere in plain PyTorch.
 
 Legend: B batch, T tokens, H heads, K key width, V value width, C chunk, N chunks.
 """
@@ -128,5 +129,6 @@ def _runs_triton(device: int) -> bool:
 
 # Last, because it uses what is above.
 from lmscaling.kernels.functional import State, linear_attention  # noqa: E402
+from lmscaling.kernels.gated_delta.chunked import attend as gated_delta_attention  # noqa: E402
 
-__all__ = ["State", "linear_attention"]
+__all__ = ["State", "gated_delta_attention", "linear_attention"]

@@ -86,6 +86,21 @@ def linear_attention(
     Raises:
         ValueError: The arguments do not match, or the feature map is unknown.
 
+    Examples:
+        >>> import torch
+        >>> from lmscaling.kernels import linear_attention
+        >>> q, k, v = torch.randn(3, 2, 100, 4, 16).unbind()  # B 2, T 100, H 4, K and V 16
+        >>> y, state = linear_attention(q, k, v)
+        >>> y.shape, state.kv_NHKV.shape
+        (torch.Size([2, 100, 4, 16]), torch.Size([2, 4, 16, 16]))
+
+        In two parts, the second from the state after the first:
+
+        >>> head, state = linear_attention(q[:, :60], k[:, :60], v[:, :60])
+        >>> tail, state = linear_attention(q[:, 60:], k[:, 60:], v[:, 60:], initial=state)
+        >>> torch.allclose(torch.cat([head, tail], 1), y, atol=1e-5)
+        True
+
     Cost:
         ``4 B H T (C + K) V`` FLOPs forward and ``10 B H T (C + K) V`` backward at K = V. The
         kernels read q, k and v once and write y once; for the backward pass they write a state of

@@ -314,9 +314,8 @@ def _attentions(cell: Cell, mixers: Sequence[Layer], rotate: Rotate) -> Iterator
     shape = cell.model
     for i in range(shape.n_layer):
         layer = mixers[i % len(mixers)]
-        yield attention.build(
-            layer.attention, layer.options, shape.d_model, shape.n_head, rotate, cell.context
-        )
+        size = shape.d_model, shape.n_head, rotate
+        yield attention.build(layer.attention, *size, context=cell.context, **layer.options)
 
 
 def _matched_width(cell: Cell, rotate: Rotate) -> int:

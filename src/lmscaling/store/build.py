@@ -65,8 +65,9 @@ RECORDS: dict[str, tuple[type, str, str]] = {
 """Files of records by kind: class, pattern, and what to do with a damaged one."""
 
 
-def build(study: Path) -> dict[str, int]:
-    """Read all records, logs and evaluations of ``results/<study>/`` into ``store/`` there.
+def build(study: Path, store: Path | None = None) -> dict[str, int]:
+    """Read all records, logs and evaluations of ``results/<study>/`` into ``store/`` there, or into
+    another folder.
 
     Runs with a record count by their record, other runs as far as their logs go. Published numbers
     are added if the study asks for them; ``results/published/`` has nothing else. A build needs
@@ -80,7 +81,7 @@ def build(study: Path) -> dict[str, int]:
             full.
     """
     laid_out, numbers = _contents(study)
-    out = study / "store"
+    out = store or study / "store"
     try:
         with new_folder(out / "build") as work:
             with _database(work) as db:

@@ -1,14 +1,15 @@
 """Logs as rows: read in batches that fit into memory, and of a finished run only once.
 
-The rows of finished runs are kept in ``store/logs/``, a Parquet file for each batch. It lists the
-runs whose rows it has, each with the SHA-256 of its log: a log that has changed is read again. The
-name of a file is the version of this conversion and the SHA-256 of the file, so that a damaged file
-or one of another version is not used. All of them can be deleted at any time.
+The rows of finished runs are kept in ``logs/`` of the store, a Parquet file for each batch. It
+lists the runs whose rows it has, each with the SHA-256 of its log: a log that has changed is read
+again. The name of a file is the version of this conversion and the SHA-256 of the file, so that a
+damaged file or one of another version is not used. All of them can be deleted at any time.
 """
 
 import hashlib
 import json
 import os
+import shutil
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -68,9 +69,9 @@ def fill(db: duckdb.DuckDBPyConnection, study: Path, work: Path) -> None:
     Args:
         db: Database in which ``logs.sql`` has not been run yet.
         study: ``results/<study>``.
-        work: Folder for temporary files, on the same file system.
+        work: Folder for temporary files, in the folder of the store.
     """
-    kept = study / "store" / KEPT
+    kept = work.parent / KEPT
     kept.mkdir(exist_ok=True)
     logs = list(_find(study, work))
     columns = ", ".join(f"{name} {sql}" for name, sql in _columns().items())
@@ -162,14 +163,14 @@ def _find(study: Path, work: Path) -> Iterator[Log]:
 
 
 def _held(path: Path, work: Path) -> Path:
-    """A link to the log of an attempt, whose run deletes it when it ends."""
+    """A link to the log of an attempt, whose run deletes it when it ends, or a copy."""
     link = work / path.parent.name / path.name
     link.parent.mkdir(exist_ok=True)
-    try:
-        os.link(path, link)
-    except OSError:  # it has just been deleted, or the file system has no links
-        return path
-    return link
+    for hold in (os.link, shutil.copyfile):  # the store may be on another file system
+        with suppress(OSError):
+            hold(path, link)
+            return link
+    return path  # it has just been deleted
 
 
 def _columns() -> dict[str, str]:

@@ -32,7 +32,6 @@ from lmscaling.bench.checks.exactness import (
 from lmscaling.bench.isolation import isolated
 from lmscaling.errors import UserError, choose
 from lmscaling.files import replacing
-from lmscaling.kernels.rotary import unrotated
 from lmscaling.records import run as records
 from lmscaling.records.checks import Check
 from lmscaling.runtime import environment
@@ -147,7 +146,7 @@ def check_module(name: str, device: torch.device, dtype: torch.dtype) -> Iterato
     """
     torch.manual_seed(1)  # no preactivation of a ReLU is so near to 0 that rounding turns its sign
     B, T, D = MODULE
-    block = attention.build(name, {}, D, 2, unrotated, T).to(device, dtype)
+    block = attention.build(name, D, 2, context=T).to(device, dtype)
     x_BTD, dy_BTD = (torch.randn(B, T, D).to(device, dtype) for _ in range(2))
     compare = partial(Comparison, f"module, {B} x {T} x {D}", allowed=2 * TOLERANCE[dtype])
     exact = _passes(copy.deepcopy(block).double(), x_BTD.double(), dy_BTD.double())

@@ -65,7 +65,8 @@ class Variant:
     def build(self) -> nn.Module:
         rotate = Rotary(self.d_model // self.n_head) if self.rotated else unrotated
         context = max(self.context, TOKENS[0])  # as long as what is checked
-        return attention.build(self.name, self.options, self.d_model, self.n_head, rotate, context)
+        size = self.d_model, self.n_head, rotate
+        return attention.build(self.name, *size, context=context, **self.options)
 
 
 def of_cell(cell: Cell) -> list[Variant]:

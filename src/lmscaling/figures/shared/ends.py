@@ -36,7 +36,7 @@ Cell = tuple[str, str, str, int]
 def spreads(rows: DataFrame) -> dict[Cell, Spread]:
     """The scatter of seeds in each cell with a run that spent its budget; of each source apart."""
     found: dict[Cell, Spread] = {}
-    equal = rows.loc[_is_equal(rows)]
+    equal = rows.loc[is_equal(rows)]
     for source in sorted(set(equal.source)):
         part = equal.loc[equal.source == source]
         cells: list[tuple[Any, DataFrame]] = list(
@@ -69,7 +69,7 @@ def draw(
     for source, part in rows.groupby("source"):
         is_dotted = mixed and source == "published"
         mark = "s" if is_dotted else "o"
-        equal = part.loc[_is_equal(part)]
+        equal = part.loc[is_equal(part)]
         # Two sizes may have equally many parameters; their losses are not averaged.
         cells: list[tuple[Any, DataFrame]] = list(equal.groupby(["size", "context"]))
         means = sorted((float(group[x].iloc[0]), group.loss.mean()) for _, group in cells)
@@ -91,7 +91,7 @@ def draw(
                 linestyle=":" if is_assumed else "-", linewidth=1.0, marker="_", markersize=5,
                 zorder=2.5,
             )  # fmt: skip
-        other = part[part.loss.notna() & _has_ended(part) & ~_is_equal(part)]
+        other = part[part.loss.notna() & _has_ended(part) & ~is_equal(part)]
         axes.scatter(
             other[x], other.loss,
             s=20, marker="D", facecolor="white", edgecolor=colour, linewidth=0.9, zorder=3,
@@ -100,7 +100,7 @@ def draw(
 
 def label_unequal(axes: Axes, rows: DataFrame, x: str) -> None:
     """Write beside each run of a panel that did not spend its budget how much it spent."""
-    other = rows[rows.loss.notna() & _has_ended(rows) & ~_is_equal(rows)]
+    other = rows[rows.loss.notna() & _has_ended(rows) & ~is_equal(rows)]
     near = 0.05 * (rows.loss.max() - rows.loss.min())
     for at, group in other.groupby(x):
         columns = (group[name].tolist() for name in ("loss", "hours", "spent"))
@@ -144,7 +144,7 @@ def _has_ended(rows: DataFrame) -> Series:
     return ~rows.status.isin(style.UNFINISHED)
 
 
-def _is_equal(rows: DataFrame) -> Series:
+def is_equal(rows: DataFrame) -> Series:
     """Whether a run has ended and has spent its budget."""
     spent = rows.spent.fillna(1.0).astype(float)
     return rows.loss.notna() & _has_ended(rows) & (np.abs(spent - 1) <= UNEQUAL)

@@ -62,6 +62,16 @@ def attend(
     Raises:
         ValueError: The arguments do not match.
 
+    Examples:
+        >>> import torch
+        >>> from lmscaling.kernels import gated_delta_attention
+        >>> q, k, v = torch.randn(3, 2, 100, 4, 16).unbind()  # B 2, T 100, H 4, K and V 16
+        >>> k = torch.nn.functional.normalize(k, dim=-1)
+        >>> beta, decay = torch.rand(2, 100, 4), -torch.rand(2, 100, 4)
+        >>> y, state = gated_delta_attention(q, k, v, beta, decay)
+        >>> y.shape, state.shape
+        (torch.Size([2, 100, 4, 16]), torch.Size([2, 4, 16, 16]))
+
     Cost:
         ``B H T (2 C (K + V) + 6 K V)`` FLOPs forward, causal half counted, and
         ``B H T (C (7 K + 4 V) + 12 K V)`` backward. At V <= 64 the kernels read and write

@@ -1,0 +1,691 @@
+"""A study from Python: its losses, laws, comparisons, claims and figures.
+
+    from lmscaling import Study
+
+    study = Study("results/mine")
+    study.final()
+    study.multiplier("linear", "softmax")
+    study.figure("context_scaling").savefig("mine.pdf", bbox_inches="tight")
+
+Tables are data frames; losses are in nats per token, and ``hours`` are productive hours of
+training. Laws, intervals and verdicts are computed by the functions that the figures and the report
+call, from the same queries. Columns ``<name>_low`` and ``<name>_high`` are the ends of the 95 %
+interval of ``<name>``, NaN where an end is open. ``assumed_sd`` is NaN for such an interval; where
+no seeds were measured it is the standard deviation between seeds, in nats, that the range assumes,
+and the range is no confidence interval. ``source`` is ``measured``, or ``published`` for runs of
+others, with which ours are never mixed.
+
+Needs the packages of ``lmscaling[analysis]``, and no PyTorch.
+"""
+
+import math
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+from pandas import DataFrame
+
+from lmscaling.errors import UserError, choose
+from lmscaling.fits import (
+    context_law,
+    gaps,
+    isotime,
+    loss_surface,
+    lr_law,
+    lr_optimum,
+    multiplier,
+    points,
+    power_law,
+)
+from lmscaling.fits.uncertainty import Interval
+from lmscaling.store import meanings, published
+from lmscaling.store.build import build, connect
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["LAWS", "Study"]
+
+Row = dict[str, Any]
+
+AXES = ("updates", "tokens", "flops", "hours")
+"""What a run spends, the columns of ``Study.curves``."""
+
+SUMMARY = """
+    SELECT source, baseline, attention, size, context, status, count(*)::INTEGER AS runs,
+        min(n_layer * d_model * d_model) AS volume
+    FROM known WHERE branch IS NULL
+    GROUP BY source, baseline, attention, size, context, status
+    ORDER BY source, attention <> baseline, attention, volume, size, context, status
+"""
+
+COUNTS = """
+    SELECT source, attention, size, min(params) AS params, context, count(*)::INTEGER AS planned,
+        (count(*) FILTER (status NOT IN ('pending', 'skipped')))::INTEGER AS started,
+        (count(*) FILTER (status IN ('done', 'out_of_tokens')))::INTEGER AS done,
+        (count(*) FILTER (status IN ('diverged', 'exploded')))::INTEGER AS failed
+    FROM known WHERE branch IS NULL
+    GROUP BY source, attention, size, context
+    ORDER BY source, attention DESC, min(n_layer * d_model * d_model), size, context
+"""
+
+
+class Study:
+    """The results of one study; reads them and writes nothing into their folder.
+
+    The exports of the store in ``<folder>/store`` are read as figures and report read them. If
+    there are none, or with ``fresh``, the store is built from the records and logs in a temporary
+    folder, which is deleted with this object: a study that is still training is then as far as its
+    logs are. ``python -m lmscaling build-store <folder>`` keeps one.
+
+    Args:
+        folder: ``results/<study>``, ``results/published`` or ``results/measured/<device>``.
+        fresh: Whether the store is built from the present records and logs. A study of 48 runs
+            takes 0.6 CPU seconds, 20 million updates take minutes.
+
+    Raises:
+        UserError: The folder has no study, a record is damaged, or another version built the store.
+
+    Examples:
+        >>> study = Study("results/published")
+        >>> study.attentions
+        ['softmax', 'linear']
+        >>> study.query("SELECT count(DISTINCT size) AS sizes FROM final").sizes.item()
+        3
+    """
+
+    folder: Path
+    """The folder of results."""
+    attentions: list[str]
+    """Labels of the attentions, the baseline first."""
+    baseline: str
+    """The attention that the others are compared with."""
+    sizes: list[str]
+    """Names of the sizes, by their parameters."""
+    contexts: list[int]
+    """Training contexts, tokens, ascending."""
+
+    def __init__(self, folder: str | Path, *, fresh: bool = False) -> None:
+        self.folder = Path(folder)
+        _check_folder(self.folder)
+        self._store = self.folder / "store"
+        if fresh or not any(self._store.glob("*.parquet")):
+            self._store = Path(tempfile.mkdtemp(prefix="lmscaling-"))
+            weakref.finalize(self, shutil.rmtree, self._store, ignore_errors=True)
+            build(self.folder, self._store)
+        opened = ExitStack()  # views are bound once, which takes longer than most queries
+        self._db = opened.enter_context(connect(self._store))
+        weakref.finalize(self, opened.close)
+        rows = self._db.sql(SUMMARY).df()
+        self.attentions = rows.attention.unique().tolist()
+        self.baseline = rows.baseline.iloc[0] if len(rows) else ""
+        self.sizes = rows.sort_values("volume", kind="stable")["size"].unique().tolist()
+        self.contexts = sorted(rows.context.unique().tolist())
+        counted = rows.groupby(["source", "status"]).runs.sum().sort_values(ascending=False)
+        self._counts: dict[Any, int] = counted.to_dict()
+
+    def __repr__(self) -> str:
+        """What the study has: runs by status, attentions, sizes, contexts and age of the store."""
+        own = {status: n for (source, status), n in self._counts.items() if source == "measured"}
+        runs = ", ".join(f"{n:,} {status.replace('_', ' ')}" for status, n in own.items())
+        others = sum(self._counts.values()) - sum(own.values())
+        names = [f"{a} (baseline)" if a == self.baseline else a for a in self.attentions]
+        parts = [
+            f"{sum(own.values()):,} runs: {runs}" if own else "",
+            f"{others:,} published runs" if others else "",
+            f"attentions {', '.join(names)}" if names else "",
+            f"sizes {', '.join(self.sizes)}" if self.sizes else "",
+            f"contexts {_ends_of(self.contexts)}" if self.contexts else "",
+            f"store of {datetime.fromtimestamp(self._built()):%Y-%m-%d %H:%M}",
+        ]
+        return f"Study({str(self.folder)!r}): {'; '.join(filter(None, parts))}"
+
+    def _built(self) -> float:
+        return (self._store / "cells.parquet").stat().st_mtime
+
+    def query(self, sql: str) -> DataFrame:
+        """The rows of one SQL statement over the store, in the dialect of DuckDB.
+
+        Only statements that read are allowed. ``tables()`` lists tables and views, with what each
+        column means.
+
+        Raises:
+            UserError: The statement writes, is none or several, or DuckDB refuses it.
+        """
+        try:
+            kinds = [statement.type.name for statement in self._db.extract_statements(sql)]
+            if kinds != ["SELECT"]:
+                raise UserError(
+                    f"the query has the statements {', '.join(kinds) or 'none'}; allowed: one that "
+                    "reads, such as SELECT, FROM, DESCRIBE or SUMMARIZE"
+                )
+            return self._db.sql(sql).df()
+        except duckdb.Error as error:
+            problem = " ".join(str(error).partition("\nLINE ")[0].split())
+            raise UserError(f"the query fails: {problem}") from None
+
+    def tables(self) -> DataFrame:
+        """What ``query`` reads: a row for each column of each table and view.
+
+        Returns:
+            ``table``, ``column``, ``type`` and ``meaning``, which has the unit.
+        """
+        found = self._db.sql(
+            "SELECT table_name, column_name, data_type FROM duckdb_columns() "
+            "WHERE NOT internal ORDER BY table_name, column_index"
+        ).fetchall()
+        rows = [(*row, meanings.meaning(*row[:2])) for row in found if row[0] in meanings.RECORDS]
+        return DataFrame(rows, columns=["table", "column", "type", "meaning"])
+
+    def runs(self) -> DataFrame:
+        """All runs of the study, planned, skipped or trained: trunks, branches, published runs.
+
+        Returns:
+            The columns of the view ``known``, among them ``run``, ``name``, ``status``
+            (``pending``, ``running``, ``interrupted``, ``held``, ``done``, ``diverged``,
+            ``exploded``, ``oom``, ``out_of_tokens``, ``skipped``, ...), ``attention``, ``size``,
+            ``context`` (tokens), ``seed``, ``lr``, ``branch`` (share of the budget, NaN of a
+            trunk), ``updates``, ``tokens``, ``train_seconds``, ``params`` (without embeddings),
+            ``is_stale`` and ``message``; ``tables()`` explains them.
+        """
+        return self.query("FROM known ORDER BY source, place, run")
+
+    def cells(self) -> DataFrame:
+        """One row for each attention, size and context, over seeds and learning rates.
+
+        Returns:
+            ``source``, ``attention``, ``size``, ``params`` (without embeddings), ``context``
+            (tokens); the number of trunks ``planned``, ``started``, ``done`` and ``failed``;
+            ``loss``, the mean over the ``seeds`` that spent their budget, each at its best learning
+            rate, with ``loss_low`` and ``loss_high``; ``sd``, the standard deviation of one run
+            in nats, ``basis`` (``measured`` with seeds of the cell, ``pooled`` from other cells,
+            ``assumed``), and ``assumed_sd``.
+        """
+        from lmscaling.figures.shared import ends
+
+        counts, final = self.query(COUNTS), self.query(ends.QUERY)
+        known, equal = ends.spreads(final), final.loc[ends.is_equal(final)]
+        means = equal.groupby(["source", "attention", "size", "context"]).loss.mean().to_dict()
+        rows = []
+        for row in counts.to_dict("records"):
+            cell = row["source"], row["attention"], row["size"], row["context"]
+            spread = known.get(cell)
+            if spread:
+                row |= {"seeds": spread.seeds, "sd": spread.sd, "basis": spread.basis}
+                row |= _number("loss", float(means[cell]), spread.interval(float(means[cell])))
+            rows.append(row)
+        more = ["seeds", *_names("loss"), "sd", "basis", "assumed_sd"]
+        return DataFrame(rows, columns=[*counts.columns, *more]).astype({"seeds": "Int64"})
+
+    def final(
+        self,
+        *,
+        attention: str | None = None,
+        size: str | None = None,
+        context: int | None = None,
+    ) -> DataFrame:
+        """The loss at the end of each run, at the best of the learning rates that were tried.
+
+        Args:
+            attention: Only this one.
+            size: Only this one.
+            context: Only this one, tokens.
+
+        Returns:
+            A row for each run: ``name``, ``source``, ``split`` (tokens of the loss: ``validation``,
+            or ``train`` for published runs), ``attention``, ``size``, ``params`` (without
+            embeddings), ``context`` (tokens), ``seed``, ``lr_scale``, ``status``, ``update``,
+            ``tokens``, ``hours``, ``loss``, ``spent`` (share of the budget, NaN of published runs)
+            and ``run``. A failed run has no loss. ``loss_low`` and ``loss_high`` bound the expected
+            loss over seeds as this run alone tells it, with ``assumed_sd``; NaN of a run that did
+            not spend its budget. ``cells()`` has the means over seeds.
+
+        Raises:
+            UserError: The study has no such attention, size or context.
+        """
+        from lmscaling.figures.shared import ends
+
+        rows = self.query(f"""
+            SELECT k.name, e.*, k.run
+            FROM ({ends.QUERY}) e
+            JOIN known k USING (source, attention, size, context, seed, lr_scale)
+            WHERE k.branch IS NULL
+            ORDER BY source, attention DESC, e.params, size, context, seed
+        """)
+        known, counts = ends.spreads(rows), ends.is_equal(rows)
+        numbers = []
+        for row, counted in zip(rows.to_dict("records"), counts, strict=True):
+            spread = known.get((row["source"], row["attention"], row["size"], row["context"]))
+            alone = replace(spread, seeds=1).interval(row["loss"]) if counted and spread else None
+            numbers.append(_number("loss", row["loss"], alone))
+        ends_of = DataFrame(numbers, columns=["loss_low", "loss_high", "assumed_sd"])
+        return self._selected(rows.join(ends_of), attention, size, context)
+
+    def curves(
+        self,
+        axis: str = "updates",
+        *,
+        attention: str | None = None,
+        size: str | None = None,
+        context: int | None = None,
+    ) -> DataFrame:
+        """Losses along the runs, as the figures of learning curves show them.
+
+        Args:
+            axis: What the losses are against: ``updates``, ``tokens``, ``flops`` (counted) or
+                ``hours``.
+            attention: Only this one.
+            size: Only this one.
+            context: Only this one, tokens.
+
+        Returns:
+            A row for each point: ``split`` (``train``: means over 60 logarithmic intervals without
+            spikes; ``validation``; ``decayed``: the ends of branches), ``source``, ``attention``,
+            ``size``, ``params``, ``context`` (tokens), ``seed``, ``run``, ``status``, the column of
+            the axis, ``loss``, and ``spike``, the highest loss of a spike in the interval or NaN.
+
+        Raises:
+            UserError: There is no such axis, or the study has no such attention, size or context.
+        """
+        from lmscaling.figures.shared import curves
+
+        if axis not in AXES:
+            raise UserError(f"there is no axis {axis!r}; {choose(axis, AXES)}")
+        rows = self.query(curves.QUERY).sort_values(["run", "split", axis], kind="stable")
+        others = [name for name in AXES if name != axis]
+        return self._selected(rows.drop(columns=others), attention, size, context)
+
+    def fit(
+        self,
+        law: str,
+        *,
+        attention: str | None = None,
+        size: str | None = None,
+        context: int | None = None,
+    ) -> DataFrame:
+        """Fit a law to the losses of the study, or learn why they have none.
+
+        Args:
+            law: ``surface`` L(N, D), ``time`` L(t), ``size`` (the best size by budget), ``context``
+                (the best training context), ``rate`` (the best learning rate of a cell) or
+                ``rates`` (its power law over sizes).
+            attention: Only rows of this one.
+            size: Only rows of this one.
+            context: Only rows of this one, tokens.
+
+        Returns:
+            A row for each fit, or for ``size`` each budget of one, with its ``source``,
+            ``attention``, ``size`` or ``context``, and its ``schedule``: ``decayed`` losses at the
+            ends of branches, ``constant`` ones along trunks and ``unknown`` ones of published runs
+            are fitted apart. ``status`` is ``fitted`` or the like, ``why`` the same in words; a
+            parameter that the losses do not determine is NaN.
+            ``result`` is the object of ``lmscaling.fits`` with everything else, such as ``loss(N,
+            D)`` and ``band(N, D)`` of a surface. Parameters, with ``_low`` and ``_high`` where the
+            fit has an interval:
+
+            - ``surface``: ``E`` (nats), ``A``, ``B``, ``alpha``, ``beta``, ``a``, of which
+              ``N ~ C^a`` is the growth of the best size, and ``g`` where N and D interact, from
+              ``points`` of ``runs``.
+            - ``time``: ``E`` (nats), ``k``, ``gamma``, with t in ``unit``.
+            - ``size``: ``budget`` in ``unit``, ``best`` (parameters), and ``p``, the exponent of
+              its growth with the budget, with the status ``law_status`` of that law.
+            - ``context``: ``best`` (tokens).
+            - ``rate``: ``rate`` (peak, per update), of ``tried`` rates, ``gain`` over the study's
+              rate (nats).
+            - ``rates``: ``coefficient`` and ``exponent`` of ``rate = coefficient N^-exponent``,
+              from the best rates of ``sizes`` sizes.
+
+        Raises:
+            UserError: There is no such law, attention, size or context, or the rows of the law are
+                not by what is asked for.
+        """
+        if law not in LAWS:
+            raise UserError(f"there is no law {law!r}; {choose(law, LAWS)}")
+        columns, rows_of = LAWS[law]
+        rows = DataFrame(rows_of(self._db), columns=columns)
+        for name, wanted in (("attention", attention), ("size", size), ("context", context)):
+            if wanted is not None and name not in columns:
+                raise UserError(f"the law {law!r} has no row by {name}; leave {name} out")
+        return self._selected(rows, attention, size, context)
+
+    def multiplier(
+        self,
+        attention: str,
+        reference: str | None = None,
+        *,
+        size: str | None = None,
+        context: int | None = None,
+    ) -> DataFrame:
+        """How much more the reference spends than the attention until it has the same loss.
+
+        Args:
+            attention: The attention that may be better.
+            reference: What it is compared with; the baseline by default.
+            size: Only this one.
+            context: Only this one, tokens.
+
+        Returns:
+            A row for each source, size and context that has runs of both: ``seeds`` that both
+            have, ``status`` and the same in words as ``why``; ``loss``, the lowest that both reach;
+            ``updates``, ``flops`` and ``hours``, each spent by the reference over spent by the
+            attention (above 1 the attention is the better one), with ``_low`` and ``_high``; NaN
+            flops if they are unknown; ``speed``, updates of the attention per update of the
+            reference in the same time; ``assumed_sd`` and ``result``, a
+            ``lmscaling.fits.multiplier.Multipliers`` with all losses and the crossings.
+
+        Raises:
+            UserError: The study has no such attention, size or context, or both are the same.
+        """
+        reference = self._reference(attention, reference)
+        rows = self._db.sql(multiplier.QUERY).fetchall()
+        # The first of two attentions is the reference; the place of the name in a row is 5.
+        pairs = multiplier.compare(sorted(rows, key=lambda row: row[5] != reference))
+        chosen = [one for one in pairs if (one.attention, one.reference) == (attention, reference)]
+        numbers = [name for axis in multiplier.AXES for name in _names(axis)]
+        columns = ["source", "attention", "reference", "size", "context", "seeds", "status", "why",
+                   "loss", *numbers, "speed", "assumed_sd", "result"]  # fmt: skip
+        return self._selected(
+            DataFrame(list(map(_multiplier, chosen)), columns=columns), None, size, context
+        )
+
+    def gap(
+        self,
+        attention: str,
+        reference: str | None = None,
+        *,
+        size: str | None = None,
+        context: int | None = None,
+    ) -> DataFrame:
+        """The final loss of an attention minus that of a reference, seed by seed.
+
+        Args:
+            attention: The attention that may be better.
+            reference: What it is compared with; the baseline by default.
+            size: Only this one; leaves out the mean over cells.
+            context: Only this one, tokens; leaves out the mean over cells.
+
+        Returns:
+            The mean over cells, whose ``size`` and ``context`` are missing, if there are several
+            cells; then a row for each source, size and context: ``cells`` that were averaged,
+            ``seeds`` that both have, ``gap`` (nats per token, below 0 the attention is better) with
+            ``gap_low`` and ``gap_high``, ``p``, corrected for all gaps of the source (Holm), NaN if
+            not tested, ``status`` and the same in words as ``why``, ``needed`` seeds to decide, and
+            ``assumed_sd``.
+
+        Raises:
+            UserError: The study has no such attention, size or context, or both are the same.
+        """
+        reference = self._reference(attention, reference)
+        rows = self._db.sql(gaps.QUERY).fetchall()
+        found = gaps.compare(sorted(rows, key=lambda row: row[5] != reference))
+        chosen = [one for one in found if (one.attention, one.reference) == (attention, reference)]
+        columns = ["source", "attention", "reference", "size", "context", "cells", "seeds",
+                   *_names("gap"), "p", "status", "why", "needed", "assumed_sd"]  # fmt: skip
+        table = DataFrame(list(map(_gap, chosen)), columns=columns)
+        table = table.astype({"context": "Int64", "needed": "Int64"})
+        return self._selected(table, None, size, context)
+
+    def claims(self) -> DataFrame:
+        """Verdicts on the claims of the literature by the numbers of the study.
+
+        Returns:
+            A row for each claim, source, setup and candidate: ``claim``, its file stem, ``title``,
+            ``candidate``, ``source``, ``setup``, ``verdict`` (``holds``, ``fails``, ``not
+            tested``), ``number`` with ``number_low``, ``number_high`` and ``assumed_sd``, whose
+            meaning is ``number_is``, and ``why``.
+        """
+        from lmscaling import claims
+
+        judged = claims.judge_all(self._db)
+        rows = [
+            {
+                "claim": one.name, "title": one.claim.title, "source": one.source,
+                "candidate": one.roles.get("candidate"), "setup": one.setup,
+                "verdict": one.judgement.verdict, "why": one.judgement.why,
+                "number_is": claims.load(one.name).NUMBER,
+            }
+            | _number("number", one.judgement.number, one.judgement.interval)
+            for one in judged
+        ]  # fmt: skip
+        columns = ["claim", "title", "candidate", "source", "setup", "verdict", *_names("number"),
+                   "assumed_sd", "number_is", "why"]  # fmt: skip
+        return DataFrame(rows, columns=columns)
+
+    def figure(self, name: str) -> "Figure":
+        """A figure of the report, drawn anew. It says so where the study has no data for it.
+
+        Args:
+            name: File stem in ``lmscaling/figures/``, such as ``context_scaling``.
+
+        Returns:
+            A figure that pyplot does not hold; save it with ``bbox_inches="tight"``, which keeps
+            the notes below it. Settings of Matplotlib are as they were.
+
+        Raises:
+            UserError: No figure has this name.
+        """
+        import matplotlib as mpl
+        import matplotlib.pyplot as plt
+
+        from lmscaling import figures
+        from lmscaling.figures.shared import style
+
+        figures.load(name)
+        with mpl.rc_context():
+            style.use()
+            drawn, _ = figures.draw(name, self._db)
+        plt.close(drawn)  # a notebook shows what a cell returns, and open figures as well
+        return drawn
+
+    def _reference(self, attention: str, reference: str | None) -> str:
+        """The name of the reference, after a check of both."""
+        reference = self.baseline if reference is None else reference
+        for name in (attention, reference):
+            self._check("attention", name)
+        if attention == reference:
+            others = [name for name in self.attentions if name != attention]
+            raise UserError(f"{attention!r} is compared with itself; {choose('', others)}")
+        return reference
+
+    def _selected(
+        self, rows: DataFrame, attention: str | None, size: str | None, context: int | None
+    ) -> DataFrame:
+        """The rows with these values, numbered from 0."""
+        for name, wanted in (("attention", attention), ("size", size), ("context", context)):
+            if wanted is not None:
+                self._check(name, wanted)
+                rows = rows.loc[(rows[name] == wanted).fillna(False).astype(bool)]
+        return rows.reset_index(drop=True)
+
+    def _check(self, name: str, wanted: object) -> None:
+        known: dict[str, list[Any]] = {
+            "attention": self.attentions, "size": self.sizes, "context": self.contexts
+        }  # fmt: skip
+        if wanted not in known[name]:
+            raise UserError(
+                f"{self.folder} has no {name} {wanted!r}; {choose(wanted, known[name])}"
+            )
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise UserError if a folder has no study, with the studies that are near."""
+    is_study = folder.is_dir() and (
+        published.is_folder(folder) or (folder / "study.json").is_file()
+    )
+    if is_study:
+        return
+    near = [folder.parent, folder.parent / "results", folder]
+    known = {
+        str(path.parent)
+        for each in near
+        for pattern in ("*/study.json", f"{published.FOLDER}/final_loss.csv")
+        for path in each.glob(pattern)
+    }
+    problem = "has no study.json" if folder.is_dir() else "does not exist"
+    others = f"studies: {choose(folder, sorted(known))}" if known else "no study is near it"
+    raise UserError(f"{folder} {problem}; {others}")
+
+
+def _ends_of(contexts: list[int]) -> str:
+    return " to ".join(f"{context:,}" for context in dict.fromkeys((contexts[0], contexts[-1])))
+
+
+def _names(number: str) -> list[str]:
+    """The columns of a number and its interval."""
+    return [number, f"{number}_low", f"{number}_high"]
+
+
+def _number(name: str, value: float | None, interval: Interval | None) -> Row:
+    """The cells of a number and its interval; NaN where there is none."""
+    known = {name: value}
+    if interval is not None:
+        known |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
+        known["assumed_sd"] = interval.assumed
+    return {key: math.nan if x is None else x for key, x in known.items()}
+
+
+def _numbers(values: Mapping[str, float], intervals: Mapping[str, Interval]) -> Row:
+    parts = (_number(name, value, intervals.get(name)) for name, value in values.items())
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def _multiplier(pair: multiplier.Pair) -> Row:
+    row = {
+        "source": pair.source, "attention": pair.attention, "reference": pair.reference,
+        "size": pair.size, "context": pair.context, "seeds": pair.seeds,
+        "status": pair.result.status, "why": multiplier.STATUSES[pair.result.status],
+        "result": pair.result,
+    }  # fmt: skip
+    if not pair.result.levels:
+        return row
+    last = pair.result.levels[-1]
+    ratios = {axis: getattr(last, axis) for axis in pair.axes}
+    return row | {"loss": last.loss, "speed": last.speed} | _numbers(ratios, last.intervals)
+
+
+def _gap(gap: gaps.Gap) -> Row:
+    return {
+        "source": gap.source, "attention": gap.attention, "reference": gap.reference,
+        "size": gap.size, "context": gap.context, "cells": gap.cells, "seeds": gap.seeds,
+        "p": gap.p, "status": gap.status, "why": gaps.STATUSES[gap.status], "needed": gap.needed,
+    } | _number("gap", gap.gap, gap.interval)  # fmt: skip
+
+
+def _groups(db: duckdb.DuckDBPyConnection, *by: str) -> dict[tuple, points.Group]:
+    return points.groups(points.read(db.sql(points.QUERY).fetchall()), *by)
+
+
+def _surfaces(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
+    names = ("source", "schedule", "attention", "context")
+    for key, group in _groups(db, "attention", "context").items():
+        law = loss_surface.fit_group(group)
+        yield {
+            **dict(zip(names, key, strict=True)), "status": law.status,
+            "why": loss_surface.STATUSES[law.status], "points": law.points, "runs": law.runs,
+            **_numbers(law.values, law.intervals), "result": law,
+        }  # fmt: skip
+
+
+def _time_laws(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
+    groups = _groups(db, "size", "context")
+    for key, fitted in power_law.fit_groups(groups).items():
+        head = dict(zip(("source", "schedule", "size", "context"), key, strict=True))
+        for attention, law in fitted.laws.items():
+            values = {name: getattr(law, name) for name in ("E", "k", "gamma")}
+            yield {
+                **head, "attention": attention, "unit": groups[key].unit, "status": law.status,
+                "why": power_law.STATUSES[law.status], **_numbers(values, law.intervals),
+                "result": law,
+            }  # fmt: skip
+
+
+def _best_sizes(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
+    groups = _groups(db, "attention", "context")
+    for key, law in isotime.fit_groups(groups).items():
+        head = dict(zip(("source", "schedule", "attention", "context"), key, strict=True))
+        power = {"law_status": law.status, **_number("p", law.p, law.interval)}
+        unit = groups[key].unit
+        if not law.optima:
+            yield {**head, "unit": unit, "status": law.status, "why": isotime.STATUSES[law.status],
+                   **power, "result": law}  # fmt: skip
+        for budget, best in law.optima.items():
+            why = isotime.optimum.STATUSES[best.status]
+            yield {**head, "budget": budget, "unit": unit, "status": best.status, "why": why,
+                   **power, **_number("best", best.at, best.interval), "result": law}  # fmt: skip
+
+
+def _best_contexts(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
+    names = ("source", "schedule", "attention", "size")
+    for key, best in context_law.fit_groups(_groups(db, "attention", "size")).items():
+        yield {
+            **dict(zip(names, key, strict=True)), "status": best.status,
+            "why": context_law.STATUSES[best.status], **_number("best", best.at, best.interval),
+            "result": best,
+        }  # fmt: skip
+
+
+def _rates(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
+    for group in lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall()):
+        best = group.optimum
+        yield {
+            "source": "measured", "attention": group.attention, "size": group.size,
+            "context": group.context, "tried": best.tried, "status": best.status,
+            "why": lr_optimum.STATUSES[best.status], **_number("rate", group.rate, group.interval),
+            "gain": best.gain, "result": best,
+        }  # fmt: skip
+
+
+def _rate_laws(db: duckdb.DuckDBPyConnection) -> Iterator[Row]:
+    groups = lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall())
+    for attention, found in lr_law.tuned(groups).items():
+        law = found.law
+        known = {} if law is None else {
+            "coefficient": law.coefficient, **_number("exponent", law.exponent, law.interval)
+        }  # fmt: skip
+        yield {
+            "source": "measured", "attention": attention, "sizes": len(found.rates),
+            "status": "too_few" if law is None else "fitted",
+            "why": f"the best rate is known at {len(found.rates)} sizes", **known, "result": found,
+        }  # fmt: skip
+
+
+LAWS: dict[str, tuple[list[str], Callable[[duckdb.DuckDBPyConnection], Iterator[Row]]]] = {
+    "surface": (
+        ["source", "schedule", "attention", "context", "status", "why", "points", "runs",
+         *[name for each in (*loss_surface.PARAMETERS, "g") for name in _names(each)], "result"],
+        _surfaces,
+    ),
+    "time": (
+        ["source", "schedule", "attention", "size", "context", "status", "why", "unit",
+         *_names("E"), "k", *_names("gamma"), "assumed_sd", "result"],
+        _time_laws,
+    ),
+    "size": (
+        ["source", "schedule", "attention", "context", "budget", "unit", "status", "why",
+         *_names("best"), "law_status", *_names("p"), "assumed_sd", "result"],
+        _best_sizes,
+    ),
+    "context": (
+        ["source", "schedule", "attention", "size", "status", "why", *_names("best"), "assumed_sd",
+         "result"],
+        _best_contexts,
+    ),
+    "rate": (
+        ["source", "attention", "size", "context", "tried", "status", "why", *_names("rate"),
+         "assumed_sd", "gain", "result"],
+        _rates,
+    ),
+    "rates": (
+        ["source", "attention", "sizes", "status", "why", "coefficient", *_names("exponent"),
+         "result"],
+        _rate_laws,
+    ),
+}  # fmt: skip
+"""The columns of each law of ``Study.fit``, and what computes its rows."""
