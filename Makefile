@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PIP_FLAGS ?=# e.g. --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple
 BIN := .venv/bin
+DRAWABLE := .venv/installed-for-figures
 INSTALLED := .venv/installed
 TESTABLE := .venv/installed-for-tests
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
@@ -20,7 +21,7 @@ GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 .PHONY: demo test compilers mutate coverage lint figures gpu clean
 .DELETE_ON_ERROR:
 
-demo: $(INSTALLED) ## train 32 tiny models on the CPU and draw every figure
+demo: $(INSTALLED) ## train 30 tiny models on the CPU and draw every figure
 	@$(BIN)/snakemake --cores all --configfile config/demo.yaml --quiet all \
 		|| { echo "demo: failed; the logs of its jobs are in results/demo/logs/" >&2; exit 1; }
 	@echo "report: $(CURDIR)/results/demo/report.html"
@@ -43,7 +44,7 @@ lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/snakefmt --check Snakefile workflow
 
-figures: $(INSTALLED) ## draw the published and measured numbers; with STUDY=demo, those of a study
+figures: $(DRAWABLE) ## draw the published and measured numbers; with STUDY=demo, those of a study
 	@for folder in results/$(STUDY) $(MEASURED); do \
 		$(BIN)/python -m lmscaling figures $$folder || exit 1; \
 	done
@@ -56,8 +57,12 @@ gpu: ## measure this machine's GPU for under nine minutes; again until it says c
 clean: ## remove the environment and unpacked compilers; results are kept
 	rm -rf .venv .triton
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(DRAWABLE): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(INSTALL) -e ".[analysis]"
+	@touch $@
+
+$(INSTALLED): $(DRAWABLE)
 	$(INSTALL) -e ".[train,analysis]"
 	@touch $@
 
