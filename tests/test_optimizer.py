@@ -56,8 +56,10 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.validation import checked
 from lmscaling.files import parse_json
 from lmscaling.model import optimizer
-from lmscaling.model.gpt import GPT
+from lmscaling.model.gpt import GPT, shape
+import lmscaling.train.run
 cell = checked(Cell, parse_json(sys.stdin.buffer.read(), "cell"), "cell")
+shape(cell)
 gpt = GPT(cell)
 adamw = optimizer.build(gpt, cell)
 gpt.loss(*torch.zeros(2, 1, cell.context, dtype=torch.int64)).backward()
@@ -68,5 +70,5 @@ assert "torch._dynamo" not in sys.modules
 """
 
 
-def test_an_update_on_the_cpu_loads_no_compiler(cell):
+def test_a_run_on_the_cpu_loads_no_compiler(cell):
     subprocess.run([sys.executable, "-c", UPDATE], input=cell.to_json(), text=True, check=True)
