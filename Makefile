@@ -3,8 +3,8 @@
 PYTHON ?= python3
 PIP_FLAGS ?=# e.g. --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple
 BIN := .venv/bin
-INSTALLED := .venv/installed
 DRAWABLE := .venv/installed-for-figures
+INSTALLED := .venv/installed
 TESTABLE := .venv/installed-for-tests
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 STUDY ?= published
@@ -24,7 +24,7 @@ GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
 
-demo: $(INSTALLED) ## train 32 tiny models on the CPU and draw every figure
+demo: $(INSTALLED) ## train 30 tiny models on the CPU and draw every figure
 	@$(BIN)/lmscaling demo
 
 test: $(TESTABLE) ## run the tests, in ten minutes on two cores; TESTS="not slow" runs all that .ci/run does

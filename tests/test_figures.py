@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
+from functools import cache
 from math import isnan
 
 import pytest
@@ -93,13 +94,48 @@ def draw(study, name):
     return figures.save(name, study / "store", study / "figures")
 
 
+def fill_eight(study, cells):
+    fill(study, cells[:8])
+
+
+def fill_eight_again(study, cells):
+    fill(study, cells[:8])
+
+
+def begin(study, cells):
+    """One run is done, another is running."""
+    finish(study, cells[:1])
+    live(study, cells[1].run, log(header(cells[1].run), update(1), validation(1)))
+
+
+def leave_empty(study, cells):
+    pass
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A study that one of the functions above has filled; each store is built once."""
+
+    @cache
+    def build(fill):
+        study = write_study(tmp_path_factory.mktemp(fill.__name__), copy.deepcopy(STUDY))
+        fill(study, cells_of(study))
+        store.build(study)
+        return study
+
+    return build
+
+
+def draw_built(study, name):
+    return figures.save(name, study / "store", study / "figures")
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_it_draws_a_whole_study_with_units_on_every_axis(study, cells, name, monkeypatch):
-    fill(study, cells)
+def test_it_draws_a_whole_study_with_units_on_every_axis(built, cells, name, monkeypatch):
     module, drawn = figures.load(name), []
     plain = module.draw
     monkeypatch.setattr(module, "draw", lambda *a: drawn.append(plain(*a)) or drawn[-1])
-    path = draw(study, name)
+    path = draw_built(built(fill), name)
     labels = [a.get_xlabel() for a in drawn[0].axes] + [a.get_ylabel() for a in drawn[0].axes]
     for label in filter(None, labels):
         assert re.search(r"\(.+\)", label) or label in {"Updates", "Tokens"}, label
@@ -113,33 +149,30 @@ def test_it_draws_a_whole_study_with_units_on_every_axis(study, cells, name, mon
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_it_draws_one_run_and_says_what_is_missing(study, cells, name, monkeypatch):
-    finish(study, cells[:1])
-    live(study, cells[1].run, log(header(cells[1].run), update(1), validation(1)))
-    texts = []
+def test_it_draws_one_run_and_says_what_is_missing(built, name, monkeypatch):
+    study, texts = built(begin), []
     plain = Figure.text
     monkeypatch.setattr(
         Figure,
         "text",
         lambda self, x, y, s, **k: texts.append(s) or plain(self, x, y, s, **k),
     )
-    draw(study, name)
+    draw_built(study, name)
     lines = [line for text in texts for line in text.splitlines()]
     assert "Of 32 cells: 1 done, 1 running, 30 pending." in lines
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_draws_nothing_without_an_error(study, name):
-    assert draw(study, name).is_file()
+def test_it_draws_nothing_without_an_error(built, name):
+    assert draw_built(built(leave_empty), name).is_file()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_data_make_equal_files(study, cells, name):
-    fill(study, cells[:8])
-    path = draw(study, name)
-    before = [path.with_suffix(f".{kind}").read_bytes() for kind in figures.FORMATS]
-    draw(study, name)
-    assert [path.with_suffix(f".{kind}").read_bytes() for kind in figures.FORMATS] == before
+def test_equal_data_make_equal_files(built, name):
+    paths = [draw_built(built(fill), name) for fill in (fill_eight, fill_eight_again)]
+    for kind in figures.FORMATS:
+        one, other = (path.with_suffix(f".{kind}").read_bytes() for path in paths)
+        assert one == other, kind
 
 
 @pytest.mark.parametrize("name", NAMES)

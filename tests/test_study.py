@@ -44,10 +44,10 @@ def test_the_sizes_are_those_of_gpt2(size, shape, lr):
 
 def test_the_demo_is_a_small_grid_of_both_attentions():
     made = grid.expand(study_file.read_study([REAL, DEMO]))
-    assert (len(made.cells), len(made.skipped)) == (32, 16)
+    assert (len(made.cells), len(made.skipped)) == (30, 18)
     assert {cell.gpus for cell in made.cells.values()} == {0}
     repeated = {(c.size, c.context) for c in made.cells.values() if c.seed == 1}
-    assert repeated == {("2k", 64), ("2k", 1024), ("100k", 64), ("100k", 1024)}
+    assert repeated == {("2k", 64), ("2k", 1024), ("25k", 1024), ("100k", 64)}
     assert made.study.study == "demo"
 
 
@@ -93,7 +93,7 @@ def names(made):
 # Another name of a run or a folder makes every user train or tokenize it again.
 NAMES = [
     ([], "c4-gpt2-7d1e0c42", "softmax-124M-ctx256-s0-9cfb08e1", "f445d308"),
-    (["demo"], "stdlib-bytes-707d5a0e", "softmax-2k-ctx64-s0-a27f2fc8", "9e79ea27"),
+    (["demo"], "stdlib-bytes-707d5a0e", "softmax-2k-ctx64-s0-a27f2fc8", "576cae80"),
     (["gpu"], "sources-gpt2-0b92bbd3", "softmax-10M-ctx1024-s0-f8b27a47", "18f2a5c0"),
     (["gpu", "gpu_cpu"], "sources-bytes-707d5a0e", "softmax-6k-ctx64-s0-1e1cdc11", "07c3ca49"),
     (["long"], "pg19-gpt2-fb64ec4f", "softmax-124M-ctx1024-s0-8d55048f", "0e6a6897"),
@@ -120,10 +120,11 @@ def test_without_shuffling_the_runs_of_c4_have_their_former_names(files, tokens,
     assert names(grid.expand(values)) == ([tokens], run, digest)
 
 
-def test_the_second_seed_of_the_demo_renames_no_run_of_the_first():
+def test_seeds_skips_and_branches_of_the_demo_rename_no_run_of_its_first_version():
     values = study_file.read_study([REAL, DEMO])
     values["axes"]["seed"] = [0]
     values["skip"] = []
+    values["branches"]["shares"] = [0.25, 0.5, 1.0]
     first = "softmax-2k-ctx64-s0-a27f2fc8"
     assert names(grid.expand(values)) == (["stdlib-bytes-707d5a0e"], first, "fd7e61bd")
 

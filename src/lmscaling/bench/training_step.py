@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._dynamo  # AdamW would load it in its first step, and 160 MB would count as the step's
 from torch import Tensor
 
 from lmscaling import kernels, registry

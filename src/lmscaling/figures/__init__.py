@@ -21,6 +21,7 @@ import duckdb
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 from pandas import DataFrame
 
 from lmscaling import registry
@@ -32,6 +33,9 @@ from lmscaling.store.build import connect
 
 FORMATS = ("svg", "png", "csv")
 """Files of each figure."""
+
+MARGIN = 0.06
+"""White around a figure, inches."""
 
 DRAWN = "drawn.json"
 
@@ -90,26 +94,42 @@ def save(name: str, exports: Path, folder: Path) -> Path:
     Returns:
         The path of the SVG.
     """
+    with connect(exports) as db:
+        return _save(name, db, folder)
+
+
+def _save(name: str, db: duckdb.DuckDBPyConnection, folder: Path) -> Path:
     mpl.use("agg")
     style.use()
-    with connect(exports) as db:
-        figure, rows = draw(name, db)
+    figure, rows = draw(name, db)
     write_text(folder / f"{name}.csv", rows.to_csv(index=False))
-    for kind, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
-        if kind == "png":
-            _write_title(figure, f"{caption(name).title}.")
-        with replacing(folder / f"{name}.{kind}") as file:
-            figure.savefig(file, format=kind, metadata=metadata, bbox_inches="tight")
+    _lay_out(figure)
+    _write(figure, folder / f"{name}.svg", {"Date": None, "Creator": None})
+    title = f"{caption(name).title}."  # of a figure that is shown alone; the report has its own
+    figure.text(0.005, 1.01, title, ha="left", va="bottom", fontweight="bold")
+    _write(figure, folder / f"{name}.png", {"Software": None})
     plt.close("all")
     return folder / f"{name}.svg"
 
 
-def _write_title(figure: Figure, title: str) -> None:
-    """Write a title above a figure that is shown alone; the report has it above the figure."""
-    figure.text(0.005, 1.01, title, ha="left", va="bottom", fontweight="bold")
-    figure.set_layout_engine("none")  # has reserved the place of the legends
-    for legend in figure.legends:  # otherwise at the edge of the saved page, on the title
+def _lay_out(figure: Figure) -> None:
+    """Place the panels of a figure. ``savefig`` would do so again for each file, with two further
+    drawings of which nothing is kept."""
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+    figure.set_layout_engine(None)  # has reserved the place of the legends
+    for legend in figure.legends:  # otherwise at the edge of the saved page, on a note or the title
         legend.set_bbox_to_anchor((0, 0, 1, 1), transform=figure.transFigure)
+
+
+def _write(figure: Figure, path: Path, metadata: dict[str, None]) -> None:
+    """Write a figure whose panels are placed, with the texts around it."""
+    inches = figure.dpi_scale_trans.inverted()
+    around = [*figure.texts, *figure.legends]
+    boxes = [artist.get_window_extent().transformed(inches) for artist in around]
+    page = Bbox.union([Bbox.from_bounds(0, 0, *figure.get_size_inches()), *boxes]).padded(MARGIN)
+    with replacing(path) as file:
+        figure.savefig(file, format=path.suffix[1:], metadata=metadata, bbox_inches=page)
 
 
 def _note(db: duckdb.DuckDBPyConnection, rows: DataFrame) -> str:
@@ -157,14 +177,15 @@ def save_all(exports: Path, folder: Path, blank: bool) -> Iterable[Path]:
         blank: Whether figures without data are written too, for rules that declare them as
             outputs; otherwise the files of such a figure are removed.
     """
-    for name in registry.figures():
-        if blank or _has_rows(name, exports):
-            path = save(name, exports, folder)
-            if not is_empty(name, folder):
-                yield path
-        else:
-            for kind in FORMATS:
-                (folder / f"{name}.{kind}").unlink(missing_ok=True)
+    with connect(exports) as db:
+        for name in registry.figures():
+            if blank or _has_rows(name, db):
+                path = _save(name, db, folder)
+                if not is_empty(name, folder):
+                    yield path
+            else:
+                for kind in FORMATS:
+                    (folder / f"{name}.{kind}").unlink(missing_ok=True)
 
 
 def save_changed(exports: Path, folder: Path) -> Iterator[Path]:
@@ -179,22 +200,23 @@ def save_changed(exports: Path, folder: Path) -> Iterator[Path]:
     record, faults = folder / DRAWN, []
     known = read_json(record, "record of figures") if record.is_file() else {}
     tables = [sha256_of(path) for path in sorted(exports.glob("*.parquet"))]
-    for name in registry.figures():
-        files = [folder / f"{name}.{kind}" for kind in FORMATS]
-        sources = [*map(sha256_of, registry.figure_sources(name)), *tables]
-        if all(file.is_file() for file in files) and known.get(name) == _state(sources, files):
-            for file in files:
-                file.touch()
-            continue
-        try:
-            path = save(name, exports, folder)
-        except Exception as error:
-            traceback.print_exc()
-            faults.append(f"{name} ({type(error).__name__}: {error})")
-            continue
-        known[name] = _state(sources, files)
-        write_json(record, known)
-        yield path
+    with connect(exports) as db:
+        for name in registry.figures():
+            files = [folder / f"{name}.{kind}" for kind in FORMATS]
+            sources = [*map(sha256_of, registry.figure_sources(name)), *tables]
+            if all(file.is_file() for file in files) and known.get(name) == _state(sources, files):
+                for file in files:
+                    file.touch()
+                continue
+            try:
+                path = _save(name, db, folder)
+            except Exception as error:
+                traceback.print_exc()
+                faults.append(f"{name} ({type(error).__name__}: {error})")
+                continue
+            known[name] = _state(sources, files)
+            write_json(record, known)
+            yield path
     if faults:
         told = f"{len(faults)} of the figures cannot be drawn: {'; '.join(faults)}"
         raise UserError(f"{told}; mend their files in figures/, then run snakemake figures")
@@ -205,6 +227,5 @@ def _state(sources: list[str], files: list[Path]) -> list[str]:
     return [hashlib.sha256("".join(sources).encode()).hexdigest(), *map(sha256_of, files)]
 
 
-def _has_rows(name: str, exports: Path) -> bool:
-    with connect(exports) as db:
-        return bool(db.sql(load(name).QUERY).limit(1).fetchall())
+def _has_rows(name: str, db: duckdb.DuckDBPyConnection) -> bool:
+    return bool(db.sql(load(name).QUERY).limit(1).fetchall())

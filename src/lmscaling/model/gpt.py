@@ -90,6 +90,14 @@ class States:
     length: int
 
 
+class _Embedding(nn.Embedding):
+    """Draws no values where there is no memory for them: PyTorch would load its compiler."""
+
+    def reset_parameters(self) -> None:
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class GPT(nn.Module):
     """The model of a cell, with initial weights drawn on the CPU from the cell's seed.
 
@@ -106,9 +114,9 @@ class GPT(nn.Module):
         torch.manual_seed(cell.seed)  # for parameters that a variant initializes itself
         rope = cell.position == "rope"
         rotate = Rotary(shape.d_model // shape.n_head) if rope else unrotated
-        self.wte = nn.Embedding(padded, shape.d_model)
+        self.wte = _Embedding(padded, shape.d_model)
         learned = cell.position == "learned"
-        self.wpe = nn.Embedding(cell.context, shape.d_model) if learned else None
+        self.wpe = _Embedding(cell.context, shape.d_model) if learned else None
         self.mixers = cell.mixers
         width = _matched_width(cell, rotate) if cell.match else MLP * shape.d_model
         self.blocks = nn.ModuleList(

@@ -215,9 +215,10 @@ class _Bench:
         """Apply settings, and forget what an earlier trial may have left half done."""
         self.gpt.tune(choice)
         self.gpt.recompute = recompute
-        # Each shape is compiled separately; the graphs of earlier shapes would count against the
-        # limit of recompilations.
-        torch.compiler.reset()
+        if self.device.type == "cuda":
+            # Each shape is compiled separately; the graphs of earlier shapes would count against
+            # the limit of recompilations.
+            torch.compiler.reset()
         self.loss = parallel.Loss(self.gpt)
         parallel.clear_gradients(self.gpt, shared=False)
         if self.shared or (self.trials and self.trials[-1].error):

@@ -73,11 +73,13 @@ def _draw_panel(
                 look |= published
             axes.plot(curve[column], curve.loss, color=colour, **look)
             style.draw_spikes(axes, curve, column, colour)
-            axes.scatter(dots[column], dots.loss, color=colour, s=9, zorder=3, linewidth=0)
+            if len(dots):
+                axes.scatter(dots[column], dots.loss, color=colour, s=9, zorder=3, linewidth=0)
         ends = cell[cell.split == "decayed"]
-        axes.scatter(
-            ends[column], ends.loss,
-            marker="D", facecolor="white", edgecolor=colour, s=16, zorder=4, linewidth=0.9,
-        )  # fmt: skip
+        if len(ends):
+            axes.scatter(
+                ends[column], ends.loss,
+                marker="D", facecolor="white", edgecolor=colour, s=16, zorder=4, linewidth=0.9,
+            )  # fmt: skip
     axes.set_xscale("log")
     style.loss_scale(axes)
