@@ -5,6 +5,7 @@ PIP_FLAGS ?=# e.g. --index-url https://download.pytorch.org/whl/cpu --extra-inde
 BIN := .venv/bin
 INSTALLED := .venv/installed
 TESTABLE := .venv/installed-for-tests
+DOCUMENTED := .venv/installed-for-docs
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 STUDY ?= published
 TESTS ?= not slow and not ci
@@ -17,7 +18,7 @@ PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
 GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 
-.PHONY: demo test compilers mutate coverage lint figures gpu clean
+.PHONY: demo test compilers mutate coverage lint figures docs gpu clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED) ## train 32 tiny models on the CPU and draw every figure
@@ -37,8 +38,8 @@ coverage: $(TESTABLE) ## simulate studies and write how often intervals hold the
 	$(BIN)/python benchmarks/coverage.py --write $(COVERAGE_FLAGS)
 
 lint: $(TESTABLE) ## check style, types, floors and rules
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/snakefmt --check Snakefile workflow
@@ -47,6 +48,10 @@ figures: $(INSTALLED) ## draw the published and measured numbers; with STUDY=dem
 	@for folder in results/$(STUDY) $(MEASURED); do \
 		$(BIN)/python -m lmscaling figures $$folder || exit 1; \
 	done
+
+docs: $(DOCUMENTED) ## build the documentation into docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going --quiet docs docs/_build/html
+	@echo "documentation: $(CURDIR)/docs/_build/html/index.html"
 
 gpu: ## measure this machine's GPU for under nine minutes; again until it says complete
 	@for wheel in $(wildcard wheels/*.whl); do $(GPU_PYTHON) -m zipfile -e $$wheel wheels; done
@@ -63,6 +68,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 $(TESTABLE): $(INSTALLED)
 	$(INSTALL) -e ".[train,analysis,test]"
+	@touch $@
+
+$(DOCUMENTED): $(INSTALLED)
+	$(INSTALL) -e ".[docs]"
 	@touch $@
 
 .triton/%: | $(INSTALLED)
