@@ -46,12 +46,12 @@ class Gallery(_Lines):
         drawn = [n for n in registry.figures() if (folder / "figures" / f"{n}.svg").is_file()]
         for name in [*drawn, *(n for n in registry.figures() if n not in drawn)]:
             title, text = figures.caption(name).title, figures.caption(name).text
-            yield f"\n## {name.replace('_', '-')}\n\n**{title}.** {_escaped(text)}\n"
+            yield f"\n## {name}\n\n**{title}.** {_escaped(text)}\n"
             if name in drawn:
                 yield f"```{{image}} /{BUILT}/figures/{name}.svg"
                 yield f":alt: {title}\n:class: figure-of-gallery\n```"
-            else:
-                yield f"*The published numbers have nothing for it. {NEEDS.get(name, '')}*"
+            else:  # an error where nobody has said what the figure needs
+                yield f"*The published numbers have nothing for it. {NEEDS[name]}*"
 
 
 class Claims(_Lines):
