@@ -24,7 +24,7 @@ FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 INDENTED = re.compile(r"(?:^|\n\n)((?: {4}.*\n|\n(?= {4}))+)")
 LINK = re.compile(r"""\]\(([^)\s]+)\)|(?:src|srcset|href)="([^"]+)\"""")
 FOLDERS = "src|config|docs|tests|benchmarks|workflow|profiles|results/published"
-EXAMPLES = re.compile(r"mine|report\.html|[<>*…{$]")
+EXAMPLES = re.compile(r"mine|_build|report\.html|[<>*…{$]")
 """Names that stand for files of the reader."""
 
 ANNOUNCED = {"new", "demo", "doctor", "compare"}
