@@ -11,7 +11,13 @@ project = "lmscaling"
 release = version = __version__
 copyright = "the authors of lmscaling"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "pages"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "pages",
+]
 exclude_patterns = ["_build", "extension"]
 nitpicky = False
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from conftest import ROOT
@@ -88,7 +89,7 @@ def test_the_page_has_files_and_commands_with_what_they_print():
     assert names == ["src/lmscaling/attention/mine.py", "mine.yaml"]
     languages = [language for _, language, _ in blocks()]
     assert languages.count("bash") >= 5
-    for here, following in zip(languages, languages[1:], strict=False):
+    for here, following in pairwise(languages):
         assert here != "bash" or following == "text"
 
 

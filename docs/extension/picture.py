@@ -31,6 +31,7 @@ THEMES = {
     "light": {"text": "#1a1c20", "grid": "#dedbd3", "sizes": "#a084ca #8766b8 #62409a #3a1c6b"},
     "dark": {"text": "#edebe6", "grid": "#353a42", "sizes": "#7a66a3 #957fc0 #b8a3e0 #e0d3f8"},
 }
+TIMES = "\N{MULTIPLICATION SIGN}"
 MARKERS = {"124M": "o", "355M": "s", "774M": "^", "1558M": "D"}
 
 
@@ -73,11 +74,11 @@ def draw(gaps: DataFrame, steps: DataFrame, theme: str) -> None:
     left.set_yscale("log")
     left.yaxis.set_major_locator(FixedLocator([1, 2, 4, 8, 16, 32]))
     left.yaxis.set_minor_locator(NullLocator())
-    left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{TIMES}"))
     left.set_title("A training step is faster at long contexts …", loc="left", weight="bold")
     left.set_ylabel("Time of softmax / time of linear")
     right.set_title("… but after equal hours the loss is higher", loc="left", weight="bold")
-    right.set_ylabel("Loss of linear − softmax (nats per token)")
+    right.set_ylabel("Loss of linear minus softmax (nats per token)")
     right.set_ylim(-0.015, None)
     left.legend(title="Model size", loc="upper left")
     with replacing(FOLDER / f"published-{theme}.svg") as file:
