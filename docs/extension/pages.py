@@ -55,13 +55,14 @@ class Gallery(_Lines):
 
 
 class Claims(_Lines):
-    """One row a claim."""
+    """One row a claim, with what the published numbers say of it."""
 
     def lines(self) -> Iterator[str]:
-        yield "| claim | what it says | source |\n| --- | --- | --- |"
-        for name in registry.claims():
-            one = claims.claim(name)
-            yield f"| `{name}` | {_cell(one.title)} | {_cell(one.reference)} |"
+        folder = draw_published(Path(self.env.srcdir))
+        yield "| claim | what it says | source | published numbers |\n| --- | --- | --- | --- |"
+        for one in json.loads((folder / "claims.json").read_text()):
+            texts = (one["title"], one["reference"], one["verdict"])
+            yield f"| `{one['name']}` | {' | '.join(map(_cell, texts))} |"
 
 
 class StudyKeys(_Lines):
@@ -84,8 +85,8 @@ class StudyKeys(_Lines):
             yield f"| `{key}` | {_allowed(value)} | {_cell(default)} | {meaning} |"
 
 
-CODE = ("figures", "fits", "store")
-"""Packages that figures are drawn by."""
+CODE = ("claims", "figures", "fits", "store")
+"""Packages that figures and verdicts follow from."""
 
 NEEDS = {
     "copy_task": "Set `speed: copy_task` in the study.",
@@ -119,6 +120,7 @@ def draw_published(source: Path) -> Path:
         build.build(folder)
         for _ in figures.save_all(folder / "store", folder / "figures", blank=False):
             pass
+        claims.write(folder)
         drawn.write_text(key.hexdigest())
     return folder
 
@@ -144,7 +146,9 @@ def _allowed(value: dict[str, Any]) -> str:
 
 def _escaped(text: str) -> str:
     """Prose of docstrings as Markdown."""
-    return text.replace("``", "`").replace("<", "&lt;").replace("*(", "\\*(")
+    parts = text.replace("``", "`").split("`")
+    parts[::2] = (part.replace("<", "&lt;").replace("*(", "\\*(") for part in parts[::2])
+    return "`".join(parts)
 
 
 def _cell(text: str) -> str:
