@@ -6,6 +6,7 @@ BIN := .venv/bin
 DRAWABLE := .venv/installed-for-figures
 INSTALLED := .venv/installed
 TESTABLE := .venv/installed-for-tests
+DOCUMENTED := .venv/installed-for-docs
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 STUDY ?= published
 TESTS ?= not slow and not ci
@@ -18,7 +19,7 @@ PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
 GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 
-.PHONY: help demo test compilers mutate coverage lint figures gpu package clean
+.PHONY: help demo test compilers mutate coverage lint figures docs gpu package clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -39,8 +40,8 @@ coverage: $(TESTABLE) ## simulate studies and write how often intervals hold the
 	$(BIN)/python benchmarks/coverage.py --write $(COVERAGE_FLAGS)
 
 lint: $(TESTABLE) ## check style, types, floors and rules
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs/conf.py docs/extension
+	$(BIN)/ruff format --check src tests benchmarks docs/conf.py docs/extension
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/snakefmt --check Snakefile workflow
@@ -49,6 +50,10 @@ figures: $(DRAWABLE) ## draw the published and measured numbers; with STUDY=demo
 	@for folder in results/$(STUDY) $(MEASURED); do \
 		$(BIN)/python -m lmscaling figures $$folder || exit 1; \
 	done
+
+docs: $(DOCUMENTED) ## build the documentation into docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going --quiet docs docs/_build/html
+	@echo "documentation: $(CURDIR)/docs/_build/html/index.html"
 
 gpu: ## measure this machine's GPU for under nine minutes; again until it says complete
 	@for wheel in $(wildcard wheels/*.whl); do $(GPU_PYTHON) -m zipfile -e $$wheel wheels; done
@@ -73,6 +78,10 @@ $(INSTALLED): $(DRAWABLE) requirements/train.txt
 
 $(TESTABLE): $(INSTALLED)
 	$(INSTALL) -e ".[test]"
+	@touch $@
+
+$(DOCUMENTED): $(INSTALLED)
+	$(INSTALL) -e ".[docs]"
 	@touch $@
 
 .triton/%: | $(INSTALLED)

@@ -1,0 +1,162 @@
+"""Parts of pages that follow from the code: the gallery, the claims and the keys of the study file.
+
+``{gallery}`` draws all figures from the published numbers, with their captions, and says of the
+others what they need. ``{claims}`` lists the claims of the literature. ``{study-keys}`` lists the
+keys of the study file from its schema.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from lmscaling import claims, figures, registry
+from lmscaling.records import exports
+from lmscaling.store import build
+
+ROOT = Path(__file__).parents[2]
+BUILT = "_build/published"
+"""The study of the published numbers below ``docs/``, with its store and figures."""
+
+
+class _Lines(SphinxDirective):
+    """A directive whose content is Markdown that ``lines`` makes."""
+
+    has_content = False
+
+    def lines(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    def run(self) -> list[nodes.Node]:
+        text = "\n".join(self.lines())
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+
+class Gallery(_Lines):
+    """One section a figure: picture, caption, and where its numbers come from."""
+
+    def lines(self) -> Iterator[str]:
+        folder = draw_published(Path(self.env.srcdir))
+        drawn = [n for n in registry.figures() if (folder / "figures" / f"{n}.svg").is_file()]
+        for name in [*drawn, *(n for n in registry.figures() if n not in drawn)]:
+            title, text = figures.caption(name).title, figures.caption(name).text
+            yield f"\n## {name}\n\n**{title}.** {_escaped(text)}\n"
+            if name in drawn:
+                yield f"```{{image}} /{BUILT}/figures/{name}.svg"
+                yield f":alt: {title}\n:class: figure-of-gallery\n```"
+            else:  # an error where nobody has said what the figure needs
+                yield f"*The published numbers have nothing for it. {NEEDS[name]}*"
+
+
+class Claims(_Lines):
+    """One row a claim, with what the published numbers say of it."""
+
+    def lines(self) -> Iterator[str]:
+        folder = draw_published(Path(self.env.srcdir))
+        yield "| claim | what it says | source | published numbers |\n| --- | --- | --- | --- |"
+        for one in json.loads((folder / "claims.json").read_text()):
+            texts = (one["title"], one["reference"], one["verdict"])
+            yield f"| `{one['name']}` | {' | '.join(map(_cell, texts))} |"
+
+
+class StudyKeys(_Lines):
+    """One table an object of the schema: key, what is allowed, default, meaning."""
+
+    def lines(self) -> Iterator[str]:
+        schema = json.loads((ROOT / "config" / "study.schema.json").read_text())
+        yield from self._table("The file", schema, schema["required"])
+        for name, part in schema["$defs"].items():
+            short = name.split("__")
+            title = f"{short[-2]} (a schedule)" if len(short) > 1 else name
+            yield from self._table(title, part, part.get("required", []))
+
+    def _table(self, title: str, part: dict[str, Any], required: list[str]) -> Iterator[str]:
+        yield f"\n### {title}\n\n{_escaped(' '.join(part.get('description', '').split()))}\n"
+        yield "| key | allowed | default | meaning |\n| --- | --- | --- | --- |"
+        for key, value in part.get("properties", {}).items():
+            default = "required" if key in required else f"`{json.dumps(value.get('default'))}`"
+            meaning = _cell(value.get("description", ""))
+            yield f"| `{key}` | {_allowed(value)} | {_cell(default)} | {meaning} |"
+
+
+CODE = ("claims", "figures", "fits", "store")
+"""Packages that figures and verdicts follow from."""
+
+NEEDS = {
+    "copy_task": "Set `speed: copy_task` in the study.",
+    "chunk_time": "Set `speed: tune_chunk` in the study.",
+    "layer_time": "Set `speed: time_layer` in the study.",
+    "throughput": "Set `speed: time_throughput` in the study.",
+    "memory": "Set `speed: time_step` in the study; the published times have no memory.",
+    "loss_by_position": "Set `evaluate:` in the study.",
+    "learning_rates": "Give `axes.lr_scale` several values.",
+    "dq_error": "`make gpu` measures it.",
+    "critical_batch": "Runs of this package log the norms of gradients.",
+    "learning_curves_flops": "The published curves have no FLOPs for each attention.",
+    "grid_status": "It shows the progress of a study, and these runs are no study of ours.",
+}
+"""What a study has to say for a figure that the published numbers cannot fill."""
+
+
+def draw_published(source: Path) -> Path:
+    """Draw the figures that the published numbers fill, if their code or data have changed."""
+    folder = source / BUILT
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = [ROOT / "results" / "published" / f"{stem}.csv" for stem in exports.PUBLISHED]
+    code = [p for part in CODE for p in sorted((ROOT / "src/lmscaling" / part).rglob("*.*"))]
+    key = sha256()
+    for path in [*tables, *(p for p in code if p.suffix in (".py", ".sql"))]:
+        key.update(path.read_bytes())
+    drawn = folder / "drawn"
+    if not drawn.is_file() or drawn.read_text() != key.hexdigest():
+        for path in tables:
+            shutil.copy(path, folder)
+        build.build(folder)
+        for _ in figures.save_all(folder / "store", folder / "figures", blank=False):
+            pass
+        claims.write(folder)
+        drawn.write_text(key.hexdigest())
+    return folder
+
+
+def _allowed(value: dict[str, Any]) -> str:
+    """What a key may be, in words."""
+    if "$ref" in value:
+        return value["$ref"].rpartition("/")[2].split("__")[-1]
+    if "enum" in value:
+        return ", ".join(f"`{each}`" for each in value["enum"])
+    if "const" in value:
+        return f"`{value['const']}`"
+    for several in ("anyOf", "oneOf"):
+        if several in value:
+            return " or ".join(dict.fromkeys(_allowed(each) for each in value[several]))
+    if value.get("type") == "array":
+        return f"list of {_allowed(value.get('items', {}))}"
+    inner = value.get("additionalProperties")
+    if value.get("type") == "object" and isinstance(inner, dict):
+        return f"rows of {_allowed(inner)}"
+    return value.get("type", "anything")
+
+
+def _escaped(text: str) -> str:
+    """Prose of docstrings as Markdown."""
+    parts = text.replace("``", "`").split("`")
+    parts[::2] = (part.replace("<", "&lt;").replace("*(", "\\*(") for part in parts[::2])
+    return "`".join(parts)
+
+
+def _cell(text: str) -> str:
+    return _escaped(" ".join(text.split())).replace("|", "\\|")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    for name, directive in {"gallery": Gallery, "claims": Claims, "study-keys": StudyKeys}.items():
+        app.add_directive(name, directive)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
