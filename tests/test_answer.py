@@ -218,7 +218,7 @@ def test_the_first_view_is_the_closest_contest():
 
 
 @pytest.mark.parametrize("colour", ["#0173B2", "#DE8F05", "#000000", "#ffffff", "#949494"])
-def test_colours_of_text_are_readable_on_both_papers(colour):
+def test_colours_of_text_are_readable_in_both_themes(colour):
     ((light, dark),) = chart.colours(["one"], {"one": colour}).values()
-    assert chart._contrast(chart._rgb(light), chart._rgb("#ffffff")) >= 4.5
-    assert chart._contrast(chart._rgb(dark), chart._rgb("#1b1e23")) >= 4.5
+    assert chart._contrast(chart._rgb(light), chart._rgb("#eef0f2")) >= 4.5
+    assert chart._contrast(chart._rgb(dark), chart._rgb("#272b31")) >= 4.5

@@ -49,7 +49,7 @@ def test_the_same_cells_of_two_studies_are_paired_by_seed(both, tmp_path):
     text = page.read_text()
     assert f"<h1>{heading}</h1>" in text
     assert {"linear s", "softmax s"} == set(re.findall(r'data-size="([^"]+)"', text))
-    assert f"{words.MINUS}0.200" in text
+    assert f"{words.MINUS}0.20" in text
 
 
 def test_what_differs_between_them_is_listed_and_nothing_else(both, tmp_path):

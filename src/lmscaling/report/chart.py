@@ -369,11 +369,11 @@ def _place(contest: Contest, number: int, cell: Cell, known: Iterable[int], most
 
 def colours(names: Iterable[str], palette: dict[str, str]) -> dict[str, tuple[str, str]]:
     """For each attention its colour on light and on dark paper, moved towards black or white until
-    text in it has a contrast of 4.6 against the paper."""
+    text in it has a contrast of 4.6 against the wells of ``page.css``."""
     return {
         name: (
-            _readable(palette[name], "#ffffff", "#000000"),
-            _readable(palette[name], "#1b1e23", "#ffffff"),
+            _readable(palette[name], "#eef0f2", "#000000"),
+            _readable(palette[name], "#272b31", "#ffffff"),
         )
         for name in names
     }
