@@ -99,7 +99,7 @@ def test_several_seeds_give_intervals_of_95_percent_and_no_assumption():
     assert words.heading == "After equal updates, linear is behind softmax in all four cells."
     text = everything(words)
     assert "if seeds differ" not in text
-    assert "95 % intervals from 4 paired seeds a cell, corrected for 4 cells." in text
+    assert "95 % intervals from 4 paired seeds a cell; verdicts are corrected for 4 cells." in text
     assert not words.command
     assert "loses 4 of 4" in text
 

@@ -86,7 +86,7 @@ def browse(page, *flags):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(("width", "scheme"), [(500, 1), (800, 0), (1600, 1)])
+@pytest.mark.parametrize(("width", "scheme"), [(400, 1), (800, 0), (1600, 1)])
 def test_each_view_can_be_chosen_and_read_at_every_width_and_theme(page, width, scheme):
     text = browse(
         page, "--dump-dom", f"--window-size={width},900",

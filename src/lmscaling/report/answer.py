@@ -218,9 +218,8 @@ def _sure(edges: Mapping[Cell, Edge]) -> list[str]:
         rests = f"95 % intervals from {pairs} paired seeds a cell"
         if most == 1:
             rests = "95 % intervals from the seeds of cells around"
-        said.append(
-            f"{rests}, corrected for {len(edges)} cells." if len(edges) > 1 else f"{rests}."
-        )
+        corrected = f"; verdicts are corrected for {len(edges)} cells" if len(edges) > 1 else ""
+        said.append(f"{rests}{corrected}.")
     if assumed:
         sd = max(edge.spread.sd for edge in assumed)
         origin = assumed[0].spread.said.removeprefix("if seeds differ as in ")
@@ -408,7 +407,7 @@ def _next(contest: Contest, cells: list[Row], command: str) -> tuple[tuple[str, 
         if far:
             said.append(
                 f"{_upper(words.many(len(far), 'contest'))} would take more than {MOST_SEEDS} "
-                "seeds: for most purposes such gaps are level."
+                "seeds."
             )
     if wanted and not todo and wanted <= MOST_SEEDS:
         todo = _seeds_command(contest, command, sorted({*seeds, *range(wanted)}))

@@ -271,4 +271,8 @@ def _settings(key: str, one: Any, two: Any) -> Iterator[tuple[str, str, str]]:
             inner = f"{key}.{part}".lstrip(".")
             yield from _settings(inner, one.get(part), two.get(part))
     elif one != two:
-        yield key, *("not given" if v is None else json.dumps(v).strip('"') for v in (one, two))
+        yield key, _value(one), _value(two)
+
+
+def _value(value: Any) -> str:
+    return "not given" if value is None else json.dumps(value).strip('"')
