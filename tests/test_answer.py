@@ -99,7 +99,7 @@ def test_several_seeds_give_intervals_of_95_percent_and_no_assumption():
     assert words.heading == "After equal updates, linear is behind softmax in all four cells."
     text = everything(words)
     assert "if seeds differ" not in text
-    assert "95 % intervals from 4 paired seeds a cell; verdicts are corrected for 4 cells." in text
+    assert "95 % intervals from 4 paired seeds a cell; verdicts are corrected for 4 gaps." in text
     assert not words.command
     assert "loses 4 of 4" in text
 
@@ -136,6 +136,23 @@ def test_the_better_of_three_candidates_is_named_first():
     )
     assert [name for name, _ in words.tiles] == ["worse", "better", "mixed"]
     assert len(words.scores) == 2 * 4
+
+
+def test_of_many_candidates_the_two_best_are_in_the_heading():
+    gaps = {f"v{i}": {place: gap + i / 10 for place, gap in BEHIND.items()} for i in range(5)}
+    words = said(made(gaps, SEEDS))
+    assert words.heading == (
+        "After equal updates, v0 is behind softmax in all four cells; v1 is behind softmax in all "
+        "four cells; three others below."
+    )
+    assert len(words.lede) == 3 + 1  # a range each, and what the noise rests on
+    assert len(words.tiles) == 5
+
+
+def test_as_many_wins_as_losses_have_no_leader():
+    words = said(made({"linear": {("s", 64): 0.3, ("m", 64): -0.3}}, SEEDS))
+    ((_, (tile, *_)),) = words.tiles
+    assert (tile.side, tile.says) == ("undecided", "wins 1, loses 1 of 2")
 
 
 def test_a_failed_cell_is_counted_and_has_no_verdict():

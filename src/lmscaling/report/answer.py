@@ -113,21 +113,29 @@ def heading(contest: Contest, cells: list[Row]) -> str:
         return f"No run has finished: {_statuses(planned)}."
     if not contest.candidates:
         return f"{_upper(contest.baseline)} was trained alone: there is nothing to compare."
-    verdicts = {name: contest.tally(name, contest.axis) for name in contest.candidates}
-    order = sorted(
-        verdicts,
-        key=lambda name: (
-            name not in known, verdicts[name]["behind"] - verdicts[name]["ahead"],
-            _mean_gap(known.get(name, {}).values()),
-        ),
-    )  # fmt: skip
-    parts = [_verdict(contest, name, verdicts[name]) for name in order]
+    order = _best_first(contest)
+    shown = order if len(order) <= FEW else order[: FEW - 1]
+    parts = [_verdict(contest, name, contest.tally(name, contest.axis)) for name in shown]
+    if len(shown) < len(order):
+        parts.append(f"{words.count(len(order) - len(shown))} others below")
     said = "; ".join(parts)
     if not known:
         return f"{_upper(said)}."
     lone = [edge.seeds == 1 and not edge.is_tested for of in known.values() for edge in of.values()]
     seeds = ", by one seed each" if all(lone) else ""
     return f"After equal {AXES[contest.axis]}, {said}{seeds}."
+
+
+def _best_first(contest: Contest) -> list[str]:
+    """Candidates by cells won less cells lost, then by their mean gap; those without a gap last."""
+    known = contest.edges[contest.axis]
+
+    def key(name: str) -> tuple[bool, int, float]:
+        tally = contest.tally(name, contest.axis)
+        gap = _mean_gap(known.get(name, {}).values())
+        return name not in known, tally["behind"] - tally["ahead"], gap
+
+    return sorted(contest.candidates, key=key)
 
 
 def _verdict(contest: Contest, name: str, tally: Counter[str]) -> str:
@@ -172,23 +180,28 @@ def _question(contest: Contest, budget: str) -> str:
 
 def _lede(contest: Contest) -> tuple[str, ...]:
     """Where the gaps are smallest and largest, how sure they are, and what they cost."""
-    said = []
-    for name, edges in contest.edges[contest.axis].items():
-        ordered = sorted(edges.items(), key=lambda item: item[1].gap)
-        (near, least), (far, most) = ordered[0], ordered[-1]
-        if least.gap > 0 or most.gap < 0:
-            near, far = sorted((near, far), key=lambda cell: abs(edges[cell].gap))
-        which = f"Loss of {name} minus that of {contest.baseline}: "
-        if len(edges) == 1:
-            said.append(f"{which}{words.gap(edges[near])}.")
-        else:
-            said.append(
-                f"{which}{words.gap(edges[near])} at {words.at(near)}, "
-                f"{_number(edges[far])} at {words.at(far)}{_mean(contest, name, edges)}."
-            )
-        said += _sure(edges)
-        said += _cost(contest, name)
+    known = contest.edges[contest.axis]
+    order = [name for name in _best_first(contest) if name in known]
+    said = [_range(contest, name, known[name]) for name in order[:FEW]]
+    said += _sure([edge for edges in known.values() for edge in edges.values()])
+    if len(order) == 1:
+        said += _cost(contest, order[0])
     return tuple(said)
+
+
+def _range(contest: Contest, name: str, edges: Mapping[Cell, Edge]) -> str:
+    """The gaps that are nearest to and farthest from 0, or the lowest and the highest."""
+    ordered = sorted(edges.items(), key=lambda item: item[1].gap)
+    (near, least), (far, most) = ordered[0], ordered[-1]
+    if least.gap > 0 or most.gap < 0:
+        near, far = sorted((near, far), key=lambda cell: abs(edges[cell].gap))
+    which = f"Loss of {name} minus that of {contest.baseline}: "
+    if len(edges) == 1:
+        return f"{which}{words.gap(edges[near])}."
+    return (
+        f"{which}{words.gap(edges[near])} at {words.at(near)}, "
+        f"{_number(edges[far])} at {words.at(far)}{_mean(contest, name, edges)}."
+    )
 
 
 def _number(edge: Edge) -> str:
@@ -207,10 +220,10 @@ def _mean(contest: Contest, name: str, edges: Mapping[Cell, Edge]) -> str:
     return f"; mean {words.signed(sum(gaps) / len(gaps), n)}"
 
 
-def _sure(edges: Mapping[Cell, Edge]) -> list[str]:
+def _sure(edges: list[Edge]) -> list[str]:
     """What the uncertainty rests on, and what an assumed one would have to be."""
-    assumed = [edge for edge in edges.values() if not edge.is_tested]
-    tested = [edge for edge in edges.values() if edge.is_tested]
+    assumed = [edge for edge in edges if not edge.is_tested]
+    tested = [edge for edge in edges if edge.is_tested]
     said = []
     if tested:
         least, most = min(edge.seeds for edge in tested), max(edge.seeds for edge in tested)
@@ -218,7 +231,7 @@ def _sure(edges: Mapping[Cell, Edge]) -> list[str]:
         rests = f"95 % intervals from {pairs} paired seeds a cell"
         if most == 1:
             rests = "95 % intervals from the seeds of cells around"
-        corrected = f"; verdicts are corrected for {len(edges)} cells" if len(edges) > 1 else ""
+        corrected = f"; verdicts are corrected for {len(edges)} gaps" if len(edges) > 1 else ""
         said.append(f"{rests}{corrected}.")
     if assumed:
         sd = max(edge.spread.sd for edge in assumed)
@@ -291,7 +304,8 @@ def _loss_tile(contest: Contest, name: str, axes: list[str]) -> Tile:
         reach = low if low == high else f"{low} to {high}"
         texts.append(f"{_upper(by) if len(axes) > 1 else ''}{reach} nats, {sure}.")
     tally = Counter(edge.side for edge in known[axes[0]].values())
-    side = max(("ahead", "behind", "undecided"), key=lambda s: tally[s])
+    side = max(("undecided", "ahead", "behind"), key=lambda s: tally[s])
+    side = "undecided" if tally["ahead"] == tally["behind"] else side
     return Tile(title=title, side=side, says=first, text=" ".join(texts))
 
 

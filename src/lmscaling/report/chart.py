@@ -50,6 +50,8 @@ class Use:
     transform: str
     log_end: float
     has_band: bool
+    is_first: bool
+    """Whether it is the first seed of its attention; the others are drawn thinner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +254,7 @@ def _view(
             transform=f"matrix({1 / (high - low):.6g} 0 0 {-1 / (top - bottom):.6g} "
             f"{across(run.ends[axis]):.2f} {1000 * top / (top - bottom):.2f})",
             has_band=bool(run.spikes),
+            is_first=run is drawn[name][0],
         )
         for name, run in runs
     )  # fmt: skip
