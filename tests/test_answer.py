@@ -134,7 +134,7 @@ def test_the_better_of_three_candidates_is_named_first():
         "After equal updates, better is ahead of softmax in all four cells; mixed is ahead of "
         "softmax in two and behind in two of four cells; worse is behind softmax in all four cells."
     )
-    assert [name for name, _ in words.tiles] == ["worse", "better", "mixed"]
+    assert [name for name, _ in words.tiles] == ["better", "mixed", "worse"]
     assert len(words.scores) == 2 * 4
 
 
@@ -177,7 +177,7 @@ def test_without_a_finished_run_there_is_no_verdict():
 def test_without_the_baseline_no_candidate_is_compared():
     missing = {("softmax", *place): "pending" for place in BEHIND}
     words = said(made({"linear": BEHIND}, status=missing))
-    assert words.heading == "Linear is not yet compared with softmax."
+    assert words.heading == "linear is not yet compared with softmax."
     assert "Four cells to be trained (4 pending): the command below goes on." in words.next
 
 
@@ -187,7 +187,7 @@ def test_a_baseline_alone_is_said_to_be_alone():
         source="measured", cells=[r for r in evidence.cells if r["attention"] == "softmax"],
         curves=evidence.curves[:40], losses=[], paths=[], speeds=[],
     )  # fmt: skip
-    assert said(alone).heading == ("Softmax was trained alone: there is nothing to compare.")
+    assert said(alone).heading == ("softmax was trained alone: there is nothing to compare.")
 
 
 def test_runs_of_unequal_hours_are_compared_by_their_curves():

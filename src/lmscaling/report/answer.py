@@ -93,7 +93,7 @@ def write(
         heading=heading(contest, evidence.cells),
         lede=_lede(contest),
         tiles=tuple(
-            (candidate, _tiles(contest, candidate, timings)) for candidate in contest.candidates
+            (candidate, _tiles(contest, candidate, timings)) for candidate in _best_first(contest)
         )
         if contest.edges[contest.axis] or any(timings.values())
         else (),
@@ -112,7 +112,7 @@ def heading(contest: Contest, cells: list[Row]) -> str:
         planned = [row for row in cells if not row["skipped"]]
         return f"No run has finished: {_statuses(planned)}."
     if not contest.candidates:
-        return f"{_upper(contest.baseline)} was trained alone: there is nothing to compare."
+        return f"{contest.baseline} was trained alone: there is nothing to compare."
     order = _best_first(contest)
     shown = order if len(order) <= FEW else order[: FEW - 1]
     parts = [_verdict(contest, name, contest.tally(name, contest.axis)) for name in shown]
@@ -120,7 +120,7 @@ def heading(contest: Contest, cells: list[Row]) -> str:
         parts.append(f"{words.count(len(order) - len(shown))} others below")
     said = "; ".join(parts)
     if not known:
-        return f"{_upper(said)}."
+        return f"{said}."
     lone = [edge.seeds == 1 and not edge.is_tested for of in known.values() for edge in of.values()]
     seeds = ", by one seed each" if all(lone) else ""
     return f"After equal {AXES[contest.axis]}, {said}{seeds}."
