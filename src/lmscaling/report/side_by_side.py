@@ -8,6 +8,7 @@ runs of the same seed are paired.
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,10 +96,11 @@ def write(one: Path, two: Path, output: Path | None = None) -> tuple[Path, str]:
     said = answer.write(
         judged, evidence, _budget(sides), "", [("What A and B stand for", where)] * ("A" in labels)
     )
+    asked = f"Which reaches the lower loss in the same cells, {labels[0]} or {labels[1]}?"
     text = report.page(
         judged,
         evidence,
-        said,
+        replace(said, question=asked),
         title=f"{labels[1]} against {labels[0]}",
         commands=f"lmscaling compare {one} {two}",
         differences=list(_differences(*sides)),
@@ -162,7 +164,8 @@ def _paired(one: Side, two: Side) -> Evidence:
         for row in rows:
             if (row["attention"], row["size"], row["context"]) in common:
                 size = f"{row['attention']} {row['size']}" if several else row["size"]
-                yield row | {"attention": side.label, "size": size, "baseline": one.label}
+                own = {"attention": side.label, "method": side.label, "baseline": one.label}
+                yield row | own | {"size": size}
 
     sides, source = (one, two), one.evidence.source
     ends = [row for side in sides for row in cast(side, side.losses)]
@@ -192,13 +195,13 @@ def _paired(one: Side, two: Side) -> Evidence:
 
 
 def _fastest(rows: Iterable[Row]) -> list[Row]:
-    """The fastest implementation of each attention at each point, without its name."""
+    """The fastest implementation of each attention at each point."""
     best: dict[tuple, Row] = {}
     keys = ("source", "setup", "kind", "attention", "size", "batch", "context")
     for row in rows:
         key = tuple(row[name] for name in keys)
         if key not in best or row["seconds"] < best[key]["seconds"]:
-            best[key] = row | {"method": row["attention"]}
+            best[key] = row
     return list(best.values())
 
 
