@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from html.parser import HTMLParser
 from itertools import pairwise
 
 import numpy as np
@@ -70,6 +71,93 @@ def published(tmp_path_factory):
     store.build(folder)
     list(figures.save_all(folder / "store", folder / "figures", blank=False))
     return folder, report.write(folder).read_text()
+
+
+class Reader(HTMLParser):
+    """Collects the words that a reader sees before anything is opened or chosen."""
+
+    VOID = {"meta", "img", "input", "br", "path", "use", "link"}
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.words = [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag in self.VOID:
+            return
+        values = dict(attrs)
+        kinds = (values.get("class") or "").split()
+        unseen = (
+            tag in ("head", "script", "style")
+            or "hidden" in values
+            or "unseen" in kinds
+            or (set(kinds) & {"view", "value"} and "first" not in kinds)
+            or (self.open and self.open[-1][0] == "details" and tag != "summary")
+        )
+        self.open.append((tag, bool(unseen)))
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop()[0] == tag, tag
+
+    def handle_data(self, data):
+        if not any(unseen for _, unseen in self.open):
+            self.words += data.split()
+
+
+def seen(page):
+    reader = Reader()
+    reader.feed(page)
+    assert not reader.open
+    return reader.words
+
+
+def test_the_answer_stands_before_everything_else_in_at_most_1500_words(page, published):
+    for text in (page, published[1]):
+        words = seen(text)
+        assert len(words) <= 1500
+        assert text.index("<h1>") < text.index('class="tiles"') < text.index('class="hero"')
+        assert text.index('class="hero"') < text.index('id="scoreboard"')
+        assert text.index('id="scoreboard"') < text.index('id="untold-title"')
+        assert text.index('id="untold-title"') < text.index('id="section-question"')
+        inside = text.index('<details class="box section">')
+        assert text.index("<figure id=") > inside
+
+
+def test_the_published_page_says_which_attention_won_where_and_how_sure_that_is(published):
+    text = " ".join(seen(published[1]))
+    assert "After equal hours, linear is behind softmax in all 24 cells, by one seed each." in text
+    assert "+0.01 nats (+0.01 to +0.02 if seeds differ by 0.0027) at 124M at context 256" in text
+    assert "24 of 24 gaps exceed chance; at ten times as much, 22 still would." in text
+    assert "loses 24 of 24" in text
+    assert "wins 1, loses 23 of 24" in text
+    assert "faster from 8k 0.90 to 1.02" in text
+    assert "95 %" not in text.partition("Scoreboard")[0]
+    assert "axes={size: [124M], context: [256], seed: [0, 1]}" in text
+    assert "Losses of 1558M Timed, but never trained." in text
+
+
+def test_one_view_and_one_value_of_a_cell_are_shown_first(published):
+    _, text = published
+    views = re.findall(r'<div class="view( first)?" data-axis="(\w+)" data-cell="(\d+)"', text)
+    assert len(views) == 24 * 3
+    assert [(axis, cell) for first, axis, cell in views if first] == [("hours", "0")]
+    for place in re.findall(r"<td>(?:\s*)<label>.*?</td>", text, re.DOTALL):
+        assert len(re.findall(r'<span class="value[^"]* first"', place)) == 1
+    used = set(re.findall(r'<use [^>]*href="#(\w+)"', text))
+    drawn = set(re.findall(r'<path id="(\w+)"', text))
+    assert used == drawn
+
+
+def test_what_is_copied_is_on_the_page(published):
+    _, text = published
+    ((table,),) = [re.findall(r'<pre id="csv" hidden>(.*?)</pre>', text, re.DOTALL)]
+    rows = list(csv.DictReader(html.unescape(table).splitlines()))
+    assert len(rows) == 24 * 3
+    assert {row["noise"] for row in rows} == {"assumed"}
+    assert "@misc{buckman2024linear" in text
+    for name in re.findall(r'data-copy="([^"]+)"', text):
+        assert f'<pre id="{name}"' in text
 
 
 def test_bits_per_byte_are_shown_where_bytes_were_counted(study, cells):
@@ -166,12 +254,16 @@ def test_rows_that_come_from_the_query_one_by_one_are_as_many(page):
             assert table.count("<tr") == n + 1
 
 
-def test_the_page_asks_no_network_for_anything_and_has_no_script(page, published):
+def test_the_page_asks_no_network_for_anything(page, published):
     for text in (page, published[1]):
-        loading = r"(?:src|href|srcset|action|data|poster)\s*=\s*[\"'](?!data:|#)|url\(|@import"
+        loading = r"(?:src|href|srcset|action|poster)\s*=\s*[\"'](?!data:|#)|url\(|@import"
         assert not re.findall(loading, text)
-        for tag in ("<script", "<link", "<iframe", "<object", "http-equiv"):
+        for tag in ("<link", "<iframe", "<object", "http-equiv"):
             assert tag not in text
+        ((attributes, script),) = re.findall(r"<script([^>]*)>(.*?)</script>", text, re.DOTALL)
+        assert not attributes
+        for word in ("fetch", "XMLHttpRequest", "import", "WebSocket", "sendBeacon", "http"):
+            assert word not in script
         for svg in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", text):
             drawn = base64.b64decode(svg).decode()
             assert not re.findall(r'(?:src|href)="(?!#|data:)', drawn)
@@ -254,9 +346,9 @@ def test_figures_have_alternative_texts_and_headings_leave_out_no_level(page):
 
 
 def test_long_tables_are_folded(page):
-    part = page.partition('<div class="table" id="cells"')[2].partition("<table>")[0]
+    part = page.partition('<div class="table" id="cells"')[2].partition("<table")[0]
     assert '<details class="rows"><summary>32 rows</summary>' in part
-    assert 'class="rows"' not in page.partition('id="sizes"')[2].partition("<table>")[0]
+    assert 'class="rows"' not in page.partition('id="sizes"')[2].partition("<table")[0]
 
 
 def test_words_are_escaped(study, monkeypatch):

@@ -39,6 +39,23 @@ def report(args: Namespace) -> str:
     return f"report: {report.write(args.study)}"
 
 
+@verb(
+    VERBS,
+    argument("one", type=Path, help="results/<study>, the baseline"),
+    argument("two", type=Path, help="results/<another study>, the candidate"),
+    argument("-o", "--output", type=Path, help="the page; <one>-against-<two>.html by default"),
+)
+def compare(args: Namespace) -> str:
+    """Compare the same cells in two folders of results, and write a page about them."""
+    from lmscaling.report import side_by_side
+    from lmscaling.store import build
+
+    for folder in (args.one, args.two):
+        build.build(folder)
+    page, answer = side_by_side.write(args.one, args.two, args.output)
+    return f"{answer}\ncompare: {page}"
+
+
 @verb(VERBS, STUDY)
 def fit_rates(args: Namespace) -> str:
     """Fit the best learning rates of a study over sizes, for ``lr: fitted`` in another study."""

@@ -93,6 +93,18 @@ class AtLoss:
     """Scatter of the paired gap."""
 
 
+@dataclass(frozen=True)
+class AtEnd:
+    """The gap of two losses after as much of one axis as both have spent."""
+
+    spent: float
+    """Updates, FLOPs or hours."""
+    gap: float
+    """Loss of the other attention minus that of the reference, nats; mean over pairs."""
+    spread: Spread
+    """Scatter of the gaps of pairs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Multipliers:
     """The other attention against the reference."""
@@ -105,6 +117,8 @@ class Multipliers:
     """In order of decreasing loss."""
     crossings: dict[str, Crossings] = field(default_factory=dict)
     """By axis: the crossings of the two curves."""
+    ends: dict[str, AtEnd] = field(default_factory=dict)
+    """By axis: the gap at the end of the shorter curve."""
 
 
 def fit_all(
@@ -266,8 +280,20 @@ class _Paired:
             if spread is not None
         ]
         crossings = {axis: self._crossings(i, spreads[axis]) for i, axis in enumerate(AXES)}
+        ends = {
+            axis: AtEnd(self._last(i), -float(self.gaps[axis][:, 0].mean()), spread)
+            for i, axis in enumerate(AXES)
+            if (spread := spreads[axis][0]) is not None
+        }
         return Multipliers(
-            status="compared" if levels else "apart", levels=tuple(levels), crossings=crossings
+            status="compared" if levels else "apart", levels=tuple(levels), crossings=crossings,
+            ends=ends,
+        )  # fmt: skip
+
+    def _last(self, axis: int) -> float:
+        """What the curve that spent less has spent."""
+        return float(
+            np.exp(min(self.reference.log_spent[axis, -1], self.other.log_spent[axis, -1]))
         )
 
     def _level(self, j: int, spread: Spread) -> AtLoss:

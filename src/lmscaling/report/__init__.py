@@ -1,12 +1,16 @@
-"""The report: one page with all figures and tables of a study, each with its query.
+"""The report: one page that answers first, with all figures and tables of a study below.
 
-The page is a single file without scripts or external resources, so it can be mailed and read
-offline.
+``contest`` compares the attentions, ``answer`` says it in words, ``chart`` lays out the curves and
+the map of gaps. The figures and tables of the study follow in closed sections, each with its query.
+The page is a single file without external resources, so it can be mailed and read offline; without
+scripts it lacks sorting, copying and values under the pointer.
 """
 
 import base64
+import csv
+import io
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from importlib.resources import files
 from itertools import groupby
@@ -20,12 +24,16 @@ from duckdb import DuckDBPyConnection
 from lmscaling import __version__, figures, registry
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
+from lmscaling.figures.shared import style
 from lmscaling.files import write_text
 from lmscaling.report import (
+    answer,
     attentions,
     cells,
+    chart,
     checklist,
     comparisons,
+    contest,
     laws,
     losses,
     provenance,
@@ -33,7 +41,10 @@ from lmscaling.report import (
     rates,
     speed_crossings,
     verdicts,
+    words,
 )
+from lmscaling.report.answer import Answer
+from lmscaling.report.contest import AXES, Contest, Evidence
 from lmscaling.report.table import SECTIONS, Table
 from lmscaling.store import published
 from lmscaling.store.build import connect
@@ -79,23 +90,159 @@ def write(study: Path) -> Path:
         tables += provenance.plan_tables(study / "plan.json")
         if record:
             tables.append(checklist.table(db, record.grid.study, study, tables))
-        text = _template().render(
+        evidence = contest.read(db, "measured" if record else "published")
+        judged = contest.judge(evidence)
+        said = answer.write(
+            judged,
+            evidence,
+            budget=record.grid.study.budget if record else "24 hours",
+            command=record.command if record else "",
+            warnings=_warnings(db, tables) if record else _unjudged(tables),
+        )
+        cites = bool(db.sql("SELECT 1 FROM cells WHERE source = 'published' LIMIT 1").fetchall())
+        text = page(
+            judged,
+            evidence,
+            said,
             title=f"{record.grid.study.study}: scaling study" if record else "Published numbers",
+            commands=record.command if record else f"python -m lmscaling figures {study}",
             paragraphs=question.paragraphs(db, record.grid.study if record else None),
             sections=_sections(shown, [_table(db, t) for t in tables if t.rows]),
-            versions=f"lmscaling {__version__}, duckdb {version('duckdb')}, "
-            f"seaborn {version('seaborn')}, Python {platform.python_version()}",
-            commands=record.command if record else f"python -m lmscaling figures {study}",
+            cites=cites,
         )
     write_text(study / "report.html", text)
     return study / "report.html"
 
 
-def _template() -> jinja2.Template:
-    source = files("lmscaling.report").joinpath("page.html").read_text()
+def page(
+    judged: Contest,
+    evidence: Evidence,
+    said: Answer,
+    *,
+    title: str,
+    commands: str,
+    paragraphs: Iterable[str] = (),
+    sections: Iterable[dict[str, Any]] = (),
+    differences: Iterable[tuple[str, str, str]] = (),
+    cites: bool = False,
+) -> str:
+    """The page.
+
+    Args:
+        judged: Who is ahead.
+        evidence: What it was judged by.
+        said: The same in words.
+        title: That of the page.
+        commands: What makes the page again.
+        paragraphs: Question and design.
+        sections: Figures and tables of closed sections.
+        differences: What differs between two folders, and its value in both.
+        cites: Whether published numbers are shown.
+    """
+    names = [judged.baseline, *judged.candidates]
+    palette = style.palette(names)
+    drawn = chart.draw(judged, evidence.curves, names)
+    axes = {axis: AXES[axis] for axis in AXES if any(view.axis == axis for view in drawn.views)}
+    closest = judged.closest
+    sections = list(sections)
+    groups = [group for section in sections for group in section["groups"] if group[0]["switch"]]
+    values = {
+        "names": names, "candidates": judged.candidates, "axes": list(axes), "chart": drawn,
+        "colours": chart.colours(names, palette), "dashes": DASHES, "switches": groups,
+    }  # fmt: skip
+    places = {place.cell: place.title for _, row in drawn.rows for place in row}
+    return _template("page.html").render(
+        **values,
+        title=title,
+        answer=said,
+        baseline=judged.baseline,
+        source=judged.source,
+        chart_axes=axes,
+        first_axis=judged.axis if judged.axis in axes else next(iter(axes), ""),
+        first_candidate=closest[0] if closest else next(iter(judged.candidates), ""),
+        first_title=places.get(drawn.first, ""),
+        has_gaps=any(judged.edges.values()),
+        sizes=list(judged.sizes),
+        contexts=[context for context, _ in drawn.rows],
+        differences=list(differences),
+        paragraphs=paragraphs,
+        sections=sections,
+        commands=commands,
+        style=_template("page.css").render(**values),
+        script=_source("page.js"),
+        csv=_csv(judged),
+        bibtex=BIBTEX + (published.BIBTEX if cites else ""),
+        citation=published.CITATION if cites else "",
+        versions=f"lmscaling {__version__}, duckdb {version('duckdb')}, "
+        f"seaborn {version('seaborn')}, Python {platform.python_version()}",
+    )
+
+
+DASHES = ("none", "9 3", "2 3", "9 3 2 3", "5 2", "12 3 2 3 2 3")
+"""Strokes of the attentions, the baseline first, pixels."""
+
+BIBTEX = f"""@software{{lmscaling,
+  title   = {{lmscaling: scaling-law studies of language models as one workflow}},
+  version = {{{__version__}}}
+}}
+"""
+
+
+def _csv(judged: Contest) -> str:
+    """The gaps of the map, one row for each candidate, cell and axis."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow([
+        "candidate", "baseline", "size", "context", "axis", "spent", "gap_nats", "low", "high",
+        "sd_of_a_pair", "noise", "seeds", "side",
+    ])  # fmt: skip
+    for axis, of in judged.edges.items():
+        for candidate, edges in of.items():
+            for (size, context), edge in edges.items():
+                rows.writerow([
+                    candidate, judged.baseline, size, context, axis, edge.spent or "",
+                    *(f"{x:.5f}" for x in (edge.gap, edge.interval.low, edge.interval.high)),
+                    f"{edge.spread.sd:.5f}", edge.spread.basis, edge.seeds, edge.side,
+                ])  # fmt: skip
+    return text.getvalue()
+
+
+def _warnings(db: DuckDBPyConnection, tables: list[Table]) -> list[tuple[str, str]]:
+    """What tables and fits say against the study."""
+    ((stale,),) = db.execute(question.STALE).fetchall()
+    said = [("Learning rates", f"{warning}.") for warning in rates.warnings(db)]
+    if stale:
+        said.append((
+            "What the present code would reach",
+            f"{stale:,} runs were trained by other code of their attention.",
+        ))  # fmt: skip
+    return [*said, *_unjudged(tables)]
+
+
+def _unjudged(tables: list[Table]) -> list[tuple[str, str]]:
+    """Claims that are not tested."""
+    judged = next((table for table in tables if table.name == "claims"), None)
+    if judged is None or not judged.rows:
+        return []
+    at = judged.head.index("verdict")
+    untested = sum(row[at] == "not tested" for row in judged.rows)
+    if not untested:
+        return []
+    return [(
+        "Claims of the literature",
+        f"{untested} of {len(judged.rows)} judgements lack numbers, or numbers that are certain "
+        "enough; the section below gives each reason.",
+    )]  # fmt: skip
+
+
+def _source(name: str) -> str:
+    return files("lmscaling.report").joinpath(name).read_text()
+
+
+def _template(name: str) -> jinja2.Template:
     return jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    ).from_string(source)
+    ).from_string(_source(name))
 
 
 def _sections(shown: list[dict[str, Any]], tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -107,9 +254,16 @@ def _sections(shown: list[dict[str, Any]], tables: list[dict[str, Any]]) -> list
         # The first section always has paragraphs, the last one the commands.
         if own_figures or own_tables or name in ("question", "audit"):
             groups = _groups(own_figures)
-            section = {"name": name, "heading": heading, "groups": groups, "tables": own_tables}
-            sections.append(section)
+            sections.append({
+                "name": name, "heading": heading, "groups": groups, "tables": own_tables,
+                "holds": _holds(len(own_figures), len(own_tables)),
+            })  # fmt: skip
     return sections
+
+
+def _holds(n_figures: int, n_tables: int) -> str:
+    counts = [words.many(n_figures, "figure")] * (n_figures > 0)
+    return ", ".join(counts + [words.many(n_tables, "table")] * (n_tables > 0))
 
 
 def _groups(shown: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:

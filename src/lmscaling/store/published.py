@@ -24,6 +24,14 @@ MEASURED = "measured"
 
 CITATION = "Buckman and Gelada, Linear Transformers Are Faster After All, Manifest AI 2024"
 
+BIBTEX = """@misc{buckman2024linear,
+  author    = {Buckman, Jacob and Gelada, Carles},
+  title     = {Linear Transformers Are Faster After All},
+  publisher = {Manifest AI},
+  year      = {2024}
+}
+"""
+
 MAY_BE_EMPTY = {"train_loss", "highest_spike"}
 """Columns in which an empty value means that there is no number."""
 

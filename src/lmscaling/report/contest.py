@@ -1,0 +1,267 @@
+"""Who is ahead: each attention against the baseline, after equal spending, in every cell.
+
+A cell is a size and a context. On the axis of the budget the gap is that of the final losses
+(``fits.gaps``), unless the runs of a source ended after unequal hours. Elsewhere it is the gap of
+the curves after as much as both have spent (``fits.multiplier``). Gaps of several seeds are tested
+and corrected for their number; for gaps of one seed the range says which scatter it assumes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from lmscaling.fits import gaps, multiplier
+from lmscaling.fits.gaps import Gap
+from lmscaling.fits.multiplier import Pair
+from lmscaling.fits.noise import Spread, holm, seeds_needed
+from lmscaling.fits.uncertainty import LEVEL, Interval
+from lmscaling.report.table import query_rows
+
+AXES = {"hours": "hours", "updates": "updates", "tokens": "tokens", "flops": "FLOPs"}
+"""Axes of the page; tokens are updates times a constant."""
+
+CELLS = """
+    SELECT
+        k.attention, k.size, k.context, k.seed, k.status, k.message, k.skipped, k.params, k.n_layer,
+        k.d_model, k.update_tokens, k.flops_per_token, k.budget, k.budget_hours,
+        k.train_seconds / 3600 AS hours, k.updates,
+        k.baseline, k.place, k.name, k.lr_scale, f.loss, f.run IS NOT NULL AS is_final,
+        s.spikes, s.highest_spike
+    FROM known k
+    LEFT JOIN final f USING (source, run)
+    LEFT JOIN spike_rates s USING (source, run)
+    WHERE k.source = $source AND k.branch IS NULL
+    ORDER BY k.place, k.attention DESC, k.n_layer, k.d_model, k.size, k.context, k.seed
+"""
+
+CURVES = """
+    SELECT attention, size, context, seed, run, updates, tokens, hours, flops, loss, spike
+    FROM curves WHERE source = $source AND isfinite(loss) AND updates > 0 AND hours > 0
+    ORDER BY attention DESC, size, context, seed, updates
+"""
+
+SPEEDS = """
+    SELECT source, setup, kind, attention, method, size, params, batch, context, repeats, seconds,
+        lower_seconds, upper_seconds
+    FROM speeds
+    WHERE kind IN ('time_step', 'time_decode') AND status = 'done' AND seconds > 0
+    ORDER BY ALL
+"""
+
+Row = dict[str, Any]
+Cell = tuple[str, int]
+"""Size and context."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What a page is made of: rows of the queries above and of those of the fits, of one source."""
+
+    source: str
+    cells: list[Row]
+    curves: list[Row]
+    losses: list[tuple]
+    """Rows of ``gaps.QUERY``."""
+    paths: list[tuple]
+    """Rows of ``multiplier.QUERY``."""
+    speeds: list[Row]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """A candidate against the baseline in one cell, after equal spending on one axis."""
+
+    gap: float
+    """Loss of the candidate minus that of the baseline, nats per token."""
+    interval: Interval
+    spread: Spread
+    seeds: int
+    """Pairs of runs."""
+    spent: float | None
+    """On the axis; None for final losses."""
+    p: float
+    """Corrected for the number of gaps; NaN if the noise was not measured."""
+    tests: int
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether noise was measured, by seeds of this cell or of cells around it."""
+        return self.interval.assumed is None
+
+    @property
+    def side(self) -> str:
+        """``ahead``, ``behind`` or ``undecided``; for an assumed noise, what its range says."""
+        decided = self.p < 1 - LEVEL if self.is_tested else 0 not in self.interval
+        return ("ahead" if self.gap < 0 else "behind") if decided else "undecided"
+
+    @property
+    def needed(self) -> int | None:
+        """Seeds that would find a gap of this size with a probability of 80 %; None if more than
+        ``noise.MOST_SEEDS``."""
+        if not self.gap:
+            return None
+        return seeds_needed(self.gap, self.spread.sd, 1 - (1 - LEVEL) / self.tests)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """All cells of one source."""
+
+    source: str
+    baseline: str
+    candidates: tuple[str, ...]
+    sizes: dict[str, int | None]
+    """Parameters without embeddings by size, in order; None before a run has started."""
+    contexts: tuple[int, ...]
+    axis: str
+    """Axis of the budget: ``hours`` or ``updates``."""
+    edges: dict[str, dict[str, dict[Cell, Edge]]]
+    """By axis, candidate and cell."""
+    means: dict[str, Gap]
+    """Mean gap of the final losses over cells, by candidate."""
+    pairs: dict[tuple[str, Cell], Pair]
+    """Compute multipliers by candidate and cell."""
+    why: dict[tuple[str, Cell], str]
+    """Reason why a candidate is not compared in a cell, in a few words."""
+    planned: frozenset[Cell]
+
+    def tally(self, candidate: str, axis: str) -> Counter[str]:
+        """Number of cells by side."""
+        return Counter(edge.side for edge in self.edges[axis].get(candidate, {}).values())
+
+    @property
+    def closest(self) -> tuple[str, Cell] | None:
+        """Candidate and cell with the smallest gap in units of its error, on the first axis."""
+        known = {
+            (candidate, cell): abs(edge.gap) / edge.spread.error
+            for candidate, cells in self.edges[self.axis].items()
+            for cell, edge in cells.items()
+        }
+        return min(known, key=lambda key: (known[key], key)) if known else None
+
+
+def read(db: duckdb.DuckDBPyConnection, source: str) -> Evidence:
+    """The evidence of one source of a connected store."""
+
+    def rows(query: str) -> list[Row]:
+        result = db.execute(query, {"source": source})
+        names = [column[0] for column in result.description or []]
+        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+    return Evidence(
+        source=source,
+        cells=rows(CELLS),
+        curves=rows(CURVES),
+        losses=[row for row in db.sql(gaps.QUERY).fetchall() if row[0] == source],
+        paths=[row for row in db.sql(multiplier.QUERY).fetchall() if row[0] == source],
+        speeds=query_rows(db, SPEEDS),
+    )
+
+
+def judge(evidence: Evidence) -> Contest:
+    """Compare every attention with the baseline."""
+    cells = evidence.cells
+    baseline = next((row["baseline"] for row in cells if row["baseline"]), "softmax")
+    names = dict.fromkeys(row["attention"] for row in cells)
+    candidates = tuple(name for name in names if name != baseline)
+    in_hours = any(row["budget_hours"] is not None for row in cells)
+    first = "hours" if in_hours else "updates"
+    found = [gap for gap in gaps.compare(evidence.losses) if gap.reference == baseline]
+    pairs = {
+        (pair.attention, (pair.size, pair.context)): pair
+        for pair in multiplier.compare(evidence.paths)
+        if pair.reference == baseline
+    }
+    by_curve = {axis: _from_curves(pairs, axis) for axis in multiplier.AXES}
+    final = _from_losses(found)
+    if final and not any(gap.status == "unequal" for gap in found):
+        by_curve[first] = final
+    edges = {
+        axis: by_curve["updates" if axis == "tokens" else axis]
+        for axis in AXES
+        if by_curve["updates" if axis == "tokens" else axis] or axis == first
+    }
+    sizes: dict[str, int | None] = {}
+    for row in cells:
+        sizes[row["size"]] = sizes.get(row["size"]) or row["params"]
+    shapes = {row["size"]: (row["n_layer"] or 0, row["d_model"] or 0) for row in cells}
+    order = list(sizes)
+    return Contest(
+        source=evidence.source,
+        baseline=baseline,
+        candidates=candidates,
+        sizes={
+            size: sizes[size] for size in sorted(order, key=lambda s: (*shapes[s], order.index(s)))
+        },
+        contexts=tuple(sorted({row["context"] for row in cells})),
+        axis=first,
+        edges=edges,
+        means={gap.attention: gap for gap in found if gap.size is None},
+        pairs=pairs,
+        why=_reasons(cells, baseline, candidates, found),
+        planned=frozenset((row["size"], row["context"]) for row in cells if not row["skipped"]),
+    )
+
+
+def _from_losses(found: Iterable[Gap]) -> dict[str, dict[Cell, Edge]]:
+    edges: dict[str, dict[Cell, Edge]] = {}
+    for gap in found:
+        if gap.size is None or gap.context is None or gap.gap is None:
+            continue
+        if gap.interval is None or gap.spread is None:
+            continue
+        edges.setdefault(gap.attention, {})[gap.size, gap.context] = Edge(
+            gap=gap.gap, interval=gap.interval, spread=gap.spread, seeds=gap.seeds, spent=None,
+            p=gap.p, tests=gap.tests,
+        )  # fmt: skip
+    return edges
+
+
+def _from_curves(pairs: Mapping[tuple[str, Cell], Pair], axis: str) -> dict[str, dict[Cell, Edge]]:
+    known = {
+        key: pair.result.ends[axis]
+        for key, pair in pairs.items()
+        if axis in pair.axes and axis in pair.result.ends
+    }
+    p = holm([end.spread.p_value(end.gap) for end in known.values()]).tolist()
+    edges: dict[str, dict[Cell, Edge]] = {}
+    for (key, end), corrected in zip(known.items(), p, strict=True):
+        candidate, cell = key
+        edges.setdefault(candidate, {})[cell] = Edge(
+            gap=end.gap, interval=end.spread.interval(end.gap), spread=end.spread,
+            seeds=pairs[key].seeds, spent=end.spent, p=corrected, tests=len(known),
+        )  # fmt: skip
+    return edges
+
+
+def _reasons(
+    cells: list[Row], baseline: str, candidates: Iterable[str], found: Iterable[Gap]
+) -> dict[tuple[str, Cell], str]:
+    """Why a candidate has no gap: what became of the runs of both."""
+    states: dict[tuple[str, Cell], Counter[str]] = {}
+    for row in cells:
+        key = row["attention"], (row["size"], row["context"])
+        states.setdefault(key, Counter())[row["status"].replace("_", " ")] += 1
+    unequal = {
+        (gap.attention, (gap.size, gap.context))
+        for gap in found
+        if gap.size and gap.status == "unequal"
+    }
+    reasons = {}
+    for candidate in candidates:
+        for cell in {cell for _, cell in states}:
+            key = candidate, cell
+            said = []
+            for name in (candidate, baseline):
+                known = states.get((name, cell), Counter())
+                if not known:
+                    said.append(f"{name} not run")
+                elif not known["done"]:
+                    said.append(f"{name} {known.most_common(1)[0][0]}")
+            if not said:
+                said.append("unequal hours" if key in unequal else "no common seed")
+            reasons[key] = ", ".join(said)
+    return reasons

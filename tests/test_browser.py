@@ -1,0 +1,111 @@
+"""The page in a browser: every view can be chosen, nothing fails, nothing is asked of a network."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from test_answer import BEHIND, SEEDS, made, said
+
+from lmscaling import report
+from lmscaling.report import contest
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--virtual-time-budget=3000",
+)  # fmt: skip
+
+BEFORE = """<script>
+window.faults = [];
+addEventListener("error", event => faults.push(event.message));
+console.error = (...words) => faults.push(words.join(" "));
+</script>"""
+
+AFTER = """<script>
+addEventListener("load", () => {
+  const found = { faults, views: [], read: [] };
+  const shown = () => [...document.querySelectorAll(".view")].filter(one => one.offsetParent);
+  const choose = (name, value) => {
+    const one = document.querySelector(`input[name="${name}"][value="${value}"]`);
+    one.checked = true; one.dispatchEvent(new Event("change", { bubbles: true }));
+  };
+  for (const axis of document.querySelectorAll("input[name=axis]")) {
+    for (const cell of document.querySelectorAll("input[name=cell]")) {
+      choose("axis", axis.value); choose("cell", cell.value);
+      found.views.push(shown().map(one => `${one.dataset.axis} ${one.dataset.cell}` ===
+        `${axis.value} ${cell.value}`).join());
+      found.read.push(document.querySelector(".reading").textContent);
+    }
+  }
+  const box = document.querySelector("#show-1");
+  box.checked = false; box.dispatchEvent(new Event("change", { bubbles: true }));
+  found.hidden = document.querySelector(".reading").textContent;
+  document.querySelector(".score th:nth-child(3) button").click();
+  const rows = [...document.querySelectorAll(".score tbody tr")];
+  found.sorted = rows.map(row => row.cells[2].textContent);
+  found.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
+  found.width = innerWidth;
+  found.dark = getComputedStyle(document.body).backgroundColor;
+  found.asked = performance.getEntriesByType("resource").map(one => one.name.slice(0, 40))
+    .filter(name => !name.startsWith("data:"));
+  const out = document.createElement("pre");
+  out.id = "found"; out.textContent = JSON.stringify(found);
+  document.body.replaceChildren(out);
+});
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    if not CHROMIUM:
+        pytest.skip("chromium is not installed")
+    evidence = made({"linear": BEHIND, "other": {("s", 64): -0.2}}, SEEDS)
+    text = report.page(
+        contest.judge(evidence), evidence, said(evidence), title="tiny", commands="snakemake"
+    )
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(text.replace("<head>", f"<head>{BEFORE}") + AFTER)
+    return path
+
+
+def browse(page, *flags):
+    command = [
+        CHROMIUM,
+        *FLAGS,
+        f"--user-data-dir={page.parent / 'chrome'}",
+        *flags,
+        f"file://{page}",
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("width", "scheme"), [(400, 1), (800, 0), (1600, 1)])
+def test_each_view_can_be_chosen_and_read_at_every_width_and_theme(page, width, scheme):
+    text = browse(
+        page, "--dump-dom", f"--window-size={width},900",
+        f"--blink-settings=preferredColorScheme={scheme}",
+    )  # fmt: skip
+    (found,) = re.findall(r'<pre id="found">(.*?)</pre>', text, re.DOTALL)
+    found = json.loads(html.unescape(found))
+    assert found["faults"] == []
+    assert found["asked"] == []
+    assert found["views"] == ["true"] * 4 * 4
+    assert all("softmax" in text and "linear" in text for text in found["read"])
+    assert "linear" not in found["hidden"]
+    assert found["sorted"] == sorted(found["sorted"])
+    assert not found["wide"], f"scrolls sideways at {found['width']} pixels"
+    assert (found["dark"] == "rgb(18, 20, 23)") == (scheme == 0)
+
+
+@pytest.mark.ci
+def test_it_prints(page):
+    paper = page.with_name("report.pdf")
+    browse(page, f"--print-to-pdf={paper}")
+    assert paper.read_bytes().startswith(b"%PDF")
