@@ -1,6 +1,7 @@
 """The words of the report: who is ahead, how sure that is, what would decide, what is not told."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -193,7 +194,7 @@ def test_a_baseline_alone_is_said_to_be_alone():
 def test_runs_of_unequal_hours_are_compared_by_their_curves():
     evidence = made({"linear": BEHIND}, budget_hours=2.0)
     losses = [(*row[:-1], 1.0 if row[5] == "softmax" else 0.5) for row in evidence.losses]
-    judged = contest.judge(Evidence(**(vars(evidence) | {"losses": losses})))
+    judged = contest.judge(replace(evidence, losses=losses))
     edges = judged.edges["hours"]["linear"]
     assert [edge.spent for edge in edges.values()] == pytest.approx([2.0] * 4)
     assert edges["s", 64].gap == pytest.approx(0.2, abs=0.011)

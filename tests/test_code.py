@@ -148,7 +148,7 @@ def test_an_edit_is_said_by_status_and_plan_and_trains_nothing(study, package):
     ]
     assert lines[-2:] == [
         "1 run was trained by other code than the present; to train again:",
-        "    python -m lmscaling reset --study tiny --stale",
+        "    lmscaling reset --study tiny --stale",
     ]
     package.write("mine", MINE)
     assert stale.runs(study, laid_out) == []
@@ -208,7 +208,7 @@ def test_the_report_says_which_runs_are_of_other_code_and_figures_split(study, m
         assert "mine (code 0123)" in (study / "figures" / f"{name}.csv").read_text()
     page = report.write(study).read_text()
     assert (
-        "1 run was trained by other code than the present; to train again: python -m lmscaling "
+        "1 run was trained by other code than the present; to train again: lmscaling "
         "reset --study tiny --stale."
     ) in page
     assert len(re.findall(r"<td[^>]*>trained by other code</td>", page)) == 1

@@ -122,7 +122,7 @@ def test_memory_that_ends_after_training_has_begun_holds_the_run(machine, monkey
     assert machine.saved == [9, 8]
     said = machine.fails()
     assert "2 attempts in a row failed without a checkpoint: CUDA out of memory" in said
-    assert f"type python -m lmscaling reset --go-on {machine.scratch.name}, then snakemake" in said
+    assert f"type lmscaling reset --go-on {machine.scratch.name}, then snakemake" in said
     ledger.free(machine.scratch)
     run = machine.attempt()
     assert (run.status, run.updates) == ("done", 30)

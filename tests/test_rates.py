@@ -160,7 +160,7 @@ def test_rates_by_attention_reach_their_cells(values):
         (
             "fitted",
             "no.json",
-            "lr_law 'no.json' does not exist; type python -m lmscaling fit-rates",
+            "lr_law 'no.json' does not exist; type lmscaling fit-rates",
         ),
     ],
 )

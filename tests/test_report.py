@@ -290,7 +290,7 @@ def test_a_held_run_has_its_reason_and_the_command_to_go_on(study, cells):
     with store.connect(study / "store") as db:
         table = next(t for t in cell_tables.tables(db) if t.name == "cells")
     assert table.rows[0][1] == "held"
-    assert "python -m lmscaling reset --go-on --status held" in table.note
+    assert "lmscaling reset --go-on --status held" in table.note
 
 
 def test_runs_whose_kernels_failed_their_check_are_counted_with_the_reason(study, cells):

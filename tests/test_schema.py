@@ -76,7 +76,7 @@ def test_a_budget_is_a_number_in_old_records_too(study, runs):
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        ({}, "has no field 'tokens'; to train it again: python -m lmscaling reset"),
+        ({}, "has no field 'tokens'; to train it again: lmscaling reset"),
         ({"tokens": "many"}, 'has tokens "many"; allowed: BIGINT; to train it again'),
     ],
 )

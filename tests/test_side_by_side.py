@@ -44,7 +44,7 @@ def both(tmp_path_factory):
 
 
 def test_the_same_cells_of_two_studies_are_paired_by_seed(both, tmp_path):
-    page, heading = side_by_side.write(*both, tmp_path / "page.html")
+    page, heading = side_by_side.write(both[0], both[1], tmp_path / "page.html")
     assert heading == "After equal updates, new is ahead of old in both cells."
     text = page.read_text()
     assert f"<h1>{heading}</h1>" in text
@@ -53,7 +53,7 @@ def test_the_same_cells_of_two_studies_are_paired_by_seed(both, tmp_path):
 
 
 def test_what_differs_between_them_is_listed_and_nothing_else(both, tmp_path):
-    page, _ = side_by_side.write(*both, tmp_path / "page.html")
+    page, _ = side_by_side.write(both[0], both[1], tmp_path / "page.html")
     part = page.read_text().partition('id="differences"')[2].partition("</table>")[0]
     rows = re.findall(r'<th scope="row">([^<]*)</th><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)', part)
     assert rows == [("optimizer.clip_norm", "not given", "0.5")]

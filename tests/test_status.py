@@ -204,7 +204,7 @@ def test_the_last_words_say_last_what_has_just_failed_and_what_its_kind_asks_for
     failures.last_words(study, grid, told)
     lines = capsys.readouterr().err.splitlines()
     assert lines[12] == "tokenize x  failed  Slurm ended the job as TIMEOUT (x.log)"
-    assert lines[13].startswith("6 more reasons: python -m lmscaling status ")
+    assert lines[13].startswith("6 more reasons: lmscaling status ")
     assert "--set-resources RULE:runtime=48h" in lines[14]
     assert lines[15] == "17 jobs failed; mend the cause, then run snakemake again"
     assert "1 held after repeated failures" in lines[16]

@@ -307,7 +307,7 @@ def test_a_damaged_record_is_shown_and_keeps_nobody_from_reading_the_others(
     (damaged, done) = ask(study, statuses)
     assert (damaged[0], done[0]) == ("damaged", "done")
     assert str(path) in damaged[1]
-    assert f"python -m lmscaling reset {runs[0]}" in damaged[1]
+    assert f"lmscaling reset {runs[0]}" in damaged[1]
     assert str(path) in capsys.readouterr().err
 
 

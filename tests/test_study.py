@@ -160,7 +160,7 @@ def test_names_of_each_kind_of_dataset_never_change(values, kind, row, tokens, r
 
 
 def test_the_schema_for_editors_is_up_to_date():
-    """If this fails: python -m lmscaling schema config/study.schema.json."""
+    """If this fails: lmscaling schema config/study.schema.json."""
     assert json.loads((ROOT / "config" / "study.schema.json").read_text()) == schema()
 
 

@@ -342,7 +342,7 @@ def test_a_sweep_for_a_gpu_is_refused_without_one(tmp_path, values):
 
 def test_a_sweep_of_another_kind_is_refused(tmp_path, planned):
     write_json(tmp_path / "s.json", dump(planned["time_step"]))
-    with pytest.raises(UserError, match="is for time_step; run python -m lmscaling time_step"):
+    with pytest.raises(UserError, match="is for time_step; run lmscaling time_step"):
         runner.measure(tmp_path / "s.json", "time_decode", tmp_path / "out", None)
 
 

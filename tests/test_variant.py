@@ -54,7 +54,7 @@ FAULTS = {
     ),
     "a product that does not fit": (
         file(then="y = y @ y"),
-        r"raises RuntimeError in line \d\d: .*; mend attention/mine.py, then type python -m "
+        r"raises RuntimeError in line \d\d: .*; mend attention/mine.py, then type "
         "lmscaling check attention mine",
     ),
     "a result in float64": (
@@ -119,7 +119,7 @@ def test_a_wrong_attention_is_refused_with_one_sentence(package, fault):
     with pytest.raises(UserError, match=f"^attention mine {sentence}") as refusal:
         variant.check(variant.Variant(name="mine"), CPU)
     assert "\n" not in str(refusal.value)
-    assert str(refusal.value).endswith("python -m lmscaling check attention mine")
+    assert str(refusal.value).endswith("lmscaling check attention mine")
 
 
 def test_a_leak_in_one_place_is_named_by_its_positions(package):
@@ -172,6 +172,6 @@ def test_the_verb_checks_a_file_that_has_just_come(package):
     assert done.stderr == (
         "error: attention leaks looks ahead: its output at position 0 changes with the token at "
         "position 1; let no token see a later one, as torch.tril and is_causal do; mend "
-        "attention/leaks.py, then type python -m lmscaling check attention leaks\n"
+        "attention/leaks.py, then type lmscaling check attention leaks\n"
     )
     assert done.returncode == 1

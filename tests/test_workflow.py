@@ -265,7 +265,7 @@ def test_editing_a_helper_draws_the_figures_that_import_it(place):
 def test_editing_a_kernel_trains_nothing_is_said_and_reset_takes_the_runs_of_the_old_one(place):
     with (place.root / "src/lmscaling/kernels/feature_maps.py").open("a") as file:
         file.write("# A comment.\n")
-    sentence = "2 runs were trained by other code than the present; to train again: python -m "
+    sentence = "2 runs were trained by other code than the present; to train again: lmscaling"
     assert sentence not in place.snakemake("-n").stderr
     with (place.root / "src/lmscaling/kernels/feature_maps.py").open("a") as file:
         file.write("EDITED = True\n")

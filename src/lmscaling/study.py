@@ -83,7 +83,7 @@ class Study:
     The exports of the store in ``<folder>/store`` are read as figures and report read them. If
     there are none, or with ``fresh``, the store is built from the records and logs in a temporary
     folder, which is deleted with this object: a study that is still training is then as far as its
-    logs are. ``python -m lmscaling build-store <folder>`` keeps one.
+    logs are. ``lmscaling build-store <folder>`` keeps one.
 
     Args:
         folder: ``results/<study>``, ``results/published`` or ``results/measured/<device>``.

@@ -55,7 +55,7 @@ def measure(
     """
     sweep = checked(AnySweep, read_json(path, "sweep"), str(path))
     if sweep.kind != kind:
-        raise UserError(f"sweep {path} is for {sweep.kind}; run python -m lmscaling {sweep.kind}")
+        raise UserError(f"sweep {path} is for {sweep.kind}; run lmscaling {sweep.kind}")
     fastest = read_json(chunks, "record of a sweep")["fastest"] if chunks else {}
     out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

@@ -62,7 +62,7 @@ def stale_line(study: str, n: int) -> list[str]:
     if not n:
         return []
     runs = "1 run was" if n == 1 else f"{n:,} runs were"
-    again = f"python -m lmscaling reset --study {study} --stale"
+    again = f"lmscaling reset --study {study} --stale"
     return [f"{runs} {STALE} than the present; to train again: {again}"]
 
 

@@ -323,7 +323,7 @@ class Tokenizer:
         if self.file and not (self.sha256 and self.vocab_size):
             raise ValueError(
                 f"file {self.file!r} needs its sha256 and vocab_size in the row, which "
-                f"`python -m lmscaling vocabulary copy.json --file {shlex.quote(self.file)}` prints"
+                f"`lmscaling vocabulary copy.json --file {shlex.quote(self.file)}` prints"
             )
         if self.sha256 and not (self.file and re.fullmatch("[0-9a-f]{64}", self.sha256)):
             raise ValueError(

@@ -262,7 +262,7 @@ def _check_sizes(study: Study) -> None:
         if rates == FITTED:
             raise StudyError(
                 f"sizes.{name}.lr is fitted, but lr_law names no file; write "
-                "lr_law: results/<study of rates>/lr_law.json, which python -m lmscaling fit-rates "
+                "lr_law: results/<study of rates>/lr_law.json, which lmscaling fit-rates "
                 "writes",
                 *("sizes", name, "lr"),
             )

@@ -76,7 +76,7 @@ def filled(values: dict[str, Any]) -> dict[str, Any]:
         return values
     if not os.path.isfile(path):  # also of a name that no file can have
         raise StudyError(
-            f"lr_law {path!r} does not exist; type python -m lmscaling fit-rates with the folder "
+            f"lr_law {path!r} does not exist; type lmscaling fit-rates with the folder "
             "of a finished study of learning rates to write it",
             "lr_law",
         )

@@ -44,7 +44,7 @@ class Study:
     sizes: dict[Name, Size]
     """Available model sizes by name; only those listed in ``axes`` are trained."""
     lr_law: str = ""
-    """Path of ``lr_law.json``, which ``python -m lmscaling fit-rates`` writes from a study of
+    """Path of ``lr_law.json``, which ``lmscaling fit-rates`` writes from a study of
     rates. Sizes with ``lr: fitted`` take their rates from it when the study file is read."""
     dataset: Name
     """Row under ``datasets`` that the study trains on."""

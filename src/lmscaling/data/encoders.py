@@ -187,7 +187,7 @@ def encode_with(
     if ranks is None:
         raise UserError(
             "backend gigatoken reads the vocabulary from a file; give it with --vocabulary, "
-            "and create it with: python -m lmscaling vocabulary gpt2.tiktoken"
+            "and create it with: lmscaling vocabulary gpt2.tiktoken"
         )
     return Compared(gigatoken(ranks), partial(buffers, encoder), seed)
 

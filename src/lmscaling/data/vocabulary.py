@@ -122,8 +122,8 @@ def _published(name: str) -> tiktoken.Encoding:
         except (OSError, ValueError) as error:
             problem = error
     raise UserError(
-        f"the vocabulary of {name} is not available ({type(problem).__name__}); run `python -m "
-        f"lmscaling vocabulary {name}{SUFFIX}` where there is a network and copy this file to "
+        f"the vocabulary of {name} is not available ({type(problem).__name__}); run "
+        f"`lmscaling vocabulary {name}{SUFFIX}` where there is a network and copy this file to "
         "results/<study>/vocabulary/, or set TIKTOKEN_CACHE_DIR to a folder that "
         f"contains it (now {os.environ.get('TIKTOKEN_CACHE_DIR') or 'not set'})"
     ) from problem
@@ -139,7 +139,7 @@ def _read(path: Path, name: str) -> dict[bytes, int]:
     if not path.is_file():
         raise UserError(
             f"vocabulary {path} does not exist; create it where there is a network: "
-            f"python -m lmscaling vocabulary {name}{SUFFIX}"
+            f"lmscaling vocabulary {name}{SUFFIX}"
         )
     data = path.read_bytes()
     _check(data, name, f"vocabulary {path}")

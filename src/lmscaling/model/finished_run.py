@@ -36,13 +36,13 @@ def model(run: Path) -> GPT:
     if not weights(run).is_file():
         raise UserError(
             f"{weights(run)} does not exist, for the run ended before its first update; "
-            f"to train the run again, type python -m lmscaling reset {run.name}"
+            f"to train the run again, type lmscaling reset {run.name}"
         )
     try:
         gpt.load_state_dict(tensor_file.read(weights(run)).tensors)
     except (SafetensorError, ValueError) as error:
         raise UserError(
             f"{weights(run)} cannot be used: {error}; "
-            f"to train the run again, type python -m lmscaling reset {run.name}"
+            f"to train the run again, type lmscaling reset {run.name}"
         ) from None
     return gpt

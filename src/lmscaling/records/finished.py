@@ -50,7 +50,7 @@ def look(path: Path) -> dict[str, Any]:
 
 
 def _values(path: Path) -> dict[str, Any]:
-    remedy = f"to train it again: python -m lmscaling reset {path.parent.name}"
+    remedy = f"to train it again: lmscaling reset {path.parent.name}"
     try:
         values = read_json(path, "run record")
     except UserError as error:

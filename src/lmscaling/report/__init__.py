@@ -105,7 +105,7 @@ def write(study: Path) -> Path:
             evidence,
             said,
             title=f"{record.grid.study.study}: scaling study" if record else "Published numbers",
-            commands=record.command if record else f"python -m lmscaling figures {study}",
+            commands=record.command if record else f"lmscaling figures {study}",
             paragraphs=question.paragraphs(db, record.grid.study if record else None),
             sections=_sections(shown, [_table(db, t) for t in tables if t.rows]),
             cites=cites,

@@ -45,7 +45,7 @@ FAILED = (
 
 HELD = (
     "The last attempt of a held run failed and is no result. The next snakemake continues it from "
-    "its checkpoint, after repeated failures once python -m lmscaling reset --go-on --status held "
+    "its checkpoint, after repeated failures once lmscaling reset --go-on --status held "
     "has been typed."
 )
 

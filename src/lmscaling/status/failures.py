@@ -62,7 +62,7 @@ def last_words(study: Path, grid: Grid, jobs: Iterable[Failure]) -> None:
     if len(firsts) > SHOWN:  # what has just failed comes last
         n = len(firsts) - SHOWN
         lines = lines[firsts[n] :]
-        advice.insert(0, f"{n} more reasons: python -m lmscaling status {study} --failed")
+        advice.insert(0, f"{n} more reasons: lmscaling status {study} --failed")
     if lines or advice:
         print("\n".join(["", *lines, *advice]), file=sys.stderr, flush=True)
 
@@ -107,7 +107,7 @@ def _advice(
         what = f"{n} ended as {status}, which is a result"
         if status == finished.DAMAGED:
             what = f"{n} with a damaged record"
-        again = f"python -m lmscaling reset --study {study} --status {status}"
+        again = f"lmscaling reset --study {study} --status {status}"
         advice.append(f"{what}; to train again from update 0: {again}")
     reasons = " ".join(failure.reason for failure in told)
     advice += [remedy for state, remedy in REMEDIES if state in reasons]
@@ -119,7 +119,7 @@ def _advice(
     if n_held:
         advice.append(
             f"{n_held} held after repeated failures; to continue from checkpoints: "
-            f"python -m lmscaling reset --go-on --study {study} --status held, then snakemake"
+            f"lmscaling reset --go-on --study {study} --status held, then snakemake"
         )
     return advice
 

@@ -243,7 +243,7 @@ def _check_trunk(study: Path, run: str, runs: list[str]) -> None:
     if branch.trunk not in runs and not kept.is_file():
         raise UserError(
             f"branch {run} begins from {kept.name} of its trunk, which is deleted when the branch "
-            f"ends; to train both again, type python -m lmscaling reset {branch.trunk}"
+            f"ends; to train both again, type lmscaling reset {branch.trunk}"
         )
 
 

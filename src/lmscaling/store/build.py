@@ -98,7 +98,7 @@ def build(study: Path, store: Path | None = None) -> dict[str, int]:
     except (*DISK_FAULTS, OSError) as error:
         raise UserError(
             f"the store of {study} cannot be built: {str(error).splitlines()[0]}; the one before "
-            f"is unchanged; make room in {out}, then type python -m lmscaling build-store {study}"
+            f"is unchanged; make room in {out}, then type lmscaling build-store {study}"
         ) from error
     return counts
 
@@ -121,7 +121,7 @@ def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         except duckdb.BinderException as error:
             problem = str(error).splitlines()[0]
             raise UserError(
-                f"{store} was built by another version ({problem}); run python -m lmscaling "
+                f"{store} was built by another version ({problem}); run lmscaling "
                 f"build-store {store.parent}"
             ) from None
         yield db

@@ -50,7 +50,7 @@ def trunk_checkpoint(
     except (SafetensorError, ValueError, OSError) as error:
         raise UserError(
             f"checkpoint {path} cannot be used: {error}; "
-            f"to train its run again, type python -m lmscaling reset {cell.trunk}"
+            f"to train its run again, type lmscaling reset {cell.trunk}"
         ) from None
 
 

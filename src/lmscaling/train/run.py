@@ -127,7 +127,7 @@ def _refuse_held(cell: Cell, scratch: Path) -> None:
         close_last(scratch, end)
         raise failure.Failed(
             f"run {cell.run} is held at update {last.update}: {hold.reason}; to let it go on, "
-            f"type python -m lmscaling reset --go-on {cell.run}, then snakemake"
+            f"type lmscaling reset --go-on {cell.run}, then snakemake"
         )
 
 

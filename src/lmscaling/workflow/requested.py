@@ -89,10 +89,10 @@ def _again(target: str) -> str:
     parts = Path(os.path.relpath(target)).parts
     match parts:
         case ("results", study, "runs", run, "run.json"):
-            return f"; to train it again: python -m lmscaling reset --study {study} {run}"
+            return f"; to train it again: lmscaling reset --study {study} {run}"
         case ("results", study, "speed", kind, sweep, "sweep.json"):
             size = sweep.rpartition("-")[0]
-            return f"; to measure it again: python -m lmscaling reset --study {study} {kind}/{size}"
+            return f"; to measure it again: lmscaling reset --study {study} {kind}/{size}"
         case ("results", *_):
             return "; delete it to make it again"
     return ""
@@ -136,11 +136,11 @@ def dry_run(grid: Grid, pending: Iterable[str], planned: list[tuple[str, str, li
     if held:
         lines.append(
             f"{len(held)} held after repeated failures, which fail again until you type "
-            f"python -m lmscaling reset --go-on --study {grid.study.study} --status held: "
+            f"lmscaling reset --go-on --study {grid.study.study} --status held: "
             + some([cells[run].name for run in held])
         )
     lines += skipped((cell.name, reason) for cell, reason in grid.skipped)
-    lines.append("snakemake -n -p lists each job; python -m lmscaling plan estimates each cell")
+    lines.append("snakemake -n -p lists each job; lmscaling plan estimates each cell")
     many = "job is" if len(planned) == 1 else "jobs are"
     return "\n".join([f"{len(planned):,} {many} to be done; this dry run does nothing", *lines])
 

@@ -142,7 +142,7 @@ def check(variant: Variant, device: torch.device) -> None:
         wrong = f"raises {type(error).__name__}{where}: {faults.first_line(error)}"
     if wrong:
         raise UserError(
-            f"attention {variant.name} {wrong}; mend {file}, then type python -m lmscaling check "
+            f"attention {variant.name} {wrong}; mend {file}, then type lmscaling check "
             f"attention {variant.name}"
         )
 

@@ -1,6 +1,6 @@
 """Launch options that were measured on a device, stored in ``tuned.json`` beside the code.
 
-``python -m lmscaling tune kernels`` writes them after it has checked the results. A kernel uses the
+``lmscaling tune kernels`` writes them after it has checked the results. A kernel uses the
 entry of the same architecture, dtype and width whose heads and tokens are nearest, or the table of
 ``plan.py`` if there is none.
 """
