@@ -1,6 +1,12 @@
 """Start the command line: ``python -m lmscaling VERB``."""
 
-from lmscaling.cli import main
+import sys
+
+from lmscaling.runtime import forks
 
 if __name__ == "__main__":
+    forks.ask(sys.argv[1:])
+
+    from lmscaling.cli import main
+
     main()

@@ -3,12 +3,17 @@
 import os
 import sys
 from argparse import Namespace
+from importlib import import_module
 from pathlib import Path
 
+from lmscaling import registry
 from lmscaling.cli.verb import Verb, argument, verb
 from lmscaling.runtime import rank
 
 VERBS: list[Verb] = []
+
+FORKED = ("train.run", "train.calibrate", "evaluate.loss_by_position", "bench.sweep")
+"""Modules that the process loads whose forks run the verbs of jobs on CPUs."""
 
 CELL = argument("cell", type=Path, help="cell.json")
 RUN = argument("run", type=Path, help="results/<study>/runs/<run>")
@@ -134,3 +139,31 @@ def export(args: Namespace) -> str:
 
     huggingface.export(args.run, args.folder)
     return f"export: {args.folder}"
+
+
+@verb(
+    VERBS,
+    argument("listener", type=int, help="descriptor of the socket to which jobs connect"),
+    by_workflow=True,
+)
+def fork(args: Namespace) -> str:
+    """Run the verbs of jobs on CPUs in forks of this process, which has loaded torch."""
+    import gc
+    import socket
+
+    from lmscaling import cli
+    from lmscaling.runtime import forks
+
+    loaded = forks.sources(registry.PACKAGE)
+    for module in FORKED:
+        import_module(f"lmscaling.{module}")
+    import torch
+
+    gc.freeze()  # to collect what was loaded would copy its memory into each fork
+    listener = socket.socket(fileno=args.listener)
+    words = forks.Server(listener, registry.PACKAGE, loaded).serve()
+    if words is not None:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
+        sys.argv[1:] = words
+        cli.main()
+    return ""
