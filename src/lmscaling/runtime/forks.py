@@ -95,7 +95,8 @@ def ask(words: list[str]) -> None:
             signal.signal(number, forward)
         code = int(answers.readline() or 1)
     if code < 0:  # as the fork did
-        signal.signal(-code, signal.SIG_DFL)
+        with suppress(OSError):  # nobody may handle SIGKILL
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 
