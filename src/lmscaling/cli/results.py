@@ -89,9 +89,9 @@ def figures(args: Namespace) -> str:
     blank = not published.is_folder(args.study)
     for path in figures.save_all(args.study / "store", args.study / "figures", blank):
         print(f"figure: {path}", flush=True)
-    verdicts = claims.summary(claims.write(args.study))
-    print(f"claims: {args.study / 'claims.json'}; {verdicts}", flush=True)
-    return f"report: {report.write(args.study)}"
+    judged = claims.write(args.study)
+    print(f"claims: {args.study / 'claims.json'}; {claims.summary(judged)}", flush=True)
+    return f"report: {report.write(args.study, judged)}"
 
 
 @verb(VERBS, argument("study", type=Path, nargs="?", help="results/measured/<device>"))

@@ -77,11 +77,12 @@ def n_rows(name: str, folder: Path) -> int:
         return sum(1 for _ in csv.reader(file)) - 1
 
 
-def draw(name: str, db: duckdb.DuckDBPyConnection) -> tuple[Figure, DataFrame]:
+def draw(
+    name: str, db: duckdb.DuckDBPyConnection, rows: DataFrame | None = None
+) -> tuple[Figure, DataFrame]:
     """A figure with the notes below it, and the rows of its query, which it shows."""
-    module = load(name)
-    rows = db.sql(module.QUERY).df()
-    figure = module.draw(rows, db) if len(rows) else style.nothing("No data yet.")
+    rows = _rows(name, db) if rows is None else rows
+    figure = load(name).draw(rows, db) if len(rows) else style.nothing("No data yet.")
     note = "" if "setup" in rows else _note(db, rows)  # figures of times have their own note
     if note:
         figure.text(0.005, -0.01, note, ha="left", va="top", fontsize="small", color="0.35")
@@ -95,13 +96,13 @@ def save(name: str, exports: Path, folder: Path) -> Path:
         The path of the SVG.
     """
     with connect(exports) as db:
-        return _save(name, db, folder)
+        return _save(name, db, folder, _rows(name, db))
 
 
-def _save(name: str, db: duckdb.DuckDBPyConnection, folder: Path) -> Path:
+def _save(name: str, db: duckdb.DuckDBPyConnection, folder: Path, rows: DataFrame) -> Path:
     mpl.use("agg")
     style.use()
-    figure, rows = draw(name, db)
+    figure, _ = draw(name, db, rows)
     write_text(folder / f"{name}.csv", rows.to_csv(index=False))
     _lay_out(figure)
     _write(figure, folder / f"{name}.svg", {"Date": None, "Creator": None})
@@ -179,9 +180,10 @@ def save_all(exports: Path, folder: Path, blank: bool) -> Iterable[Path]:
     """
     with connect(exports) as db:
         for name in registry.figures():
-            if blank or _has_rows(name, db):
-                path = _save(name, db, folder)
-                if not is_empty(name, folder):
+            rows = _rows(name, db)
+            if blank or len(rows):
+                path = _save(name, db, folder, rows)
+                if len(rows):
                     yield path
             else:
                 for kind in FORMATS:
@@ -209,7 +211,7 @@ def save_changed(exports: Path, folder: Path) -> Iterator[Path]:
                     file.touch()
                 continue
             try:
-                path = _save(name, db, folder)
+                path = _save(name, db, folder, _rows(name, db))
             except Exception as error:
                 traceback.print_exc()
                 faults.append(f"{name} ({type(error).__name__}: {error})")
@@ -227,5 +229,5 @@ def _state(sources: list[str], files: list[Path]) -> list[str]:
     return [hashlib.sha256("".join(sources).encode()).hexdigest(), *map(sha256_of, files)]
 
 
-def _has_rows(name: str, db: duckdb.DuckDBPyConnection) -> bool:
-    return bool(db.sql(load(name).QUERY).limit(1).fetchall())
+def _rows(name: str, db: duckdb.DuckDBPyConnection) -> DataFrame:
+    return db.sql(load(name).QUERY).df()

@@ -22,6 +22,7 @@ import jinja2
 from duckdb import DuckDBPyConnection
 
 from lmscaling import __version__, figures, registry
+from lmscaling.claims import Judged
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.figures.shared import style
@@ -58,19 +59,22 @@ TABLES: tuple[Callable[[DuckDBPyConnection], list[Table]], ...] = (
     speed_crossings.tables,
     laws.tables,
     comparisons.tables,
-    verdicts.tables,
     provenance.tables,
 )
-"""Sources of tables, in the order of the tables within a section."""
+"""Sources of tables, in the order of the tables within a section, without that of the claims."""
 
 LONG = 24
 """Tables with more rows are folded."""
 
 
-def write(study: Path) -> Path:
+def write(study: Path, verdicts_on: list[Judged] | None = None) -> Path:
     """Write ``results/<study>/report.html`` from the study's record, store and figures.
 
     ``results/published/`` has no record, and its page has no cells.
+
+    Args:
+        study: ``results/<study>``.
+        verdicts_on: The claims as ``claims.write`` has judged them; judged anew by default.
 
     Returns:
         The path of the page.
@@ -87,6 +91,7 @@ def write(study: Path) -> Path:
         db.execute(f"SET file_search_path = '{search_path}'")  # the plan's query reads plan.json
         shown = _figures(folder, names)
         tables = [table for tables_of in TABLES for table in tables_of(db)]
+        tables += verdicts.tables(db, verdicts_on)
         tables += provenance.plan_tables(study / "plan.json")
         if record:
             tables.append(checklist.table(db, record.grid.study, study, tables))

@@ -39,6 +39,9 @@ MEMORY = "1GB"
 THREADS = 1
 """Each has buffers of its own, and reading is seldom limited by the processor."""
 
+SMALL = 2_000_000
+"""Bytes of an export below which it is read once for all queries."""
+
 DISK_FAULTS = (
     duckdb.IOException,
     duckdb.TransactionException,
@@ -105,7 +108,7 @@ def build(study: Path, store: Path | None = None) -> dict[str, int]:
 
 @contextmanager
 def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """An in-memory database with a view for each export, and the views of ``VIEWS``.
+    """An in-memory database with a table or view for each export, and the views of ``VIEWS``.
 
     Raises:
         UserError: The exports are not there, or another version wrote them.
@@ -115,7 +118,9 @@ def connect(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             path = store / f"{name}.parquet"
             if not path.is_file():
                 raise UserError(f"{path} does not exist; run snakemake figures to build it")
-            db.read_parquet(str(path)).create_view(name)
+            rows = db.read_parquet(str(path))
+            # Each query would read the file again.
+            rows.create(name) if path.stat().st_size < SMALL else rows.create_view(name)
         try:
             _create_views(db)
         except duckdb.BinderException as error:
