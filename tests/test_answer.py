@@ -144,6 +144,15 @@ def test_several_seeds_give_intervals_of_95_percent_and_no_assumption():
     assert "loses 4 of 4" in text
 
 
+def test_beside_gaps_with_seeds_those_that_assume_noise_are_counted():
+    contests = [contest.judge(made({"linear": BEHIND}, seeds)) for seeds in ((0,), SEEDS)]
+    edges = [edge for one in contests for edge in one.edges["updates"]["linear"].values()]
+    first, second = answer._sure(edges)
+    assert first.startswith("95 % intervals from 4 paired seeds a cell")
+    assert second.startswith("Nothing measures the noise of four other gaps; 0.0")
+    assert "At that, 4 of 4 gaps exceed chance" in second
+
+
 def test_a_gap_within_the_noise_is_undecided_with_the_seeds_that_would_decide():
     place = ("s", 64)
     words = said(made({"linear": BEHIND | {place: -0.009}}, SEEDS))
@@ -283,6 +292,13 @@ def test_a_whole_run_is_shown_from_its_first_loss_and_its_end_over_a_factor_of_1
         assert exp(whole.high - whole.low) == pytest.approx(40)
         assert whole.high == end.high
         assert whole.top > end.top
+
+
+def test_a_run_that_ended_before_the_range_leaves_the_view_of_the_others():
+    evidence = made({"linear": {("s", 64): 0.1}})
+    curves = [row for row in evidence.curves if row["attention"] != "linear" or row["updates"] < 6]
+    drawn = chart.draw(contest.judge(evidence), curves, ["softmax", "linear"])
+    assert all(len(view.uses) == 2 for view in drawn.views[0])
 
 
 @pytest.mark.parametrize("colour", ["#0173B2", "#DE8F05", "#000000", "#ffffff", "#949494"])

@@ -240,10 +240,12 @@ def _sure(edges: list[Edge]) -> list[str]:
         origin = assumed[0].spread.said.removeprefix("if seeds differ as in ")
         firm = sum(abs(edge.gap) > 1.96 * 10 * edge.spread.error for edge in assumed)
         lean = sum(edge.side != "undecided" for edge in assumed)
+        lone = "No seed was repeated, so nothing measures the noise of a gap"
+        if tested:
+            lone = f"Nothing measures the noise of {words.many(len(assumed), 'other gap')}"
         said.append(
-            f"No seed was repeated, so nothing measures the noise of a gap; {sd:.2g} nats is "
-            f"assumed, as in {origin}. At that, {lean} of {len(assumed)} gaps exceed chance; at "
-            f"ten times as much, {firm} still would."
+            f"{lone}; {sd:.2g} nats is assumed, as in {origin}. At that, {lean} of {len(assumed)} "
+            f"gaps exceed chance; at ten times as much, {firm} still would."
         )
     return said
 
@@ -389,20 +391,20 @@ def _next(contest: Contest, cells: list[Row], command: str) -> tuple[tuple[str, 
     if not edges:
         return tuple(said), todo
     seeds = sorted({row["seed"] for row in cells})
-    assumed = [edge for edge in edges.values() if not edge.is_tested]
+    assumed = {key: edge for key, edge in edges.items() if not edge.is_tested}
     open_edges = {
         key: edge for key, edge in edges.items() if edge.is_tested and edge.side == "undecided"
     }
     wanted = 0
     if assumed:
         wanted = max(2, 1 + ceil(FEWEST_DEGREES / len(assumed)))
-        more = wanted - min(edge.seeds for edge in assumed)
+        more = wanted - min(edge.seeds for edge in assumed.values())
         hours = _hours(cells) * more
         said.append(
             f"{_upper(words.many(more, 'more seed'))} in every cell would measure the noise that "
             f"is assumed here{_price(hours)}."
         )
-        key = min(edges, key=lambda key: abs(edges[key].gap) / edges[key].spread.error)
+        key = min(assumed, key=lambda key: abs(edges[key].gap) / edges[key].spread.error)
         here = " The command trains it anew." if contest.source == "published" else ""
         said.append(
             f"The closest contest is {words.at(key[1])}, {_number(edges[key])}: "

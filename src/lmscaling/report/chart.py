@@ -238,6 +238,7 @@ def _view(
         [loss for x, loss in zip(run.log_spent[axis], run.loss, strict=True) if x >= low - 1e-9]
         for _, run in runs
     ]
+    inside = [losses for losses in inside if losses]  # some runs end before the range
     least = min(min(losses) for losses in inside)
     top = max(median(losses[0] for losses in inside), least + 0.02)
     bottom, top = least - 0.06 * (top - least), top + 0.02 * (top - least)
