@@ -1,13 +1,20 @@
 """The words of the report: who is ahead, how sure that is, what would decide, what is not told."""
 
 import re
+import shlex
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise, product
+from math import exp
+from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from snakemake.cli import parse_config
 
+from lmscaling.config import grid, study_file
 from lmscaling.report import answer, chart, contest
 from lmscaling.report.contest import Evidence
+from snakemake_logger_plugin_lmscaling import rewritten
 
 SEEDS = (0, 1, 2, 3)
 NOISE = (0.01, -0.01, 0.004, -0.004)
@@ -90,9 +97,41 @@ def test_one_seed_gives_a_range_that_says_what_it_assumes_and_asks_for_seeds():
     assert "nothing measures the noise of a gap" in text
     assert "95 %" not in text
     assert "One more seed in every cell would measure the noise" in text
-    assert words.command == (
-        "snakemake --cores all --configfile my.yaml --config 'axes={seed: [0, 1]}'"
-    )
+    assert words.command == ("snakemake --cores all --configfile my.yaml --set 'axes.seed=[0,1]'")
+
+
+def cells_of(command):
+    """What a command plans, read as Snakemake and the workflow do."""
+    program, *words = rewritten(shlex.split(command))
+    assert program == "snakemake"
+    options, i = words[words.index("--cores") :], words.index("--config")
+    files = [ROOT / "config/study.yaml"]
+    files += [ROOT / word for word in options if word.endswith(".yaml")]
+    overrides = study_file.passed(parse_config([words[i + 1]])["set"])
+    return list(grid.expand(study_file.read_study(files, overrides=overrides)).cells.values())
+
+
+def test_the_advised_command_plans_the_same_study_with_more_seeds():
+    files, own = [Path("config/demo.yaml")], ["budget=20 updates", "axes.seed=[0]", "skip=[]"]
+    command = study_file.command("snakemake --cores all", files, {}, own)
+    before = cells_of(command)
+    advised = said(made({"linear": BEHIND}), command).command
+    assert advised.startswith(command)
+    after = cells_of(advised)
+    assert {cell.seed for cell in before} == {0}
+    assert {cell.name for cell in before} < {cell.name for cell in after}
+    assert {cell.name.replace("-s1", "-s0") for cell in after} == {cell.name for cell in before}
+
+
+def test_the_command_of_the_published_numbers_trains_the_closest_contest_alone():
+    evidence = replace(made({"linear": {("124M", 256): 0.01}}), source="published")
+    known = [("published", *row[1:]) for row in evidence.losses]
+    paths = [("published", *row[1:]) for row in evidence.paths]
+    cells = cells_of(said(replace(evidence, losses=known, paths=paths), "").command)
+    found = [(cell.attention, cell.size, cell.context, cell.seed) for cell in cells]
+    seeds = range(len(cells) // 2)
+    assert len(seeds) > 1
+    assert sorted(found) == list(product(("linear", "softmax"), ("124M",), (256,), seeds))
 
 
 def test_several_seeds_give_intervals_of_95_percent_and_no_assumption():
@@ -103,6 +142,15 @@ def test_several_seeds_give_intervals_of_95_percent_and_no_assumption():
     assert "95 % intervals from 4 paired seeds a cell; verdicts are corrected for 4 gaps." in text
     assert not words.command
     assert "loses 4 of 4" in text
+
+
+def test_beside_gaps_with_seeds_those_that_assume_noise_are_counted():
+    contests = [contest.judge(made({"linear": BEHIND}, seeds)) for seeds in ((0,), SEEDS)]
+    edges = [edge for one in contests for edge in one.edges["updates"]["linear"].values()]
+    first, second = answer._sure(edges)
+    assert first.startswith("95 % intervals from 4 paired seeds a cell")
+    assert second.startswith("Nothing measures the noise of four other gaps; 0.0")
+    assert "At that, 4 of 4 gaps exceed chance" in second
 
 
 def test_a_gap_within_the_noise_is_undecided_with_the_seeds_that_would_decide():
@@ -205,9 +253,10 @@ def test_a_view_is_the_same_path_under_another_transformation():
     judged = contest.judge(evidence)
     drawn = chart.draw(judged, evidence.curves, ["softmax", "linear"])
     assert len(drawn.paths) == 2 * 2 * 4 * 4  # hours and updates, of each run
-    assert {view.axis for view in drawn.views} == {"hours", "updates", "tokens", "flops"}
+    seen = [(view.axis, view.range) for view in drawn.views[0]]
+    assert seen == list(product(("hours", "updates", "tokens", "flops"), ("end", "whole")))
     paths = {path.name: path for path in drawn.paths}
-    for view in drawn.views:
+    for view in chain(*drawn.views.values()):
         for use in view.uses:
             a, _, _, d, e, f = map(float, re.findall(r"[-\d.e]+", use.transform))
             x, y = map(int, paths[use.path].line.rpartition("L")[2].split())
@@ -221,7 +270,7 @@ def test_a_view_is_the_same_path_under_another_transformation():
 def test_labels_of_curves_never_cover_each_other_and_spikes_above_the_frame_are_named():
     evidence = made({"linear": {("s", 64): 0.0001}, "other": {("s", 64): 0.0002}})
     drawn = chart.draw(contest.judge(evidence), evidence.curves, ["softmax", "linear", "other"])
-    for view in drawn.views:
+    for view in chain(*drawn.views.values()):
         at = sorted(mark.at for mark in view.ends)
         assert all(b - a >= chart.LETTERS - 1e-9 for a, b in pairwise(at))
         assert [(mark.text, mark.attention) for mark in view.spikes] == [("9.5", "softmax")]
@@ -233,6 +282,23 @@ def test_the_first_view_is_the_closest_contest():
     drawn = chart.draw(judged, evidence.curves, ["softmax", "linear"])
     titles = {place.cell: place.title for _, row in drawn.rows for place in row}
     assert titles[drawn.first] == "m at context 64"
+
+
+def test_a_whole_run_is_shown_from_its_first_loss_and_its_end_over_a_factor_of_16():
+    evidence = made({"linear": {("s", 64): 0.1}})
+    drawn = chart.draw(contest.judge(evidence), evidence.curves, ["softmax", "linear"])
+    for end, whole in zip(drawn.views[0][::2], drawn.views[0][1::2], strict=True):
+        assert exp(end.high - end.low) == pytest.approx(16)
+        assert exp(whole.high - whole.low) == pytest.approx(40)
+        assert whole.high == end.high
+        assert whole.top > end.top
+
+
+def test_a_run_that_ended_before_the_range_leaves_the_view_of_the_others():
+    evidence = made({"linear": {("s", 64): 0.1}})
+    curves = [row for row in evidence.curves if row["attention"] != "linear" or row["updates"] < 6]
+    drawn = chart.draw(contest.judge(evidence), curves, ["softmax", "linear"])
+    assert all(len(view.uses) == 2 for view in drawn.views[0])
 
 
 @pytest.mark.parametrize("colour", ["#0173B2", "#DE8F05", "#000000", "#ffffff", "#949494"])

@@ -132,18 +132,19 @@ def test_times_are_the_published_ones(published):
         assert found == pytest.approx(expected)
 
 
-def test_sizes_count_parameters_as_our_models_do(published, cell):
+def test_sizes_count_parameters_and_flops_as_our_models_do(published, cell):
     shapes = ask(
         published,
-        "SELECT DISTINCT n_layer, d_model, context, attention, params, params_total FROM known",
+        "SELECT DISTINCT n_layer, d_model, context, attention, params, params_total, "
+        "flops_per_token FROM known",
     )
     assert len(shapes) == 48
-    for n_layer, d_model, context, attention, params, total in shapes:
+    for n_layer, d_model, context, attention, params, total, flops in shapes:
         ours = replace(
             cell, attention=attention, context=context,
             model=Model(n_layer=n_layer, n_head=d_model // 64, d_model=d_model, vocab_size=50257),
         )  # fmt: skip
-        assert total == gpt.shape(ours).params_total
+        assert (total, flops) == (gpt.shape(ours).params_total, gpt.shape(ours).flops_per_token)
         assert params == total - (50257 + context) * d_model
 
 

@@ -91,7 +91,7 @@ class Reader(HTMLParser):
             tag in ("head", "script", "style")
             or "hidden" in values
             or "unseen" in kinds
-            or (set(kinds) & {"view", "value"} and "first" not in kinds)
+            or (set(kinds) & {"views", "view", "value"} and "first" not in kinds)
             or (self.open and self.open[-1][0] == "details" and tag != "summary")
         )
         self.open.append((tag, bool(unseen)))
@@ -130,18 +130,21 @@ def test_the_published_page_says_which_attention_won_where_and_how_sure_that_is(
     assert "+0.01 nats (+0.01 to +0.02 if seeds differ by 0.0027) at 124M at context 256" in text
     assert "24 of 24 gaps exceed chance; at ten times as much, 22 still would." in text
     assert "loses 24 of 24" in text
-    assert "wins 1, loses 23 of 24" in text
+    assert "After equal updates and FLOPs wins 1, loses 23 of 24" in text
     assert "faster from 8k 0.90 to 1.02" in text
     assert "95 %" not in text.partition("Scoreboard")[0]
-    assert "axes={size: [124M], context: [256], seed: [0, 1]}" in text
+    assert "--set 'axes.size=[\"124M\"]' --set 'axes.context=[256]' --set 'axes.seed=[0,1]'" in text
     assert "Losses of 1558M Timed, but never trained." in text
 
 
 def test_one_view_and_one_value_of_a_cell_are_shown_first(published):
     _, text = published
-    views = re.findall(r'<div class="view( first)?" data-axis="(\w+)" data-cell="(\d+)"', text)
-    assert len(views) == 24 * 3
-    assert [(axis, cell) for first, axis, cell in views if first] == [("hours", "0")]
+    places = re.findall(r'<div class="views( first)?" data-cell="(\d+)"', text)
+    assert len(places) == 24
+    assert [cell for first, cell in places if first] == ["0"]
+    views = re.findall(r'<div class="view( first)?" data-axis="(\w+)" data-range="(\w+)"', text)
+    assert len(views) == 24 * 4 * 2
+    assert {view[1:] for view in views if view[0]} == {("hours", "end")}
     for place in re.findall(r"<td>(?:\s*)<label>.*?</td>", text, re.DOTALL):
         assert len(re.findall(r'<span class="value[^"]* first"', place)) == 1
     used = set(re.findall(r'<use [^>]*href="#(\w+)"', text))
@@ -153,7 +156,7 @@ def test_what_is_copied_is_on_the_page(published):
     _, text = published
     ((table,),) = [re.findall(r'<pre id="csv" hidden>(.*?)</pre>', text, re.DOTALL)]
     rows = list(csv.DictReader(html.unescape(table).splitlines()))
-    assert len(rows) == 24 * 3
+    assert len(rows) == 24 * 4
     assert {row["noise"] for row in rows} == {"assumed"}
     assert "@misc{buckman2024linear" in text
     for name in re.findall(r'data-copy="([^"]+)"', text):

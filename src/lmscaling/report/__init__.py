@@ -147,13 +147,18 @@ def page(
     names = [judged.baseline, *judged.candidates]
     palette = style.palette(names)
     drawn = chart.draw(judged, evidence.curves, names)
-    axes = {axis: AXES[axis] for axis in AXES if any(view.axis == axis for view in drawn.views)}
+    axes = {
+        axis: name
+        for axis, name in AXES.items()
+        if any(view.axis == axis for views in drawn.views.values() for view in views)
+    }
     closest = judged.closest
     sections = list(sections)
     groups = [group for section in sections for group in section["groups"] if group[0]["switch"]]
     values = {
         "names": names, "candidates": judged.candidates, "axes": list(axes), "chart": drawn,
-        "colours": chart.colours(names, palette), "dashes": DASHES, "switches": groups,
+        "ranges": list(chart.RANGES), "colours": chart.colours(names, palette), "dashes": DASHES,
+        "switches": groups,
     }  # fmt: skip
     places = {place.cell: place.title for _, row in drawn.rows for place in row}
     return _template("page.html").render(

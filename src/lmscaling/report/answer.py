@@ -4,6 +4,8 @@ Every sentence follows from the numbers of ``contest`` and of the store. A sente
 which noise was measured, or which scatter it assumes.
 """
 
+import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -195,12 +197,12 @@ def _range(contest: Contest, name: str, edges: Mapping[Cell, Edge]) -> str:
     (near, least), (far, most) = ordered[0], ordered[-1]
     if least.gap > 0 or most.gap < 0:
         near, far = sorted((near, far), key=lambda cell: abs(edges[cell].gap))
-    which = f"Loss of {name} minus that of {contest.baseline}: "
+    which = f"The loss of {name} minus that of {contest.baseline} is"
     if len(edges) == 1:
-        return f"{which}{words.gap(edges[near])}."
+        return f"{which} {words.gap(edges[near])}."
     return (
-        f"{which}{words.gap(edges[near])} at {words.at(near)}, "
-        f"{_number(edges[far])} at {words.at(far)}{_mean(contest, name, edges)}."
+        f"{which} {_mean(contest, name, edges)} on average, from {words.gap(edges[near])} at "
+        f"{words.at(near)} to {_number(edges[far])} at {words.at(far)}."
     )
 
 
@@ -214,10 +216,10 @@ def _mean(contest: Contest, name: str, edges: Mapping[Cell, Edge]) -> str:
     mean = contest.means.get(name)
     if mean and mean.gap is not None and mean.interval and mean.cells == len(edges):
         low, high = (words.signed(end or 0) for end in (mean.interval.low, mean.interval.high))
-        return f"; mean {words.signed(mean.gap)} ({low} to {high})"
+        return f"{words.signed(mean.gap)} ({low} to {high})"
     gaps = [edge.gap for edge in edges.values()]
     n = max(words.digits(edge) for edge in edges.values())
-    return f"; mean {words.signed(sum(gaps) / len(gaps), n)}"
+    return words.signed(sum(gaps) / len(gaps), n)
 
 
 def _sure(edges: list[Edge]) -> list[str]:
@@ -238,10 +240,12 @@ def _sure(edges: list[Edge]) -> list[str]:
         origin = assumed[0].spread.said.removeprefix("if seeds differ as in ")
         firm = sum(abs(edge.gap) > 1.96 * 10 * edge.spread.error for edge in assumed)
         lean = sum(edge.side != "undecided" for edge in assumed)
+        lone = "No seed was repeated, so nothing measures the noise of a gap"
+        if tested:
+            lone = f"Nothing measures the noise of {words.many(len(assumed), 'other gap')}"
         said.append(
-            f"No seed was repeated, so nothing measures the noise of a gap; {sd:.2g} nats is "
-            f"assumed, as in {origin}. At that, {lean} of {len(assumed)} gaps exceed chance; at "
-            f"ten times as much, {firm} still would."
+            f"{lone}; {sd:.2g} nats is assumed, as in {origin}. At that, {lean} of {len(assumed)} "
+            f"gaps exceed chance; at ten times as much, {firm} still would."
         )
     return said
 
@@ -261,8 +265,8 @@ def _cost(contest: Contest, name: str) -> list[str]:
     if middle < 1.05:
         return []
     return [
-        f"{_upper(first)} came to the last loss that both reached with {middle:.2g} times fewer "
-        f"{AXES[contest.axis]} than {second} (median over {words.many(len(ratios), 'cell')})."
+        f"To reach the same loss, {second} takes {middle:.2g} times the {AXES[contest.axis]} of "
+        f"{first} (median over {words.many(len(ratios), 'cell')}, at the last loss of both)."
     ]
 
 
@@ -289,24 +293,26 @@ def _loss_tile(contest: Contest, name: str, axes: list[str]) -> Tile:
         for axis, edges in known.items()
     }
     first = records[axes[0]]
-    texts = []
+    reaches, sures = [], []
     for axis, edges in known.items():
         gaps = [edge.gap for edge in edges.values()]
         n = max(words.digits(edge) for edge in edges.values())
         low, high = words.signed(min(gaps), n), words.signed(max(gaps), n)
         half = median(edge.spread.quantile() * edge.spread.error for edge in edges.values())
-        by = f"{AXES[axis]}{'' if records[axis] == first else f' {records[axis]}'}, "
-        sure = f"each ±{half:.2g}"
-        if all(edge.is_tested for edge in edges.values()):
-            sure += " (95 %)"
-        else:
-            sure += f" if seeds differ by {_assumed(edges.values()):.2g}"
+        by = f"{AXES[axis]}{'' if records[axis] == first else f' {records[axis]}'}: "
         reach = low if low == high else f"{low} to {high}"
-        texts.append(f"{_upper(by) if len(axes) > 1 else ''}{reach} nats, {sure}.")
+        reaches.append(f"{by if len(axes) > 1 else ''}{reach}")
+        if all(edge.is_tested for edge in edges.values()):
+            sures.append(f"each ±{half:.2g} (95 %)")
+        else:
+            sures.append(f"each ±{half:.2g} if seeds differ by {_assumed(edges.values()):.2g}")
+    if len(set(sures)) > 1:
+        sures = [f"{axis}, {sure}" for axis, sure in zip(map(AXES.get, axes), sures, strict=True)]
+    text = _upper(f"{', '.join(reaches)} nats; {'; '.join(dict.fromkeys(sures))}.")
     tally = Counter(edge.side for edge in known[axes[0]].values())
     side = max(("undecided", "ahead", "behind"), key=lambda s: tally[s])
     side = "undecided" if tally["ahead"] == tally["behind"] else side
-    return Tile(title=title, side=side, says=first, text=" ".join(texts))
+    return Tile(title=title, side=side, says=first, text=text)
 
 
 def _assumed(edges: Iterable[Edge]) -> float:
@@ -385,21 +391,21 @@ def _next(contest: Contest, cells: list[Row], command: str) -> tuple[tuple[str, 
     if not edges:
         return tuple(said), todo
     seeds = sorted({row["seed"] for row in cells})
-    assumed = [edge for edge in edges.values() if not edge.is_tested]
+    assumed = {key: edge for key, edge in edges.items() if not edge.is_tested}
     open_edges = {
         key: edge for key, edge in edges.items() if edge.is_tested and edge.side == "undecided"
     }
     wanted = 0
     if assumed:
         wanted = max(2, 1 + ceil(FEWEST_DEGREES / len(assumed)))
-        more = wanted - min(edge.seeds for edge in assumed)
+        more = wanted - min(edge.seeds for edge in assumed.values())
         hours = _hours(cells) * more
         said.append(
             f"{_upper(words.many(more, 'more seed'))} in every cell would measure the noise that "
             f"is assumed here{_price(hours)}."
         )
-        key = min(edges, key=lambda key: abs(edges[key].gap) / edges[key].spread.error)
-        here = " The command trains this one again." if contest.source == "published" else ""
+        key = min(assumed, key=lambda key: abs(edges[key].gap) / edges[key].spread.error)
+        here = " The command trains it anew." if contest.source == "published" else ""
         said.append(
             f"The closest contest is {words.at(key[1])}, {_number(edges[key])}: "
             + _needs(edges[key])
@@ -438,13 +444,21 @@ def _needs(edge: Edge) -> str:
 
 def _seeds_command(contest: Contest, command: str, seeds: list[int]) -> str:
     if command:
-        return f"{command} --config 'axes={{seed: {seeds}}}'"
+        return " ".join([command, *_set({"axes.seed": seeds})])
     closest = contest.closest
     if closest is None or contest.source != "published":
         return ""
     size, context = closest[1]
-    axes = f"size: [{size}], context: [{context}], seed: {seeds}"
-    return f"snakemake --cores all --config 'axes={{{axes}}}'"
+    one = {"axes.size": [size], "axes.context": [context], "axes.seed": seeds}
+    # What the study skips may be no cell of these, and none of the rest is asked for.
+    rest = {"skip": [], "branches": None, "speed": None}
+    return " ".join(["snakemake --cores all", *_set(one | rest)])
+
+
+def _set(values: Mapping[str, Any]) -> list[str]:
+    """Values as words of a command line."""
+    texts = (f"{key}={json.dumps(value, separators=(',', ':'))}" for key, value in values.items())
+    return [word for text in texts for word in ("--set", shlex.quote(text))]
 
 
 def _hours(cells: list[Row]) -> float:
@@ -528,8 +542,8 @@ def _untold(
     if contest.source == "published":
         said.append((
             "Validation loss and compute",
-            "The published files hold training losses only, name no learning-rate schedule and "
-            "count no FLOPs.",
+            "The published files hold training losses only and name no learning-rate schedule. "
+            "FLOPs are counted from the shapes of the models, in chunks of 64 tokens.",
         ))  # fmt: skip
     return tuple(said)
 

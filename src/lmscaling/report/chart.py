@@ -10,7 +10,7 @@ keep their size at every width.
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import exp, floor, log, log10
+from math import exp, floor, inf, log, log10
 from statistics import median
 
 import numpy as np
@@ -20,8 +20,8 @@ from lmscaling.report import words
 from lmscaling.report.contest import AXES, Cell, Contest, Edge, Row
 from lmscaling.report.table import format_context
 
-WIDEST = 16.0
-"""Ratio of the ends of the horizontal axis."""
+RANGES = {"end": 16.0, "whole": inf}
+"""Ranges of the horizontal axis by the ratio of its ends at most: the end of the runs, or all."""
 LETTERS = 60
 """Least distance of two labels, thousandths of the frame's height."""
 LABELS = {
@@ -66,11 +66,11 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A cell on one axis."""
+    """A cell on one axis over one range."""
 
     axis: str
-    cell: int
-    """Place of the cell in the map."""
+    range: str
+    """A key of ``RANGES``."""
     label: str
     """Says what is seen."""
     x_label: str
@@ -120,7 +120,8 @@ class Chart:
     """Everything that is drawn."""
 
     paths: tuple[Path, ...]
-    views: tuple[View, ...]
+    views: dict[int, tuple[View, ...]]
+    """By the cell's place in the map."""
     rows: tuple[tuple[str, tuple[Place, ...]], ...]
     """Rows of the map by context."""
     first: int
@@ -142,14 +143,13 @@ def draw(contest: Contest, curves: Iterable[Row], names: Iterable[str]) -> Chart
         runs[row["size"], row["context"]][row["attention"]][row["run"]].append(row)
     cells = [(size, context) for context in contest.contexts for size in contest.sizes]
     paths: list[Path] = []
-    views: list[View] = []
+    views: dict[int, tuple[View, ...]] = {}
     for i, cell in enumerate(cells):
         ordered = {name: runs[cell][name] for name in names if name in runs.get(cell, {})}
         drawn = {name: _of_runs(one, len(paths), paths) for name, one in ordered.items()}
-        for axis in AXES:
-            if drawn and (view := _view(contest, i, cell, axis, drawn)):
-                views.append(view)
-    known = [view.cell for view in views]
+        seen = (_view(contest, cell, axis, r, drawn) for axis in AXES for r in RANGES)
+        if drawn:
+            views[i] = tuple(view for view in seen if view)
     closest = contest.closest
     first = cells.index(closest[1]) if closest and closest[1] in cells else -1
     most = max(
@@ -165,15 +165,15 @@ def draw(contest: Contest, curves: Iterable[Row], names: Iterable[str]) -> Chart
         (
             format_context(context),
             tuple(
-                _place(contest, cells.index((size, context)), (size, context), known, most)
+                _place(contest, cells.index((size, context)), (size, context), views, most)
                 for size in contest.sizes
             ),
         )
         for context in contest.contexts
     ]
     return Chart(
-        paths=tuple(paths), views=tuple(views), rows=tuple(rows),
-        first=first if first in known else (known[0] if known else -1),
+        paths=tuple(paths), views=views, rows=tuple(rows),
+        first=first if first in views else next(iter(views), -1),
     )  # fmt: skip
 
 
@@ -225,20 +225,20 @@ def _points(points: Iterable[tuple[int, int]]) -> str:
 
 
 def _view(
-    contest: Contest, place: int, cell: Cell, axis: str, drawn: dict[str, list[_Run]]
+    contest: Contest, cell: Cell, axis: str, shown: str, drawn: dict[str, list[_Run]]
 ) -> View | None:
     runs = [(name, run) for name, own in drawn.items() for run in own if axis in run.paths]
     if not runs:
         return None
     high = max(run.ends[axis] for _, run in runs)
-    low = max(high - log(WIDEST), min(run.log_spent[axis][0] for _, run in runs))
+    low = max(high - log(RANGES[shown]), min(run.log_spent[axis][0] for _, run in runs))
     if high - low < 1e-6:
         low = high - log(2)
     inside = [
         [loss for x, loss in zip(run.log_spent[axis], run.loss, strict=True) if x >= low - 1e-9]
-        or run.loss[-1:]  # of a run that failed early
         for _, run in runs
     ]
+    inside = [losses for losses in inside if losses]  # some runs end before the range
     least = min(min(losses) for losses in inside)
     top = max(median(losses[0] for losses in inside), least + 0.02)
     bottom, top = least - 0.06 * (top - least), top + 0.02 * (top - least)
@@ -264,7 +264,7 @@ def _view(
     end = {name: max(run.ends[axis] for run in own) for name, own in drawn.items()}
     return View(
         axis=axis,
-        cell=place,
+        range=shown,
         label=f"Training loss over {AXES[axis]}, {words.at(cell)}: "
         + ", ".join(f"{name} ends at {loss:.3f}" for name, loss in losses.items()),
         x_label=LABELS[axis],

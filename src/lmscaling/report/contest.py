@@ -145,16 +145,11 @@ class Contest:
 
 def read(db: duckdb.DuckDBPyConnection, source: str) -> Evidence:
     """The evidence of one source of a connected store."""
-
-    def rows(query: str) -> list[Row]:
-        result = db.execute(query, {"source": source})
-        names = [column[0] for column in result.description or []]
-        return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
-
+    values = {"source": source}
     return Evidence(
         source=source,
-        cells=rows(CELLS),
-        curves=rows(CURVES),
+        cells=query_rows(db, CELLS, values),
+        curves=query_rows(db, CURVES, values),
         losses=[row for row in db.sql(gaps.QUERY).fetchall() if row[0] == source],
         paths=[row for row in db.sql(multiplier.QUERY).fetchall() if row[0] == source],
         speeds=query_rows(db, SPEEDS),

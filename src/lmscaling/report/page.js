@@ -7,7 +7,7 @@
     const slide = hero.querySelector(".read"), reading = hero.querySelector(".reading");
     const cells = every("input[name=cell]", hero);
     let at = 0.85;
-    const view = () => every(".view", hero).find(one => getComputedStyle(one).display !== "none");
+    const view = () => every(".view", hero).find(one => one.offsetParent);
     const points = {};  // of each path: [x, y], ascending in x
     const pointsOf = name => points[name] ??= document.getElementById(name).getAttribute("d").slice(1).split("L").map(pair => pair.split(" ").map(Number));
     const valueAt = (name, x) => {
@@ -62,8 +62,8 @@
         one.value = i; one.setAttribute("aria-valuetext", values[i]);
         one.nextElementSibling.textContent = values[i];
       });
-      const axis = hero.querySelector("input[name=axis]:checked").value;
-      try { history.replaceState(null, "", `#axis=${axis}&cell=${chosen.value}`); } catch { /* a page in a mail has no address */ }
+      const [axis, range] = ["axis", "range"].map(name => hero.querySelector(`input[name=${name}]:checked`).value);
+      try { history.replaceState(null, "", `#axis=${axis}&range=${range}&cell=${chosen.value}`); } catch { /* a page in a mail has no address */ }
       read();
     };
     sliders.forEach(one => one.addEventListener("input", () => {
@@ -83,7 +83,7 @@
     hero.addEventListener("pointermove", point); hero.addEventListener("pointerdown", point);
     const asked = new URLSearchParams(location.hash.slice(1));
     for (const [name, value] of asked) {
-      const one = every(`input[name="${name === "axis" ? "axis" : "cell"}"]`, hero).find(input => input.value === value);
+      const one = every("input[type=radio]", hero).find(input => input.name === name && input.value === value);
       if (one) one.checked = true;
     }
     follow();

@@ -120,17 +120,12 @@ def _study(folder: Path) -> Study | None:
 def _read(folder: Path, label: str, study: Study | None) -> Side:
     values = {} if study is None else read_json(folder / "study.json", "study record")["study"]
     source = "published" if study is None else "measured"
+    of_source = {"source": source}
     with connect(folder / "store") as db:
         return Side(
-            folder, label, study, values, contest.read(db, source), _rows(db, LOSSES, source),
-            _rows(db, PATHS, source), _facts(db),
+            folder, label, study, values, contest.read(db, source),
+            query_rows(db, LOSSES, of_source), query_rows(db, PATHS, of_source), _facts(db),
         )  # fmt: skip
-
-
-def _rows(db: DuckDBPyConnection, query: str, source: str) -> list[Row]:
-    result = db.execute(query, {"source": source})
-    names = [column[0] for column in result.description or []]
-    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
 def _facts(db: DuckDBPyConnection) -> dict[str, str]:

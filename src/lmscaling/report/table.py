@@ -44,9 +44,11 @@ class Table:
         assert all(len(row) == len(self.head) for row in self.rows), self.name
 
 
-def query_rows(db: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
-    """The rows of a query as dictionaries by column."""
-    result = db.execute(query)
+def query_rows(
+    db: duckdb.DuckDBPyConnection, query: str, values: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of a query as dictionaries by column, with values for its parameters."""
+    result = db.execute(query, values)
     names = [column[0] for column in result.description or []]
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 

@@ -29,6 +29,13 @@ FROM (VALUES
 CREATE TEMP MACRO published_run(attention, params_millions, context) AS
     concat('published/', attention, '-', params_millions, 'M-ctx', context);
 
+-- As model/gpt.py counts them: three times those of a forward pass, for a vocabulary padded to 50304,
+-- over half the context or in chunks of 64. The post counts none.
+CREATE TEMP MACRO published_flops(attention, n_layer, n_head, d_model, context) AS
+    3 * (2 * 50304 * d_model + n_layer * (24 * d_model * d_model + 2 * d_model * CASE
+        WHEN attention = 'softmax' THEN context ELSE least(64, context) + 2 * d_model // n_head
+    END));
+
 -- What is wrong with the files beyond their types, as the end of a sentence about one of them.
 CREATE TEMP VIEW published_problems AS
 WITH keys AS (
@@ -85,6 +92,7 @@ SELECT
     spikes, highest_spike,
     params,
     params + (50257 + context) * d_model AS params_total,
+    published_flops(attention, n_layer, n_head, d_model, context) AS flops_per_token,
     0 AS lines, 0 AS damaged_lines, 0 AS superseded_rows
 FROM published_runs
 JOIN published_sizes USING (params_millions)
