@@ -211,7 +211,7 @@ def test_an_unknown_name_lists_the_known():
         ("softmax", {"window": 3}, "softmax has no option 'window'; none is defined"),
         ("linear", {"d_model": 10, "n_head": 3}, "d_model is 10 and n_head is 3; allowed: a posit"),
         ("linear", {"n_head": 0}, "n_head is 0; allowed: a positive multiple"),
-        ("cosformer", {}, "cosformer needs context, the most tokens that its model reads"),
+        ("cosformer", {}, "cosformer has no context; give the most tokens that its model reads"),
         ("local", {"window": 0}, "window of local is 0; allowed: at least 1"),
     ],
 )

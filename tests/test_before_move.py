@@ -32,8 +32,8 @@ NUMBERS = {
 def old(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """The product of today with a study and results of the commit before."""
     place = product(tmp_path_factory.mktemp("old") / "product")
-    for name in ("config/study.yaml", "tiny.yaml"):
-        shutil.copy(DATA / "study.yaml", place.root / name)
+    shutil.copy(DATA / "study.yaml", place.root / "config" / "study.yaml")
+    (place.root / "tiny.yaml").write_text("{}")
     # Files out of git have no times to keep: all are of one moment, as after a clone.
     shutil.copytree(DATA / "results", place.results, copy_function=shutil.copyfile)
     place.same_times()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from lmscaling import __version__, cli, registry
+from lmscaling import __version__, cli, files, registry
 from lmscaling.cli import runs
 from lmscaling.config import sweeps
 from lmscaling.records import ledger
@@ -170,17 +170,17 @@ def test_an_unknown_verb_or_option_is_one_line_that_says_what_to_type(
     assert "--help" in said
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(results, monkeypatch, capsys):
-    def refuse(path, target):
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+    def refuse(path, text):
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.chdir(results)
-    monkeypatch.setattr(Path, "rename", refuse)
-    monkeypatch.setattr(sys, "argv", ["lmscaling", "reset", "softmax-s-ctx16-s0"])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(files, "write_text", refuse)
+    monkeypatch.setattr(sys, "argv", ["lmscaling", "new", "my_study"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert str(ended.value).startswith("error: results/a/runs/softmax-s-ctx16-s0-22222222: Read-")
-    assert str(ended.value).endswith("then type lmscaling reset again")
+    assert re.match("error: [^ ]+: Read-only file system; ", str(ended.value))
+    assert str(ended.value).endswith("then type lmscaling new again")
 
 
 def test_a_reader_that_has_read_enough_is_no_error():

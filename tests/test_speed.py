@@ -61,7 +61,7 @@ def test_a_call_is_measured_at_least_three_times():
 
 def measured(values: dict, tmp_path: Path, kind: str, **section) -> list[dict]:
     """The records of a sweep of a study with one section of one kind."""
-    values["speed"] = {"timeout_seconds": 20, "repeats": 3, "target_seconds": 1e-6} | section
+    values["speed"] = {"timeout_seconds": 20, "repeats": 3, "target_seconds": 1e-4} | section
     (one,) = sweeps.expand(grid.expand(values).study).values()
     write_json(tmp_path / "sweep.json", dump(one))
     sweep.measure(tmp_path / "sweep.json", kind, tmp_path / "out", None)

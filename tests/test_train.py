@@ -385,7 +385,7 @@ def test_a_row_is_one_line_of_strict_json():
 def test_gpu_hours_are_those_of_all_gpus_in_all_attempts(cell, tmp_path):
     spent = Account(attempt_seconds=5400.0, lost_seconds=60.0)
     module: Any = SimpleNamespace(cell=replace(cell, gpus=4), reached=lambda: (0, "id"), kernels="")
-    clock: Any = SimpleNamespace(clock=SimpleNamespace(seconds=5000.0))
+    clock: Any = SimpleNamespace(clock=SimpleNamespace(seconds=5000.0), val_loss=3.0)
     ledger: Any = SimpleNamespace(account=lambda: spent, path=tmp_path / "ledger")
     end = End(attempt=2, update=4, status="done", message="", ended="")
     rest: dict[str, Any] = dict.fromkeys(

@@ -65,7 +65,8 @@ def own_attention_files() -> dict[str, Path]:
     files = {p.stem: p for p in sorted(folder.glob("*.py")) if p.stem != "__init__"}
     if taken := [stem for stem in files if (PACKAGE / "attention" / f"{stem}.py").is_file()]:
         raise UserError(
-            f"attention/{taken[0]}.py has the name of an attention of the package; rename the file"
+            f"attention/{taken[0]}.py has the name of an attention of the package; give the file "
+            "another name"
         )
     return files
 

@@ -169,7 +169,9 @@ class Study:
             return self._db.sql(sql).df()
         except duckdb.Error as error:
             problem = " ".join(str(error).partition("\nLINE ")[0].split())
-            raise UserError(f"the query fails: {problem}") from None
+            raise UserError(
+                f"the query fails: {problem}; tables() has the names to choose from"
+            ) from None
 
     def tables(self) -> DataFrame:
         """What ``query`` reads: a row for each column of each table and view.
@@ -529,8 +531,8 @@ def _check_folder(folder: Path) -> None:
         for path in each.glob(pattern)
     }
     problem = "has no study.json" if folder.is_dir() else "does not exist"
-    others = f"studies: {choose(folder, sorted(known))}" if known else "no study is near it"
-    raise UserError(f"{folder} {problem}; {others}")
+    others = choose(folder, sorted(known)) if known else "no study is near it"
+    raise UserError(f"{folder} {problem}; give the folder of a study: {others}")
 
 
 def _ends_of(contexts: list[int]) -> str:

@@ -188,7 +188,9 @@ def build(
         if option not in (allowed := registry.options(name)):
             raise UserError(f"{name} has no option {option!r}; {choose(option, allowed)}")
     if takes_context(name) and context is None:
-        raise UserError(f"{name} needs context, the most tokens that its model reads, such as 1024")
+        raise UserError(
+            f"{name} has no context; give the most tokens that its model reads, as in context=1024"
+        )
     more = {"context": context} if takes_context(name) else {}
     attend = variant(d_model, n_head, rotate, **options, **more)
     attend.d_model = d_model  # ``Recomputed`` and ``Counted`` need it

@@ -93,5 +93,8 @@ def demo(args: Namespace) -> str:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     if process.wait():
-        raise UserError("the demo failed; the logs of its jobs are in results/demo/logs/")
+        raise UserError(
+            "the demo failed; the logs of its jobs are in results/demo/logs/; to go on, type "
+            "lmscaling demo again"
+        )
     return f"report: {Path('results/demo/report.html').absolute()}"

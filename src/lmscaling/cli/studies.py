@@ -38,8 +38,7 @@ def study(args: Namespace) -> str:
         "study",
         type=Path,
         nargs="*",
-        default=[registry.project_file("config/study.yaml")],
-        help="study files, each laid over those before it; - reads JSON",
+        help="study files, laid over config/study.yaml in their order; - reads JSON",
     ),
     SET,
     argument("--device", default="NVIDIA H100", help="device that the estimates assume"),
@@ -57,8 +56,10 @@ def plan(args: Namespace) -> str:
         values = study_file.overridden(files.parse_json(sys.stdin.read(), "study"), args.set)
         expanded = grid.expand(values)
     else:
-        values = study_file.read_study(args.study, overrides=args.set)
-        expanded = new_study.plan(values, args.study[1:], str(args.results))
+        base = registry.project_file("config/study.yaml")
+        over = [path for path in args.study if not (path.exists() and path.samefile(base))]
+        values = study_file.read_study([base, *over], overrides=args.set)
+        expanded = new_study.plan(values, over, str(args.results))
     results = args.results / expanded.study.study
     lengths = _masked_lengths(expanded, results)
     shapes = {

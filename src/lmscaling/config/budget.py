@@ -10,7 +10,7 @@ from lmscaling.errors import shown
 
 PATTERN = re.compile(r"([0-9.eE+]+) (hour|minute|second|update|token)s?")
 SECONDS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
-BOUNDS = {"seconds": (0.01, 3.2e8), "updates": (1, 1e9), "tokens": (1, 1e15)}
+BOUNDS = {"seconds": (0.001, 3.2e8), "updates": (1, 1e9), "tokens": (1, 1e15)}
 """Least and largest budget: up to ten years, or several times all text that has been collected."""
 
 

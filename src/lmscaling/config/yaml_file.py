@@ -77,8 +77,9 @@ def read(path: Path) -> Content:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        near = sorted(each.name for each in path.parent.glob("*.y*ml"))
-        raise UserError(f"study file {path} does not exist; {choose(path.name, near)}") from None
+        folders = {path.parent, path.parent / "config"}
+        near = sorted(str(each) for folder in folders for each in folder.glob("[!.]*.y*ml"))
+        raise UserError(f"study file {path} does not exist; {choose(str(path), near)}") from None
     except IsADirectoryError:
         raise UserError(f"study file {path} is a folder; name a file, such as study.yaml") from None
     except (OSError, ValueError) as error:

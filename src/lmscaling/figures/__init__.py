@@ -94,6 +94,7 @@ def save(name: str, exports: Path, folder: Path) -> Path:
     Returns:
         The path of the SVG.
     """
+    load(name)  # a wrong name is said before a missing store is
     with connect(exports) as db:
         return _save(name, db, folder)
 

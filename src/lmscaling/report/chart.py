@@ -236,6 +236,7 @@ def _view(
         low = high - log(2)
     inside = [
         [loss for x, loss in zip(run.log_spent[axis], run.loss, strict=True) if x >= low - 1e-9]
+        or run.loss[-1:]  # of a run that failed early
         for _, run in runs
     ]
     least = min(min(losses) for losses in inside)
