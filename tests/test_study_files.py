@@ -325,13 +325,14 @@ def test_the_command_of_a_record_reads_the_same_study():
     )
 
 
-# The rules of docs/study_file.md, read by other code than that which checks them.
+# The rules of docs/study.md, read by other code than that which checks them.
 
 
 def stated() -> list[tuple[str, Decimal, Decimal, bool]]:
     """Patterns of keys with the least and the largest value, and whether these are excluded."""
     rows = []
-    for line in (ROOT / "docs" / "study_file.md").read_text().splitlines():
+    page = (ROOT / "docs" / "study.md").read_text()
+    for line in page.partition("\n## Legal values\n")[2].splitlines():
         if line.startswith("| `"):
             keys, low, high, _ = (part.strip() for part in line.strip("|").split("|"))
             is_open = low.startswith(">")

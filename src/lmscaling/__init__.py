@@ -2,7 +2,7 @@
 
 ``Study`` reads the results of a study. ``attention`` and ``kernels`` serve models of one's own. A
 mistake in a name or a file is a ``UserError``. Each is loaded when it is first used: ``Study``
-needs the packages of ``lmscaling[analysis]``, the other two those of ``lmscaling[train]``.
+without PyTorch, the other two without the packages for figures.
 """
 
 TYPE_CHECKING = False  # that of typing would load a tenth of the standard library

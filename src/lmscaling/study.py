@@ -15,7 +15,7 @@ no seeds were measured it is the standard deviation between seeds, in nats, that
 and the range is no confidence interval. ``source`` is ``measured``, or ``published`` for runs of
 others, with which ours are never mixed.
 
-Needs the packages of ``lmscaling[analysis]``, and no PyTorch.
+Needs no PyTorch.
 """
 
 import math

@@ -49,7 +49,7 @@ Name = Annotated[str, AfterValidator(_check_name)]
 
 Number = BeforeValidator(_check_number)
 """Part of every number's type. The bounds of the types below are wide: they refuse what cannot be
-meant, and leave to the user what is merely unwise. docs/study_file.md lists them for users."""
+meant, and leave to the user what is merely unwise. docs/study.md lists them for users."""
 
 Positive = Annotated[int, Field(ge=1, le=10**9), Number]
 """A count without a bound of its own: of updates, files, repetitions, sequences."""
