@@ -37,6 +37,12 @@ def test_a_gap_is_taken_seed_by_seed():
     assert (gap.status, gap.needed) == ("higher", None)
 
 
+def test_an_attention_with_other_parameters_is_compared_at_the_same_size():
+    wider = [(s, size, 2e6 if who == "linear" else n, context, base, who, *rest)
+             for s, size, n, context, base, who, *rest in rows({("s", 256): CELL})]  # fmt: skip
+    assert gaps.compare(wider) == gaps.compare(rows({("s", 256): CELL}))
+
+
 def test_the_mean_gap_comes_first_and_its_interval_is_that_of_whole_seeds():
     """Seeds differ by the same amount in all cells, as data that cells share would make them."""
     cells = {("s", context): CELL for context in (256, 512, 1024)}

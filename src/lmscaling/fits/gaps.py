@@ -93,14 +93,18 @@ def compare(rows: Iterable[tuple]) -> list[Gap]:
     losses: dict[str, dict[tuple, dict[str, dict[int, tuple]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(dict))
     )
-    for source, size, params, context, _, attention, seed, loss, share in rows:
-        losses[source][size, params, context][attention][seed] = loss, share
-    return [gap for source, cells in losses.items() for gap in _of_source(source, cells)]
+    params = {}  # of the first attention in a cell; the others may have more or fewer
+    for source, size, n, context, _, attention, seed, loss, share in rows:
+        params.setdefault((source, size, context), n)
+        losses[source][size, context][attention][seed] = loss, share
+    return [gap for source, cells in losses.items() for gap in _of_source(source, cells, params)]
 
 
-def _of_source(source: str, cells: dict[tuple, dict[str, dict[int, tuple]]]) -> list[Gap]:
+def _of_source(
+    source: str, cells: dict[tuple, dict[str, dict[int, tuple]]], params: dict[tuple, float]
+) -> list[Gap]:
     places, samples, single = {}, {}, []
-    for (size, params, context), known in cells.items():
+    for (size, context), known in cells.items():
         for reference, attention in combinations(known, 2):
             one, two = known[reference], known[attention]
             paired = {
@@ -115,7 +119,8 @@ def _of_source(source: str, cells: dict[tuple, dict[str, dict[int, tuple]]]) -> 
             )  # fmt: skip
             single.append(gap)
             if paired:
-                samples[gap], places[gap] = paired, Place(params, context, attention)
+                n = params[source, size, context]
+                samples[gap], places[gap] = paired, Place(n, context, attention)
     noise = Noise.measure({gap: list(d.values()) for gap, d in samples.items()}, places, True)
     known_pairs = dict.fromkeys((gap.reference, gap.attention) for gap in single)
     means = [
