@@ -76,7 +76,8 @@ def served(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own = Served(tmp_path)
     yield own
-    own.server.stdin.close()
+    if own.server.stdin:
+        own.server.stdin.close()
     assert own.server.wait(SECONDS) == 0
     assert not (tmp_path / "s").exists()
 
