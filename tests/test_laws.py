@@ -286,7 +286,8 @@ def test_sources_are_never_mixed(published, decayed):
 
 def test_published_points_pass_the_shares_of_a_day_or_end(published):
     for p in known(published):
-        assert (p.schedule, p.split, p.flops) == ("unknown", "train", None)
+        assert (p.schedule, p.split) == ("unknown", "train")
+        assert p.flops > 6 * p.params * p.tokens
         if p.share < 1 or p.spent == 24:
             assert p.hours == pytest.approx(24 * p.share)
         else:
@@ -302,7 +303,7 @@ def test_published_runs_of_unknown_schedule_have_no_surface(published):
     rows = {(r["attention"], r["context (tokens)"]): r for r in records(found["surfaces"])}
     assert {row["status"] for row in rows.values()} == {loss_surface.STATUSES["schedule"]}
     assert {row[name] for row in rows.values() for name in ("E (nats)", "beta", "a")} == {""}
-    assert {r["FLOPs (ratio)"] for r in records(found["multipliers"])} == {""}
+    assert "" not in {r["FLOPs (ratio)"] for r in records(found["multipliers"])}
     best = {(r["attention"], r["size"]): r for r in records(found["best_contexts"])}
     assert {row["status"] for row in best.values()} == {context_law.STATUSES["unknown_schedule"]}
     assert {row["best context (tokens)"] for row in best.values()} == {""}

@@ -290,7 +290,7 @@ def test_they_are_drawn_alone_in_less_than_a_minute_without_torch(published):
         "        if name in {'torch', 'triton'}:\n"
         "            raise ModuleNotFoundError(name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "from lmscaling.__main__ import main\n"
+        "from lmscaling.cli import main\n"
         "main()"
     )
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
