@@ -252,7 +252,7 @@ def profile():
 
 # Several jobs of this machine that load torch, and use no GPU, are forks of one process.
 def is_forking():
-    here = IS_ASKED and not workflow.non_local_exec
+    here = IS_ASKED and not workflow.non_local_exec and not workflow.touch
     if not here or workflow.deployment_settings.deployment_method or STUDY.gpus:
         return False
     names = {*TRAINING, "calibrate", "evaluate", *SWEEPS.kinds}
