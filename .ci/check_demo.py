@@ -32,7 +32,7 @@ statuses = [record["status"] for record in records]
 assert statuses == ["done"] * 38, statuses
 
 branches = [record for record in records if record["cell"]["branch"]]
-assert sorted(b["updates"] for b in branches) == [90, 90, 180, 180, 270, 270, 360, 360]
+assert sorted(b["updates"] for b in branches) == [60, 60, 120, 120, 180, 180, 240, 240]
 for branch in branches:
     rows = map(json.loads, (demo / f"runs/{branch['run']}/log.jsonl").open())
     assert [row["lr"] for row in rows if row["record"] == "update"][-1] == 0, branch["name"]
@@ -52,8 +52,8 @@ for cells, seeds in sorted(losses.items()):
     assert falling == sorted(falling, reverse=True), f"{cells}: loss rises with size: {falling}"
 
 # The interval from both seeds of a cell contains both. The noise that a cell with one of them would
-# have explains the other, whose difference is that of two runs: p-values by Holm, 8 losses and 4
-# gaps between the attentions.
+# have explains the other, whose difference is that of two runs: p-values by Holm, 8 losses and 3
+# gaps between the attentions. Nothing measures the gap of the largest model without its second seed.
 with connect(demo / "store") as db:
     final = db.sql("SELECT attention, size, context, params, seed, loss FROM final").fetchall()
     known = points.read(db.sql(points.QUERY).fetchall())
@@ -76,9 +76,10 @@ for name, measured in (("losses", samples), ("gaps", gaps)):
             interval = noise.at(cell).interval(np.mean(two))
             assert all(value in interval for value in two), (name, cell, two, interval)
             spread = Noise.measure(values | {cell: two[:1]}, places, paired).at(cell)
-            tested[cell] = spread.p_value((two[1] - two[0]) / np.sqrt(2))
+            if spread.assumed is None:
+                tested[cell] = spread.p_value((two[1] - two[0]) / np.sqrt(2))
     withheld[name] = sorted(holm(list(tested.values())))
-    assert len(tested) == (4 if paired else 8), tested
+    assert len(tested) == (3 if paired else 8), tested
     assert withheld[name][0] > 0.05, tested
 
 laws = [

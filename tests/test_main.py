@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -112,7 +113,7 @@ def test_the_help_lists_what_people_type_before_what_the_workflow_types(monkeypa
     typed = (ROOT / "workflow" / "rules").glob("*.smk")
     rules = " ".join(path.read_text() for path in typed)
     for verb in VERBS:
-        if verb.by_workflow and verb.name not in sweeps.KINDS:
+        if verb.by_workflow and verb.name not in {*sweeps.KINDS, "fork"}:  # forks.py starts it
             assert f"lmscaling {verb.name} " in rules, verb.name
 
 
@@ -191,7 +192,10 @@ def test_a_reader_that_has_read_enough_is_no_error():
 
 def test_make_alone_lists_its_targets_and_does_nothing(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
-    done = subprocess.run(["make"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(
+        ["make"], cwd=tmp_path, env=outside, capture_output=True, text=True, check=True
+    )
     targets = re.findall(r"^([a-z]+):.*## (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert len(targets) > 8
     lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]

@@ -130,8 +130,8 @@ def test_the_published_page_says_which_attention_won_where_and_how_sure_that_is(
     assert "+0.01 nats (+0.01 to +0.02 if seeds differ by 0.0027) at 124M at context 256" in text
     assert "24 of 24 gaps exceed chance; at ten times as much, 22 still would." in text
     assert "loses 24 of 24" in text
-    assert "After equal updates and FLOPs wins 1, loses 23 of 24" in text
-    assert "faster from 8k 0.90 to 1.02" in text
+    assert "After equal updates and FLOPs ▼ wins 1, loses 23 of 24" in text
+    assert "▲ faster from 8k 0.90 to 1.02" in text
     assert "95 %" not in text.partition("Scoreboard")[0]
     assert "--set 'axes.size=[\"124M\"]' --set 'axes.context=[256]' --set 'axes.seed=[0,1]'" in text
     assert "Losses of 1558M Timed, but never trained." in text
