@@ -287,7 +287,8 @@ def test_sources_are_never_mixed(published, decayed):
 def test_published_points_pass_the_shares_of_a_day_or_end(published):
     for p in known(published):
         assert (p.schedule, p.split) == ("unknown", "train")
-        assert p.flops and p.flops > 6 * p.params * p.tokens
+        assert p.flops
+        assert p.flops > 6 * p.params * p.tokens
         if p.share < 1 or p.spent == 24:
             assert p.hours == pytest.approx(24 * p.share)
         else:
