@@ -26,20 +26,31 @@ class Device:
     peak_flops: float
     """Dense bf16 FLOP/s."""
     memory_bytes: float
+    bandwidth: float
+    """Bytes per second of the memory."""
+    bus: float = 300e9
+    """Bytes per second of a ring all-reduce within a node."""
+    sustained: float = 0.75
+    """Share of the peak that a large matrix product sustains."""
+    exp_width: float = 32.0
+    """Width of a head whose scores take as long in exponentials as in products, if nothing hides
+    the exponentials: 256 FLOPs against one at a width of 64."""
 
+
+_A100 = {"bus": 200e9, "sustained": 0.88, "exp_width": 16.0}
 
 DEVICES = {
-    "NVIDIA A100": Device(312e12, 40e9),
-    "NVIDIA A100-SXM4-80GB": Device(312e12, 80e9),
-    "NVIDIA A100 80GB PCIe": Device(312e12, 80e9),
-    "NVIDIA H100": Device(989e12, 80e9),
-    "NVIDIA H100 PCIe": Device(756e12, 80e9),
-    "NVIDIA H100 NVL": Device(835e12, 94e9),
-    "NVIDIA H200": Device(989e12, 141e9),
-    "NVIDIA GH200": Device(989e12, 96e9),
-    "NVIDIA GH200 144G HBM3e": Device(989e12, 144e9),
-    "NVIDIA L40S": Device(362e12, 48e9),
-    "NVIDIA B200": Device(2250e12, 180e9),
+    "NVIDIA A100": Device(312e12, 40e9, 1.555e12, **_A100),
+    "NVIDIA A100-SXM4-80GB": Device(312e12, 80e9, 2.04e12, **_A100),
+    "NVIDIA A100 80GB PCIe": Device(312e12, 80e9, 1.935e12, **_A100),
+    "NVIDIA H100": Device(989e12, 80e9, 3.35e12),
+    "NVIDIA H100 PCIe": Device(756e12, 80e9, 2.0e12),
+    "NVIDIA H100 NVL": Device(835e12, 94e9, 3.9e12),
+    "NVIDIA H200": Device(989e12, 141e9, 4.8e12),
+    "NVIDIA GH200": Device(989e12, 96e9, 4.0e12),
+    "NVIDIA GH200 144G HBM3e": Device(989e12, 144e9, 4.9e12),
+    "NVIDIA L40S": Device(362e12, 48e9, 0.864e12),
+    "NVIDIA B200": Device(2250e12, 180e9, 8.0e12),
 }
 
 

@@ -1,0 +1,165 @@
+"""Coefficients of a software stack: what is known of them, and what measurements add.
+
+    log seconds = log sum_k exp(theta_k) x_k + b + noise
+
+``x_k`` are counts (``terms.py``), ``theta`` the logarithms of the coefficients and ``b`` that of a
+factor of the stack for what no term has, such as input and clocks. Both have a Gaussian prior. As
+all unknowns are logarithms, the posterior is found by Gauss and Newton, and its Gaussian
+approximation gives intervals, their causes, and what to measure next.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lmscaling.config.devices import Device
+from lmscaling.plan.throughput.terms import TERMS, Work, counts
+
+NAMES = tuple(TERMS)
+STACK_SD = 0.12
+"""Standard deviation of ``b``."""
+TIMED, SPREAD = 0.03, 0.05
+"""Standard deviation of the logarithm of a timed step, as it is weighed and as an interval has it:
+what the terms leave out is larger than what repeats of a step scatter."""
+TRAINED = 0.10
+"""The same of the mean update of a run."""
+STEPS, SWEEPS = 60, 12
+
+QUANTILES = {0.8: 1.2816, 0.95: 1.9600}
+
+
+class Timing(NamedTuple):
+    """A measured update."""
+
+    x_K: NDArray
+    """Counts, s."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds of an update."""
+
+    seconds: float
+    sd: float
+    """Standard deviation of the logarithm."""
+    shares: dict[str, float]
+    """Share of each term in the time."""
+
+    def interval(self, level: float = 0.8) -> tuple[float, float]:
+        """Seconds between which an update takes with a probability of 80 or 95 %."""
+        factor = np.exp(QUANTILES[level] * self.sd)
+        return float(self.seconds / factor), float(self.seconds * factor)
+
+
+def vector(work: Work, device: Device) -> NDArray:
+    """``[K]``: the counts of an update in the order of ``NAMES``."""
+    found = counts(work, device)
+    return np.array([found.get(name, 0.0) for name in NAMES])
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Gaussian of the logarithms of all coefficients and of ``b``, the last."""
+
+    mean_K: NDArray
+    cov_KK: NDArray
+
+    @classmethod
+    def counted(cls) -> "Coefficients":
+        """What is known of a stack before any measurement."""
+        centre, wide, between = _known()
+        return cls(centre, np.diag(wide**2 + between**2))
+
+    def measured(self, timings: Sequence[Timing], sd: float = TIMED) -> "Coefficients":
+        """The same once updates of this stack are measured (Levenberg and Marquardt).
+
+        Args:
+            timings: The updates.
+            sd: Standard deviation of the logarithm of one.
+        """
+        if not timings:
+            return self
+        x_iK, y_i = np.array([t.x_K for t in timings]), np.log([t.seconds for t in timings])
+        precision = np.linalg.inv(self.cov_KK)
+        theta, damping, least = self.mean_K.copy(), 1e-3, np.inf
+        for _ in range(STEPS):
+            f_i, j_iK = _log_seconds(theta, x_iK)
+            hessian = j_iK.T @ j_iK / sd**2 + precision
+            slope = j_iK.T @ (f_i - y_i) / sd**2 + precision @ (theta - self.mean_K)
+            new = theta - np.linalg.solve(hessian + damping * np.diag(np.diag(hessian)), slope)
+            away = new - self.mean_K
+            cost = ((_log_seconds(new, x_iK)[0] - y_i) ** 2).sum() / sd**2 + away @ precision @ away
+            if cost > least:
+                damping *= 8
+                continue
+            theta, damping, last, least = new, damping / 6, least, cost
+            if last - least < 1e-9 * (1 + least):
+                break
+        j_iK = _log_seconds(theta, x_iK)[1]
+        return Coefficients(theta, np.linalg.inv(j_iK.T @ j_iK / sd**2 + precision))
+
+    def predict(self, x_K: NDArray, spread: float = SPREAD) -> Prediction:
+        """The time of an update with counts ``x_K``; ``spread`` is what repeats of it scatter."""
+        f_i, j_iK = _log_seconds(self.mean_K, x_K[None])
+        variance = j_iK[0] @ self.cov_KK @ j_iK[0] + spread**2
+        shares = {name: float(share) for name, share in zip(NAMES, j_iK[0], strict=False) if share}
+        return Prediction(float(np.exp(f_i[0])), float(np.sqrt(variance)), shares)
+
+    def to_measure(
+        self, candidates: Sequence[NDArray], targets: Sequence[NDArray], n: int, sd: float = SPREAD
+    ) -> list[int]:
+        """Which candidates to measure, in this order: each leaves the least mean variance of the
+        logarithms of the targets' times."""
+        j_iK = _log_seconds(self.mean_K, np.array(candidates))[1]
+        g_jK = _log_seconds(self.mean_K, np.array(targets))[1]
+        cov, picked = self.cov_KK.copy(), []
+        for _ in range(min(n, len(j_iK))):
+            c_Ki = cov @ j_iK.T
+            gain_i = ((g_jK @ c_Ki) ** 2).sum(0) / ((j_iK * c_Ki.T).sum(1) + sd**2)
+            gain_i[picked] = -1
+            i = int(gain_i.argmax())
+            cov -= np.outer(c_Ki[:, i], c_Ki[:, i]) / (j_iK[i] @ c_Ki[:, i] + sd**2)
+            picked.append(i)
+        return picked
+
+
+def pooled(stacks: Iterable[Sequence[Timing]], sd: float = SPREAD) -> Coefficients:
+    """What other stacks say of one that nobody has measured: their mean, and how they differ."""
+    centre, wide, between = _known()
+    stacks, mean, k_KK = list(stacks), centre.copy(), np.diag(between**2)
+    precision = np.diag(wide**-2)
+    for _ in range(SWEEPS):
+        precision, h_K = np.diag(wide**-2), centre / wide**2
+        for timings in stacks:
+            x_iK, y_i = np.array([t.x_K for t in timings]), np.log([t.seconds for t in timings])
+            theta = Coefficients(mean, k_KK).measured(timings, sd).mean_K
+            f_i, j_iK = _log_seconds(theta, x_iK)
+            # The coefficients of the stack are integrated out.
+            v_ii = np.linalg.inv(j_iK @ k_KK @ j_iK.T + sd**2 * np.eye(len(y_i)))
+            precision = precision + j_iK.T @ v_ii @ j_iK
+            h_K = h_K + j_iK.T @ v_ii @ (y_i - f_i + j_iK @ theta)
+        mean = mean + 0.7 * (np.linalg.solve(precision, h_K) - mean)
+    return Coefficients(mean, np.linalg.inv(precision) + k_KK)
+
+
+def _known() -> tuple[NDArray, NDArray, NDArray]:
+    """``[K + 1]`` each: centres, what is not known of them, and spreads between stacks."""
+    terms = TERMS.values()
+    return (
+        np.array([*np.log([term.centre for term in terms]), 0.0]),
+        np.array([*(term.sd for term in terms), 1e-6]),
+        np.array([*(term.between for term in terms), STACK_SD]),
+    )
+
+
+def _log_seconds(theta_K: NDArray, x_iK: ArrayLike) -> tuple[NDArray, NDArray]:
+    """``[i]`` logarithms of seconds, and ``[i, K + 1]`` their derivatives: the shares of the terms,
+    and 1 for ``b``."""
+    parts_iK = np.exp(theta_K[:-1]) * np.asarray(x_iK)
+    total_i = parts_iK.sum(1)
+    ones = np.ones((len(parts_iK), 1))
+    return np.log(total_i) + theta_K[-1], np.hstack([parts_iK / total_i[:, None], ones])

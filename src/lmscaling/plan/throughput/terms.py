@@ -1,0 +1,136 @@
+"""What an update consists of: the terms of its time, and their counts.
+
+The times of all terms are added. Overlap is part of their coefficients: a maximum of launches and
+arithmetic, or any norm above 1, predicts published steps worse.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from lmscaling.config.devices import Device
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term and what is known of its coefficient before any measurement."""
+
+    unit: str
+    centre: float
+    """The median."""
+    sd: float
+    """Standard deviation of the logarithm of what is known of the centre."""
+    between: float
+    """The same between software stacks."""
+
+
+TERMS: Mapping[str, Term] = {
+    "products": Term("over the time at the sustained peak", 1 / 0.85, 0.15, 0.2),
+    "elementwise": Term("bytes per token, layer and unit of width", 90, 0.5, 0.5),
+    "logits": Term("bytes per token and word of the vocabulary", 24, 0.5, 0.5),
+    "optimizer": Term("bytes per parameter", 45, 0.4, 0.4),
+    "launches": Term("us per layer and micro-batch", 200, 0.7, 0.9),
+    "start": Term("us per micro-batch", 2000, 1.0, 1.0),
+    "reduction": Term("share of the all-reduce that nothing hides", 0.3, 0.7, 0.7),
+    "flash": Term("over the time at the peak, causal, heads 64 wide", 1 / 0.30, 0.3, 0.35),
+    "flash_elementwise": Term("bytes per token, layer and unit of width", 45, 0.7, 0.5),
+    "tiled": Term("over the time at the peak, causal, heads 64 wide", 1 / 0.35, 0.5, 0.3),
+    "tiled_elementwise": Term("bytes per token, layer and unit of width", 45, 0.7, 0.5),
+    "softmax_scores": Term("bytes per score", 44, 0.4, 0.3),
+    "linear_scores": Term("bytes per score", 28, 0.4, 0.3),
+    "chunks": Term("bytes per token, layer and unit of width", 250, 0.6, 0.5),
+    "chunk_launches": Term("us per layer and micro-batch", 60, 0.7, 0.7),
+    "states": Term("bytes per token, layer and element of 64 x width", 80, 0.7, 0.4),
+    "recurrence": Term("us per token and layer", 60, 0.5, 0.3),
+    "loop": Term("us per token and layer", 60, 0.5, 0.3),
+    "loop_pairs": Term("bytes per pair of tokens, layer and unit of width", 40, 1.0, 0.4),
+}
+"""``products`` are matrix products outside of attention, ``tiled`` is quadratic linear attention in
+one kernel, and ``states`` are those of all tokens at once. Centres were counted from the operations
+of a block, or are published numbers of single kernels (FlashAttention reaches 0.2 to 0.4 of an
+H100's peak); spreads are about the best for published stacks (``accuracy.py``)."""
+
+KINDS = (
+    "flash", "tiled", "softmax_scores", "linear_scores", "chunks", "states", "recurrence", "loop",
+)  # fmt: skip
+"""Ways to compute attention, by the first of their terms."""
+
+WIDTH = 200.0
+"""A product of this width runs at half of the rate of a wide one."""
+
+CACHE_BYTES = 2e8
+"""Bytes of the scores of a layer at which half of them leave the cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """An update of one device."""
+
+    kind: str
+    """One of ``KINDS``."""
+    layers: int
+    heads: int
+    width: int
+    context: int
+    """Tokens."""
+    tokens: int
+    """Tokens of the update."""
+    micro_tokens: int
+    """Tokens of a micro-batch."""
+    vocabulary: int = 50304
+    """Rows of the head, with padding."""
+    block_params: int = 0
+    """Of all blocks; ``12 layers width^2`` by default."""
+    params: int = 0
+    """Of the model; those of the blocks, the words and the positions by default."""
+    gpus: int = 1
+    recompute: float = 0.0
+    """Share of the blocks whose forward pass is computed twice."""
+
+
+def counts(work: Work, device: Device) -> dict[str, float]:
+    """Seconds of each term of an update at a coefficient of 1; absent terms take no time."""
+    layers, width, context, tokens = work.layers, work.width, work.context, work.tokens
+    again, steps = 1 + work.recompute / 3, max(1.0, tokens / work.micro_tokens)
+    blocks = work.block_params or 12 * layers * width**2
+    params = work.params or blocks + (work.vocabulary + context) * width
+    of_products = (1 + WIDTH / width) / (device.peak_flops * device.sustained)
+    unit = layers * width * tokens * again / device.bandwidth
+    launches, per_token = 1e-6 * layers * steps * again, 1e-6 * layers * tokens
+    # A score takes an exponential, whatever the width of its head.
+    narrow = (1 + device.exp_width * work.heads / width) / (1 + device.exp_width / 64)
+    causal = 2 * layers * tokens * context * width * (3.5 + work.recompute) / device.peak_flops
+    scores = layers * work.heads * tokens * context * again / device.bandwidth
+    layer_bytes = 2 * work.heads * context**2
+    outside_cache = scores * layer_bytes / (layer_bytes + CACHE_BYTES)
+    found = {
+        "products": (6 * blocks * again + 6 * work.vocabulary * width) * tokens * of_products,
+        "elementwise": unit,
+        "logits": tokens * work.vocabulary / device.bandwidth,
+        "optimizer": params / device.bandwidth,
+        "launches": launches,
+        "start": 1e-6 * steps,
+        "reduction": 8 * params * (work.gpus - 1) / work.gpus / device.bus,
+    }
+    if work.kind in ("softmax_scores", "linear_scores"):
+        found["products"] += 12 * layers * again * context * tokens * width * of_products
+    of_kind = {
+        "flash": {"flash": causal * narrow, "flash_elementwise": unit},
+        "tiled": {"tiled": causal * narrow, "tiled_elementwise": unit},
+        "softmax_scores": {"softmax_scores": outside_cache},
+        "linear_scores": {"linear_scores": outside_cache},
+        "chunks": {"chunks": unit, "chunk_launches": launches},
+        "states": {"states": 64 * unit},
+        "recurrence": {"recurrence": per_token},
+        "loop": {
+            "loop": per_token,
+            "loop_pairs": layers * width * tokens * context / 2 / device.bandwidth,
+        },
+    }
+    return found | of_kind[work.kind]
+
+
+def read_work(row: Mapping[str, str]) -> Work:
+    """The work of a row of a table whose columns are the fields; empty ones have their default."""
+    read = {"kind": str, "recompute": float}
+    known = {field.name: read.get(field.name, int) for field in fields(Work)}
+    return Work(**{name: known[name](text) for name, text in row.items() if name in known and text})
