@@ -14,7 +14,7 @@ H100 = DEVICES["NVIDIA H100"]
 
 def work(**values):
     known = {
-        "kind": "flash", "layers": 12, "heads": 12, "width": 768, "context": 1024,
+        "kinds": {"flash": 12}, "heads": 12, "width": 768, "context": 1024,
         "tokens": 65536, "micro_tokens": 16384,
     }  # fmt: skip
     return Work(**known | values)
@@ -52,14 +52,14 @@ def test_terms_count_twice_for_twice_the_tokens_and_layers():
         assert twice[name] == pytest.approx(2 * once[name]), name
     assert twice["optimizer"] == once["optimizer"]
     assert counts(work(gpus=1), H100)["reduction"] == 0
-    deep = counts(work(layers=24, params=1, block_params=1), H100)
+    deep = counts(work(kinds={"flash": 24}, params=1, block_params=1), H100)
     flat = counts(work(params=1, block_params=1), H100)
     assert deep["flash"] == 2 * flat["flash"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_term_of_a_form_is_known_and_used(kind):
-    found = counts(work(kind=kind, gpus=8), H100)
+    found = counts(work(kinds={kind: 12}, gpus=8), H100)
     assert set(found) <= set(TERMS)
     assert all(value > 0 for value in found.values())
 
@@ -87,7 +87,7 @@ def test_coefficients_are_recovered_from_updates_that_differ_in_all_terms():
     known = Coefficients.counted()
     truth = known.mean_K + 0.3 * rng.standard_normal(len(known.mean_K))
     shapes = [
-        work(kind=kind, layers=layers, width=64 * heads, heads=heads, context=context,
+        work(kinds={kind: layers}, width=64 * heads, heads=heads, context=context,
              tokens=tokens, micro_tokens=max(context, 4096), gpus=gpus)
         for kind in ("flash", "chunks") for layers, heads in ((12, 12), (48, 25), (6, 4))
         for context in (1024, 16384, 262144) for tokens in (262144,) for gpus in (1, 8)
@@ -108,7 +108,7 @@ def test_coefficients_are_recovered_from_updates_that_differ_in_all_terms():
 def test_what_is_measured_first_says_most_of_what_is_asked():
     known = pooled(facts.read().values())
     grid = [
-        vector(work(kind=kind, context=context, micro_tokens=max(context, 16384)), H100)
+        vector(work(kinds={kind: 12}, context=context, micro_tokens=max(context, 16384)), H100)
         for kind in ("flash", "chunks") for context in (256, 1024, 4096, 16384, 65536)
     ]  # fmt: skip
 

@@ -7,7 +7,7 @@ GB only so.
 """
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from lmscaling.config import devices
@@ -17,6 +17,7 @@ from lmscaling.plan.throughput.terms import Work, read_work
 FACTS = Path(__file__).with_name("facts.csv")
 
 POST = "post"
+POST_SOURCE = "Buckman and Gelada 2024: results/published/step_time.csv"
 POST_DEVICE = "NVIDIA H100"
 SHAPES = {124: (12, 12, 768), 355: (24, 16, 1024), 774: (36, 20, 1280), 1558: (48, 25, 1600)}
 """Layers, heads and width of GPT-2 by millions of parameters."""
@@ -48,15 +49,14 @@ def read_post(path: Path) -> list[tuple[Mapping[str, str], Timing]]:
     """The steps of the post with their rows, from ``results/published/step_time.csv``."""
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["milliseconds"]]
-    return [(row, Timing(x_K, float(row["milliseconds"]) / 1e3)) for row, x_K in _of_post(rows)]
+    device = devices.DEVICES[POST_DEVICE]
+    return [(r, Timing(vector(_step(r), device), float(r["milliseconds"]) / 1e3)) for r in rows]
 
 
-def _of_post(rows: Iterable[Mapping[str, str]]):  # type: ignore
-    for row in rows:
-        layers, heads, width = SHAPES[int(row["params_millions"])]
-        context = int(row["context"])
-        work = Work(
-            kind=KINDS[row["implementation"]], layers=layers, heads=heads, width=width,
-            context=context, tokens=context, micro_tokens=context, recompute=1.0,
-        )  # fmt: skip
-        yield row, vector(work, devices.DEVICES[POST_DEVICE])
+def _step(row: Mapping[str, str]) -> Work:
+    layers, heads, width = SHAPES[int(row["params_millions"])]
+    context = int(row["context"])
+    return Work(
+        kinds={KINDS[row["implementation"]]: layers}, heads=heads, width=width, context=context,
+        tokens=context, micro_tokens=context, recompute=1.0,
+    )  # fmt: skip

@@ -65,9 +65,8 @@ CACHE_BYTES = 2e8
 class Work:
     """An update of one device."""
 
-    kind: str
-    """One of ``KINDS``."""
-    layers: int
+    kinds: Mapping[str, int]
+    """Layers by kind of attention, one of ``KINDS``."""
     heads: int
     width: int
     context: int
@@ -85,6 +84,12 @@ class Work:
     gpus: int = 1
     recompute: float = 0.0
     """Share of the blocks whose forward pass is computed twice."""
+    attended: float = 0.0
+    """Mean length of documents that attention does not cross, tokens; the context by default."""
+
+    @property
+    def layers(self) -> int:
+        return sum(self.kinds.values())
 
 
 def counts(work: Work, device: Device) -> dict[str, float]:
@@ -94,43 +99,53 @@ def counts(work: Work, device: Device) -> dict[str, float]:
     blocks = work.block_params or 12 * layers * width**2
     params = work.params or blocks + (work.vocabulary + context) * width
     of_products = (1 + WIDTH / width) / (device.peak_flops * device.sustained)
-    unit = layers * width * tokens * again / device.bandwidth
-    launches, per_token = 1e-6 * layers * steps * again, 1e-6 * layers * tokens
-    # A score takes an exponential, whatever the width of its head.
-    narrow = (1 + device.exp_width * work.heads / width) / (1 + device.exp_width / 64)
-    causal = 2 * layers * tokens * context * width * (3.5 + work.recompute) / device.peak_flops
-    scores = layers * work.heads * tokens * context * again / device.bandwidth
-    layer_bytes = 2 * work.heads * context**2
-    outside_cache = scores * layer_bytes / (layer_bytes + CACHE_BYTES)
     found = {
         "products": (6 * blocks * again + 6 * work.vocabulary * width) * tokens * of_products,
-        "elementwise": unit,
+        "elementwise": layers * width * tokens * again / device.bandwidth,
         "logits": tokens * work.vocabulary / device.bandwidth,
         "optimizer": params / device.bandwidth,
-        "launches": launches,
+        "launches": 1e-6 * layers * steps * again,
         "start": 1e-6 * steps,
         "reduction": 8 * params * (work.gpus - 1) / work.gpus / device.bus,
     }
-    if work.kind in ("softmax_scores", "linear_scores"):
-        found["products"] += 12 * layers * again * context * tokens * width * of_products
-    of_kind = {
-        "flash": {"flash": causal * narrow, "flash_elementwise": unit},
-        "tiled": {"tiled": causal * narrow, "tiled_elementwise": unit},
-        "softmax_scores": {"softmax_scores": outside_cache},
-        "linear_scores": {"linear_scores": outside_cache},
-        "chunks": {"chunks": unit, "chunk_launches": launches},
-        "states": {"states": 64 * unit},
-        "recurrence": {"recurrence": per_token},
-        "loop": {
-            "loop": per_token,
-            "loop_pairs": layers * width * tokens * context / 2 / device.bandwidth,
-        },
-    }
-    return found | of_kind[work.kind]
+    for kind, of_kind in work.kinds.items():
+        if kind in ("softmax_scores", "linear_scores"):
+            found["products"] += 12 * of_kind * again * context * tokens * width * of_products
+        found |= _of_attention(kind, of_kind, work, device)
+    return found
+
+
+def _of_attention(kind: str, layers: int, work: Work, device: Device) -> dict[str, float]:
+    """The terms of the layers of one kind of attention."""
+    width, tokens, context = work.width, work.tokens, work.attended or work.context
+    again = 1 + work.recompute / 3
+    unit = layers * width * tokens * again / device.bandwidth
+    if kind in ("flash", "tiled"):
+        # A score takes an exponential, whatever the width of its head.
+        narrow = (1 + device.exp_width * work.heads / width) / (1 + device.exp_width / 64)
+        flops = 2 * layers * tokens * context * width * (3.5 + work.recompute)
+        return {kind: flops / device.peak_flops * narrow, f"{kind}_elementwise": unit}
+    if kind in ("softmax_scores", "linear_scores"):
+        layer_bytes = 2 * work.heads * context**2
+        outside_cache = layer_bytes / (layer_bytes + CACHE_BYTES)
+        scores = layers * work.heads * tokens * context * again
+        return {kind: scores / device.bandwidth * outside_cache}
+    if kind == "chunks":
+        steps = max(1.0, tokens / work.micro_tokens)
+        return {"chunks": unit, "chunk_launches": 1e-6 * layers * steps * again}
+    if kind == "states":
+        return {"states": 64 * unit}
+    per_token = 1e-6 * layers * tokens
+    if kind == "recurrence":
+        return {"recurrence": per_token}
+    pairs = layers * width * tokens * context / 2
+    return {"loop": per_token, "loop_pairs": pairs / device.bandwidth}
 
 
 def read_work(row: Mapping[str, str]) -> Work:
-    """The work of a row of a table whose columns are the fields; empty ones have their default."""
-    read = {"kind": str, "recompute": float}
+    """The work of a row of a table whose columns are the fields, with ``kind`` and ``layers`` in
+    place of ``kinds``; empty ones have their default."""
+    read = {"recompute": float, "attended": float}
     known = {field.name: read.get(field.name, int) for field in fields(Work)}
-    return Work(**{name: known[name](text) for name, text in row.items() if name in known and text})
+    values = {name: known[name](text) for name, text in row.items() if name in known and text}
+    return Work(kinds={row["kind"]: int(row["layers"])}, **values)
