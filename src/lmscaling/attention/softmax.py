@@ -30,6 +30,8 @@ class State:
 class Attention(nn.Module):
     """Averages values with weights ``softmax(q k / sqrt(K))`` over this and earlier tokens."""
 
+    TIMED_AS = "flash"
+
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
         super().__init__()
         self.d_model, self.n_head, self.rotate = d_model, n_head, rotate

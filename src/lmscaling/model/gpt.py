@@ -13,6 +13,7 @@ Source: Radford et al. 2019 (GPT-2), section 2.3; initial values as in OpenAI's 
 import copy
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -349,6 +350,17 @@ def _matched_width(cell: Cell, rotate: Rotate) -> int:
     return width
 
 
+def _kinds(gpt: GPT) -> dict[str, int]:
+    """Layers by the way in which the throughput model takes their attention to be computed: as the
+    attention says by ``TIMED_AS``, else by all pairs of tokens or in chunks."""
+    kinds: Counter[str] = Counter()
+    for layers in gpt.each_attention().values():
+        first = layers[0]
+        grows = first.flops_per_token(2 * gpt.context) > 1.2 * first.flops_per_token(gpt.context)
+        kinds[getattr(first, "TIMED_AS", "tiled" if grows else "chunks")] += len(layers)
+    return dict(kinds)
+
+
 def shape(cell: Cell, lengths: Mapping[int, float] | None = None) -> Shape:
     """Parameters and FLOPs of a cell's model, without allocating its weights.
 
@@ -372,6 +384,7 @@ def shape(cell: Cell, lengths: Mapping[int, float] | None = None) -> Shape:
     return Shape(
         params_total=gpt.params_total,
         flops_per_token=gpt.flops_per_token(lengths),
+        kinds=_kinds(gpt),
         remarks=(*remarks(cell), *([UPPER_BOUND] if cell.is_masked and not lengths else [])),
     )
 

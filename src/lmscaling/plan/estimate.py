@@ -1,7 +1,7 @@
 """Forecasts what one cell needs: micro-batch, memory, time, tokens, GPU-hours and disk space.
 
 If a calibration exists, its measured numbers are used. Otherwise memory is estimated from the shape
-of the model and speed from its FLOPs at a typical utilization, and the forecast is marked as not
+of the model and the time of an update by ``throughput``, and the forecast is marked as not
 measured. Parameters and FLOPs come from the model as a ``Shape``, so this module does not load
 torch.
 """
@@ -17,9 +17,10 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.devices import Device
 from lmscaling.config.schedule import BRANCH_AT
 from lmscaling.formatting import short
+from lmscaling.plan.throughput import coefficients
+from lmscaling.plan.throughput.model import Coefficients, Prediction, Timing, vector
+from lmscaling.plan.throughput.terms import Work
 
-MFU = 0.4
-"""Model FLOPs utilization of an estimate, as ``config/devices.py`` defines it and with examples."""
 GUESSED_TOKENS = 2**14
 """Tokens in an estimated micro-batch; larger ones are hardly faster on an H100."""
 FILL = 0.9
@@ -53,6 +54,8 @@ class Shape:
     flops_per_token: float
     remarks: tuple[str, ...] = ()
     """What a reader should know about its attentions, one sentence each without a full stop."""
+    kinds: dict[str, int] = field(default_factory=dict)
+    """Layers by the way in which their attention is computed, one of ``terms.KINDS``."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,10 @@ class Forecast:
     measured: bool = False
     """Whether the numbers come from a calibration."""
     update_seconds: float | None = None
+    update_seconds_range: tuple[float, float] | None = None
+    """80 % interval; None if the time is measured or unknown."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Share of each term in the time of an update, as predicted."""
     updates: int | None = None
     tokens: int | None = None
     """Training tokens until the budget or the data is exhausted."""
@@ -126,6 +133,40 @@ def guess(cell: Cell, params_total: int, memory: float | None) -> Layout | None:
     return None
 
 
+def work(cell: Cell, shape: Shape, micro_batch: int, recompute: bool, gpus: int) -> Work:
+    """What one of several devices computes in an update of a cell."""
+    model = cell.model
+    return Work(
+        kinds=shape.kinds or {"flash": model.n_layer},
+        heads=model.n_head,
+        width=model.d_model,
+        context=cell.context,
+        tokens=cell.update_tokens // max(1, cell.gpus),
+        micro_tokens=micro_batch * cell.context,
+        vocabulary=model.vocab_size,
+        params=shape.params_total,
+        gpus=gpus,
+        recompute=float(recompute),
+    )
+
+
+def predict(
+    cell: Cell, shape: Shape, layout: Layout, device: Device, known: Coefficients
+) -> Prediction:
+    """The time of an update of a cell on all its devices."""
+    of_cell = work(cell, shape, layout.micro_batch, layout.recompute, cell.gpus)
+    return known.predict(vector(of_cell, device))
+
+
+def measured(cell: Cell, shape: Shape, device: Device, calibration: Calibration) -> Timing | None:
+    """What a calibration says of the throughput model; None if it measured nothing. It was made on
+    one device, which reduces no gradient."""
+    if not calibration.update_seconds:
+        return None
+    of_cell = work(cell, shape, calibration.micro_batch, calibration.recompute, 1)
+    return Timing(vector(of_cell, device), calibration.update_seconds)
+
+
 def budget_updates(cell: Cell, update_seconds: float | None) -> int | None:
     """Updates within a cell's budget; None if the budget is a time and the speed is unknown."""
     budget = parse_budget(cell.budget)
@@ -161,6 +202,7 @@ def forecast(
     device: Device | None,
     calibration: Calibration | None,
     tokens: float | None,
+    known: Coefficients | None = None,
 ) -> Forecast:
     """Forecast of a cell.
 
@@ -170,16 +212,19 @@ def forecast(
         device: Its kind of device; None for the CPU.
         calibration: Its calibration, if there is one.
         tokens: Training tokens of its data; None if unknown.
+        known: Coefficients of the throughput model; the shipped ones by default.
     """
     common: dict[str, Any] = {"name": cell.name, "gpus": cell.gpus}
+    predicted = None
     if calibration:
         needed = calibration.peak_memory_bytes
         layout = Layout(calibration.micro_batch, calibration.recompute, needed or 0.0)
         seconds = calibration.update_seconds
     else:
         layout = guess(cell, shape.params_total, device and device.memory_bytes)
-        flops = cell.gpus * device.peak_flops * MFU if device else 0
-        seconds = shape.flops_per_token * cell.update_tokens / flops if flops else None
+        if device and layout:
+            predicted = predict(cell, shape, layout, device, known or coefficients.shipped())
+        seconds = predicted and predicted.seconds
     if layout is None:
         assert device
         least = memory_bytes(cell, shape.params_total, 1, recompute=True)
@@ -208,6 +253,8 @@ def forecast(
         memory_bytes=layout.memory_bytes or None,
         measured=calibration is not None,
         update_seconds=seconds,
+        update_seconds_range=predicted and predicted.interval(),
+        shares=predicted.shares if predicted else {},
         updates=updates,
         tokens=None if wanted is None else int(wanted * read),
         epochs=wanted / tokens if wanted and tokens else None,

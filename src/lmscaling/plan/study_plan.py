@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from lmscaling.config import devices, sweeps
@@ -13,8 +14,9 @@ from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
 from lmscaling.formatting import bytes_of, folded, noted, short, skipped
 from lmscaling.plan import jobs
-from lmscaling.plan.estimate import MFU, Forecast, Shape, forecast
+from lmscaling.plan.estimate import Forecast, Shape, forecast, measured
 from lmscaling.plan.text_needs import Supply, supply
+from lmscaling.plan.throughput.coefficients import shipped
 
 HEAD = ("cell", "GPUs", "micro-batch", "memory", "s/update", "tokens", "epochs", "GPU-hours",
         "notes")  # fmt: skip
@@ -100,9 +102,20 @@ class Plan:
                 f"the time of {sums['unknown']} cells is unknown until they are calibrated"
             )
         if estimated:
-            basis = f"{MFU:.0%} of an {self.device}" if self.device else "micro-batches"
+            basis = "" if self.device else " (micro-batches)"
             lines.append(
-                f"{estimated} cells are estimates ({basis}), marked ~, until they are calibrated"
+                f"{estimated} cells are estimates{basis}, marked ~, until they are calibrated"
+            )
+        ranges = [
+            (f.update_seconds_range[1] / f.update_seconds_range[0]) ** 0.5
+            for f in self.forecasts
+            if f.update_seconds_range
+        ]
+        if ranges:
+            lines.append(
+                f"times of updates are predicted for an {self.device}, from published ones and "
+                f"{sums['measured']} measured; they are right within a factor of "
+                f"{median(ranges):.2f} (at most {max(ranges):.2f}) with a probability of 80 %"
             )
         lines += self.text.summary()
         lines += [f"cannot run: {f.name}: {f.cannot}" for f in self.forecasts if f.cannot]
@@ -162,6 +175,12 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
         for path in sorted(results.glob("calibrations/*.json"))
     }
     tokens = _tokens(grid, results)
+    timings = (
+        measured(cell, shapes[run], known, calibrations[cell.calibration])
+        for run, cell in grid.cells.items()
+        if cell.gpus and cell.calibration in calibrations
+    )
+    fitted = shipped().measured([timing for timing in timings if timing])
     forecasts = [
         forecast(
             cell,
@@ -169,6 +188,7 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
             known if cell.gpus else None,
             calibrations.get(cell.calibration),
             tokens,
+            fitted,
         )
         for run, cell in grid.cells.items()
     ]
