@@ -46,7 +46,7 @@ def test_the_smallest_models_would_pass_c4_and_are_told_so(real):
     assert one.tokens == pytest.approx(173.5e9)
     assert one.gpu_hours == pytest.approx(192 / one.epochs)
     assert (
-        "its 174B tokens end at 51% of the budget (out_of_tokens); write epochs: 2" in one.notes[0]
+        "its 174B tokens end at 69% of the budget (out_of_tokens); write epochs: 2" in one.notes[0]
     )
 
 
@@ -85,7 +85,7 @@ def test_blocks_are_recomputed_where_one_sequence_would_not_fit_and_refused_wher
     assert wide
     assert narrow
     assert (wide.recompute, narrow.recompute, too_narrow) == (False, True, None)
-    small = devices.Device(312e12, 24e9)
+    small = devices.Device(312e12, 24e9, 3e12)
     refused = estimate.forecast(cell, shape, small, None, None)
     assert refused.cannot == (
         "one sequence takes 36 GB, a device has 24 GB, of which a run fills at most 90%"

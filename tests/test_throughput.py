@@ -1,15 +1,22 @@
 """Times of updates: predicted from counted terms, within stated factors of published ones."""
 
+import json
+from dataclasses import asdict, replace
+
 import numpy as np
 import pytest
 from conftest import ROOT
 
+from lmscaling.config import grid, study_file
 from lmscaling.config.devices import DEVICES
-from lmscaling.plan.throughput import accuracy, facts
+from lmscaling.errors import UserError
+from lmscaling.model import slow_run
+from lmscaling.plan.throughput import accuracy, coefficients, facts, why
 from lmscaling.plan.throughput.model import NAMES, Coefficients, Timing, pooled, vector
 from lmscaling.plan.throughput.terms import KINDS, TERMS, Work, counts
 
 H100 = DEVICES["NVIDIA H100"]
+REAL = grid.expand(study_file.read_study([ROOT / "config" / "study.yaml"]))
 
 
 def work(**values):
@@ -122,3 +129,45 @@ def test_what_is_measured_first_says_most_of_what_is_asked():
     assert len(set(chosen)) == 2
     others = [variance([i, j]) for i in range(10) for j in range(i)]
     assert variance(chosen) <= 1.05 * min(others)
+
+
+def test_the_shipped_coefficients_are_those_of_the_published_times(tmp_path):
+    coefficients.fit(ROOT / "results" / "published" / "step_time.csv", tmp_path / "c.json")
+    made, shipped = (json.loads(p.read_text()) for p in (tmp_path / "c.json", coefficients.SHIPPED))
+    assert made["sources"] == shipped["sources"]
+    np.testing.assert_allclose(made["mean"], shipped["mean"], atol=2e-4)
+    assert sum(made["sources"].values()) == 42 + 215
+
+
+def test_a_slow_run_is_explained_by_the_term_that_is_unlike_other_stacks():
+    slow = work(context=65536, micro_tokens=65536)
+    shipped = coefficients.shipped()
+    usual = shipped.predict(vector(slow, H100)).seconds
+    told = why.explain(slow, H100, 2.5 * usual, shipped)
+    assert "2.50 times" in " ".join(told.split())
+    assert "most likely: flash" in " ".join(told.split())
+    assert max(map(len, told.splitlines())) <= 100
+    assert "no coefficient has to differ" in why.explain(slow, H100, 1.1 * usual, shipped)
+    launches = work(kinds={"chunks": 12}, tokens=65536, micro_tokens=1024, context=1024)
+    usual = shipped.predict(vector(launches, H100)).seconds
+    assert "most likely: launches" in why.explain(launches, H100, 3 * usual, shipped)
+
+
+def run_on(folder, device, gpus, seconds):
+    cell = asdict(replace(next(iter(REAL.cells.values())), gpus=gpus))
+    folder.mkdir(parents=True)
+    settings = {"micro_batch": 16, "recompute": False}
+    record = {"cell": cell, "environment": {"device": device}, "updates": 1000}
+    record |= {"train_seconds": seconds, "calibration": settings}
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+def test_a_run_is_compared_with_its_prediction(tmp_path):
+    told = slow_run.explain(run_on(tmp_path / "run", "NVIDIA H100 80GB HBM3", 8, 500.0))
+    assert "500 ms an update, predicted" in told
+
+
+def test_the_times_of_a_cpu_are_not_predicted(tmp_path):
+    with pytest.raises(UserError, match="on AMD EPYC, whose times are not predicted; allowed: "):
+        slow_run.explain(run_on(tmp_path / "run", "AMD EPYC", 0, 500.0))

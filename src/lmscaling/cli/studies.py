@@ -99,6 +99,30 @@ def status(args: Namespace) -> str:
     return painted(table.progress(args.study), table.COLOURS)
 
 
+@verb(VERBS, argument("run", type=Path, help="results/<study>/runs/<run>"), name="why-slow")
+def why_slow(args: Namespace) -> str:
+    """Compare the mean update of a run with its prediction, by what takes the time."""
+    from lmscaling.model import slow_run
+
+    return slow_run.explain(args.run)
+
+
+@verb(
+    VERBS,
+    argument(
+        "--out", type=Path, default=Path("coefficients.json"), help="coefficients.json to write"
+    ),
+    name="fit-throughput",
+)
+def fit_throughput(args: Namespace) -> str:
+    """Fit the coefficients that predict times of updates to published ones."""
+    from lmscaling.plan.throughput import coefficients, facts
+
+    step_time = registry.project_file("results/published/step_time.csv")
+    coefficients.fit(step_time, args.out)
+    return f"fit-throughput: {args.out}; {len(facts.read()) + 1} stacks"
+
+
 @verb(VERBS, RESULTS)
 def doctor(args: Namespace) -> str:
     """Check this machine and this Python, and say what will work and what to type."""
