@@ -202,17 +202,23 @@ def _axes(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _narrow(study: Values, before: Mapping[str, Any], overrides: list[str]) -> None:
-    """Take the values that ``--set`` has removed from an axis out of ``skip`` and ``exceptions``,
-    which were written for all of them."""
+    """Take the values that ``--set`` has removed from an axis out of parts of the grid, which were
+    written for all of them. A section without a cell is switched off."""
     now = _axes(study)
     removed = {
         axis: [value for value in _list(values) if value not in _list(now[axis])]
         for axis, values in before.items()
         if axis in now
     }
-    for key in ("skip", "exceptions"):
+    for key in ("skip", "exceptions", "calibrate", "branches", "evaluate"):
         entries = study.get(key)
-        if not isinstance(entries, list) or any(text.startswith(key) for text in overrides):
+        if any(text.startswith(key) for text in overrides):
+            continue
+        if isinstance(entries, dict):
+            study[key] = _less(entries, removed)
+            if study[key] is None:
+                study.forget((key,))
+        if not isinstance(entries, list):
             continue
         left = {i: _less(entry, removed) for i, entry in enumerate(entries)}
         kept = [i for i, entry in left.items() if entry is not None]
