@@ -167,7 +167,7 @@ def python_at(path):
     startup.write_text(f"import sys\nsys.executable = {str(path)!r}\n")
     path.write_text(
         f'#!/bin/sh\necho "$*" >> "{path.parent}/calls"\n'
-        f'export PYTHONPATH="{path.parent}:$PYTHONPATH"\nexec {sys.executable} "$@"\n'
+        f'export PYTHONPATH="{path.parent}:$PYTHONPATH"\nexec "{sys.executable}" "$@"\n'
     )
     path.chmod(0o755)
     return path
@@ -182,7 +182,7 @@ case "$*" in
 *"env create"*)
     while [ "$1" != --prefix ]; do shift; done
     mkdir -p "$2/bin"
-    printf '#!/bin/sh\\necho "$*" >> {folder}/calls\\nexec {python} "$@"\\n' > "$2/bin/python"
+    printf '#!/bin/sh\\necho "$*" >> {folder}/calls\\nexec "{python}" "$@"\\n' > "$2/bin/python"
     chmod +x "$2/bin/python" ;;
 esac
 """

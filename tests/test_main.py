@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -185,7 +186,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
 
 
 def test_a_reader_that_has_read_enough_is_no_error():
-    command = f"{sys.executable} -m lmscaling --help | head -1"
+    command = f"{shlex.quote(sys.executable)} -m lmscaling --help | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stderr == ""
 

@@ -300,7 +300,7 @@ def test_a_mistake_on_the_command_line_says_where(override, sentence):
 
 
 def test_values_of_the_command_line_lie_over_all_files():
-    made = plan(STUDY, "axes.context=[64]", "skip=[]", "exceptions=[]", "optimizer.eps=1e-9")
+    made = plan(STUDY, "axes.context=[64]", "optimizer.eps=1e-9")
     assert {cell.context for cell in made.cells.values()} == {64}
     assert {cell.optimizer.eps for cell in made.cells.values()} == {1e-9}
     assert {cell.optimizer.clip_norm for cell in made.cells.values()} == {1.0}
@@ -308,6 +308,39 @@ def test_values_of_the_command_line_lie_over_all_files():
     assert plan(STUDY, "speed={}").study.speed is None
     dotted = changed("  s: {", "  s.1: {n_layer: 1, n_head: 1, d_model: 8, lr: 1.0e-2}\n  s: {")
     assert plan(dotted, "sizes.s.1.lr=0.02").study.sizes["s.1"].lr == 0.02
+
+
+@pytest.mark.parametrize(
+    ("files", "override", "skipped"),
+    [
+        (["study"], "axes.context=[1024]", []),
+        (["study"], "axes.context=[131072, 1024]", [{"context": 131072}]),
+        (["study", "demo"], "axes.size=[2k, 6k, 100k]", [
+            {"size": "100k", "context": 1024}, {"seed": 1, "size": "6k"},
+            {"seed": 1, "context": 256},
+        ]),
+        (["study", "demo"], "axes.context=[64]", [
+            {"seed": 1, "size": "6k"}, {"seed": 1, "size": "25k", "context": 64},
+        ]),
+    ],
+)  # fmt: skip
+def test_an_axis_of_the_command_line_needs_no_other_parts(files, override, skipped):
+    paths = [ROOT / "config" / f"{name}.yaml" for name in files]
+    values = study_file.read_study(paths, overrides=[override])
+    kept = [{k: v for k, v in entry.items() if k != "reason"} for entry in values["skip"]]
+    assert kept == skipped
+    assert values == study_file.overridden(study_file.read_study(paths), [override])
+    made = grid.expand(values)
+    assert made.cells
+    assert bool(made.branches) == ("[64]" not in override)
+
+
+def test_a_skip_that_never_matched_is_a_mistake_with_its_place_all_the_same():
+    skips = "skip: [{context: 16, reason: a}, {context: 32, reason: b}, {context: 99, reason: c}]\n"
+    said = mistake(STUDY, "axes.context=[32]", "exceptions=[]", over=skips)
+    assert "over.yaml:1:70: skip {context: 99} matches no cell; context allowed: 32" in said
+    wrong = mistake(STUDY, "axes.context=[64]", "skip=[{context: 32, reason: a}]", "exceptions=[]")
+    assert "skip {context: 32} matches no cell" in wrong
 
 
 def test_a_study_that_snakemake_has_read_gets_the_values_too():

@@ -255,7 +255,6 @@ def test_ctrl_c_ends_a_job_that_waits_and_an_sbatch_that_sleeps(cluster, executo
     cluster.reject(LIMIT)
     (waits,) = submit(executor, "a")
     eventually(lambda: cluster.asked("sbatch") > 1)
-    cluster.answer("sbatch", "exec sleep 60")
     cluster.answer("sbatch", "while :; do sleep 0.1; done")
     (sleeps, queued) = submit(executor, "b", "c")
     before = cluster.asked("sbatch")

@@ -29,7 +29,7 @@ def syntax(path: Path) -> ast.Module:
     return parsed(path, text_of(path))
 
 
-@lru_cache(maxsize=32)  # of a file that has changed the text is another
+@lru_cache(maxsize=1)  # syntax trees of all files would take 6 MB of a dry run
 def parsed(path: Path, text: str) -> ast.Module:
     """The syntax tree of the text of a source file; the path is for the error.
 

@@ -124,6 +124,7 @@ def read_study(
     over = Values()
     for content in others:
         _merge(over, content)
+    overrides, axes = list(overrides), _axes(base.values) | _axes(over)
     override(over, overrides, base.values)
     study = Values()
     _merge(study, base)
@@ -142,6 +143,7 @@ def read_study(
         del over[key]
         over.forget((key,))
     _merge(study, Content(over, over.keys_at, over.values_at))
+    _narrow(study, axes, overrides)
     with located(study):
         study.update(lr_law.filled(study))
     return study
@@ -153,7 +155,9 @@ def overridden(config: Mapping[str, Any], overrides: Iterable[str]) -> Values:
         raise UserError(f"the study is {shown(config)}; allowed: keys with values")
     study = Values()
     study.update({key: copy.deepcopy(value) for key, value in config.items() if key != SET})
+    overrides, axes = list(overrides), _axes(study)
     override(study, overrides)
+    _narrow(study, axes, overrides)
     with located(study):
         study.update(lr_law.filled(study))
     return study
@@ -190,6 +194,55 @@ def override(
         heads = {path[:i]: Place(place) for i in range(1, len(path) + 1)}
         below = {(*path, *rest): Place(place) for rest in inner.keys}
         _merge(values, _without_empty(Content(made, heads | below, heads | below)))
+
+
+def _axes(values: Mapping[str, Any]) -> dict[str, Any]:
+    axes = values.get("axes")
+    return dict(axes) if isinstance(axes, dict) else {}
+
+
+def _narrow(study: Values, before: Mapping[str, Any], overrides: list[str]) -> None:
+    """Take the values that ``--set`` has removed from an axis out of parts of the grid, which were
+    written for all of them. A section without a cell is switched off."""
+    now = _axes(study)
+    removed = {
+        axis: [value for value in _list(values) if value not in _list(now[axis])]
+        for axis, values in before.items()
+        if axis in now
+    }
+    for key in ("skip", "exceptions", "calibrate", "branches", "evaluate"):
+        entries = study.get(key)
+        if any(text.startswith(key) for text in overrides):
+            continue
+        if isinstance(entries, dict):
+            study[key] = _less(entries, removed)
+            if study[key] is None:
+                study.forget((key,))
+        if not isinstance(entries, list):
+            continue
+        left = {i: _less(entry, removed) for i, entry in enumerate(entries)}
+        kept = [i for i, entry in left.items() if entry is not None]
+        study[key] = [left[i] for i in kept]
+        if len(kept) < len(entries):
+            study.keep(key, kept)
+
+
+def _less(entry: Any, removed: Mapping[str, list[Any]]) -> Any:
+    """An entry without the values that were removed; None if nothing is left of an axis."""
+    if not isinstance(entry, dict):
+        return entry
+    changed = {}
+    for axis in (axis for axis in entry if removed.get(axis)):
+        left = [value for value in _list(entry[axis]) if value not in removed[axis]]
+        if not left:
+            return None
+        if len(left) < len(_list(entry[axis])):
+            changed[axis] = left
+    return entry | changed
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _keys(text: str, studies: list[Mapping[str, Any]]) -> KeyPath:

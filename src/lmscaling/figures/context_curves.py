@@ -62,5 +62,5 @@ def _draw_panel(axes: Axes, rows: DataFrame, colours: dict[int, tuple[float, ...
         colour = colours[run.context.iloc[0]]
         axes.plot(run.updates, run.loss, color=colour, linewidth=1.0)
         style.draw_spikes(axes, run, "updates", colour)
-    style.decades(axes)
+    axes.set_xscale("log")
     style.loss_scale(axes)

@@ -81,5 +81,5 @@ def _draw_panel(
                 ends[column], ends.loss,
                 marker="D", facecolor="white", edgecolor=colour, s=16, zorder=4, linewidth=0.9,
             )  # fmt: skip
-    style.decades(axes)
+    axes.set_xscale("log")
     style.loss_scale(axes)

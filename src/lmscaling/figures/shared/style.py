@@ -284,13 +284,6 @@ def count_scale(axes: Axes) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def decades(axes: Axes) -> None:
-    """A logarithmic x axis with ticks at powers of ten only, which take a tenth of the time of nine
-    a decade."""
-    axes.set_xscale("log")
-    axes.xaxis.set_minor_locator(NullLocator())
-
-
 def loss_scale(axes: Axes) -> None:
     """A logarithmic y axis of losses with plain numbers, which shows small differences at the end
     of training."""
