@@ -18,7 +18,7 @@ from lmscaling.config.devices import Device
 from lmscaling.config.schedule import BRANCH_AT
 from lmscaling.formatting import short
 from lmscaling.plan.throughput import coefficients
-from lmscaling.plan.throughput.model import Coefficients, Prediction, Timing, vector
+from lmscaling.plan.throughput.model import TRAINED, Coefficients, Prediction, Timing, vector
 from lmscaling.plan.throughput.terms import Work
 
 GUESSED_TOKENS = 2**14
@@ -36,6 +36,11 @@ float32 both inputs of norms (8); in bf16 the inputs of qkv, out and up (6), q, 
 input and output of GELU (16). A compiled block saves 34.1. Without autocast's float32 residual
 stream it would be 34 (Korthikanti et al. 2022, arXiv:2205.05198, section 4.1, less dropout). The
 kernels of linear attention keep 2.1 more where their backward pass is one kernel."""
+ACTIVATION_SD = 0.10
+"""Standard deviation of the logarithm of an estimate of the activations' bytes; the published
+longest contexts of flash, tiled and chunked attention that fit 80 GB agree with it."""
+MEASURED_MEMORY_SD = 0.02
+"""The same of all memory once a calibration has measured a trial of the same layout."""
 RESIDUAL_BYTES = 4
 """The same if blocks are recomputed; the residual stream is float32 under autocast."""
 HEAD_BYTES = 2 * 2**28
@@ -66,6 +71,8 @@ class Layout:
     recompute: bool
     memory_bytes: float
     """Per device."""
+    memory_sd: float = 0.0
+    """Standard deviation of its logarithm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +86,15 @@ class Forecast:
     recompute: bool = False
     memory_bytes: float | None = None
     """Per device."""
+    memory_sd: float | None = None
+    """Standard deviation of its logarithm; None if it is unknown."""
     measured: bool = False
     """Whether the numbers come from a calibration."""
     update_seconds: float | None = None
     update_seconds_range: tuple[float, float] | None = None
-    """80 % interval; None if the time is measured or unknown."""
+    """80 % interval of the mean update of a run; None if the time is unknown."""
+    update_sd: float | None = None
+    """Standard deviation of the logarithm of that mean; None if the time is unknown."""
     shares: dict[str, float] = field(default_factory=dict)
     """Share of each term in the time of an update, as predicted."""
     updates: int | None = None
@@ -129,7 +140,8 @@ def guess(cell: Cell, params_total: int, memory: float | None) -> Layout | None:
     for size, recompute in ways:
         needed = memory_bytes(cell, params_total, size, recompute)
         if memory is None or needed <= FILL * memory:
-            return Layout(size, recompute, needed)
+            activations = needed - STATE_BYTES * params_total
+            return Layout(size, recompute, needed, ACTIVATION_SD * activations / needed)
     return None
 
 
@@ -153,9 +165,9 @@ def work(cell: Cell, shape: Shape, micro_batch: int, recompute: bool, gpus: int)
 def predict(
     cell: Cell, shape: Shape, layout: Layout, device: Device, known: Coefficients
 ) -> Prediction:
-    """The time of an update of a cell on all its devices."""
+    """The mean time of an update of a run on all its devices."""
     of_cell = work(cell, shape, layout.micro_batch, layout.recompute, cell.gpus)
-    return known.predict(vector(of_cell, device))
+    return known.predict(vector(of_cell, device), TRAINED)
 
 
 def measured(cell: Cell, shape: Shape, device: Device, calibration: Calibration) -> Timing | None:
@@ -218,13 +230,16 @@ def forecast(
     predicted = None
     if calibration:
         needed = calibration.peak_memory_bytes
-        layout = Layout(calibration.micro_batch, calibration.recompute, needed or 0.0)
-        seconds = calibration.update_seconds
+        layout = Layout(
+            calibration.micro_batch, calibration.recompute, needed or 0.0, MEASURED_MEMORY_SD
+        )
+        if calibration.update_seconds:
+            predicted = Prediction(calibration.update_seconds, TRAINED, {})
     else:
         layout = guess(cell, shape.params_total, device and device.memory_bytes)
         if device and layout:
             predicted = predict(cell, shape, layout, device, known or coefficients.shipped())
-        seconds = predicted and predicted.seconds
+    seconds = predicted and predicted.seconds
     if layout is None:
         assert device
         least = memory_bytes(cell, shape.params_total, 1, recompute=True)
@@ -251,9 +266,11 @@ def forecast(
         accumulation=sequences(cell) // layout.micro_batch,
         recompute=layout.recompute,
         memory_bytes=layout.memory_bytes or None,
+        memory_sd=layout.memory_sd if layout.memory_bytes else None,
         measured=calibration is not None,
         update_seconds=seconds,
         update_seconds_range=predicted and predicted.interval(),
+        update_sd=predicted and predicted.sd,
         shares=predicted.shares if predicted else {},
         updates=updates,
         tokens=None if wanted is None else int(wanted * read),

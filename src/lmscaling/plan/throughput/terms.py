@@ -6,6 +6,7 @@ arithmetic, or any norm above 1, predicts published steps worse.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 from lmscaling.config.devices import Device
 
@@ -147,5 +148,7 @@ def read_work(row: Mapping[str, str]) -> Work:
     place of ``kinds``; empty ones have their default."""
     read = {"recompute": float, "attended": float}
     known = {field.name: read.get(field.name, int) for field in fields(Work)}
-    values = {name: known[name](text) for name, text in row.items() if name in known and text}
+    values: dict[str, Any] = {
+        name: known[name](text) for name, text in row.items() if name in known and text
+    }
     return Work(kinds={row["kind"]: int(row["layers"])}, **values)
