@@ -264,7 +264,7 @@ def test_a_budget_longer_than_a_job_asks_for_further_jobs_by_rule(study):
 
 
 def test_calibrations_take_one_gpu_and_are_made_once(study, folder):
-    calibrations = workflow.Calibrations(grid.expand(study))
+    calibrations = workflow.Calibrations(runs(study))
     (name,) = calibrations.cells
     assert calibrations.gpus(of(calibration=name)) == 1
     assert calibrations.cell(of(calibration=name)).startswith("results/tiny/cells/linear-s-")
@@ -280,7 +280,7 @@ def test_kernels_are_checked_once_for_all_cells_that_use_the_same(study, folder)
     assert sorted(names) == ["linear-d8", "softmax-d8"]
     linear = name_in(checks.cells, "linear")
     record, expected = "results/tiny/study.json", [f"results/tiny/checks/{linear}.json"]
-    calibrations = workflow.Calibrations(grid.expand(several))
+    calibrations = workflow.Calibrations(jobs)
     assert all(calibrations.check(of(calibration=c)) == expected for c in calibrations.cells)
     for run in jobs.cells:  # linear attention waits for its calibration
         assert bool(jobs.before(of(run=run))) == ("softmax" in run)
