@@ -8,7 +8,6 @@ from typing import NamedTuple
 import pytest
 from conftest import ROOT
 
-
 CALIBRATED = 7
 """Cells whose times tell those of all."""
 

@@ -28,8 +28,8 @@ def plan(values):
     forecasts = [
         forecast("a", **known, measured=True, update_seconds=0.5, updates=10, tokens=640,
                  epochs=0.5, gpu_hours=3.0, branch_gpu_hours=1.0, disk_bytes=1000.0),
-        forecast("b", **known, update_seconds=0.25, update_sd=0.2, updates=20, tokens=1280, epochs=1.5,
-                 gpu_hours=5.0, branch_gpu_hours=2.0, disk_bytes=500.0, notes=["long"]),
+        forecast("b", **known, update_seconds=0.25, update_sd=0.2, updates=20, tokens=1280,
+                 epochs=1.5, gpu_hours=5.0, branch_gpu_hours=2.0, disk_bytes=500.0, notes=["long"]),
         forecast("c", micro_batch=8, accumulation=1),
         forecast("d", cannot="too large"),
     ]  # fmt: skip

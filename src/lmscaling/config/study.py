@@ -1,9 +1,9 @@
 """The schema of a study file, as frozen checked dataclasses; ``grid.py`` derives the cells."""
 
 from dataclasses import asdict, field
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
@@ -25,6 +25,7 @@ from lmscaling.config.types import (
     Position,
     Positive,
 )
+from lmscaling.errors import choose
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -41,9 +42,23 @@ class OwnDevice:
     """Largest power of its board, watts."""
 
 
-def _part(value: Any) -> Any:
-    """``all`` is the part without an axis."""
-    return {} if value == "all" else value
+def _part(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """``all`` is the part without an axis, and ``auto`` is no part of its own."""
+    if isinstance(value, str) and value not in ("all", "auto"):
+        raise ValueError(
+            f"{value!r} is no part of the grid; {choose(value, ('all', 'auto'))}, null, or values "
+            "of axes, such as {size: 124M}"
+        )
+    return value if value == "auto" else check({} if value == "all" else value)
+
+
+if TYPE_CHECKING:
+    Calibrated = Where | Literal["auto"] | None
+else:
+    Calibrated = Annotated[
+        Where | None,
+        WrapValidator(_part, json_schema_input_type=Where | Literal["all", "auto"] | None),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -102,10 +117,7 @@ class Study:
     ``src/lmscaling/config/schedules/``, or a mapping with ``kind`` and the fields of that kind.
     The warm-up, ``optimizer.warmup_updates``, comes before every kind."""
     validation: Validation
-    calibrate: Annotated[
-        Where | Literal["auto"] | None,
-        BeforeValidator(_part, json_schema_input_type=Where | Literal["all", "auto"] | None),
-    ] = field(default_factory=Where)
+    calibrate: Calibrated = field(default_factory=Where)
     """Cells that are calibrated before training: micro-batch, recomputation and tunable values are
     measured. The other cells use the plan's estimate. ``all`` for all cells; null for none. With
     ``auto``, the few that tell the times of all; the others train with the settings of the

@@ -87,11 +87,14 @@ def chosen(grid: Grid, finished: Collection[str] = ()) -> dict[str, Cell]:
     picked: list[str] = []
     for own in attentions.values():
         _pick(points, own, picked)
-    kept = {*picked, *(set(finished) & cells.keys())}
-    for name in reversed(picked):
-        fewer = kept - {name}
-        if name not in finished and all(_enough(points, o, fewer) for o in attentions.values()):
-            kept = fewer
+    kept: set[str] = set()
+    for existing in (set(), set(finished) & cells.keys()):
+        kept = existing | set(picked)
+        for name in reversed(picked):
+            fewer = kept - {name}
+            if name not in existing and all(_enough(points, o, fewer) for o in attentions.values()):
+                kept = fewer
+        picked = [name for name in picked if name in kept]
     return {name: cell for name, cell in cells.items() if name in kept}
 
 
