@@ -235,7 +235,7 @@ def test_the_word_auto_is_no_part_of_the_grid_and_needs_no_attention(values):
     values["calibrate"] = "auto"
     made = grid.expand(values)
     assert {cell.attention for cell in chosen(made).values()} == {"softmax", "linear"}
-    with pytest.raises(UserError, match="calibrate: 'autto' is no part of .*; nearest is 'auto'"):
+    with pytest.raises(UserError, match=r"calibrate: 'autto' is no part of .*; nearest is 'auto'"):
         grid.expand(values | {"calibrate": "autto"})
 
 
