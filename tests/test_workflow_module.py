@@ -299,9 +299,7 @@ def test_with_auto_a_run_waits_for_its_own_calibration_or_for_the_nearest(study,
         assert {run: str(late.calibration(of(run=run))) for run in late.cells} == waits
 
 
-def test_a_run_with_other_kernels_than_its_calibration_waits_for_its_check_too(
-    study, monkeypatch
-):
+def test_a_run_with_other_kernels_than_its_calibration_waits_for_its_check_too(study, monkeypatch):
     monkeypatch.setattr(runs_module.calibrations, "NARROW", 100.0)  # one calibration is enough
     sizes = study["sizes"] | {"w": {"n_layer": 2, "n_head": 1, "d_model": 16, "lr": 5e-3}}
     axes = {**study["axes"], "size": ["s", "w"], "attention": ["linear"]}

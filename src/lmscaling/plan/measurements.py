@@ -68,7 +68,9 @@ class Measurements:
         return self._fitted[telling]
 
 
-def read(grid: Grid, shapes: Mapping[str, Shape], device: str, results: Path) -> Measurements:
+def read(
+    grid: Grid, shapes: Mapping[str, Shape], device: str, results: Path, without: str = ""
+) -> Measurements:
     """What ``results/<study>`` has of the cells of a study.
 
     Args:
@@ -76,6 +78,7 @@ def read(grid: Grid, shapes: Mapping[str, Shape], device: str, results: Path) ->
         shapes: Size of the model of each cell, by run.
         device: Name of the device of the plan; empty for that of the measurements, or an H100.
         results: ``results/<study>``.
+        without: A run whose record is left out.
 
     Raises:
         UserError: The device is unknown, or a calibration is damaged.
@@ -85,7 +88,7 @@ def read(grid: Grid, shapes: Mapping[str, Shape], device: str, results: Path) ->
         path.stem: checked(Calibration, read_json(path, "calibration"), str(path))
         for path in sorted(results.glob("calibrations/*.json"))
     }
-    runs = dict(_runs(grid, results))
+    runs = {run: record for run, record in _runs(grid, results) if run != without}
     names = Counter([c.device for c in measured.values()])
     names.update(record["environment"]["device"] for record in runs.values())
     on_gpus = {name for name in names if any(cell.gpus for cell in grid.cells.values())}
