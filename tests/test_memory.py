@@ -20,7 +20,7 @@ from lmscaling.kernels.rotary import unrotated
 from lmscaling.model import gpt, optimizer
 from lmscaling.model.gpt import GPT, Block
 from lmscaling.plan import estimate
-from lmscaling.plan.throughput.facts import KINDS
+from lmscaling.plan.throughput.facts import METHODS
 from lmscaling.train import parallel
 
 XL = Model(n_layer=48, n_head=25, d_model=1600, vocab_size=50257)
@@ -170,7 +170,9 @@ def test_published_training_steps_end_where_the_plan_says_that_memory_ends(
     def needed(context):
         long = replace(cell, model=SIZES[size], context=context)
         params = gpt.shape(long).params_total
-        return estimate.memory_bytes(long, params, 1, True, [KINDS[implementation]])
+        return estimate.memory_bytes(
+            long, params, 1, True, [METHODS[implementation.replace("_", " ", 1)]]
+        )
 
     card = devices.DEVICES["NVIDIA H100"].memory_bytes
     assert needed(longest) <= estimate.FILL * card
@@ -193,7 +195,10 @@ def test_attention_that_is_no_kernel_ends_where_its_own_bytes_end(cell):
     for (size, implementation), context in longest.items():
         if implementation in OTHERS:
             long = replace(cell, model=SIZES[int(size)], context=context)
-            params, kinds = gpt.shape(long).params_total, [KINDS[implementation]]
+            params, kinds = (
+                gpt.shape(long).params_total,
+                [METHODS[implementation.replace("_", " ", 1)]],
+            )
             fits = estimate.memory_bytes(long, params, 1, True, kinds)
             twice = replace(long, context=2 * context)
             not_any_more = estimate.memory_bytes(twice, params, 1, True, kinds)

@@ -30,7 +30,7 @@ def explain(run: Path) -> str:
             f"{choose(name, devices.DEVICES)}"
         )
     if not record["updates"]:
-        raise UserError(f"run {run.name} has no update; see lmscaling status --failed")
+        raise UserError(f"run {run.name} has no update; type lmscaling status --failed")
     settings = record["calibration"]
     work = estimate.work(
         cell, gpt.shape(cell), settings["micro_batch"], settings.get("recompute", False), cell.gpus

@@ -22,6 +22,9 @@ from lmscaling.plan.throughput.coefficients import shipped
 from lmscaling.plan.throughput.model import TIMED, TRAINED, Coefficients, Timing, vector
 from lmscaling.records import finished
 
+TRAINED_BY = ("softmax flash", "linear chunked")
+"""Methods of the speed study that runs compute with. Others tell of what they have in common."""
+
 Record = Mapping[str, Any]
 
 
@@ -165,13 +168,17 @@ def _of_steps(grid: Grid, kind: Device, results: Path) -> Iterator[Update]:
         points = sweep.points if sweep.kind == "time_step" and sweep.gpus else []
         for point in points:
             path = results / "speed" / folder / f"{point.name}.json"
-            way = facts.KINDS.get(f"{point.attention}_{point.implementation}")
+            method = f"{point.attention} {point.implementation}"
+            way = facts.METHODS.get(method)
             is_known = way or not point.implementation
             row = read_json(path, "measurement") if is_known and path.is_file() else {}
             if not row.get("median_seconds") or devices.find(row["device"], own) != kind:
                 continue
             tokens = point.context * row["batch"]
             cell = replace(sweep.cell_of(point), update_tokens=tokens, gpus=1)
-            ways = {cell.attention: way} if way else calibrations.ways(cell)
-            of_step = estimate.work(cell, calibrations.shape(cell, ways), row["batch"], False, 1)
+            label = cell.attention if method in TRAINED_BY else method
+            ways = {label: way} if way else calibrations.ways(cell)
+            kinds = {way: cell.model.n_layer} if way else calibrations.shape(cell, ways).kinds
+            size = replace(calibrations.shape(cell, calibrations.ways(cell)), kinds=kinds)
+            of_step = estimate.work(cell, size, row["batch"], False, 1)
             yield Update(ways, Timing(vector(of_step, kind), row["median_seconds"]), TIMED)

@@ -20,8 +20,6 @@ from lmscaling.plan.throughput.model import QUANTILES
 
 HEAD = ("cell", "GPUs", "micro-batch", "memory", "s/update", "80 %", "tokens", "epochs",
         "GPU-hours", "notes")  # fmt: skip
-UNITS = {"gpu_hours": "GPU-hours", "branch_gpu_hours": "for branches", "tokens": "tokens",
-         "dollars": "dollars", "kwh": "kWh"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,17 +105,17 @@ class Plan:
         """Sentences on totals, estimates, cells that cannot run, exceptions and skipped cells."""
         sums = self.totals()
         parts = [
-            *([f"{self._with_range('gpu_hours')} GPU-hours and"
-               f" {self._with_range('branch_gpu_hours')} for branches"] if self.device else []),
-            f"{self._with_range('tokens')} tokens",
+            *([f"{self._sum('gpu_hours', 'GPU-hours')} and "
+               f"{self._sum('branch_gpu_hours', 'for branches')}"] if self.device else []),
+            self._sum("tokens", "tokens"),
             f"{bytes_of(sums['disk_bytes'])} of weights and kept checkpoints",
         ]  # fmt: skip
         lines = [f"{sums['cells']} cells: {', '.join(parts)}"]
         if "dollars" in sums:
-            lines.append(f"with branches: {self._with_range('dollars')} dollars")
+            lines.append(f"with branches: {self._sum('dollars', 'dollars')}")
         if "kwh" in sums:
             lines.append(
-                f"with branches: {self._with_range('kwh')} kWh, if the boards of {self.device} "
+                f"with branches: {self._sum('kwh', 'kWh')}, if the boards of {self.device} "
                 "take their largest power all the time; an upper bound without hosts and cooling"
             )
         if sums["unknown"]:
@@ -130,11 +128,11 @@ class Plan:
         lines += [f"exception: {values}: {reason}" for values, reason in self.exceptions]
         return lines + skipped(self.skipped)
 
-    def _with_range(self, name: str) -> str:
-        """A total with its interval of 80 %, if it is uncertain."""
+    def _sum(self, name: str, unit: str) -> str:
+        """A total with its unit, and with its interval of 80 % if it is uncertain."""
         form = short if name == "tokens" else "{:,.0f}".format
         low, high = map(form, self.range_80.get(name, (0, 0)))
-        total = form(self.totals()[name])
+        total = f"{form(self.totals()[name])} {unit}"
         return f"{total} ({low} to {high})" if low != high else total
 
     def _sources(self) -> list[str]:
