@@ -121,7 +121,7 @@ def test_price_and_energy_are_those_of_runs_and_branches(tmp_path):
     assert sums["kwh"] == pytest.approx(0.7 * hours)
     text = " ".join(plan.table().split())
     assert f"with branches: {2 * hours:,.0f} dollars" in text
-    assert "an upper bound without hosts and cooling" in text
+    assert f"; at most {0.7 * hours:,.0f} kWh" in text
     plain = planned(laid_out(), tmp_path)
     assert "dollars" not in plain.totals()
     assert "dollars" not in plain.table()

@@ -110,15 +110,14 @@ def read(
         for run, record in runs.items()
         if counts(record["environment"]["device"], grid.cells[run])
     }
-    unlisted = {c.device for c in measured.values()}
-    unlisted |= {record["environment"]["device"] for record in runs.values()}
-    unlisted = {n for n in unlisted & on_gpus if devices.find(n, own) is None}
+    used = {c.device for c in measured.values()}
+    used |= {record["environment"]["device"] for record in runs.values()}
+    unlisted = min((n for n in used & on_gpus if devices.find(n, own) is None), default="")
     updates = [
-        *_of_calibrations(grid, shapes, kind, measured, unlisted),
-        *_of_runs(grid, shapes, kind, runs, unlisted),
+        *_of_cells(grid, shapes, kind, measured, runs),
         *_of_steps(grid, kind, results),
     ]
-    return Measurements(name, kind, measured, runs, updates, min(unlisted, default=""))
+    return Measurements(name, kind, measured, runs, updates, unlisted)
 
 
 def _runs(grid: Grid, results: Path) -> Iterator[tuple[str, Record]]:
@@ -128,37 +127,28 @@ def _runs(grid: Grid, results: Path) -> Iterator[tuple[str, Record]]:
             yield run, record
 
 
-def _of_calibrations(
+def _of_cells(
     grid: Grid,
     shapes: Mapping[str, Shape],
     kind: Device,
     measured: Mapping[str, Calibration],
-    unlisted: set[str],
-) -> Iterator[Update]:
-    """Made on one device, which reduces no gradient."""
-    runs = {cell.calibration: run for run, cell in grid.cells.items() if cell.gpus}
-    for name, found in measured.items():
-        if name in runs and found.update_seconds and found.device not in unlisted:
-            cell = grid.cells[runs[name]]
-            layout = found.micro_batch, found.recompute
-            x_K = vector(estimate.work(cell, shapes[runs[name]], *layout, 1), kind)
-            yield Update(calibrations.ways(cell), Timing(x_K, found.update_seconds), TIMED)
-
-
-def _of_runs(
-    grid: Grid,
-    shapes: Mapping[str, Shape],
-    kind: Device,
     runs: Mapping[str, Record],
-    unlisted: set[str],
 ) -> Iterator[Update]:
+    """Calibrations, which are made on one device and reduce no gradient, and runs."""
+    of = {cell.calibration: run for run, cell in grid.cells.items()}
+    found: list[tuple[Any, ...]] = [
+        (of[name], c.device, c.micro_batch, c.recompute, 1, c.update_seconds, TIMED)
+        for name, c in measured.items()
+    ]
     for run, record in runs.items():
-        cell, settings = grid.cells[run], record["calibration"]
-        if cell.gpus and record["environment"]["device"] not in unlisted:
-            layout = settings["micro_batch"], settings.get("recompute", False)
-            x_K = vector(estimate.work(cell, shapes[run], *layout, cell.gpus), kind)
-            seconds = record["train_seconds"] / record["updates"]
-            yield Update(calibrations.ways(cell), Timing(x_K, seconds), TRAINED)
+        settings, device = record["calibration"], record["environment"]["device"]
+        layout = settings["micro_batch"], settings.get("recompute", False), grid.cells[run].gpus
+        found.append((run, device, *layout, record["train_seconds"] / record["updates"], TRAINED))
+    for run, device, micro_batch, recompute, gpus, seconds, sd in found:
+        cell = grid.cells[run]
+        if cell.gpus and seconds and devices.find(device, grid.study.own_devices):
+            of_cell = estimate.work(cell, shapes[run], micro_batch, recompute, gpus)
+            yield Update(calibrations.ways(cell), Timing(vector(of_cell, kind), seconds), sd)
 
 
 def _of_steps(grid: Grid, kind: Device, results: Path) -> Iterator[Update]:

@@ -111,13 +111,10 @@ class Plan:
             f"{bytes_of(sums['disk_bytes'])} of weights and kept checkpoints",
         ]  # fmt: skip
         lines = [f"{sums['cells']} cells: {', '.join(parts)}"]
-        if "dollars" in sums:
-            lines.append(f"with branches: {self._sum('dollars', 'dollars')}")
-        if "kwh" in sums:
-            lines.append(
-                f"with branches: {self._sum('kwh', 'kWh')}, if the boards of {self.device} "
-                "take their largest power all the time; an upper bound without hosts and cooling"
-            )
+        bound = "if the boards take their largest power all the time, without hosts and cooling"
+        costs = [self._sum("dollars", "dollars")] if "dollars" in sums else []
+        costs += [f"at most {self._sum('kwh', 'kWh')}, {bound}"] if "kwh" in sums else []
+        lines += [f"with branches: {'; '.join(costs)}"] if costs else []
         if sums["unknown"]:
             lines.append(
                 f"the time of {sums['unknown']} cells is unknown until they are calibrated"
