@@ -14,6 +14,7 @@ from lmscaling.errors import UserError
 from lmscaling.plan import calibrations, estimate, jobs
 from lmscaling.plan.calibrations import chosen, nearest, tells
 from lmscaling.plan.throughput.coefficients import shipped
+from lmscaling.plan.throughput.model import SPREAD, Timing
 from lmscaling.runtime.environment import processor
 from lmscaling.train import calibrate, settings
 from lmscaling.train.run import train
@@ -55,6 +56,24 @@ def test_seven_calibrations_tell_the_times_of_the_72_cells_of_the_study(real):
     assert max(known.values()) * 1.96 <= math.log(1.15)
     for name in picked:  # none is measured in vain
         assert max(sds(real, picked.keys() - {name}).values()) * 1.96 > math.log(1.15)
+
+
+def test_times_are_known_as_well_as_is_said_once_the_chosen_cells_are_measured(real):
+    """Stacks of software are drawn; each measures the seven cells, and predicts all 72."""
+    cells = {c.calibration: c for c in real.cells.values()}
+    x_iK = np.array([calibrations._Point.of(c, calibrations.ways(c)).x_K for c in cells.values()])
+    picked = [list(cells).index(name) for name in chosen(real)]
+    rng, known, away, sds = np.random.default_rng(0), shipped(), [], []
+    for theta in rng.multivariate_normal(known.mean_K, known.cov_KK, 60):
+        truth = np.log(x_iK @ np.exp(theta[:-1])) + theta[-1]
+        truth += SPREAD * rng.standard_normal(len(truth))  # what the terms leave out
+        fitted = known.measured([Timing(x_iK[i], float(np.exp(truth[i]))) for i in picked], SPREAD)
+        away += [np.log(fitted.predict(x).seconds) - t for x, t in zip(x_iK, truth, strict=True)]
+        sds += list(fitted.sds(x_iK))
+    far, sd = np.abs(away), np.array(sds)
+    assert 0.75 <= np.mean(far < 1.2816 * sd) <= 0.9
+    assert np.mean(far < 1.96 * sd) >= 0.93
+    assert np.mean(far < math.log(calibrations.NARROW)) >= 0.93
 
 
 def test_the_choice_stays_while_calibrations_are_made_in_any_order(real):

@@ -139,11 +139,8 @@ class Plan:
         basis = "" if self.device else " (micro-batches)"
         lines = []
         if estimated:
-            which = "they" if self.calibrations is None else "some"
-            lines.append(
-                f"{len(estimated)} cells are estimates{basis}, marked ~, until {which} are "
-                "calibrated"
-            )
+            until = ", until they are calibrated" if self.calibrations is None else ""
+            lines.append(f"{len(estimated)} cells are estimates{basis}, marked ~{until}")
         for source, told in (("calibrated", "calibration"), ("run", "finished run")):
             if n := sum(f.source == source for f in runnable):
                 lines.append(f"{n} cells have the time of their {told}")
@@ -172,11 +169,13 @@ class Plan:
         """What ``calibrate: auto`` has chosen."""
         if self.calibrations is None:
             return []
-        return [
-            f"{len(self.calibrations)} calibrations of {len(self.forecasts)} cells, after which "
-            f"the time of a step of each is known within a factor of {NARROW:g} with a "
-            f"probability of 95 %: {', '.join(self.calibrations)}"
-        ]
+        then = (
+            f"after which the time of a step of each is known within a factor of {NARROW:g} with "
+            "a probability of 95 %"
+        )
+        n, names = len(self.calibrations), ", ".join(self.calibrations)
+        told = then if self.device else "with whose options the others train"
+        return [f"{n} calibrations of {len(self.forecasts)} cells, {told}: {names}"]
 
 
 def _factor(f: Forecast) -> float:
