@@ -41,7 +41,11 @@ def study(args: Namespace) -> str:
         help="study files, laid over config/study.yaml in their order; - reads JSON",
     ),
     SET,
-    argument("--device", default="NVIDIA H100", help="device that the estimates assume"),
+    argument(
+        "--device",
+        default="",
+        help="device that the estimates assume; by default that of the measurements, or an H100",
+    ),
     RESULTS,
     argument("--out", type=Path, help="plan.json"),
 )
