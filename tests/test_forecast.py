@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import law_study
@@ -18,7 +20,7 @@ from lmscaling.records import forecast
 from lmscaling.records.forecast import Seal
 from lmscaling.report import forecasts as report
 from lmscaling.runtime import environment
-from lmscaling.status import predicted, sealing
+from lmscaling.status import predicted, sealing, table
 from lmscaling.store import build as store
 
 LATER = "2100-01-01T00:00:00+00:00"
@@ -98,7 +100,7 @@ def test_runs_that_have_not_begun_are_predicted_sealed_and_scored(finished):
     assert [(q, s) for q, s, *_ in rows if q == "loss"] == [("loss", "scored")] * 6
     (line,) = (row for row in tables["forecast_scores"].rows if row[2] == "final loss")
     assert line[3:5] == ("6", "6")
-    assert line[6].startswith("6 of 6 (54% to 100%)")
+    assert line[6].startswith("6 of 6 (54 to 100 %)")
     assert float(line[8]) > float(line[9]), "better than the nearest run"
     cells = [row for row in tables["forecast_cells"].rows if row[2] == "final loss"]
     assert all(0 <= float(row[7]) <= 1 for row in cells)
@@ -214,7 +216,7 @@ def test_scores_of_a_known_distribution():
     assert found.log_score == pytest.approx(-np.log(0.1) - 0.5 * np.log(2 * np.pi) - 0.5, abs=0.1)
     assert found.baseline_log_score is None
     assert found.factor == pytest.approx(np.exp(0.0674), abs=0.005)
-    low, high = found.held[0.95].interval.low, found.held[0.95].interval.high
+    low, high = found.held[0.95].interval
     assert low < 0.95 < high
     assert forecast_scores.transform([row(1.0)]) == pytest.approx([0.5])
 
@@ -244,3 +246,38 @@ def test_a_plan_says_what_finished_runs_predict(finished):
     assert line.startswith("18 finished runs predict the final loss of 6 of the other 6 cells: ")
     shutil.rmtree(study / "runs")
     assert predicted.lines(study, grid) == []
+
+
+def test_status_shows_what_is_predicted_of_unfinished_cells(finished):
+    study, grid = finished
+    with_losses(study)
+    told = table.progress(study)
+    lines = {line.split()[0]: line for line in told.splitlines()}
+    left = {run for run, cell in grid.cells.items() if cell.size == "m"}
+    found = predicted.Known.read(study, grid).predict("loss", left)
+    for run, cell in grid.cells.items():
+        assert ("predicted" in lines[cell.name]) == (run in left)
+    for run in left:
+        assert f"predicted {found[run].median:.3f} (" in lines[grid.cells[run].name]
+    assert "predicted final losses are from 18 finished runs, with their 80 % intervals" in told
+    assert max(map(len, told.splitlines())) <= 100
+
+
+def test_status_says_why_a_cell_has_no_predicted_loss(finished):
+    study, grid = finished
+    with_losses(study)
+    for run, cell in grid.cells.items():
+        if cell.attention == "linear" and cell.size != "m":
+            shutil.rmtree(study / "runs" / run)
+    assert "12 cells have no predicted loss: no run of linear has finished" in table.progress(study)
+
+
+def test_without_finished_runs_status_loads_no_package_of_numbers(finished):
+    study, _ = finished
+    shutil.rmtree(study / "runs")
+    code = (
+        "import sys; from pathlib import Path; from lmscaling.status import table; "
+        f"table.progress(Path({str(study)!r})); "
+        "sys.exit(int(bool({'scipy', 'torch', 'duckdb'} & sys.modules.keys())))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -13,7 +13,7 @@ from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from pandas import DataFrame
 
 from lmscaling.figures.shared import style
@@ -76,16 +76,23 @@ def _draw(axes: Axes, rows: DataFrame, colours: dict[str, str], unit: float) -> 
     if medians.max() > 3 * medians.min():
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
-        axes.xaxis.set_minor_locator(LogLocator(subs=()))
+        axes.xaxis.set_minor_locator(NullLocator())
     else:
         axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    low, high = axes.get_ylim()
+    if high > 3 * low > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _title(rows: DataFrame) -> str:
     found = forecast_scores.score(_values(rows))
-    held = ", ".join(f"{one.held} in {level:.0%}" for level, one in found.held.items())
+    held = ", ".join(f"{one.held} in {100 * level:.0f} %" for level, one in found.held.items())
     return f"{found.scored} runs: {held}"
 
 

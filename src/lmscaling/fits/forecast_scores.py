@@ -15,8 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest, norm, t
 
-from lmscaling.fits.uncertainty import Interval
-
 LEVELS = (0.8, 0.95)
 
 
@@ -28,10 +26,10 @@ class Held:
     of: int
 
     @property
-    def interval(self) -> Interval:
+    def interval(self) -> tuple[float, float]:
         """95 % interval of the share (Clopper and Pearson 1934)."""
         ends = binomtest(self.held, self.of).proportion_ci()
-        return Interval(float(ends.low), float(ends.high))
+        return float(ends.low), float(ends.high)
 
 
 @dataclass(frozen=True)

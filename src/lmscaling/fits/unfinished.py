@@ -17,9 +17,9 @@ Other positive quantities that change smoothly with size and context, such as th
 on a CPU, are predicted alike.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,20 @@ MOST_RUNS = 200
 the first of the others: the cost grows with the cube."""
 
 
+QUERY = """
+    SELECT
+        run, s.name, s.attention, s.size, (n_layer * d_model ** 2)::DOUBLE AS units, s.context,
+        s.seed, s.lr_scale, s.budget, s.update_tokens, s.status, v.val_loss,
+        coalesce(s.params, max(s.params) OVER of_size, 12 * units)::DOUBLE AS params
+    FROM status s LEFT JOIN (SELECT run, val_loss FROM last_validation) v USING (run)
+    WHERE s.status IN ('done', 'pending', 'running', 'interrupted', 'held')
+    WINDOW of_size AS (PARTITION BY s.size)
+    ORDER BY s.attention DESC, units, s.context, s.seed, s.lr_scale
+"""
+"""Runs that are done, and those that are not. Parameters of a size that no run has are those of the
+matrices of its blocks."""
+
+
 class Run(NamedTuple):
     """A run, finished or not."""
 
@@ -59,6 +73,8 @@ class Run(NamedTuple):
     seed: int
     value: float = np.nan
     """Final loss in nats, or another positive quantity; NaN if the run has not finished."""
+    group: Hashable = ()
+    """What else runs may differ in, such as their budget; only equal ones are compared."""
 
 
 class Interval(NamedTuple):
@@ -82,15 +98,32 @@ def predict(finished: Sequence[Run], wanted: Sequence[Run]) -> list[Predicted]:
     """The prediction of each wanted run, or the reason why there is none."""
     finished = [run for run in finished if np.isfinite(run.value) and run.value > 0]
     found: dict[int, Predicted] = {}
-    for attention in dict.fromkeys(run.attention for run in wanted):
-        places = [i for i, run in enumerate(wanted) if run.attention == attention]
-        used = finished
-        if len(finished) > MOST_RUNS:
-            used = sorted(finished, key=lambda run, own=attention: run.attention != own)[:MOST_RUNS]
+    for group, attention in dict.fromkeys((run.group, run.attention) for run in wanted):
+        places = [
+            i for i, run in enumerate(wanted) if (run.group, run.attention) == (group, attention)
+        ]
+        used = [run for run in finished if run.group == group]
+        if len(used) > MOST_RUNS:
+            used = sorted(used, key=lambda run, own=attention: run.attention != own)[:MOST_RUNS]
         known = {i: Predicted(reason=why) for i in places if (why := _why_not(wanted[i], used))}
         left = [i for i in places if i not in known]
         found |= known | dict(zip(left, _predict(used, [wanted[i] for i in left]), strict=True))
     return [found[i] for i in range(len(wanted))]
+
+
+def read(rows: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], Predicted]]:
+    """The unfinished runs among the rows of ``QUERY``, with their predicted losses."""
+    runs = [
+        Run(row["attention"], row["size"], row["units"], row["context"], row["seed"],
+            np.nan if row["val_loss"] is None else row["val_loss"],
+            (row["lr_scale"], row["budget"], row["update_tokens"]))
+        for row in rows
+    ]  # fmt: skip
+    is_done = [row["status"] == "done" for row in rows]
+    done = [run for run, done in zip(runs, is_done, strict=True) if done]
+    left = [i for i, done in enumerate(is_done) if not done]
+    return [(rows[i], found) for i, found in zip(left, predict(done, [runs[i] for i in left]),
+                                                 strict=True)]  # fmt: skip
 
 
 def _why_not(run: Run, finished: Sequence[Run]) -> str:

@@ -71,7 +71,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
 
 def _scores(seal: str, quantity: str, rows: list[Row]) -> tuple[str, ...]:
     scored = [row for row in rows if row["state"] == "scored"]
-    others = Counter(STATES[row["state"]] for row in rows if row["state"] != "scored")
+    others = Counter(_remark(row) for row in rows if row["state"] != "scored")
     why = ", ".join(f"{n}: {state}" for state, n in others.items())
     if rows[0]["state"] == "changed":
         why = f"{seal}.json was changed"
@@ -93,8 +93,8 @@ def _numbers(found: Scores) -> tuple[str, ...]:
 
 
 def _held(found: Held) -> str:
-    ends = found.interval
-    return f"{found.held} of {found.of} ({ends.low:.0%} to {ends.high:.0%})"
+    low, high = (100 * end for end in found.interval)
+    return f"{found.held} of {found.of} ({low:.0f} to {high:.0f} %)"
 
 
 def _cell(row: Row) -> tuple[str, ...]:
@@ -108,5 +108,10 @@ def _cell(row: Row) -> tuple[str, ...]:
         *("" if one is None else f"{form(one.low)} to {form(one.high)}" for one in ends),
         "" if row["measured"] is None else form(row["measured"]),
         f"{forecast_scores.transform([row])[0]:.2f}" if is_scored else "",
-        "" if is_scored else row["reason"] or STATES[row["state"]],
+        "" if is_scored else _remark(row),
     )  # fmt: skip
+
+
+def _remark(row: Row) -> str:
+    """Why a prediction is not scored."""
+    return row["reason"] or STATES[row["state"]]

@@ -5,7 +5,7 @@ and one budget. Without finished runs nothing is computed and nothing is importe
 """
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,8 @@ from lmscaling.config.grid import Grid
 from lmscaling.records import finished
 from lmscaling.records.forecast import Baseline, Predicted
 
+LEVEL = 0.8
+"""Probability of the intervals that are printed."""
 FEWEST = 3
 """Finished runs from which a plain guess has a standard deviation."""
 
@@ -56,17 +58,15 @@ class Known:
             return {run: Predicted(reason="no run has finished") for run in wanted}
         from lmscaling.fits import unfinished
 
-        groups = defaultdict(list)
-        for run, cell in self.grid.cells.items():
-            groups[_group(cell)].append(run)
-        found: dict[str, Predicted] = {}
-        for runs in groups.values():
-            left = [run for run in runs if run in wanted]
-            known = [_run(self.grid.cells[run], self._value(quantity, run)) for run in runs
-                     if run in self.done and run not in wanted]  # fmt: skip
-            places = [_run(self.grid.cells[run]) for run in left]
-            found |= dict(zip(left, unfinished.predict(known, places), strict=True))
-        return found
+        cells = self.grid.cells
+        done = [
+            run for run in self.done
+            if run not in wanted and (quantity == "loss" or not cells[run].gpus)
+        ]  # fmt: skip
+        left = [run for run in cells if run in wanted]
+        known = [_run(cells[run], self._value(quantity, run)) for run in done]
+        found = unfinished.predict(known, [_run(cells[run]) for run in left])
+        return dict(zip(left, found, strict=True))
 
     def baseline(self, quantity: str, run: str) -> Baseline:
         """The loss of the nearest finished run, or the median time of all."""
@@ -107,8 +107,8 @@ def _baseline(said: str, log: float, errors: list[float]) -> Baseline:
     return Baseline(baseline=said, baseline_median=math.exp(log), baseline_sd=sd)
 
 
-def _group(cell: Cell) -> tuple[float, str, int, int]:
-    return cell.lr_scale, cell.budget, cell.update_tokens, cell.gpus
+def _group(cell: Cell) -> tuple[float, str, int]:
+    return cell.lr_scale, cell.budget, cell.update_tokens
 
 
 def _size(cell: Cell) -> float:
@@ -119,7 +119,32 @@ def _size(cell: Cell) -> float:
 def _run(cell: Cell, value: float = math.nan) -> Any:
     from lmscaling.fits.unfinished import Run
 
-    return Run(cell.attention, cell.size, _size(cell), cell.context, cell.seed, value)
+    place = cell.attention, cell.size, _size(cell), cell.context, cell.seed
+    return Run(*place, value, _group(cell))
+
+
+def of_unfinished(study: Path, grid: Grid) -> tuple[dict[str, str], list[str]]:
+    """The predicted final loss of each unfinished run, as text, and sentences about all of them."""
+    known = Known.read(study, grid)
+    wanted = set(grid.cells) - set(known.done)
+    if not wanted or not any(map(_loss, known.done.values())):
+        return {}, []
+    from lmscaling.fits.unfinished import interval
+
+    found = known.predict("loss", wanted)
+    ends = {run: at for run, one in found.items() if (at := interval(one, LEVEL))}
+    texts = {
+        run: f"predicted {found[run].median:.3f} ({at.low:.3f} to {at.high:.3f})"
+        for run, at in ends.items()
+    }
+    reasons = Counter(one.reason for one in found.values() if one.reason)
+    told = [f"{n} cells have no predicted loss: {reason}" for reason, n in reasons.items()]
+    if texts:
+        runs = f"{len(known.done)} finished runs"
+        told.insert(
+            0, f"predicted final losses are from {runs}, with their {100 * LEVEL:.0f} % intervals"
+        )
+    return texts, told
 
 
 def lines(study: Path, grid: Grid) -> list[str]:

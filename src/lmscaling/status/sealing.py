@@ -19,10 +19,8 @@ from lmscaling.plan.estimate import Shape
 from lmscaling.records import forecast
 from lmscaling.records.forecast import QUANTITIES, Baseline, Forecast, Predicted, Seal
 from lmscaling.runtime import frozen
-from lmscaling.status.predicted import Known
+from lmscaling.status.predicted import LEVEL, Known
 
-LEVEL = 0.8
-"""Probability of the intervals that are printed."""
 MFU = 0.4
 """Share of the peak that plans usually assume."""
 MFU_SD = math.log(1.3) / 0.6745
@@ -82,7 +80,7 @@ def _normal(median: float | None, sd: float | None, why: str) -> Predicted:
 def _at_usual_mfu(cell: Cell, shape: Shape, device: Device) -> Baseline:
     flops = shape.flops_per_token * cell.update_tokens
     seconds = flops / (cell.gpus * device.peak_flops * MFU)
-    said = f"{MFU:.0%} of the peak"
+    said = f"{100 * MFU:.0f} % of the peak"
     return Baseline(baseline=said, baseline_median=seconds, baseline_sd=MFU_SD)
 
 
