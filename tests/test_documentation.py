@@ -14,6 +14,7 @@ from lmscaling import cli, registry
 from lmscaling.config import grid, study_file
 from lmscaling.model import gpt
 from lmscaling.plan import study_plan
+from lmscaling.plan.throughput import accuracy
 
 README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -135,6 +136,12 @@ def test_the_costs_of_the_readme_are_the_forecast_at_its_price():
     assert f"{192 * price:.0f}" in text
     running = " ".join((ROOT / "docs" / "running.md").read_text().split())
     assert f"{cells} GPU-hours on H100 for `config/study.yaml`, and {branches} more" in running
+
+
+def test_the_accuracy_of_predicted_times_is_what_the_command_prints():
+    page = (ROOT / "docs" / "throughput.md").read_text()
+    for row in accuracy.lines(ROOT / "results" / "published" / "step_time.csv"):
+        assert f"| {' | '.join(row)} |" in page
 
 
 def test_the_results_of_the_readme_are_those_of_the_claims():

@@ -9,7 +9,7 @@ from lmscaling import files, registry
 from lmscaling.cli.verb import Verb, argument, verb
 from lmscaling.config.grid import Grid
 from lmscaling.errors import UserError
-from lmscaling.formatting import folded
+from lmscaling.formatting import aligned, folded
 
 if TYPE_CHECKING:
     from lmscaling.plan.estimate import Shape
@@ -152,18 +152,17 @@ def why_slow(args: Namespace) -> str:
 
 @verb(
     VERBS,
-    argument(
-        "--out", type=Path, default=Path("coefficients.json"), help="coefficients.json to write"
-    ),
+    argument("--out", type=Path, help="coefficients.json to write; only the table by default"),
     name="fit-throughput",
 )
 def fit_throughput(args: Namespace) -> str:
-    """Fit the coefficients that predict times of updates to published ones."""
-    from lmscaling.plan.throughput import coefficients, facts
+    """Fit the model that predicts times of updates to published ones, and check it on others."""
+    from lmscaling.plan.throughput import accuracy, coefficients
 
     step_time = registry.project_file("results/published/step_time.csv")
-    coefficients.fit(step_time, args.out)
-    return f"fit-throughput: {args.out}; {len(facts.read()) + 1} stacks"
+    if args.out:
+        coefficients.fit(step_time, args.out)
+    return "\n".join(aligned(accuracy.lines(step_time), left={0}))
 
 
 @verb(VERBS, RESULTS)

@@ -60,6 +60,17 @@ def table(step_time: Path) -> list[Accuracy]:
     ]
 
 
+def lines(step_time: Path) -> list[list[str]]:
+    """The checks as a table with a header, as the documentation has it."""
+    head = ["predicted", "times", "median", "90 %", "worst", "in 80 %", "in 95 %"]
+    rows = [
+        [a.what, str(a.n), *(f"{factor:.3f}" for factor in (a.median, a.p90, a.worst)),
+         *(f"{a.within[level]:.2f}" for level in (0.8, 0.95))]
+        for a in table(step_time)
+    ]  # fmt: skip
+    return [head, *rows]
+
+
 def _sizes(post: Sequence[Step]) -> Iterable[Error]:
     """Products and launches are those of all forms, so all are fitted."""
     for size in {row["params_millions"] for row, _ in post}:

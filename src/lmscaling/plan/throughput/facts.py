@@ -9,6 +9,7 @@ GB only so.
 import csv
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from lmscaling.config import devices
 from lmscaling.plan.throughput.model import Timing, vector
@@ -22,17 +23,18 @@ POST_DEVICE = "NVIDIA H100"
 SHAPES = {124: (12, 12, 768), 355: (24, 16, 1024), 774: (36, 20, 1280), 1558: (48, 25, 1600)}
 """Layers, heads and width of GPT-2 by millions of parameters."""
 
-KINDS = {
-    "softmax_flash": "flash",
-    "softmax_no_flash": "softmax_scores",
-    "linear_attention_parallel": "tiled",
-    "linear_attention_parallel_no_flash": "linear_scores",
-    "linear_chunked": "chunks",
-    "linear_state_parallel": "states",
-    "linear_state": "recurrence",
-    "linear_attention": "loop",
+METHODS = {
+    "softmax flash": "flash",
+    "softmax cudnn": "flash",
+    "softmax no_flash": "softmax_scores",
+    "linear attention_parallel": "tiled",
+    "linear attention_parallel_no_flash": "linear_scores",
+    "linear chunked": "chunks",
+    "linear state_parallel": "states",
+    "linear state": "recurrence",
+    "linear attention": "loop",
 }
-"""Kinds of attention by the names of the post."""
+"""Kinds of attention by method of the speed study."""
 
 
 def read() -> dict[str, list[Timing]]:
@@ -55,8 +57,36 @@ def read_post(path: Path) -> list[tuple[Mapping[str, str], Timing]]:
 
 def _step(row: Mapping[str, str]) -> Work:
     layers, heads, width = SHAPES[int(row["params_millions"])]
-    context = int(row["context"])
+    method = row["implementation"].replace("_", " ", 1)
+    return step(method, layers, heads, width, int(row["context"]), recompute=1.0)
+
+
+def step(
+    method: str,
+    layers: int,
+    heads: int,
+    width: int,
+    context: int,
+    batch: int = 1,
+    recompute: float = 0.0,
+) -> Work:
+    """A training step of the speed study, of ``batch`` sequences.
+
+    Raises:
+        KeyError: The kind of the method is not known.
+    """
+    tokens = batch * context
     return Work(
-        kinds={KINDS[row["implementation"]]: layers}, heads=heads, width=width, context=context,
-        tokens=context, micro_tokens=context, recompute=1.0,
+        kinds={METHODS[method]: layers}, heads=heads, width=width, context=context,
+        tokens=tokens, micro_tokens=tokens, recompute=recompute,
     )  # fmt: skip
+
+
+def measured_step(row: Mapping[str, Any]) -> Timing | None:
+    """A step of the view ``speeds``; None of an unknown method or on a device that is not listed."""
+    device = devices.find(row["device"] or "")
+    if device is None or row["method"] not in METHODS:
+        return None
+    shape = [int(row[name]) for name in ("n_layer", "n_head", "d_model", "context", "batch")]
+    recompute = float(row["source"] == "published")
+    return Timing(vector(step(row["method"], *shape, recompute=recompute), device), row["seconds"])
