@@ -3,12 +3,17 @@
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lmscaling import files, registry
 from lmscaling.cli.verb import Verb, argument, verb
 from lmscaling.config.grid import Grid
 from lmscaling.errors import UserError
 from lmscaling.formatting import aligned, folded
+
+if TYPE_CHECKING:
+    from lmscaling.plan.estimate import Shape
+    from lmscaling.plan.study_plan import Plan
 
 VERBS: list[Verb] = []
 
@@ -32,29 +37,39 @@ def study(args: Namespace) -> str:
     return f"study: {args.out}, {len(record.cells)} cells"
 
 
-@verb(
-    VERBS,
-    argument(
-        "study",
-        type=Path,
-        nargs="*",
-        help="study files, laid over config/study.yaml in their order; - reads JSON",
-    ),
-    SET,
-    argument(
-        "--device",
-        default="",
-        help="device that the estimates assume; by default that of the measurements, or an H100",
-    ),
-    RESULTS,
-    argument("--out", type=Path, help="plan.json"),
+STUDY = argument(
+    "study",
+    type=Path,
+    nargs="*",
+    help="study files, laid over config/study.yaml in their order; - reads JSON",
 )
+DEVICE = argument(
+    "--device",
+    default="",
+    help="device that the estimates assume; by default that of the measurements, or an H100",
+)
+
+
+@verb(VERBS, STUDY, SET, DEVICE, RESULTS, argument("--out", type=Path, help="plan.json"))
 def plan(args: Namespace) -> str:
     """Estimate what a study costs and list the cells that cannot run."""
-    from lmscaling.config import code, grid, new_study, study_file
+    from lmscaling.config import code
+    from lmscaling.status import predicted, stale
+
+    expanded, _, estimate = _planned(args)
+    results = args.results / expanded.study.study
+    if args.out:
+        files.write_json(args.out, estimate.to_json())
+    old = code.stale_line(results.name, len(stale.runs(results, expanded)))
+    said = [*predicted.lines(results, expanded), *old]
+    return "\n".join([estimate.table(), *(line for text in said for line in folded(text))])
+
+
+def _planned(args: Namespace) -> "tuple[Grid, dict[str, Shape], Plan]":
+    """The cells of the study that the arguments name, their model sizes, and what they cost."""
+    from lmscaling.config import grid, new_study, study_file
     from lmscaling.model import gpt
     from lmscaling.plan import study_plan
-    from lmscaling.status import stale
 
     if args.study == [Path("-")]:
         values = study_file.overridden(files.parse_json(sys.stdin.read(), "study"), args.set)
@@ -69,11 +84,39 @@ def plan(args: Namespace) -> str:
     shapes = {
         run: gpt.shape(cell, lengths.get(cell.context)) for run, cell in expanded.cells.items()
     }
-    estimate = study_plan.make(expanded, shapes, args.device, results)
-    if args.out:
-        files.write_json(args.out, estimate.to_json())
-    old = code.stale_line(results.name, len(stale.runs(results, expanded)))
-    return "\n".join([estimate.table(), *(line for text in old for line in folded(text))])
+    return expanded, shapes, study_plan.make(expanded, shapes, args.device, results)
+
+
+@verb(
+    VERBS,
+    STUDY,
+    SET,
+    DEVICE,
+    RESULTS,
+    argument("--seal", action="store_true", help="write the predictions where they stay"),
+    argument("--verify", action="store_true", help="compare sealed predictions with their hashes"),
+)
+def forecast(args: Namespace) -> str:
+    """Predict time, memory and final loss of the runs of a study that have not begun."""
+    from lmscaling.config import devices
+    from lmscaling.status import sealing
+
+    expanded, shapes, estimate = _planned(args)
+    results = args.results / expanded.study.study
+    if args.verify:
+        told, is_intact = sealing.verify(results)
+        if not is_intact:
+            raise UserError(f"{told}; restore the file that was sealed")
+        return told
+    costs = dict(zip(expanded.cells, estimate.forecasts, strict=True))
+    found = sealing.predict(results, expanded, costs, shapes, devices.find(args.device))
+    if not found:
+        return f"every cell of {results} has begun, so there is nothing to predict"
+    told = sealing.table(found)
+    if not args.seal:
+        return told
+    path, sha256 = sealing.seal(results, expanded, found)
+    return f"{told}\nsealed: {path}\nSHA-256 to publish: {sha256}"
 
 
 def _masked_lengths(grid: Grid, results: Path) -> dict[int, dict[int, float]]:

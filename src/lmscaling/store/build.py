@@ -20,7 +20,7 @@ from lmscaling.config import grid, study_file
 from lmscaling.config.budget import parse_budget
 from lmscaling.errors import UserError
 from lmscaling.files import new_folder, parse_json, read_json
-from lmscaling.records import finished, schema
+from lmscaling.records import finished, forecast, schema
 from lmscaling.records.checks import Check, Numerics
 from lmscaling.records.exports import EXPORTS
 from lmscaling.records.run import Evaluation, Run
@@ -50,7 +50,7 @@ DISK_FAULTS = (
 )
 """What DuckDB raises when a write, a commit or a checkpoint fails."""
 
-VIEWS = ("cells", "losses", "gradients", "laws", "speed")
+VIEWS = ("cells", "losses", "gradients", "laws", "speed", "forecasts")
 """Files of SQL that create views over the tables, in order."""
 
 LONG: dict[str, str] = dict.fromkeys(
@@ -148,6 +148,7 @@ def _fill_tables(
 ) -> None:
     rows = map(asdict, cells.rows(laid_out)) if laid_out else ()
     _fill(db, "cells", cells.CellRow, rows, work)
+    _fill(db, "forecasts", forecast.Sealed, forecast.rows(study), work)
     for kind, (record, _, _) in RECORDS.items():
         _fill(db, f"{kind}_rows", record, _records(study, kind), work, temporary=True)
     logs.fill(db, study, work)
