@@ -201,8 +201,9 @@ def replays() -> list[Replay]:
     return [*found, Replay("published", gamma, one, SHORTER, Published())]
 
 
-def replay(one: Replay, studies: int = STUDIES) -> Row:
-    """A design, and what it is compared with, in the same studies."""
+def replay(one: Replay, studies: int = STUDIES, alike: bool = True) -> Row:
+    """A design, and what it is compared with, in the same studies; without ``alike``, not with
+    random runs as short as those of the design."""
     asked, cells = one.asked, one.candidates
     start, whole = np.zeros(len(cells), dtype=int), np.full(len(cells), SEEDS)
     price = np.array([c.cost for c in cells])
@@ -241,7 +242,10 @@ def replay(one: Replay, studies: int = STUDIES) -> Row:
         design.half_width / grid.half_width,
         of_subset,
         ratio([of_order(own, whole, rng) for _ in range(RANDOM)], own),
-        ratio([of_order(chosen.option, most, rng) for _ in range(RANDOM)], chosen.option),
+        ratio(
+            [of_order(chosen.option, most, rng) for _ in range(RANDOM if alike else 1)],
+            chosen.option,
+        ),
         ratio([of_order(own, whole, None)] * studies, own),
         design.coverage,
     )

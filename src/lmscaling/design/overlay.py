@@ -12,14 +12,13 @@ from lmscaling.config import study_file
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.grid import Grid
 from lmscaling.design.questions import Candidate, Option
+from lmscaling.design.setting import Run
 from lmscaling.files import write_text
 
-Runs = frozenset[tuple[str, str, int, int]]
-"""Attention, size, context and seed of runs."""
 AXES = ("attention", "size", "context", "seed")
 
 
-def runs_of(candidates: Iterable[Candidate], counts: NDArray) -> Runs:
+def runs_of(candidates: Iterable[Candidate], counts: NDArray) -> frozenset[Run]:
     """The runs of a design: finished seeds, then the smallest that are free."""
     found = set()
     for one, k in zip(candidates, counts.tolist(), strict=True):
@@ -29,7 +28,9 @@ def runs_of(candidates: Iterable[Candidate], counts: NDArray) -> Runs:
     return frozenset(found)
 
 
-def values(grid: Grid, study: Mapping[str, Any], runs: Runs, option: Option, why: str) -> dict:
+def values(
+    grid: Grid, study: Mapping[str, Any], runs: frozenset[Run], option: Option, why: str
+) -> dict:
     """What a study file has to say so that the study has these runs and no others.
 
     Args:
@@ -65,7 +66,7 @@ def values(grid: Grid, study: Mapping[str, Any], runs: Runs, option: Option, why
     return found | {key: part for key, part in narrowed.items() if key != "skip"}
 
 
-def _skips(axes: Mapping[str, list], runs: Runs) -> list[dict[str, Any]]:
+def _skips(axes: Mapping[str, list], runs: frozenset[Run]) -> list[dict[str, Any]]:
     """Parts of the grid that together are all combinations but the runs: those with the same
     missing seeds are joined, over attentions, then contexts, then sizes."""
     missing = {

@@ -41,7 +41,7 @@ class Proposal:
     determined: float
     """Share of the truths for which the answer has an interval."""
     grid: tuple[float, float]
-    """Price and half-width of the whole grid."""
+    """Price and half-width of the runs of the grid on which the answer depends."""
     steps: list[tuple[float, float, NDArray]]
     """Price and half-width after each step, and the seeds that it adds, ``[C]``."""
     spend_s: NDArray
@@ -105,6 +105,11 @@ def propose(
     half = float(problem.half_width(counts)[0])
     if not np.isfinite(half):
         raise UserError(_too_little(problem, budget, asked))
+    if (counts == problem.start_C).all():
+        raise UserError(
+            f"{budget:.4g} buys no run that would narrow {asked}; the cheapest costs "
+            f"{problem.cost_C.min():.4g}"
+        )
     own = _problem(asked, candidates, options[0], drawn, most)
     return _described(asked, candidates, option, counts, drawn, problem, own, seeds)
 
@@ -124,7 +129,7 @@ def _described(
     spent = float(problem.price(counts))
     # Others spend on the grid of the study, with three seeds where it has fewer.
     pool = replace(own, most_C=np.maximum(whole, 3))
-    spend = np.geomspace(min(spent, price) / 8, max(spent, price), PLACES)
+    spend = np.geomspace(min(spent, price or spent) / 8, max(spent, price), PLACES)
     spend = np.unique(np.append(spend, spent))
     rng = np.random.default_rng(1)
     way = search.steps(problem, counts)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as t_distribution
 
-from lmscaling.design.draws import GAIN, INTERACTION_SD, PAIRED, PRIOR_SD, Draws
+from lmscaling.design.draws import GAIN, PAIRED, PRIOR_SD, Draws
 from lmscaling.fits import loss_surface, optimum
 from lmscaling.fits.multiplier import FRACTIONS
 from lmscaling.fits.noise import FEWEST_DEGREES, MOST_DEGREES
@@ -181,40 +181,39 @@ class Surface:
 
     kind: str
     info_CMpp: NDArray
-    """Of one run of each candidate, by the parameters of ``draws.PRIOR`` and ``ln g``."""
+    """Of one run of each candidate, by the parameters of ``draws.PRIOR``."""
     gradient_p: NDArray
     log_N_C: NDArray
 
     def half_widths(self, counts_nC: NDArray) -> NDArray:
-        half = self._half(counts_nC, FORMS["sum"], 1e-9 * PRIOR_SD**-2)
-        return np.where(self._missing(counts_nC)[:, None] > 0, np.inf, half)
+        half = self._half(counts_nC, 1e-9)
+        return np.where(self._missing(counts_nC, 3)[:, None] > 0, np.inf, half)
 
     def guide(self, counts_nC: NDArray) -> NDArray:
-        """With an interaction, which needs several sizes. Each run that is still missing widens it
-        a little, so that they are added."""
-        precision = np.append(PRIOR_SD, INTERACTION_SD) ** -2
-        half = self._half(counts_nC, FORMS["interaction"], precision)
-        return half * (1 + SHORT * self._missing(counts_nC))[:, None]
+        """Each run that is still missing widens it a little, so that they are added. A size more
+        than the parameters need lets the report test the form."""
+        missing = self._missing(counts_nC, min(4, len(np.unique(self.log_N_C))))
+        return self._half(counts_nC, 1.0) * (1 + SHORT * missing)[:, None]
 
-    def _half(self, counts_nC: NDArray, p: int, prior_p: NDArray) -> NDArray:
-        """With the first ``p`` parameters and the precision that the prior gives them."""
-        of_run = self.info_CMpp[..., :p, :p]
-        information = np.tensordot(counts_nC.astype(float), of_run, 1) + np.diag(prior_p)
+    def _half(self, counts_nC: NDArray, prior: float) -> NDArray:
+        """With the precision that the prior gives the parameters, times a factor."""
+        information = np.tensordot(counts_nC.astype(float), self.info_CMpp, 1)
+        information += prior * np.diag(PRIOR_SD**-2)
         size = np.sqrt(np.einsum("nmpp->nmp", information))
         scaled = information / (size[..., :, None] * size[..., None, :])
-        wanted = (self.gradient_p[:p] / size)[..., None]
-        solved = np.linalg.solve(scaled + 1e-13 * np.eye(p), wanted)
+        wanted = (self.gradient_p / size)[..., None]
+        solved = np.linalg.solve(scaled + 1e-13 * np.eye(len(self.gradient_p)), wanted)
         error = np.sqrt((solved * wanted).sum(axis=(2, 3)))
         return error * quantile(counts_nC.sum(axis=1) - FORMS["sum"])[:, None]
 
-    def _missing(self, counts_nC: NDArray) -> NDArray:
-        """``[n]``: runs without which ``loss_surface.few_runs`` refuses, or sizes below three."""
+    def _missing(self, counts_nC: NDArray, fewest: int) -> NDArray:
+        """``[n]``: runs without which ``loss_surface.few_runs`` refuses, and sizes."""
         sizes = np.unique(self.log_N_C.round(9))
         seeds = counts_nC @ (self.log_N_C.round(9)[:, None] == sizes)
         used, single = (seeds > 0).sum(axis=1), (seeds == 1).sum(axis=1)
         alone = np.where(used < loss_surface.MANY_SIZES, single, 0)
         few = np.maximum(loss_surface.FEWEST_RUNS - counts_nC.sum(axis=1), 0)
-        return few + 4 * alone + 4 * np.maximum(3 - used, 0)
+        return few + 4 * alone + 4 * np.maximum(fewest - used, 0)
 
 
 @dataclass(frozen=True)
@@ -323,7 +322,7 @@ def answer(asked: Asked, candidates: list[Candidate], option: Option, draws: Dra
     m = len(share)
     scale = draws.point_sd_M**2 / m + draws.run_sd_M**2
     info = info + mean.swapaxes(2, 3) @ mean / scale[:, None, None]
-    gradient = np.array([0, 0, 0, -1.0 if kind == "a" else 0, 1.0, 0])
+    gradient = np.array([0, 0, 0, -1.0 if kind == "a" else 0, 1.0])
     return Surface(kind, info, gradient, np.log(N))
 
 

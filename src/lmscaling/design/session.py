@@ -17,8 +17,8 @@ from lmscaling.config.places import Values
 from lmscaling.design import check, overlay, setting
 from lmscaling.design.draws import CORRELATION, PAIRED
 from lmscaling.design.proposal import Proposal, propose
-from lmscaling.design.questions import KINDS
-from lmscaling.design.setting import Price, Setting
+from lmscaling.design.questions import KINDS, PAIRS
+from lmscaling.design.setting import Price, Run, Setting
 from lmscaling.errors import UserError
 from lmscaling.files import write_json
 from lmscaling.fits.noise import MOST_SEEDS, seeds_needed
@@ -113,7 +113,8 @@ def run(
     asked = setting.ask(request.question, grid)
     set_up = setting.setting(asked, grid, prices, results)
     seeds = len(grid.study.axes.values("seed"))
-    whole = sum(one.cost for one in set_up.candidates) * seeds * set_up.options[0].price
+    branches = 1 + 0.2 * sum(grid.study.branches.shares if grid.study.branches else ())
+    whole = sum(price.cost for price in prices.values()) * branches
     budget = request.hours if request.hours is not None else (request.share or 0) * whole
     if budget <= 0:
         raise UserError(
@@ -125,7 +126,7 @@ def run(
         noise=set_up.noise, seed=request.seed,
     )  # fmt: skip
     name = request.name or re.sub(r"[^\w.]+", "-", request.question).strip("-")
-    runs = overlay.runs_of(found.candidates, found.counts)
+    runs = overlay.runs_of(found.candidates, found.counts) | set_up.finished
     why = f"not in the design for {asked}"
     content = overlay.values(grid, study, runs, found.option, why)
     names = _planned(study, content, runs)
@@ -148,7 +149,9 @@ def run(
     return "\n".join([*_table(found, unit), "", *(line for x in lines for line in folded(x))])
 
 
-def _planned(study: Mapping[str, Any], content: Mapping[str, Any], runs: overlay.Runs) -> list[str]:
+def _planned(
+    study: Mapping[str, Any], content: Mapping[str, Any], runs: frozenset[Run]
+) -> list[str]:
     """Names of the cells of the study with the file laid over it, which must be those wanted."""
     values = Values()
     values.update({**study, **content, "axes": {**study["axes"], **content["axes"]}})
@@ -180,7 +183,7 @@ def _table(found: Proposal, unit: str) -> list[str]:
         ["the design", f"{found.spent:,.4g}", _half(found.half_width)],
         ["random runs", f"{found.spent:,.4g}", _half(float(np.median(found.random_Rs[:, at])))],
         ["largest first", f"{found.spent:,.4g}", _half(float(found.largest_s[at]))],
-        ["whole grid", f"{price:,.4g}", _half(half)],
+        ["the grid's own", f"{price:,.4g}", _half(half)],
     ]
     return aligned(rows, left={0})
 
@@ -191,11 +194,12 @@ def _half(value: float) -> str:
 
 def _told(found: Proposal, set_up: Setting, unit: str, budget: float) -> list[str]:
     shares = ", ".join(f"{share:g}" for share in found.option.shares)
+    noun = "pairs of runs" if found.asked.kind in PAIRS else "runs"
     lines = [
         f"half-widths are of the 95 % interval of the {KINDS[found.asked.kind]}, medians over "
         f"{len(found.draws.run_sd_M)} truths from {set_up.said}; none: the report gives no "
         "interval",
-        f"{int((found.counts - found.problem.start_C).sum())} new runs or pairs for "
+        f"{int((found.counts - found.problem.start_C).sum())} new {noun} for "
         f"{found.spent:,.4g} of {budget:,.4g} {unit}"
         + (f", budgets {found.option.budget:g} of the study's" if found.option.budget != 1 else "")
         + (f", branches at {shares}" if shares else ""),

@@ -15,7 +15,7 @@ from lmscaling.config.grid import Grid
 from lmscaling.design.draws import Known, Noise
 from lmscaling.design.questions import KINDS, PAIRS, Asked, Candidate, Option
 from lmscaling.errors import UserError, choose
-from lmscaling.fits import gaps, noise, points
+from lmscaling.fits import gaps, noise, optimum, points
 from lmscaling.fits.uncertainty import codes
 from lmscaling.store.build import build, connect
 
@@ -24,6 +24,8 @@ NEEDS = {
     "gamma": ("size",), "size": (),
 }  # fmt: skip
 """Keys besides the context that a question must have."""
+SIZES = {"beta": 3, "a": 3, "size": 2 * optimum.AROUND + 1}
+"""Fewest sizes of a law."""
 KEYS = ("context", "size", "attention", "loss")
 BUDGETS = (1.0, 0.5, 0.25)
 """Of that of the study, for answers that do not depend on it."""
@@ -32,15 +34,17 @@ LATE = 5
 """Warm-ups after which the first point of a shorter budget comes; earlier losses follow no law."""
 
 DONE = """
-    SELECT attention, size, context, seed, avg(params) AS params
-    FROM known
+    SELECT DISTINCT attention, size, context, seed FROM known
     WHERE source = 'measured' AND branch IS NULL AND status IN ('done', 'out_of_tokens')
-    GROUP BY ALL
 """
 FINAL = """
     SELECT attention, size, context, params, loss FROM final
     WHERE source = 'measured' AND status = 'done' AND isfinite(loss)
 """
+
+
+Run = tuple[str, str, int, int]
+"""Attention, size, context and seed."""
 
 
 class Price(NamedTuple):
@@ -61,6 +65,8 @@ class Setting:
     noise: Noise | None
     said: str
     """Where the truths come from."""
+    finished: frozenset[Run] = frozenset()
+    """Of the study, also those on which the answer does not depend."""
 
 
 def ask(text: str, grid: Grid) -> Asked:
@@ -133,27 +139,37 @@ def setting(asked: Asked, grid: Grid, prices: Mapping[str, Price], results: Path
         grid: The study.
         prices: By run of a trunk; cells without a price cannot run.
         results: ``results/<study>``, which need not exist.
+
+    Raises:
+        UserError: The study has too few cells for the question.
     """
     candidates = _candidates(asked, grid, prices)
     if not candidates:
         raise UserError(f"no cell of {asked} can run; lmscaling plan says why")
+    sizes, fewest = len({one.size for one in candidates}), SIZES.get(asked.kind, 1)
+    if sizes < fewest:
+        raise UserError(
+            f"{asked} needs at least {fewest} sizes that can run at this context, and the study "
+            f"has {sizes}; add others to axes.size"
+        )
     options = _options(asked, grid, min(one.tokens for one in candidates))
     if not any(results.glob("runs/*/run.json")):
         return Setting(asked, candidates, options, None, None, "the prior")
     with tempfile.TemporaryDirectory() as folder:
         build(results, Path(folder))
         with connect(Path(folder)) as db:
-            candidates = _with_seeds(candidates, db)
+            finished = _finished(grid, db)
             known = _known(asked, bool(grid.study.branches), db)
             scatter = _noise(asked, db)
-    runs = sum(len(one.seeds) * len(one.attentions) for one in candidates)
-    if runs:  # a budget of its own would make them useless
-        options = [one for one in options if one.budget == 1]
+    candidates = [replace(one, seeds=_seeds(one, finished)) for one in candidates]
+    if finished:  # a budget of its own would make them useless, and their branches stay
+        shares = grid.study.branches.shares if grid.study.branches else ()
+        options = [Option(1.0, tuple(sorted(shares)))]
     sources = [
         f"{len(np.unique(known.run))} finished runs" if known is not None else "the prior",
         f"noise of {scatter.sd:.3g} nats by its seeds" if scatter else "noise of the prior",
     ]
-    return Setting(asked, candidates, options, known, scatter, ", ".join(sources))
+    return Setting(asked, candidates, options, known, scatter, ", ".join(sources), finished)
 
 
 def _candidates(asked: Asked, grid: Grid, prices: Mapping[str, Price]) -> list[Candidate]:
@@ -214,19 +230,19 @@ def _holds(grid: Grid, option: Option, fewest: float) -> bool:
     return updates >= LATE * max(cell.optimizer.warmup_updates, 1)
 
 
-def _with_seeds(candidates: list[Candidate], db: duckdb.DuckDBPyConnection) -> list[Candidate]:
-    done: dict[tuple, set[int]] = defaultdict(set)
-    for attention, size, context, seed, _ in db.sql(DONE).fetchall():
-        done[attention, size, context].add(seed)
-    return [
-        replace(
-            one,
-            seeds=tuple(
-                sorted(set.intersection(*(done[a, one.size, one.context] for a in one.attentions)))
-            ),
-        )
-        for one in candidates
-    ]
+def _finished(grid: Grid, db: duckdb.DuckDBPyConnection) -> frozenset[Run]:
+    """Trunks of the study that have spent their budget or their text."""
+    planned = {(c.attention, c.size, c.context, c.seed) for c in grid.cells.values()}
+    return frozenset(planned.intersection(db.sql(DONE).fetchall()))
+
+
+def _seeds(one: Candidate, finished: frozenset[Run]) -> tuple[int, ...]:
+    """Seeds that all attentions of a candidate have finished."""
+    of_each = (
+        {run[3] for run in finished if run[:3] == (name, one.size, one.context)}
+        for name in one.attentions
+    )
+    return tuple(sorted(set.intersection(*of_each)))
 
 
 def _known(asked: Asked, decayed: bool, db: duckdb.DuckDBPyConnection) -> Known | None:

@@ -1,9 +1,12 @@
 """What each GPU-hour would tell. Half-width of the 95 % interval of an answer against what is
 spent, one panel for each proposal of `lmscaling design`, both on logarithmic scales: the designs
 that the search finds, the design that was chosen (star), random runs of the grid (line: median;
-shaded: middle half), the largest cells first, and the whole grid (square). Half-widths are medians
+shaded: middle half), the largest cells first, and all runs of the grid on which the answer depends
+(square). Half-widths are medians
 over simulated truths; a line begins where the report would give an interval for most of them.
 """
+
+from typing import Any
 
 import numpy as np
 from duckdb import DuckDBPyConnection
@@ -23,7 +26,7 @@ QUERY = """
 """
 COLUMNS = 2
 TICKS = [digit * 10.0**power for power in range(-6, 9) for digit in (1, 2, 5)]
-LOOKS = {
+LOOKS: dict[str, tuple[str, str, law_panels.Stroke]] = {
     "chosen": ("best designs", "#8C4BB8", "-"),
     "random": ("random runs", "0.45", "--"),
     "largest": ("largest first", "#1B8A4B", "-."),
@@ -45,7 +48,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     handles += [
         Patch(color=LOOKS["random"][1], alpha=0.25, linewidth=0, label="middle half"),
         _mark("*", LOOKS["chosen"][1], 10, "chosen design"),
-        _mark("s", "black", 5, "whole grid"),
+        _mark("s", "black", 5, "runs of the grid"),
     ]
     law_panels.legend(figure, handles)
     bases = dict.fromkeys(rows.basis)
@@ -69,7 +72,7 @@ def _draw_panel(axes: Axes, part: DataFrame) -> None:
     axes.fill_between(band.spend, band.random_low, high, color=colour, alpha=0.25, linewidth=0)
     for column, (_, colour, stroke) in LOOKS.items():
         axes.plot(part.spend, part[column], color=colour, linestyle=stroke, linewidth=1.3)
-    marks = {"markeredgecolor": "white", "linestyle": "", "zorder": 5}
+    marks: dict[str, Any] = {"markeredgecolor": "white", "linestyle": "", "zorder": 5}
     if not np.isnan(first.grid_half_width):
         axes.plot(first.grid_spent, first.grid_half_width, "s", color="black", ms=5, **marks)
     axes.plot(first.spent, first.half_width, "*", color=LOOKS["chosen"][1], ms=11, **marks)

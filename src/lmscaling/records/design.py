@@ -29,9 +29,9 @@ class Design:
     half_width: float
     """That of the design."""
     grid_spent: float
-    """What the whole grid of the study costs."""
+    """What the runs of the grid cost on which the answer depends."""
     grid_half_width: float | None
-    """That of the whole grid; null if it gives no interval."""
+    """That of these; null if they give no interval."""
     frontier: list[dict[str, Any]]
     """By what is spent, in ascending order: ``spend``, and the half-widths of the search
     (``chosen``), of the middle half of random runs (``random_low``, ``random_high``), of their
