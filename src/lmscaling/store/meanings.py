@@ -8,8 +8,8 @@ import duckdb
 
 from lmscaling.records import schema
 from lmscaling.records.checks import Check, Numerics
-from lmscaling.records.forecast import Sealed
 from lmscaling.records.design import Design
+from lmscaling.records.forecast import Sealed
 from lmscaling.records.run import End, Evaluation, Gradients, Header, Run, Update, Validation
 from lmscaling.records.timing import Measurement
 from lmscaling.store.cells import CellRow
