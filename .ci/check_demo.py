@@ -18,7 +18,7 @@ figures = (
     "speed_up", "formulations", "chunked_against_all", "chunk_time", "decode_time", "layer_time",
     "memory", "copy_task", "grid_status", "budget_audit", "instability", "context_curves",
     "isotime", "multiplier", "best_context", "surface", "time_law", "throughput",
-    "dq_error",
+    "dq_error", "forecasts",
 )  # fmt: skip
 promised = ["study.json", "plan.json", "report.html", "store/store.duckdb"]
 promised += [f"figures/{figure}.{kind}" for figure in figures for kind in ("svg", "png", "csv")]
@@ -81,6 +81,22 @@ for name, measured in (("losses", samples), ("gaps", gaps)):
     withheld[name] = sorted(holm(list(tested.values())))
     assert len(tested) == (3 if paired else 8), tested
     assert withheld[name][0] > 0.05, tested
+
+# The size between the others was predicted, sealed and then trained.
+(sealed,) = demo.glob("forecasts/*.json")
+assert not sealed.stat().st_mode & 0o222, "a sealed forecast can be written"
+with connect(demo / "store") as db:
+    scores = db.sql(
+        "SELECT quantity, size, state, count(*) FROM forecast_scores GROUP BY ALL ORDER BY ALL"
+    ).fetchall()
+assert scores == [
+    ("loss", "6k", "scored", 6),
+    ("memory_bytes", "6k", "not predicted", 6),
+    ("update_seconds", "6k", "scored", 6),
+], scores
+report = (demo / "report.html").read_text()
+assert 'id="forecast_scores-title"' in report, "the report scores no forecast"
+assert sealed.stem in report, "the report does not name the seal"
 
 laws = [
     law

@@ -104,10 +104,11 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_record(path: Path, values: dict[str, Any]) -> None:
     """Write a JSON object with the SHA-256 of its values, which ``read_json`` checks."""
-    write_json(path, {**values, DIGEST: _digest(values)})
+    write_json(path, {**values, DIGEST: digest(values)})
 
 
-def _digest(values: dict[str, Any]) -> str:
+def digest(values: dict[str, Any]) -> str:
+    """SHA-256 of the values as JSON with sorted keys, in hexadecimal."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -123,7 +124,7 @@ def read_json(path: Path, what: str) -> Any:
     values = parse_json(path.read_bytes(), f"{what} {path}")
     if isinstance(values, dict) and DIGEST in values:
         expected = values.pop(DIGEST)
-        if expected != _digest(values):
+        if expected != digest(values):
             raise UserError(
                 f"{what} {path} is damaged: its values differ from its {DIGEST}; "
                 f"if you have changed it on purpose, remove the line with {DIGEST}"

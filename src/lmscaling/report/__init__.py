@@ -35,6 +35,7 @@ from lmscaling.report import (
     checklist,
     comparisons,
     contest,
+    forecasts,
     laws,
     losses,
     provenance,
@@ -58,6 +59,7 @@ TABLES: tuple[Callable[[DuckDBPyConnection], list[Table]], ...] = (
     rates.tables,
     speed_crossings.tables,
     laws.tables,
+    forecasts.tables,
     comparisons.tables,
     provenance.tables,
 )
@@ -330,5 +332,5 @@ def _table(db: DuckDBPyConnection, table: Table) -> dict[str, Any]:
             for row in table.rows
         ],
         "text": {place for place, i in enumerate(shown) if i in table.text},
-        "folded": len(table.rows) > LONG,
+        "folded": table.folded or len(table.rows) > LONG,
     }

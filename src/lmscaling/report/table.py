@@ -14,6 +14,7 @@ SECTIONS = {
     "speed": "Speed and memory",
     "learning": "Training and final loss",
     "laws": "Scaling laws",
+    "forecasts": "Forecasts",
     "claims": "Claims of the literature",
     "audit": "Resources and provenance",
 }
@@ -38,6 +39,8 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     text: frozenset[int] = frozenset({0})
     """Left-aligned columns of text; all others contain numbers."""
+    folded: bool = False
+    """Whether the page shows its title only; long tables are folded in any case."""
 
     def __post_init__(self) -> None:
         assert self.section in SECTIONS, self.section

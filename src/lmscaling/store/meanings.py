@@ -8,6 +8,8 @@ import duckdb
 
 from lmscaling.records import schema
 from lmscaling.records.checks import Check, Numerics
+from lmscaling.records.design import Design
+from lmscaling.records.forecast import Sealed
 from lmscaling.records.run import End, Evaluation, Gradients, Header, Run, Update, Validation
 from lmscaling.records.timing import Measurement
 from lmscaling.store.cells import CellRow
@@ -48,7 +50,11 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "kernel_times": (Measurement,),
     "speed_ratios": (Measurement,),
     "crossings": (Measurement,),
+    "forecasts": (Sealed,),
+    "forecast_scores": (CellRow, Sealed),
     "unknown_fields": (),
+    "designs": (Design,),
+    "frontiers": (Design,),
 }
 """Where the comments on the columns of each table and view come from; later classes prevail."""
 
@@ -142,9 +148,17 @@ COMPUTED = {
     " null of our runs.",
     "compared_updates": "Updates whose spikes were judged by the difference from other runs of the "
     "same text; null without updates.",
+    "measured": "What the run has shown, in the unit of the quantity.",
     "lines": "Lines of the logs.",
     "damaged_lines": "Lines of logs and evaluations that are no complete record, or that "
     "contradict another line.",
+    "spend": "What is spent, in the unit of price.",
+    "chosen": "Half-width of the search for a design; null without an interval.",
+    "random": "Median half-width of random runs of the grid; null without an interval.",
+    "random_low": "Half-width below which a quarter of the random runs are.",
+    "random_high": "Half-width above which a quarter of the random runs are; null without an "
+    "interval.",
+    "largest": "Half-width if the largest cells come first; null without an interval.",
     "superseded_rows": "Updates that a later attempt trained again.",
 }
 """Columns that the records of a table or view do not have."""
@@ -174,6 +188,16 @@ OWN = {
     "change, or several changes.",
     ("law_points", "schedule"): "decayed at the end of a branch or of a run whose rate decays, "
     "constant where a trunk passes a share, unknown of published runs.",
+    (
+        "forecast_scores",
+        "started",
+    ): "When the first attempt of the run began: UTC, ISO 8601; null if none has.",
+    (
+        "forecast_scores",
+        "state",
+    ): "scored, or why not: changed of a file whose hash differs, begun of "
+    "a run that began before the seal, not predicted, waiting, or failed of a run without the "
+    "quantity.",
     ("law_points", "loss"): "Mean cross-entropy, nats per token, between validations on a straight "
     "line in ln spent.",
 }

@@ -3,13 +3,16 @@
 from typing import Any
 
 import numpy as np
+from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from pandas import DataFrame, Series
 
 from lmscaling.figures.shared import style
+from lmscaling.fits import unfinished
 from lmscaling.fits.noise import Noise, Place, Spread
+from lmscaling.fits.uncertainty import LEVEL
 
 QUERY = """
     SELECT f.source, split, attention, size, f.params, context, seed, lr_scale, f.status,
@@ -47,6 +50,27 @@ def spreads(rows: DataFrame) -> dict[Cell, Spread]:
         noise = Noise.measure(samples, places)
         found |= {cell: noise.at(cell) for cell in samples}
     return found
+
+
+def predicted(db: DuckDBPyConnection) -> DataFrame:
+    """The predicted losses of unfinished runs, with the ends of their 95 % intervals."""
+    rows = db.sql(unfinished.QUERY).df()
+    rows = rows.astype(object).where(rows.notna(), None)
+    found = [
+        {**row, "source": "measured", "loss": one.median, "low": at.low, "high": at.high}
+        for row, one in unfinished.read(rows.to_dict("records"))
+        if (at := unfinished.interval(one, LEVEL))
+    ]
+    columns = ["source", "attention", "size", "params", "context", "seed", "loss", "low", "high"]
+    return DataFrame(found, columns=columns)
+
+
+def draw_predicted(axes: Axes, rows: DataFrame, x: str, colour: str, shift: float) -> None:
+    """Open circles with intervals at the predicted losses of one attention, at ``shift`` times
+    x."""
+    at = rows[x] * shift
+    axes.vlines(at, rows.low, rows.high, color=colour, linewidth=0.8, alpha=0.6, zorder=2.4)
+    axes.scatter(at, rows.loss, s=18, facecolor="white", edgecolor=colour, linewidth=0.9, zorder=3)
 
 
 def shifts(lines: int, x: Series) -> NDArray:

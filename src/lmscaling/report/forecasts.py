@@ -1,0 +1,117 @@
+"""Sealed forecasts: what they said before the runs began, and how right they were."""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import duckdb
+
+from lmscaling.fits import forecast_scores, unfinished
+from lmscaling.fits.forecast_scores import Held, Scores
+from lmscaling.formatting import bytes_of
+from lmscaling.records.forecast import QUANTITIES, Predicted
+from lmscaling.report.table import Table, format_number, query_rows
+
+QUERY = """
+    SELECT * FROM forecast_scores
+    ORDER BY seal, quantity DESC, attention DESC, size, context, seed, run
+"""
+
+STATES = {
+    "changed": "the file was changed",
+    "begun": "the run began before the seal",
+    "not predicted": "no prediction",
+    "waiting": "the run is not over",
+    "failed": "the run failed, or did not measure it",
+}
+"""Why a prediction is not scored."""
+
+Row = dict[str, Any]
+
+
+def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
+    """Scores of each seal, and each prediction with what was measured."""
+    rows = query_rows(db, QUERY)
+    parts: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        parts[row["seal"], row["quantity"]].append(row)
+    return [
+        Table(
+            name="forecast_scores",
+            section="forecasts",
+            title="Sealed forecasts",
+            note="Predictions that were sealed before the run began. Held: intervals that hold "
+            "what was measured, with the 95 % interval of that share if predictions err "
+            "independently; those of one study err alike, so it is too narrow. Factor: median of "
+            "measured over predicted or of the inverse, whichever is larger. Log score: mean log "
+            "density of the logarithm; the higher the better, and the plain guess has to be "
+            "beaten. A file that was changed after it was sealed is named and not scored.",
+            query=QUERY,
+            head=("seal", "sealed (UTC)", "quantity", "predicted", "scored", "80 % held",
+                  "95 % held", "median factor", "log score", "log score of the plain guess",
+                  "plain guess", "not scored"),
+            rows=tuple(_scores(*key, part) for key, part in parts.items()),
+            text=frozenset({0, 1, 2, 10, 11}),
+        ),
+        Table(
+            name="forecast_cells",
+            section="forecasts",
+            title="Predicted and measured",
+            note="Brackets contain 80 % and 95 % intervals of what one run measures. Place: share "
+            "of the prediction that lies below what was measured; of good forecasts all values "
+            "from 0 to 1 are equally frequent.",
+            query=QUERY,
+            head=("cell", "seal", "quantity", "predicted", "80 %", "95 %", "measured", "place",
+                  "remark"),
+            rows=tuple(_cell(row) for row in rows if row["run"]),
+            text=frozenset({0, 1, 2, 8}),
+            folded=True,
+        ),
+    ]  # fmt: skip
+
+
+def _scores(seal: str, quantity: str, rows: list[Row]) -> tuple[str, ...]:
+    scored = [row for row in rows if row["state"] == "scored"]
+    others = Counter(_remark(row) for row in rows if row["state"] != "scored")
+    why = ", ".join(f"{n}: {state}" for state, n in others.items())
+    if rows[0]["state"] == "changed":
+        why = f"{seal}.json was changed"
+    plain = ", ".join(dict.fromkeys(row["baseline"] for row in scored if row["baseline"]))
+    predicted = sum(row["median"] is not None for row in rows)
+    head = (
+        seal, rows[0]["sealed"].replace("+00:00", ""), QUANTITIES.get(quantity, ""), str(predicted)
+    )  # fmt: skip
+    numbers = _numbers(forecast_scores.score(scored)) if scored else ("0", *[""] * 5)
+    return (*head, *numbers, plain, why)
+
+
+def _numbers(found: Scores) -> tuple[str, ...]:
+    plain = found.baseline_log_score
+    return (
+        str(found.scored), *(_held(found.held[level]) for level in forecast_scores.LEVELS),
+        f"{found.factor:.3f}", f"{found.log_score:.2f}", "" if plain is None else f"{plain:.2f}",
+    )  # fmt: skip
+
+
+def _held(found: Held) -> str:
+    low, high = (100 * end for end in found.interval)
+    return f"{found.held} of {found.of} ({low:.0f} to {high:.0f} %)"
+
+
+def _cell(row: Row) -> tuple[str, ...]:
+    form = {"memory_bytes": bytes_of, "loss": "{:.4f}".format}.get(row["quantity"], format_number)
+    predicted = Predicted(median=row["median"], sd=row["sd"], degrees=row["degrees"])
+    ends = [unfinished.interval(predicted, level) for level in forecast_scores.LEVELS]
+    is_scored = row["state"] == "scored"
+    return (
+        row["name"], row["seal"], QUANTITIES.get(row["quantity"], ""),
+        "" if row["median"] is None else form(row["median"]),
+        *("" if one is None else f"{form(one.low)} to {form(one.high)}" for one in ends),
+        "" if row["measured"] is None else form(row["measured"]),
+        f"{forecast_scores.transform([row])[0]:.2f}" if is_scored else "",
+        "" if is_scored else _remark(row),
+    )  # fmt: skip
+
+
+def _remark(row: Row) -> str:
+    """Why a prediction is not scored."""
+    return row["reason"] or STATES[row["state"]]

@@ -1,0 +1,136 @@
+"""Predictions of the runs of a study that have not begun, for ``lmscaling forecast``."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lmscaling import __version__, files
+from lmscaling.config.cell import Cell
+from lmscaling.config.devices import Device
+from lmscaling.config.grid import Grid
+from lmscaling.config.types import dump
+from lmscaling.fits.unfinished import interval
+from lmscaling.formatting import bytes_of, folded, noted
+from lmscaling.plan.estimate import Forecast as Cost
+from lmscaling.plan.estimate import Shape
+from lmscaling.records import forecast
+from lmscaling.records.forecast import QUANTITIES, Baseline, Forecast, Predicted, Seal
+from lmscaling.runtime import frozen
+from lmscaling.status.predicted import LEVEL, Known
+
+MFU = 0.4
+"""Share of the peak that plans usually assume."""
+MFU_SD = math.log(1.3) / 0.6745
+"""Standard deviation of the logarithm of a time by ``MFU``: half of the published times are within
+a factor of 1.3."""
+
+
+def has_begun(study: Path, run: str) -> bool:
+    """Whether a run has a record or an attempt."""
+    attempts = (study / "scratch" / run).glob("attempt-*.jsonl")
+    return (study / "runs" / run / "run.json").is_file() or next(attempts, None) is not None
+
+
+def predict(
+    study: Path, grid: Grid, costs: dict[str, Cost], shapes: dict[str, Shape], device: Device | None
+) -> list[Forecast]:
+    """What is predicted of each run that has not begun.
+
+    Args:
+        study: ``results/<study>``.
+        grid: Its cells.
+        costs: Their forecasts of time and memory, by run.
+        shapes: Their model sizes, by run.
+        device: The kind of device that ``costs`` assume.
+    """
+    runs = [run for run in grid.cells if not has_begun(study, run) and not costs[run].cannot]
+    known = Known.read(study, grid)
+    losses = known.predict("loss", set(runs))
+    on_cpu = {run for run in runs if not grid.cells[run].gpus}
+    times = known.predict("update_seconds", on_cpu)
+    found = []
+    for run in runs:
+        cell, cost = grid.cells[run], costs[run]
+        time = times.get(run) or _normal(cost.update_seconds, cost.update_sd, "not known")
+        plain = known.baseline("update_seconds", run) if run in on_cpu else Baseline()
+        if device and cell.gpus:
+            plain = _at_usual_mfu(cell, shapes[run], device)
+        memory = _normal(cost.memory_bytes, cost.memory_sd, "not known")
+        if run in on_cpu:
+            memory = Predicted(reason="memory is not measured on a CPU")
+        for quantity, predicted, baseline in (
+            ("update_seconds", time, plain),
+            ("memory_bytes", memory, Baseline()),
+            ("loss", losses[run], known.baseline("loss", run)),
+        ):
+            found.append(Forecast(run=run, name=cell.name, quantity=quantity,
+                                  **asdict(predicted), **asdict(baseline)))  # fmt: skip
+    return found
+
+
+def _normal(median: float | None, sd: float | None, why: str) -> Predicted:
+    if median is None or not sd:
+        return Predicted(reason=why)
+    return Predicted(median=median, sd=sd)
+
+
+def _at_usual_mfu(cell: Cell, shape: Shape, device: Device) -> Baseline:
+    flops = shape.flops_per_token * cell.update_tokens
+    seconds = flops / (cell.gpus * device.peak_flops * MFU)
+    said = f"{100 * MFU:.0f} % of the peak"
+    return Baseline(baseline=said, baseline_median=seconds, baseline_sd=MFU_SD)
+
+
+def seal(study: Path, grid: Grid, forecasts: list[Forecast]) -> tuple[Path, str]:
+    """Write predictions where nobody changes them: the path, and the SHA-256 to publish."""
+    sealed = Seal(
+        study=grid.study.study,
+        study_sha256=files.digest(dump(grid.study)),
+        version=__version__,
+        commit=frozen.commit(),
+        sealed=datetime.now(UTC).isoformat(timespec="seconds"),  # as runs have it, to compare
+        forecasts=forecasts,
+    )
+    return forecast.write(study, sealed), sealed.sha256
+
+
+def table(forecasts: list[Forecast]) -> str:
+    """A line for each run with medians and intervals, and the reasons of what is not predicted."""
+    by_run: dict[str, dict[str, Forecast]] = {}
+    for one in forecasts:
+        by_run.setdefault(one.name, {})[one.quantity] = one
+    head = ["cell", *QUANTITIES.values(), ""]
+    lines = [[name, *(_shown(of[q]) for q in QUANTITIES), ""] for name, of in by_run.items()]
+    said = [f"{len(by_run)} cells have not begun; brackets hold a value with a probability of 80 %"]
+    told = [line for text in [*said, *_missing(forecasts)] for line in folded(text)]
+    return "\n".join([*noted([head, *lines], left={0}), "", *told])
+
+
+def _missing(forecasts: list[Forecast]) -> Iterator[str]:
+    """A sentence for each reason why a quantity is not predicted."""
+    reasons = Counter((one.quantity, one.reason) for one in forecasts if one.reason)
+    for (quantity, reason), n in reasons.items():
+        yield f"no {QUANTITIES[quantity]} of {n} cells: {reason}"
+
+
+def _shown(one: Forecast) -> str:
+    ends = interval(one, LEVEL)
+    if one.median is None or ends is None:
+        return ""
+    form = {"memory_bytes": bytes_of, "loss": "{:.3f}".format}.get(one.quantity, "{:.3g}".format)
+    return f"{form(one.median)} ({form(ends.low)} to {form(ends.high)})"
+
+
+def verify(study: Path) -> tuple[str, bool]:
+    """A line for each seal of a study, and whether all are as they were sealed."""
+    paths = sorted((study / forecast.FOLDER).glob("*.json"))
+    lines, intact = [], True
+    for path in paths:
+        values, is_intact = forecast.read(path)
+        intact &= is_intact
+        known = f"sealed {values.get('sealed')}, {len(values.get('forecasts', []))} predictions"
+        lines.append(f"{path}: {known if is_intact else 'was changed, so it is not scored'}")
+    return "\n".join(lines or [f"{study} has no sealed forecast"]), intact

@@ -1,0 +1,284 @@
+"""Predictions are sealed before runs begin, nobody moves them, and the report scores them."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import law_study
+import numpy as np
+import pytest
+
+from lmscaling.config import devices, study_file
+from lmscaling.figures import forecasts as figure
+from lmscaling.files import read_json
+from lmscaling.fits import forecast_scores
+from lmscaling.plan.estimate import Forecast as Cost
+from lmscaling.plan.estimate import Shape
+from lmscaling.records import forecast
+from lmscaling.records.forecast import Seal
+from lmscaling.report import forecasts as report
+from lmscaling.runtime import environment
+from lmscaling.status import predicted, sealing, table
+from lmscaling.store import build as store
+
+LATER = "2100-01-01T00:00:00+00:00"
+EARLIER = "2001-01-01T00:00:00+00:00"
+H100 = devices.find("NVIDIA H100")
+
+
+@pytest.fixture
+def finished(tmp_path, values):
+    """A study whose runs of the second size of three have been put aside."""
+    values = law_study.values_of(values) | {"branches": None}
+    law_study.write(tmp_path, values, branches=False)
+    grid = study_file.read_record(tmp_path / "study.json").grid
+    aside = tmp_path / "aside"
+    for run, cell in grid.cells.items():
+        if cell.size == "m":
+            shutil.move(tmp_path / "runs" / run, aside / run)
+    return tmp_path, grid
+
+
+def costs_of(grid, seconds=0.5):
+    return {
+        run: Cost(name=cell.name, gpus=cell.gpus, update_seconds=seconds, update_sd=0.1,
+                  memory_bytes=1e9, memory_sd=0.1)
+        for run, cell in grid.cells.items()
+    }  # fmt: skip
+
+
+def predict(study, grid, **cost):
+    shapes = dict.fromkeys(grid.cells, Shape(params_total=100, flops_per_token=6e8))
+    return sealing.predict(study, grid, costs_of(grid, **cost), shapes, H100)
+
+
+def begin(study, grid, when=LATER):
+    """Let the runs that were put aside come back, as if they had begun at another time."""
+    for folder in sorted((study / "aside").iterdir()):
+        log = (folder / "log.jsonl").read_text().splitlines()
+        first = json.loads(log[0]) | {"started": when}
+        (folder / "log.jsonl").write_text("\n".join([json.dumps(first), *log[1:]]) + "\n")
+        record = json.loads((folder / "run.json").read_text())
+        last = [json.loads(line) for line in log if '"validation"' in line][-1]
+        record |= {"started": when, "train_seconds": 86400.0}
+        (folder / "run.json").write_text(json.dumps(record | {"last_val_loss": last["val_loss"]}))
+        shutil.move(folder, study / "runs" / folder.name)
+
+
+def with_losses(study):
+    """The records of the study with the loss of their last validation, as the present version
+    writes it."""
+    for path in study.glob("runs/*/run.json"):
+        log = (path.parent / "log.jsonl").read_text().splitlines()
+        last = [json.loads(line) for line in log if '"validation"' in line][-1]
+        values = json.loads(path.read_text()) | {"last_val_loss": last["val_loss"]}
+        path.write_text(json.dumps(values))
+
+
+def read(study):
+    """Rows of the view, and the tables of the report."""
+    store.build(study)
+    with store.connect(study / "store") as db:
+        rows = db.sql("SELECT quantity, state, median, measured FROM forecast_scores").fetchall()
+        return rows, {table.name: table for table in report.tables(db)}
+
+
+def test_runs_that_have_not_begun_are_predicted_sealed_and_scored(finished):
+    study, grid = finished
+    with_losses(study)
+    found = predict(study, grid)
+    assert {one.run for one in found} == {run for run, c in grid.cells.items() if c.size == "m"}
+    losses = [one for one in found if one.quantity == "loss"]
+    assert len(losses) == 6
+    assert all(one.median and one.baseline == "the nearest finished run" for one in losses)
+    path, sha256 = sealing.seal(study, grid, found)
+    assert path.name == f"{environment.now()[:10]}-{sha256[:8]}.json"
+    begin(study, grid)
+    rows, tables = read(study)
+    assert [(q, s) for q, s, *_ in rows if q == "loss"] == [("loss", "scored")] * 6
+    (line,) = (row for row in tables["forecast_scores"].rows if row[2] == "final loss")
+    assert line[3:5] == ("6", "6")
+    assert line[6].startswith("6 of 6 (54 to 100 %)")
+    assert float(line[8]) > float(line[9]), "better than the nearest run"
+    cells = [row for row in tables["forecast_cells"].rows if row[2] == "final loss"]
+    assert all(0 <= float(row[7]) <= 1 for row in cells)
+
+
+def test_a_seal_is_read_only_and_says_what_it_was_made_from(finished):
+    study, grid = finished
+    path, _ = sealing.seal(study, grid, predict(study, grid))
+    assert path.stat().st_mode & 0o222 == 0
+    values = read_json(path, "seal")
+    assert values["study"] == "tiny"
+    assert len(values["study_sha256"]) == 64
+    assert values["version"]
+    assert forecast.read(path)[1]
+    assert sealing.verify(study) == (f"{path}: sealed {values['sealed']}, 18 predictions", True)
+
+
+@pytest.mark.parametrize("rehashed", [False, True])
+def test_a_seal_that_was_changed_is_named_and_not_scored(finished, rehashed):
+    study, grid = finished
+    with_losses(study)
+    path, _ = sealing.seal(study, grid, predict(study, grid))
+    values, _ = forecast.read(path)
+    values["forecasts"][2]["median"] += 0.01
+    path.chmod(0o644)
+    if rehashed:
+        from lmscaling.files import write_record
+
+        write_record(path, values)
+    else:
+        stored = json.loads(path.read_text())
+        path.write_text(json.dumps(stored | values))
+    told, intact = sealing.verify(study)
+    assert not intact
+    assert told == f"{path}: was changed, so it is not scored"
+    begin(study, grid)
+    rows, tables = read(study)
+    assert {state for _, state, *_ in rows} == {"changed"}
+    assert all(row[4] == "0" for row in tables["forecast_scores"].rows)
+    assert tables["forecast_scores"].rows[0][-1] == f"{path.name} was changed"
+
+
+def test_a_file_that_cannot_be_read_is_named(finished):
+    study, _ = finished
+    (study / "forecasts").mkdir()
+    (study / "forecasts" / "2026-01-01-deadbeef.json").write_text("no JSON")
+    rows, tables = read(study)
+    assert [state for _, state, *_ in rows] == ["changed"]
+    assert tables["forecast_scores"].rows[0][-1] == "2026-01-01-deadbeef.json was changed"
+    assert not tables["forecast_cells"].rows
+
+
+def test_a_run_that_began_before_the_seal_is_not_scored(finished):
+    study, grid = finished
+    with_losses(study)
+    sealing.seal(study, grid, predict(study, grid))
+    begin(study, grid, EARLIER)
+    rows, tables = read(study)
+    assert {state for _, state, *_ in rows} == {"begun"}
+    assert tables["forecast_scores"].rows[0][-1] == "6: the run began before the seal"
+
+
+def test_runs_that_have_begun_are_left_out(finished):
+    study, grid = finished
+    run = next(run for run, cell in grid.cells.items() if cell.size == "m")
+    (study / "scratch" / run).mkdir(parents=True)
+    (study / "scratch" / run / "attempt-001.jsonl").write_bytes(b"")
+    assert run not in {one.run for one in predict(study, grid)}
+
+
+def test_what_is_not_predicted_has_its_reason(finished):
+    study, grid = finished
+    shutil.rmtree(study / "runs")
+    found = predict(study, grid)
+    assert {one.reason for one in found if one.quantity == "loss"} == {"no run has finished"}
+    told = sealing.table(found)
+    assert "no final loss of 24 cells: no run has finished" in told
+    assert max(map(len, told.splitlines())) <= 100
+
+
+def test_equal_predictions_are_one_seal_and_later_ones_another(tmp_path):
+    first = Seal(study="a", study_sha256="", version="1", commit=None, sealed=EARLIER, forecasts=[])
+    assert forecast.write(tmp_path, first) == forecast.write(tmp_path, first)
+    forecast.write(tmp_path, replace(first, sealed=LATER))
+    assert len(list((tmp_path / "forecasts").iterdir())) == 2
+
+
+def test_times_on_a_cpu_come_from_finished_runs(tmp_path, values):
+    values = law_study.values_of(values) | {"branches": None, "gpus": 0, "budget": "300 updates"}
+    law_study.write(tmp_path, values, branches=False)
+    grid = study_file.read_record(tmp_path / "study.json").grid
+    left = {run for run, cell in grid.cells.items() if cell.size == "m"}
+    for run in left:
+        shutil.rmtree(tmp_path / "runs" / run)
+    found = {(one.run, one.quantity): one for one in predict(tmp_path, grid)}
+    for run in left:
+        assert found[run, "update_seconds"].median
+        assert found[run, "update_seconds"].baseline == "the median of finished runs"
+        assert found[run, "memory_bytes"].reason == "memory is not measured on a CPU"
+
+
+def row(measured, median=1.0, sd=0.1, degrees=None, **values):
+    return {"measured": measured, "median": median, "sd": sd, "degrees": degrees,
+            "baseline_median": None, "baseline_sd": None} | values  # fmt: skip
+
+
+def test_scores_of_a_known_distribution():
+    rng = np.random.default_rng(0)
+    rows = [row(float(np.exp(0.1 * z))) for z in rng.standard_normal(2000)]
+    found = forecast_scores.score(rows)
+    assert found.held[0.8].held / 2000 == pytest.approx(0.8, abs=0.03)
+    assert found.held[0.95].held / 2000 == pytest.approx(0.95, abs=0.02)
+    assert found.log_score == pytest.approx(-np.log(0.1) - 0.5 * np.log(2 * np.pi) - 0.5, abs=0.1)
+    assert found.baseline_log_score is None
+    assert found.factor == pytest.approx(np.exp(0.0674), abs=0.005)
+    low, high = found.held[0.95].interval
+    assert low < 0.95 < high
+    assert forecast_scores.transform([row(1.0)]) == pytest.approx([0.5])
+
+
+def test_a_plain_guess_that_is_off_has_the_lower_score():
+    rows = [row(1.02, baseline_median=2.0, baseline_sd=0.4)]
+    found: Any = forecast_scores.score(rows)
+    assert found.baseline_log_score < found.log_score
+
+
+def test_the_figure_shows_what_is_scored(finished):
+    study, grid = finished
+    with_losses(study)
+    sealing.seal(study, grid, predict(study, grid))
+    begin(study, grid)
+    store.build(study)
+    with store.connect(study / "store") as db:
+        drawn = figure.draw(db.sql(figure.QUERY).df(), db)
+    titles = [axes.get_title() for axes in drawn.axes]
+    assert titles[-1].startswith("6 runs: ")
+
+
+def test_a_plan_says_what_finished_runs_predict(finished):
+    study, grid = finished
+    with_losses(study)
+    (line,) = predicted.lines(study, grid)
+    assert line.startswith("18 finished runs predict the final loss of 6 of the other 6 cells: ")
+    shutil.rmtree(study / "runs")
+    assert predicted.lines(study, grid) == []
+
+
+def test_status_shows_what_is_predicted_of_unfinished_cells(finished):
+    study, grid = finished
+    with_losses(study)
+    told = table.progress(study)
+    lines = {line.split()[0]: line for line in told.splitlines()}
+    left = {run for run, cell in grid.cells.items() if cell.size == "m"}
+    found = predicted.Known.read(study, grid).predict("loss", left)
+    for run, cell in grid.cells.items():
+        assert ("predicted" in lines[cell.name]) == (run in left)
+    for run in left:
+        assert f"predicted {found[run].median:.3f} (" in lines[grid.cells[run].name]
+    assert "predicted final losses are from 18 finished runs, with their 80 % intervals" in told
+    assert max(map(len, told.splitlines())) <= 100
+
+
+def test_status_says_why_a_cell_has_no_predicted_loss(finished):
+    study, grid = finished
+    with_losses(study)
+    for run, cell in grid.cells.items():
+        if cell.attention == "linear" and cell.size != "m":
+            shutil.rmtree(study / "runs" / run)
+    assert "12 cells have no predicted loss: no run of linear has finished" in table.progress(study)
+
+
+def test_without_finished_runs_status_loads_no_package_of_numbers(finished):
+    study, _ = finished
+    shutil.rmtree(study / "runs")
+    code = (
+        "import sys; from pathlib import Path; from lmscaling.status import table; "
+        f"table.progress(Path({str(study)!r})); "
+        "sys.exit(int(bool({'scipy', 'torch', 'duckdb'} & sys.modules.keys())))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,134 @@
+"""Losses of unfinished runs are predicted from finished ones, with intervals that hold."""
+
+from typing import Any
+
+import coverage_unfinished
+import numpy as np
+import pytest
+from coverage import OURS, WIDE
+from coverage_unfinished import KINDS
+
+from lmscaling.fits import unfinished
+from lmscaling.fits.unfinished import Run
+from lmscaling.records.forecast import Predicted
+
+
+def grid(attentions=("softmax", "linear"), seeds=(0,)):
+    """Runs of a smooth surface with a little noise."""
+    rng = np.random.default_rng(0)
+    return [
+        Run(name, f"{n:g}", n, context, seed,
+            2 + 5 * n**-0.15 - 0.02 * np.log(context) + 0.05 * (name == "linear")
+            + 0.005 * rng.standard_normal())
+        for name in attentions
+        for n in (1e5, 1e6, 1e7)
+        for context in (64, 256, 1024, 4096)
+        for seed in seeds
+    ]  # fmt: skip
+
+
+def interval(found, level) -> Any:
+    return unfinished.interval(found, level)
+
+
+def without(runs, wanted) -> Any:
+    """What the others say of a run."""
+    rest = [run for run in runs if run != wanted]
+    (found,) = unfinished.predict(rest, [wanted._replace(value=np.nan)])
+    return found
+
+
+def test_a_cell_between_finished_ones_is_predicted_with_an_interval():
+    runs = grid()
+    wanted = next(run for run in runs if run[:4] == ("linear", "1e+06", 1e6, 256))
+    found = without(runs, wanted)
+    low, high = interval(found, 0.95)
+    assert low < wanted.value < high
+    assert high - low < 0.1
+    assert interval(found, 0.8).low > low
+
+
+def test_another_seed_of_a_cell_narrows_its_interval():
+    runs = grid(seeds=(0, 1))
+    wanted = next(run for run in runs if run[:5] == ("linear", "1e+06", 1e6, 256, 1))
+    alone = [run for run in runs if run[:4] != wanted[:4]]
+    assert without(runs, wanted).sd < without([*alone, wanted], wanted).sd
+
+
+@pytest.mark.parametrize(
+    ("runs", "wanted", "reason"),
+    [
+        (grid(("softmax",)), Run("linear", "1e+06", 1e6, 256, 0), "no run of linear has finished"),
+        (grid(), Run("linear", "1e+08", 1e8, 256, 0), "its size is beyond those of the finished"),
+        (grid(), Run("linear", "1e+06", 1e6, 8192, 0), "its context is beyond those of the finis"),
+        (grid()[:5], Run("softmax", "1e+05", 1e5, 256, 1), "only 5 runs have finished"),
+        ([], Run("softmax", "1e+05", 1e5, 256, 1), "no run of softmax has finished"),
+    ],
+)
+def test_what_is_not_predicted_has_a_reason(runs, wanted, reason):
+    (found,) = unfinished.predict(runs, [wanted])
+    assert found.median is None
+    assert found.reason.startswith(reason)
+    assert interval(found, 0.95) is None
+
+
+def test_runs_that_have_no_loss_are_no_finished_runs():
+    runs = [run._replace(value=np.nan) for run in grid()]
+    (found,) = unfinished.predict(runs, [runs[0]])
+    assert found.reason == "no run of softmax has finished"
+
+
+def test_equal_losses_and_one_size_are_no_fault():
+    runs = [Run("softmax", "s", 1e5, 64, seed, 3.0) for seed in range(5)]
+    (found,) = unfinished.predict(runs, [Run("softmax", "s", 1e5, 64, 5)])
+    assert found.median == pytest.approx(3.0)
+
+
+def test_many_runs_are_predicted_from_those_of_their_attention(monkeypatch):
+    monkeypatch.setattr(unfinished, "MOST_RUNS", 15)
+    runs = grid()
+    left = [run for run in runs if run.context == 256 and run.params == 1e6]
+    found = unfinished.predict([run for run in runs if run not in left], left)
+    for run, one in zip(left, found, strict=True):
+        low, high = interval(one, 0.95)
+        assert low < run.value < high
+
+
+def test_a_prediction_without_degrees_is_normal():
+    low, high = interval(Predicted(median=2.0, sd=0.1), 0.95)
+    assert (low, high) == pytest.approx((2 * np.exp(-0.196), 2 * np.exp(0.196)), rel=1e-3)
+
+
+def test_most_intervals_of_a_few_studies_hold_the_truth():
+    rows: list[Any] = [*coverage_unfinished.losses("hours", "heavy", "any order", 12)]
+    for row in rows:
+        assert row.coverage > (0.9 if row.fitter == OURS else 0.75)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("truth", coverage_unfinished.TRUTHS)
+@pytest.mark.parametrize("order", coverage_unfinished.ORDERS)
+def test_losses_of_unfinished_runs_are_covered(truth, order):
+    for family in coverage_unfinished.FAMILIES:
+        rows: list[Any] = [*coverage_unfinished.losses(truth, family, order, 120)]
+        for row in rows:
+            assert row.coverage >= (0.92 if row.fitter == OURS else 0.77), row
+            assert abs(row.bias) < 0.5 * row.rmse, row
+        assert {row.quantity for row in rows} == set(KINDS)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("share", coverage_unfinished.FINISHED)
+def test_published_losses_that_were_left_out_are_covered(share):
+    found: list[Any] = [*coverage_unfinished.published(share, 100)]
+    row, narrow = found
+    assert row.coverage >= 0.92
+    assert 0.77 <= narrow.coverage <= 0.92
+    assert row.refused < 0.5
+
+
+@pytest.mark.ci
+def test_times_of_updates_on_a_cpu_are_covered():
+    rows: list[Any] = [*coverage_unfinished.times("heavy", 120)]
+    for row in rows:
+        assert row.coverage >= (0.95 if row.fitter == WIDE else 0.8)
