@@ -1,8 +1,8 @@
-"""What was measured against what was predicted and sealed before the run began. Each point is one
-run, at its predicted value; its height is the measured value over the predicted one. Thick bars are
-80 % intervals of the prediction, thin ones 95 %; of two seals of a run both are shown. Titles count
-the intervals that hold what was measured. Predictions of one study are made from the same runs, so
-they tend to err alike.
+"""Measured against predicted, sealed before the run began. Each point is one run, at its predicted
+value; its height is the measured value over the predicted one. Thick bars are 80 % intervals of the
+prediction, thin ones 95 %; of two seals of a run both are shown. Titles count the intervals that
+hold what was measured. Predictions of one study are made from the same runs, so they tend to err
+alike.
 """
 
 from typing import Any
