@@ -12,6 +12,7 @@ from lmscaling.config.study import Study
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
+from lmscaling.plan.calibrations import chosen
 
 
 def put(values: dict[str, Any], path: str, value: Any) -> None:
@@ -224,10 +225,10 @@ def test_an_empty_section_is_off_wherever_it_stands(tmp_path, section, empty):
 
 
 def test_all_cells_are_calibrated_by_the_word_and_by_what_older_records_hold(values):
-    every = set(grid.expand(values | {"calibrate": "all"}).calibrated)
-    assert every == set(grid.expand(values | {"calibrate": {}}).calibrated)
+    every = set(chosen(grid.expand(values | {"calibrate": "all"})))
+    assert every == set(chosen(grid.expand(values | {"calibrate": {}})))
     assert len(every) == 2
-    assert not grid.expand(values | {"calibrate": None}).calibrated
+    assert not chosen(grid.expand(values | {"calibrate": None}))
 
 
 @pytest.mark.parametrize(

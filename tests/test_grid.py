@@ -4,6 +4,7 @@ import pytest
 
 from lmscaling.config import grid
 from lmscaling.errors import UserError
+from lmscaling.plan import calibrations
 
 
 @pytest.fixture
@@ -78,14 +79,15 @@ def test_parts_of_the_grid_are_evaluated_and_calibrated(wide):
     found = grid.expand(wide)
     chosen = [found.cells[run] for run in found.evaluated]
     assert [(c.context, c.seed) for c in chosen] == [(64, 0)] * 4
-    assert len(found.calibrated) == 6  # one for both seeds
-    for name, cell in found.calibrated.items():
+    calibrated = calibrations.chosen(found)
+    assert len(calibrated) == 6  # one for both seeds
+    for name, cell in calibrated.items():
         assert name == cell.calibration
         assert (cell.size, cell.seed) == ("s", 0)
     del wide["evaluate"], wide["calibrate"]
     plain = grid.expand(wide)
     assert plain.evaluated == []
-    assert len(plain.calibrated) == 12
+    assert len(calibrations.chosen(plain)) == 12
 
 
 def test_a_calibration_follows_what_speed_depends_on_and_nothing_else(wide):

@@ -11,6 +11,7 @@ from conftest import ROOT
 from lmscaling.config import grid, study_file, sweeps
 from lmscaling.config.study import schema
 from lmscaling.errors import UserError
+from lmscaling.plan import calibrations
 
 REAL, DEMO, SWEEP, LONG = (
     ROOT / "config" / f"{name}.yaml" for name in ("study", "demo", "lr_sweep", "long")
@@ -78,7 +79,8 @@ def test_the_study_of_long_documents_plans_its_shards_before_the_books_are_there
 def test_a_small_study_compares_attentions_and_nothing_else():
     made = grid.expand(study_file.read_study([REAL, ROOT / "config" / "my_attention.yaml"]))
     assert Counter(cell.attention for cell in made.cells.values()) == {"softmax": 2, "linear": 2}
-    assert (made.branches, made.evaluated, made.calibrated, made.checked) == ({}, [], {}, {})
+    assert (made.branches, made.evaluated, made.checked) == ({}, [], {})
+    assert calibrations.chosen(made) == {}
     assert sweeps.expand(made.study) == {}
     assert {dataset.is_fetched for dataset in (c.source for c in made.corpora.values())} == {False}
 

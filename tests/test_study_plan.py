@@ -28,8 +28,8 @@ def plan(values):
     forecasts = [
         forecast("a", **known, measured=True, update_seconds=0.5, updates=10, tokens=640,
                  epochs=0.5, gpu_hours=3.0, branch_gpu_hours=1.0, disk_bytes=1000.0),
-        forecast("b", **known, update_seconds=0.25, updates=20, tokens=1280, epochs=1.5,
-                 gpu_hours=5.0, branch_gpu_hours=2.0, disk_bytes=500.0, notes=["long"]),
+        forecast("b", **known, update_seconds=0.25, update_sd=0.2, updates=20, tokens=1280,
+                 epochs=1.5, gpu_hours=5.0, branch_gpu_hours=2.0, disk_bytes=500.0, notes=["long"]),
         forecast("c", micro_batch=8, accumulation=1),
         forecast("d", cannot="too large"),
     ]  # fmt: skip
@@ -72,13 +72,13 @@ def test_all_jobs_are_counted_and_those_of_the_speed_study_are_named(values):
 
 def test_the_table_marks_estimates_and_unknown_numbers(plan):
     _, a, b, c, d = plan.lines()
-    assert a[:8] == ["a", "2", "2 x 4", "3 GB", "0.5", "640", "0.5", "3"]
-    assert b[:8] == ["b", "2", "~2 x 4", "~3 GB", "~0.25", "~1.28k", "~1.5", "5"]
-    assert c[:8] == ["c", "2", "~8 x 1", "", "", "", "", ""]
-    assert (b[8], c[8]) == ("long", "")
+    assert a[:9] == ["a", "2", "2 x 4", "3 GB", "0.5", "", "640", "0.5", "3"]
+    assert b[:9] == ["b", "2", "~2 x 4", "~3 GB", "~0.25", "x 1.29", "~1.28k", "~1.5", "5"]
+    assert c[:9] == ["c", "2", "~8 x 1", "", "", "", "", "", ""]
+    assert (b[9], c[9]) == ("long", "")
     assert d[0] == "d"
-    assert d[2:8] == [""] * 6
-    assert "too large" in d[8]
+    assert d[2:9] == [""] * 7
+    assert "too large" in d[9]
     assert len({len(row) for row in plan.lines()}) == 1
     assert plan.table().splitlines()[1].startswith("a  ")
 

@@ -270,6 +270,15 @@ def test_ctrl_c_ends_a_job_that_waits_and_an_sbatch_that_sleeps(cluster, executo
     assert not executor.failed
 
 
+def test_ctrl_c_cancels_jobs_also_while_the_plugin_asks_for_their_states(cluster, executor):
+    cluster.answer("scancel", f'echo "$@" > {cluster.folder}/cancelled')
+    executor.cancel_jobs([])
+    assert not (cluster.folder / "cancelled").exists()  # it has submitted none
+    submit(executor, "a")[0].result()
+    executor.cancel_jobs([])  # its list is empty at that time
+    assert (cluster.folder / "cancelled").read_text() == "--name=uuid\n"
+
+
 def test_what_goes_wrong_beside_sbatch_fails_the_job_that_would_wait_for_ever(executor):
     class Broken(Job):
         attempt = property(lambda job: 1 / 0, lambda job, n: None)

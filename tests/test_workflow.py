@@ -362,6 +362,27 @@ def test_deleted_calibrations_cells_and_kept_checkpoints_plan_nothing_that_train
     assert place.plan() == []
 
 
+def test_few_calibrations_are_made_before_what_trains_with_them(place):
+    """The linear cell has a calibration; the study gets contexts, and softmax one of its own."""
+    place.study(calibrate="auto", axes={"context": [16, 32]}, branches=None, evaluate=None)
+    blocks = re.split(r"\n(?=(?:local)?rule )", place.snakemake("-n", "-p").stdout)
+    jobs = [text for text in blocks if re.match(r"rule (calibrate|train):", text)]
+    trained = [text for text in jobs if text.startswith("rule train:")]
+    (softmax,) = (
+        re.findall(r"output: (\S+)", text)[0] for text in jobs if text.startswith("rule calibrate:")
+    )
+    waits = {"softmax": softmax, "linear": "calibrations/linear-s-ctx16-"}
+    for text in trained:
+        (inputs,) = re.findall(r"^    input: (.*)$", text, re.MULTILINE)
+        assert waits["softmax" if "runs/softmax" in text else "linear"] in inputs
+    (run,) = (out for rule, out in place.plan() if rule == "train" and "linear" in out)
+    place.snakemake("--cores", "1", run)
+    settings = json.loads((place.root / run).read_text())["calibration"]
+    assert not settings["measured"]
+    assert settings["nearest"].startswith("linear-s-ctx16-")
+    assert set(settings["choice"]) == {"chunk"}
+
+
 def test_a_raised_protocol_trains_what_it_names(place):
     place.study(protocol={"linear": 2})
     assert place.trained() == ["linear-s-ctx16-s0"]

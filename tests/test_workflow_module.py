@@ -264,13 +264,53 @@ def test_a_budget_longer_than_a_job_asks_for_further_jobs_by_rule(study):
 
 
 def test_calibrations_take_one_gpu_and_are_made_once(study, folder):
-    calibrations = workflow.Calibrations(grid.expand(study))
+    calibrations = workflow.Calibrations(runs(study))
     (name,) = calibrations.cells
     assert calibrations.gpus(of(calibration=name)) == 1
     assert calibrations.cell(of(calibration=name)).startswith("results/tiny/cells/linear-s-")
     assert calibrations.pattern == "[^/]+"
     leave(folder, f"results/tiny/calibrations/{name}.json")
     assert calibrations.pattern == "(?!)"
+
+
+def test_with_auto_a_run_waits_for_its_own_calibration_or_for_the_nearest(study, folder):
+    axes = {**study["axes"], "size": ["s", "m"], "context": [16, 32, 64]}
+    parts = {"branches": None, "evaluate": None, "calibrate": "auto"}
+    auto = study | parts | {"axes": axes, "gpus": 1}
+    planned = runs(auto)
+    made = workflow.Calibrations(planned).cells
+    assert {cell.attention for cell in made.values()} == {"softmax", "linear"}
+    assert len(made) < len(planned.cells)
+    waits = {run: str(planned.calibration(of(run=run))) for run in planned.cells}
+    for run, path in waits.items():
+        cell, name = planned.cells[run], path.split("/")[-1].removesuffix(".json")
+        assert made[name].attention == cell.attention
+        assert (name == cell.calibration) == (cell.calibration in made)
+        options = planned.options(of(run=run), of(calibration=path))
+        of_other = f"--calibrated results/tiny/cells/{made[name].run}.json"
+        assert options == f"--calibration {path}" + (
+            "" if name == cell.calibration else f" {of_other}"
+        )
+        # Heads are 8 wide in both sizes, so the check of the calibration is that of the run.
+        assert planned.before(of(run=run)) == []
+    for name in list(made)[1:]:  # a job that starts later names the same
+        leave(folder, f"results/tiny/calibrations/{name}.json")
+        late = runs(auto, in_job=True)
+        assert {run: str(late.calibration(of(run=run))) for run in late.cells} == waits
+
+
+def test_a_run_with_other_kernels_than_its_calibration_waits_for_its_check_too(study, monkeypatch):
+    monkeypatch.setattr(runs_module.calibrations, "NARROW", 100.0)  # one calibration is enough
+    sizes = study["sizes"] | {"w": {"n_layer": 2, "n_head": 1, "d_model": 16, "lr": 5e-3}}
+    axes = {**study["axes"], "size": ["s", "w"], "attention": ["linear"]}
+    parts = {"branches": None, "evaluate": None, "calibrate": "auto", "speed": None}
+    planned = runs(study | parts | {"axes": axes, "sizes": sizes, "gpus": 1})
+    (name,) = planned.calibrated
+    before = {cell.size: planned.before(of(run=run)) for run, cell in planned.cells.items()}
+    size = planned.calibrated[name].size
+    (other,) = before.keys() - {size}
+    assert before[size] == []
+    assert [path.split("/")[2] for path in before[other]] == ["study.json", "checks"]
 
 
 def test_kernels_are_checked_once_for_all_cells_that_use_the_same(study, folder):
@@ -280,7 +320,7 @@ def test_kernels_are_checked_once_for_all_cells_that_use_the_same(study, folder)
     assert sorted(names) == ["linear-d8", "softmax-d8"]
     linear = name_in(checks.cells, "linear")
     record, expected = "results/tiny/study.json", [f"results/tiny/checks/{linear}.json"]
-    calibrations = workflow.Calibrations(grid.expand(several))
+    calibrations = workflow.Calibrations(jobs)
     assert all(calibrations.check(of(calibration=c)) == expected for c in calibrations.cells)
     for run in jobs.cells:  # linear attention waits for its calibration
         assert bool(jobs.before(of(run=run))) == ("softmax" in run)

@@ -75,9 +75,10 @@ def noted(lines: list[list[str]], left: set[int]) -> list[str]:
     )
     width = max(map(len, table)) + 2
     told = []
-    for text, (*_, note) in zip(table, lines, strict=True):
+    for i, (text, (*_, note)) in enumerate(zip(table, lines, strict=True)):
         together = f"{text:{width}}{note}".rstrip()
-        told += [together] if len(together) <= COLUMNS else [text, *folded(note, INDENT)]
+        below = folded(note, INDENT) if i else []  # notes in lines of their own need no head
+        told += [together] if len(together) <= COLUMNS else [text, *below]
     return told
 
 

@@ -101,14 +101,26 @@ def implementations(attention: str) -> list[str]:
 def family(attention: str) -> str:
     """The folder in ``kernels/`` with the implementations of a variant: the constant ``FAMILY`` of
     its class or of a class that this one extends, else its own name."""
+    return _constant(attention, "FAMILY") or attention
+
+
+def timed_as(attention: str) -> str:
+    """The constant ``TIMED_AS`` of a variant, found likewise: how the throughput model takes it to
+    be computed; empty if it has none."""
+    return _constant(attention, "TIMED_AS")
+
+
+def _constant(attention: str, constant: str) -> str:
     for node in _lineage(attention):
         for statement in node.body:
             match statement:
-                case ast.Assign(targets=[ast.Name(id="FAMILY")], value=ast.Constant(str(name))):
-                    return name
-                case ast.AnnAssign(target=ast.Name(id="FAMILY"), value=ast.Constant(str(name))):
-                    return name
-    return attention
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(str(value))):
+                    if name == constant:
+                        return value
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant(str(value))):
+                    if name == constant:
+                        return value
+    return ""
 
 
 def checked_by(way: str) -> str:

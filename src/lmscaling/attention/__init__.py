@@ -20,6 +20,8 @@ What a variant must have: ``__init__(d_model, n_head, rotate)`` and ``forward``.
   normalisation that it gives them. Training then begins with a check of their GPU kernels.
 - ``WIDEST_ON_GPU``, the widest head of its GPU kernels. Wider heads are refused, as they would be
   many times slower.
+- ``TIMED_AS``, how the throughput model takes it to be computed, one of ``KINDS`` in
+  ``plan/throughput/terms.py``. Without it, little is known of its times before it is calibrated.
 - ``ON_GPU``, a sentence for plan and report: why it has no kernels on a GPU, and what that costs.
 
 ``build`` makes any of them for a model of one's own, without a study.

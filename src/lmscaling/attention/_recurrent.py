@@ -144,6 +144,7 @@ class Decaying(Recurrent):
     """Gates instead of a division; a subclass has ``_rates`` and ``_tokens``."""
 
     FAMILY = "gated"
+    TIMED_AS = "chunks"
 
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:
         if d_model % (2 * n_head):

@@ -41,6 +41,7 @@ class Attention(nn.Module):
 
     FAMILY = "linear"
     FEATURE_MAP = "softplus"
+    TIMED_AS = "chunks"
     WIDEST_ON_GPU = op.WIDEST
 
     def __init__(self, d_model: int, n_head: int, rotate: Rotate) -> None:

@@ -59,6 +59,12 @@ def calibrate(args: Namespace) -> str:
     argument("--record", type=Path, required=True, help="run.json; the log is written beside it"),
     argument("--calibration", type=Path, help="calibration.json; an estimate by default"),
     argument(
+        "--calibrated",
+        type=Path,
+        metavar="CELL",
+        help="cell.json that was calibrated, if it is another one: the nearest",
+    ),
+    argument(
         "--stop-after",
         type=float,
         metavar="SECONDS",
@@ -80,13 +86,13 @@ def train(args: Namespace) -> str:
 
         return in_turn.train(
             args.cells, args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
-            args.node_scratch,
+            args.node_scratch, args.calibrated,
         )  # fmt: skip
     from lmscaling.train.run import train
 
     run = train(
         args.cells[0], args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
-        _on_this_node(args.node_scratch),
+        _on_this_node(args.node_scratch), args.calibrated,
     )  # fmt: skip
     if run is None:
         return ""

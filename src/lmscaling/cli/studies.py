@@ -3,7 +3,7 @@
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmscaling import files, registry
 from lmscaling.cli.verb import Verb, argument, verb
@@ -43,7 +43,11 @@ STUDY = argument(
     nargs="*",
     help="study files, laid over config/study.yaml in their order; - reads JSON",
 )
-DEVICE = argument("--device", default="NVIDIA H100", help="device that the estimates assume")
+DEVICE = argument(
+    "--device",
+    default="",
+    help="device that the estimates assume; by default that of the measurements, or an H100",
+)
 
 
 @verb(VERBS, STUDY, SET, DEVICE, RESULTS, argument("--out", type=Path, help="plan.json"))
@@ -63,23 +67,16 @@ def plan(args: Namespace) -> str:
 
 def _planned(args: Namespace) -> "tuple[Grid, dict[str, Shape], Plan]":
     """The cells of the study that the arguments name, their model sizes, and what they cost."""
-    from lmscaling.config import grid, new_study, study_file
-    from lmscaling.model import gpt
+    from lmscaling.config import grid, study_file
     from lmscaling.plan import study_plan
 
     if args.study == [Path("-")]:
         values = study_file.overridden(files.parse_json(sys.stdin.read(), "study"), args.set)
         expanded = grid.expand(values)
     else:
-        base = registry.project_file("config/study.yaml")
-        over = [path for path in args.study if not (path.exists() and path.samefile(base))]
-        values = study_file.read_study([base, *over], overrides=args.set)
-        expanded = new_study.plan(values, over, str(args.results))
+        _, expanded = _read(args)
     results = args.results / expanded.study.study
-    lengths = _masked_lengths(expanded, results)
-    shapes = {
-        run: gpt.shape(cell, lengths.get(cell.context)) for run, cell in expanded.cells.items()
-    }
+    shapes = _shapes(expanded, results)
     return expanded, shapes, study_plan.make(expanded, shapes, args.device, results)
 
 
@@ -105,7 +102,8 @@ def forecast(args: Namespace) -> str:
             raise UserError(f"{told}; restore the file that was sealed")
         return told
     costs = dict(zip(expanded.cells, estimate.forecasts, strict=True))
-    found = sealing.predict(results, expanded, costs, shapes, devices.find(args.device))
+    device = devices.find(estimate.device, expanded.study.own_devices)
+    found = sealing.predict(results, expanded, costs, shapes, device)
     if not found:
         return f"every cell of {results} has begun, so there is nothing to predict"
     told = sealing.table(found)
@@ -113,6 +111,81 @@ def forecast(args: Namespace) -> str:
         return told
     path, sha256 = sealing.seal(results, expanded, found)
     return f"{told}\nsealed: {path}\nSHA-256 to publish: {sha256}"
+
+
+def _read(args: Namespace) -> tuple[dict[str, Any], Grid]:
+    """The study of study files, and its cells."""
+    from lmscaling.config import new_study, study_file
+
+    base = registry.project_file("config/study.yaml")
+    over = [path for path in args.study if not (path.exists() and path.samefile(base))]
+    values = study_file.read_study([base, *over], overrides=args.set)
+    return values, new_study.plan(values, over, str(args.results))
+
+
+def _shapes(grid: Grid, results: Path) -> "dict[str, Shape]":
+    """Model size of every cell, by run."""
+    from lmscaling.model import gpt
+
+    lengths = _masked_lengths(grid, results)
+    return {run: gpt.shape(cell, lengths.get(cell.context)) for run, cell in grid.cells.items()}
+
+
+@verb(
+    VERBS,
+    argument(
+        "--study",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="study files, laid over config/study.yaml in their order",
+    ),
+    argument(
+        "--question",
+        required=True,
+        help="gap, multiplier, crossing, beta, a, gamma or size, and where, as in "
+        "gap:context=4096,size=124M or multiplier:context=4096,size=124M,loss=3.2",
+    ),
+    argument("--gpu-hours", type=float, help="most that the design may cost"),
+    argument("--share", type=float, help="the same, as a share of the price of the whole grid"),
+    argument("--gap", type=float, help="say how many seeds find a gap of so many nats"),
+    argument("--check", type=int, default=0, metavar="N", help="simulate N studies of the design"),
+    argument("--name", default="", help="of the design; by default made from the question"),
+    argument("--out", type=Path, help="study file to write; default results/<study>/designs/"),
+    argument("--random-seed", type=int, default=0, help="of the truths"),
+    SET,
+    DEVICE,
+    RESULTS,
+)
+def design(args: Namespace) -> str:
+    """Propose the runs that tell most about a question for what may be spent."""
+    from lmscaling.design import session
+    from lmscaling.plan import study_plan
+
+    if (args.gpu_hours is None) == (args.share is None):
+        raise UserError("design needs one of --gpu-hours and --share; write --share 0.3")
+    values, grid = _read(args)
+    results = args.results / grid.study.study
+    shapes = _shapes(grid, results)
+    estimate = study_plan.make(grid, shapes, args.device, results)
+    prices, unit = session.priced(grid, estimate.forecasts, shapes)
+    if args.gpu_hours is not None and unit == session.FLOPS:
+        raise UserError(
+            f"nothing is known of the time of the cells of {grid.study.study}; write --share 0.3 "
+            "of the compute of the grid, or calibrate first"
+        )
+    request = session.Request(
+        question=args.question,
+        hours=args.gpu_hours,
+        share=args.share,
+        studies=args.check,
+        gap=args.gap,
+        files=tuple(map(str, args.study)),
+        name=args.name,
+        out=args.out,
+        seed=args.random_seed,
+    )
+    return session.run(request, grid, values, prices, unit, results)
 
 
 def _masked_lengths(grid: Grid, results: Path) -> dict[int, dict[int, float]]:

@@ -51,6 +51,8 @@ class Calibration:
     """Whether blocks are compiled."""
     choice: dict[str, int | str] = field(default_factory=dict)
     """Values of ``Attention.tunable``."""
+    nearest: str = ""
+    """Calibration of another cell that the choice comes from; empty if it comes from none."""
     code: str = ""
     """Fingerprint of the source of the attention; empty in files of earlier versions, and if the
     settings were not measured."""

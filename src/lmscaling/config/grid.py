@@ -87,13 +87,6 @@ class Grid:
         return [run for run, cell in self.cells.items() if part and part.covers(vars(cell))]
 
     @property
-    def calibrated(self) -> dict[str, Cell]:
-        """Names of the calibrations to measure, each with a cell that uses it."""
-        part = self.study.calibrate
-        cells = [cell for cell in self.cells.values() if part and part.covers(vars(cell))]
-        return {cell.calibration: cell for cell in reversed(cells)}
-
-    @property
     def checked(self) -> dict[str, Cell]:
         """Names of the checks of kernels, each with a cell that uses them; none on a CPU."""
         return {cell.check: cell for cell in reversed(self.cells.values()) if cell.gpus}
@@ -137,7 +130,7 @@ def _expand(study: Study) -> Grid:
         ("evaluate", [study.evaluate]),
     ):
         for i, part in enumerate(parts):
-            if part is not None:
+            if isinstance(part, Where):
                 _check_part(study, place, i, part)
     if not cells:
         raise StudyError(

@@ -1,15 +1,16 @@
 """The schema of a study file, as frozen checked dataclasses; ``grid.py`` derives the cells."""
 
-from dataclasses import field
-from typing import Annotated, Any, Literal
+from dataclasses import asdict, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.axes import Axes, Branches, Evaluate, Exempt, Skip, Where
 from lmscaling.config.budget import Budget
 from lmscaling.config.cell import Optimizer, Validation
 from lmscaling.config.datasets import DatasetRow, Size, Tokenizer
+from lmscaling.config.devices import Device
 from lmscaling.config.kinds import SpeedSection
 from lmscaling.config.schedule import CONSTANT, AnySchedule
 from lmscaling.config.types import (
@@ -24,11 +25,40 @@ from lmscaling.config.types import (
     Position,
     Positive,
 )
+from lmscaling.errors import choose
 
 
-def _part(value: Any) -> Any:
-    """``all`` is the part without an axis."""
-    return {} if value == "all" else value
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class OwnDevice:
+    """A device that is not listed, for the plan. No result depends on it."""
+
+    peak_flops: Annotated[float, Field(ge=1e9, le=1e18, allow_inf_nan=False), Number]
+    """Dense bf16 FLOP/s, without sparsity."""
+    bandwidth: Annotated[float, Field(ge=1e9, le=1e15, allow_inf_nan=False), Number]
+    """Bytes per second of its memory."""
+    memory_bytes: Annotated[float, Field(ge=1e9, le=1e14, allow_inf_nan=False), Number]
+    """Bytes of its memory."""
+    power: Annotated[float, Field(ge=1, le=1e5, allow_inf_nan=False), Number] | None = None
+    """Largest power of its board, watts."""
+
+
+def _part(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """``all`` is the part without an axis, and ``auto`` is no part of its own."""
+    if isinstance(value, str) and value not in ("all", "auto"):
+        raise ValueError(
+            f"{value!r} is no part of the grid; {choose(value, ('all', 'auto'))}, null, or values "
+            "of axes, such as {size: 124M}"
+        )
+    return value if value == "auto" else check({} if value == "all" else value)
+
+
+if TYPE_CHECKING:
+    Calibrated = Where | Literal["auto"] | None
+else:
+    Calibrated = Annotated[
+        Where | None,
+        WrapValidator(_part, json_schema_input_type=Where | Literal["all", "auto"] | None),
+    ]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -87,22 +117,33 @@ class Study:
     ``src/lmscaling/config/schedules/``, or a mapping with ``kind`` and the fields of that kind.
     The warm-up, ``optimizer.warmup_updates``, comes before every kind."""
     validation: Validation
-    calibrate: Annotated[
-        Where | None, BeforeValidator(_part, json_schema_input_type=Where | Literal["all"] | None)
-    ] = field(default_factory=Where)
+    calibrate: Calibrated = field(default_factory=Where)
     """Cells that are calibrated before training: micro-batch, recomputation and tunable values are
-    measured. The other cells use the plan's estimate. ``all`` for all cells; null for none."""
+    measured. The other cells use the plan's estimate. ``all`` for all cells; null for none. With
+    ``auto``, the few that tell the times of all; the others train with the settings of the
+    nearest."""
     branches: Branches | None = None
     """Decayed branches; null for none."""
     evaluate: Evaluate | None = None
     """Evaluations by position; null for none."""
     speed: SpeedSection | None = None
     """Measurements of time and memory of updates, decoding and single layers; null for none."""
+    price_per_gpu_hour: (
+        Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False), Number] | None
+    ) = None
+    """Dollars; the plan then has the price of each cell. No result depends on it."""
+    devices: dict[str, OwnDevice] = field(default_factory=dict)
+    """Devices that the plan does not know, by the beginning of the name that their driver gives."""
     published: Flag = False
     """Whether figures also show the numbers in ``results/published/``."""
     protocol: dict[str, Positive]
     """Version of the training method, for ``all`` attentions or for one by name. Raising a number
     trains the cells again to which it applies."""
+
+    @property
+    def own_devices(self) -> dict[str, Device]:
+        """``devices`` as the plan takes them."""
+        return {name: Device(**asdict(own), listed=False) for name, own in self.devices.items()}
 
     @property
     def compared_with(self) -> str:

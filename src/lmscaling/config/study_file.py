@@ -24,6 +24,9 @@ OWN: dict[str, Any] = {
 }  # fmt: skip
 """What each study says for itself, with the value where it does not."""
 
+PARTS = ("skip", "exceptions", "calibrate", "branches", "evaluate")
+"""Keys whose entries are parts of the grid."""
+
 SET = "set"
 """Key of ``--config`` with the texts of ``--set``; Snakemake passes it to its jobs."""
 
@@ -210,7 +213,7 @@ def _narrow(study: Values, before: Mapping[str, Any], overrides: list[str]) -> N
         for axis, values in before.items()
         if axis in now
     }
-    for key in ("skip", "exceptions", "calibrate", "branches", "evaluate"):
+    for key in PARTS:
         entries = study.get(key)
         if any(text.startswith(key) for text in overrides):
             continue
@@ -225,6 +228,16 @@ def _narrow(study: Values, before: Mapping[str, Any], overrides: list[str]) -> N
         study[key] = [left[i] for i in kept]
         if len(kept) < len(entries):
             study.keep(key, kept)
+
+
+def narrowed(
+    study: Mapping[str, Any], before: Mapping[str, list[Any]], now: Mapping[str, list[Any]]
+) -> dict[str, Any]:
+    """The parts of the grid that change if its axes, given by labels, lose values."""
+    fewer = Values()
+    fewer.update(copy.deepcopy(dict(study)) | {"axes": dict(now)})
+    _narrow(fewer, before, [])
+    return {key: fewer[key] for key in PARTS if fewer.get(key) != study.get(key)}
 
 
 def _less(entry: Any, removed: Mapping[str, list[Any]]) -> Any:

@@ -30,6 +30,7 @@ from lmscaling.errors import UserError
 from lmscaling.kernels import cross_entropy
 from lmscaling.kernels.rotary import Rotary, Rotate, unrotated
 from lmscaling.plan.estimate import Shape
+from lmscaling.plan.throughput.terms import UNKNOWN, kind_of
 
 PAD_VOCABULARY = 64
 INIT_STD = 0.02
@@ -351,13 +352,14 @@ def _matched_width(cell: Cell, rotate: Rotate) -> int:
 
 
 def _kinds(gpt: GPT) -> dict[str, int]:
-    """Layers by the way in which the throughput model takes their attention to be computed: as the
-    attention says by ``TIMED_AS``, else by all pairs of tokens or in chunks."""
+    """Layers by the way in which the throughput model takes their attention to be computed. One
+    that does not say it has no part that grows with pairs of tokens, if its FLOPs do not."""
     kinds: Counter[str] = Counter()
-    for layers in gpt.each_attention().values():
-        first = layers[0]
+    ways = {layer.label: kind_of(layer.attention) for layer in gpt.mixers}
+    for label, layers in gpt.each_attention().items():
+        first, kind = layers[0], ways[label]
         grows = first.flops_per_token(2 * gpt.context) > 1.2 * first.flops_per_token(gpt.context)
-        kinds[getattr(first, "TIMED_AS", "tiled" if grows else "chunks")] += len(layers)
+        kinds[kind if grows or kind != UNKNOWN else "own_tokens"] += len(layers)
     return dict(kinds)
 
 

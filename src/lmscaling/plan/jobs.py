@@ -9,7 +9,7 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
 from lmscaling.config.schedule import BRANCH_AT
 from lmscaling.config.types import Split
-from lmscaling.plan import text_needs
+from lmscaling.plan import calibrations, text_needs
 
 MARGIN = 1.25
 """Factor from budget to time limit: the budget excludes validation, start-up and reading."""
@@ -47,7 +47,7 @@ def counts(grid: Grid) -> dict[str, int]:
         trained = grid.corpora[grid.tokens].encoding.train_bpe
         made["train_bpe" if trained else "vocabulary"] = 1
     made["check"] = len(grid.checked)
-    made["calibrate"] = len(grid.calibrated)
+    made["calibrate"] = len(calibrations.chosen(grid))
     made["train"] = len(grid.cells)
     made["branch"] = len({cell.trunk for cell in grid.branches.values()})
     made["evaluate"] = len(grid.evaluated) * len(

@@ -1,25 +1,25 @@
 """Forecasts of what a study costs and which cells cannot run, with totals, before it runs."""
 
+import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lmscaling.config import devices, sweeps
-from lmscaling.config.calibration import Calibration
+from lmscaling.config import sweeps
 from lmscaling.config.grid import Grid
 from lmscaling.config.validation import checked
-from lmscaling.errors import UserError, choose
 from lmscaling.files import read_json
 from lmscaling.formatting import bytes_of, folded, noted, short, skipped
-from lmscaling.plan import jobs
-from lmscaling.plan.estimate import Forecast, Shape, forecast, measured
+from lmscaling.plan import calibrations, jobs, measurements, totals
+from lmscaling.plan.calibrations import NARROW
+from lmscaling.plan.estimate import Forecast, Range, Shape, forecast, memory_scale
 from lmscaling.plan.text_needs import Supply, supply
-from lmscaling.plan.throughput.coefficients import shipped
+from lmscaling.plan.throughput.model import QUANTILES
 
-HEAD = ("cell", "GPUs", "micro-batch", "memory", "s/update", "tokens", "epochs", "GPU-hours",
-        "notes")  # fmt: skip
+HEAD = ("cell", "GPUs", "micro-batch", "memory", "s/update", "80 %", "tokens", "epochs",
+        "GPU-hours", "notes")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +40,18 @@ class Plan:
     """Jobs of the complete study by rule."""
     speed: dict[str, int] = field(default_factory=dict)
     """Points of the speed study by kind of measurement."""
+    measured_on: str = ""
+    """A device that is not listed, whose measurements are used all the same; else empty."""
+    is_listed: bool = True
+    """Whether published times tell of the device."""
+    updates_measured: int = 0
+    """Measured updates that predictions have seen."""
+    calibrations: list[str] | None = None
+    """Cells that ``calibrate: auto`` has chosen; None if it is not the study's."""
+    range_80: dict[str, Range] = field(default_factory=dict)
+    """Intervals of the totals with a probability of 80 %."""
+    range_95: dict[str, Range] = field(default_factory=dict)
+    """The same of 95 %."""
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``plan.json``: the plan and its totals."""
@@ -56,6 +68,11 @@ class Plan:
             "disk_bytes": sum(f.disk_bytes for f in runnable),
             "unknown": sum(f.gpu_hours is None for f in runnable),
             "measured": sum(f.measured for f in runnable),
+            **{
+                name: sum(getattr(f, name) for f in runnable)
+                for name in ("dollars", "kwh")
+                if runnable and all(getattr(f, name) is not None for f in runnable)
+            },
             "cannot": len(self.forecasts) - len(runnable),
             "skipped": len(self.skipped),
             "jobs": sum(self.jobs.values()),
@@ -87,45 +104,89 @@ class Plan:
     def summary(self) -> list[str]:
         """Sentences on totals, estimates, cells that cannot run, exceptions and skipped cells."""
         sums = self.totals()
-        estimated = sums["cells"] - sums["measured"]
-        hours = (
-            f"{sums['gpu_hours']:,.0f} GPU-hours and {sums['branch_gpu_hours']:,.0f} for branches"
-        )
         parts = [
-            *([hours] if self.device else []),
-            f"{short(sums['tokens'])} tokens",
+            *([f"{self._sum('gpu_hours', 'GPU-hours')} and "
+               f"{self._sum('branch_gpu_hours', 'for branches')}"] if self.device else []),
+            self._sum("tokens", "tokens"),
             f"{bytes_of(sums['disk_bytes'])} of weights and kept checkpoints",
-        ]
+        ]  # fmt: skip
         lines = [f"{sums['cells']} cells: {', '.join(parts)}"]
+        bound = "if the boards take their largest power all the time, without hosts and cooling"
+        costs = [self._sum("dollars", "dollars")] if "dollars" in sums else []
+        costs += [f"at most {self._sum('kwh', 'kWh')}, {bound}"] if "kwh" in sums else []
+        lines += [f"with branches: {'; '.join(costs)}"] if costs else []
         if sums["unknown"]:
             lines.append(
                 f"the time of {sums['unknown']} cells is unknown until they are calibrated"
             )
-        if estimated:
-            basis = "" if self.device else " (micro-batches)"
-            lines.append(
-                f"{estimated} cells are estimates{basis}, marked ~, until they are calibrated"
-            )
-        ranges = [
-            (f.update_seconds_range[1] / f.update_seconds_range[0]) ** 0.5
-            for f in self.forecasts
-            if f.update_seconds_range
-        ]
-        if ranges:
-            lines.append(
-                f"times of updates are predicted for an {self.device}, from published ones and "
-                f"{sums['measured']} measured; they are right within a factor of "
-                f"{median(ranges):.2f} (at most {max(ranges):.2f}) with a probability of 80 %"
-            )
+        lines += [*self._sources(), *self._chosen()]
         lines += self.text.summary()
         lines += [f"cannot run: {f.name}: {f.cannot}" for f in self.forecasts if f.cannot]
         lines += [f"exception: {values}: {reason}" for values, reason in self.exceptions]
         return lines + skipped(self.skipped)
 
+    def _sum(self, name: str, unit: str) -> str:
+        """A total with its unit, and with its interval of 80 % if it is uncertain."""
+        form = short if name == "tokens" else "{:,.0f}".format
+        low, high = map(form, self.range_80.get(name, (0, 0)))
+        total = f"{form(self.totals()[name])} {unit}"
+        return f"{total} ({low} to {high})" if low != high else total
+
+    def _sources(self) -> list[str]:
+        """Where the numbers come from."""
+        runnable = [f for f in self.forecasts if not f.cannot]
+        estimated = [f for f in runnable if not f.measured]
+        basis = "" if self.device else " (micro-batches)"
+        lines = []
+        if estimated:
+            which = "they" if self.calibrations is None else "some"
+            lines.append(
+                f"{len(estimated)} cells are estimates{basis}, marked ~, until {which} are "
+                "calibrated"
+            )
+        for source, told in (("calibrated", "calibration"), ("run", "finished run")):
+            if n := sum(f.source == source for f in runnable):
+                lines.append(f"{n} cells have the time of their {told}")
+        factors = [_factor(f) for f in estimated if f.update_seconds]
+        if factors:
+            lines.append(
+                f"times of updates are predicted for an {self.device}, from published ones and "
+                f"{self.updates_measured} measured; they are right within a factor of "
+                f"{median(factors):.2f} (at most {max(factors):.2f}) with a probability of 80 %; "
+                "so are tokens and epochs of a budget in hours, and GPU-hours of another one"
+            )
+        if factors and not self.is_listed:
+            lines.append(
+                f"no published time is of an {self.device}, so the factors are wider, as those of "
+                "A100s and H100s predicted from each other need them"
+            )
+        if self.measured_on:
+            lines.append(
+                f"measured times are of {self.measured_on}, of which no rates are known, so they "
+                f"tell nothing of the others; give them with --set 'devices.{self.measured_on}="
+                "{peak_flops: ..., bandwidth: ..., memory_bytes: ...}'"
+            )
+        return lines
+
+    def _chosen(self) -> list[str]:
+        """What ``calibrate: auto`` has chosen."""
+        if self.calibrations is None:
+            return []
+        return [
+            f"{len(self.calibrations)} calibrations of {len(self.forecasts)} cells, after which "
+            f"the time of a step of each is known within a factor of {NARROW:g} with a "
+            f"probability of 95 %: {', '.join(self.calibrations)}"
+        ]
+
+
+def _factor(f: Forecast) -> float:
+    """The factor within which the time of an update is right with a probability of 80 %."""
+    return math.exp(QUANTILES[0.8] * (f.update_sd or 0.0))
+
 
 def _line(f: Forecast) -> list[str]:
     if f.cannot:
-        return [f.name, str(f.gpus), *[""] * 6, f"cannot run: {f.cannot}"]
+        return [f.name, str(f.gpus), *[""] * 7, f"cannot run: {f.cannot}"]
     mark = "" if f.measured else "~"
 
     def shown(value: float | None, form: str, mark: str = mark) -> str:
@@ -137,10 +198,17 @@ def _line(f: Forecast) -> list[str]:
         f"{mark}{f.micro_batch} x {f.accumulation}",
         "" if f.memory_bytes is None else mark + bytes_of(f.memory_bytes),
         shown(f.update_seconds, ".3g"),
+        f"x {_factor(f):.2f}" if f.update_sd else "",
         "" if f.tokens is None else mark + short(f.tokens),
         shown(f.epochs, ".2g"),
         shown(f.gpu_hours, ".4g", ""),
-        "; ".join([*(["recomputes blocks"] if f.recompute else []), *f.notes]),
+        "; ".join(
+            [
+                *(["recomputes blocks"] if f.recompute else []),
+                *([f"memory {f.fits}"] if f.fits == "likely fits" else []),
+                *f.notes,
+            ]
+        ),
     ]
 
 
@@ -161,40 +229,49 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
     Args:
         grid: The study.
         shapes: Model size of every cell, by run.
-        device: Name of the device that estimates are made for.
+        device: Name of the device that estimates are made for; empty for that of the measurements,
+            or an H100.
         results: ``results/<study>``; its calibrations and token counts are used.
 
     Raises:
         UserError: The device is unknown, or a file of the results is incomplete.
     """
-    known = devices.find(device)
-    if known is None:
-        raise UserError(f"device {device!r} is not known; {choose(device, devices.DEVICES)}")
-    calibrations = {
-        path.stem: checked(Calibration, read_json(path, "calibration"), str(path))
-        for path in sorted(results.glob("calibrations/*.json"))
-    }
+    found = measurements.read(grid, shapes, device, results)
     tokens = _tokens(grid, results)
-    timings = (
-        measured(cell, shapes[run], known, calibrations[cell.calibration])
-        for run, cell in grid.cells.items()
-        if cell.gpus and cell.calibration in calibrations
-    )
-    fitted = shipped().measured([timing for timing in timings if timing])
-    forecasts = [
-        forecast(
+    existing = {path.stem for path in results.glob("calibrations/*.json")}
+    calibrated = calibrations.chosen(grid, existing)
+    is_auto = grid.study.calibrate == calibrations.AUTO
+    forecasts, fitted = [], []
+    for run, cell in grid.cells.items():
+        ways = calibrations.ways(cell)
+        near = calibrations.nearest(cell, calibrated) if is_auto else ""
+        peak = found.calibrations.get(near)
+        other = calibrated.get(near)
+        made = forecast(
             cell,
             shapes[run],
-            known if cell.gpus else None,
-            calibrations.get(cell.calibration),
+            found.device if cell.gpus else None,
+            found.calibrations.get(cell.calibration),
             tokens,
-            fitted,
+            found.fitted(ways),
+            run=found.runs.get(run),
+            is_refitted=bool(found.telling(ways)),
+            scale=memory_scale(other, shapes[other.run], peak) if other and peak else 1.0,
+            price=grid.study.price_per_gpu_hour,
         )
-        for run, cell in grid.cells.items()
-    ]
+        forecasts.append(made)
+        fitted.append(found.fitted(ways))
+    runnable = [f for f in forecasts if not f.cannot and f.update_seconds]
+    behind = [c for f, c in zip(forecasts, fitted, strict=True) if f in runnable]
     return Plan(
         study=grid.study.study,
-        device=device if any(cell.gpus for cell in grid.cells.values()) else "",
+        device=found.name if any(cell.gpus for cell in grid.cells.values()) else "",
+        is_listed=found.device.listed,
+        measured_on=found.unlisted,
+        updates_measured=len(found.updates),
+        calibrations=[cell.name for cell in calibrated.values()] if is_auto else None,
+        range_80=totals.ranges(runnable, behind, 0.8),
+        range_95=totals.ranges(runnable, behind, 0.95),
         forecasts=forecasts,
         text=supply(grid, forecasts, tokens, results),
         jobs=jobs.counts(grid),

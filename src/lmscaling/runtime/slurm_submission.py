@@ -2,7 +2,8 @@
 
 Snakemake's plugin (up to 2.8.0) takes every rejection by ``sbatch`` for a failure of the job. A
 limit on the number of jobs, or a controller that is restarted, then uses up all attempts of a run
-within seconds. It also submits the jobs that are still in its own queue after Ctrl-C.
+within seconds. After Ctrl-C it also submits the jobs that are still in its own queue, and cancels
+none if it is asking for their states at that moment.
 """
 
 import subprocess
@@ -56,8 +57,10 @@ class Submission:
         self._submit = executor.run_job
         self._report = executor._report_job_error_threadsafe
         self._cancel = executor.cancel
+        self._cancel_jobs = executor.cancel_jobs
         executor.run_job = self.run_job
         executor.cancel = self.cancel
+        executor.cancel_jobs = self.cancel_jobs
         executor._report_job_error_threadsafe = self._keep
         # Slurm has its own defaults. The plugin would guess the account with a wrong call of sacct,
         # and ask sacctmgr before each job for what sbatch says anyway.
@@ -88,6 +91,14 @@ class Submission:
                         child.terminate()
             time.sleep(0.1)
         self._cancel()
+
+    def cancel_jobs(self, active_jobs: Sequence[Any]) -> None:
+        """Cancel all jobs of this Snakemake by their name, which is that of its run.
+
+        The plugin's own list is empty while another thread asks for the states of its jobs.
+        """
+        if self._accepted:
+            self._cancel_jobs([SimpleNamespace(external_jobid=f"--name={self.executor.run_uuid}")])
 
     def _run_job(self, job: Any) -> None:
         while not self._is_over():

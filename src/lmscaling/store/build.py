@@ -22,6 +22,7 @@ from lmscaling.errors import UserError
 from lmscaling.files import new_folder, parse_json, read_json
 from lmscaling.records import finished, forecast, schema
 from lmscaling.records.checks import Check, Numerics
+from lmscaling.records.design import Design
 from lmscaling.records.exports import EXPORTS
 from lmscaling.records.run import Evaluation, Run
 from lmscaling.records.timing import Measurement
@@ -50,7 +51,7 @@ DISK_FAULTS = (
 )
 """What DuckDB raises when a write, a commit or a checkpoint fails."""
 
-VIEWS = ("cells", "losses", "gradients", "laws", "speed", "forecasts")
+VIEWS = ("cells", "losses", "gradients", "laws", "speed", "forecasts", "designs")
 """Files of SQL that create views over the tables, in order."""
 
 LONG: dict[str, str] = dict.fromkeys(
@@ -64,6 +65,7 @@ RECORDS: dict[str, tuple[type, str, str]] = {
     "measurement": (Measurement, "speed/*/*/*.json", "delete it and measure again"),
     "check": (Check, "checks/*.jsonl", "delete it and check again"),
     "numerics": (Numerics, "numerics/*.jsonl", "delete it and measure again"),
+    "design": (Design, "designs/*.json", "delete it and type lmscaling design again"),
 }
 """Files of records by kind: class, pattern, and what to do with a damaged one."""
 

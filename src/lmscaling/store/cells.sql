@@ -45,5 +45,6 @@ SELECT "table", field, count(*) AS records FROM (
     UNION ALL SELECT 'measurements', unnest(json_keys(unknown_fields)) FROM measurements
     UNION ALL SELECT 'checks', unnest(json_keys(unknown_fields)) FROM checks
     UNION ALL SELECT 'numerics', unnest(json_keys(unknown_fields)) FROM numerics
+    UNION ALL SELECT 'designs', unnest(json_keys(unknown_fields)) FROM designs
 )
 GROUP BY ALL;

@@ -8,6 +8,7 @@ import duckdb
 
 from lmscaling.records import schema
 from lmscaling.records.checks import Check, Numerics
+from lmscaling.records.design import Design
 from lmscaling.records.forecast import Sealed
 from lmscaling.records.run import End, Evaluation, Gradients, Header, Run, Update, Validation
 from lmscaling.records.timing import Measurement
@@ -52,6 +53,8 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "forecasts": (Sealed,),
     "forecast_scores": (CellRow, Sealed),
     "unknown_fields": (),
+    "designs": (Design,),
+    "frontiers": (Design,),
 }
 """Where the comments on the columns of each table and view come from; later classes prevail."""
 
@@ -149,6 +152,13 @@ COMPUTED = {
     "lines": "Lines of the logs.",
     "damaged_lines": "Lines of logs and evaluations that are no complete record, or that "
     "contradict another line.",
+    "spend": "What is spent, in the unit of price.",
+    "chosen": "Half-width of the search for a design; null without an interval.",
+    "random": "Median half-width of random runs of the grid; null without an interval.",
+    "random_low": "Half-width below which a quarter of the random runs are.",
+    "random_high": "Half-width above which a quarter of the random runs are; null without an "
+    "interval.",
+    "largest": "Half-width if the largest cells come first; null without an interval.",
     "superseded_rows": "Updates that a later attempt trained again.",
 }
 """Columns that the records of a table or view do not have."""

@@ -28,3 +28,6 @@ SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM chec
 -- One row per layer of a trained model and way to compute its attention.
 CREATE TABLE numerics AS
 SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM numerics_rows;
+
+-- One row per proposal of `lmscaling design`.
+CREATE TABLE designs AS SELECT * EXCLUDE (format) FROM design_rows;

@@ -43,8 +43,6 @@ GAIN = 0.01
 """A larger micro-batch must be faster by this share; otherwise the smaller one saves memory."""
 MOST_TOKENS = 2**17
 """Tokens of the largest micro-batch that is tried."""
-DOCUMENT_TOKENS = 512
-"""Mean length of masked documents; those of C4 have 480 tokens of GPT-2."""
 
 
 def calibrate(cell_path: Path, out: Path) -> Calibration:
@@ -135,7 +133,7 @@ class _Bench:
     def _start(self) -> estimate.Layout:
         """The plan's guess, or the smallest layout if not even that should fit."""
         guess = estimate.guess(self.cell, self.gpt.params_total, memory_bytes(self.device))
-        return guess or estimate.Layout(1, True, 0.0)
+        return guess or estimate.SMALLEST
 
     def _refusal(self) -> str:
         """Why there is no calibration."""
@@ -289,7 +287,7 @@ class _Bench:
             x_BT, y_BT = torch.randint(end_of_text + 1, shape, device=self.device)
             return x_BT, y_BT
         x_BT, y_BT = torch.randint(end_of_text, shape, device=self.device)
-        begins_BT = torch.rand(x_BT.shape, device=self.device) < 1 / DOCUMENT_TOKENS
+        begins_BT = torch.rand(x_BT.shape, device=self.device) < 1 / estimate.DOCUMENT_TOKENS
         return x_BT.masked_fill(begins_BT, end_of_text), y_BT
 
     def _wait(self) -> None:

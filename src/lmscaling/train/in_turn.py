@@ -26,6 +26,7 @@ def train(
     calibration: Path | None,
     stop_after: float | None,
     node_scratch: str = "",
+    calibrated: Path | None = None,
 ) -> str:
     """Train cells as ``run.train`` does. A run with a record is left out.
 
@@ -37,6 +38,7 @@ def train(
         calibration: ``calibration.json`` of all of them.
         stop_after: Seconds from the start of this process after which an attempt stops.
         node_scratch: Local disk of this node, as the option of ``train``.
+        calibrated: ``cell.json`` of the cell that was calibrated, if it is another one.
 
     Raises:
         UserError: Some runs have failed; the others have ended.
@@ -57,6 +59,8 @@ def train(
         words += ["--record", place]
         if calibration:
             words += ["--calibration", calibration]
+        if calibrated:
+            words += ["--calibrated", calibrated]
         if node_scratch:
             words += ["--node-scratch", node_scratch]
         if stop_after is not None:

@@ -57,6 +57,7 @@ def train(
     calibration: Path | None = None,
     stop_after: float | None = None,
     node_scratch: Path | None = None,
+    calibrated: Path | None = None,
 ) -> Run | None:
     """Train a cell until its budget is spent, or a branch until its learning rate is zero.
 
@@ -70,6 +71,7 @@ def train(
             because the time limit of its job is near. The moments at which a run stops and resumes
             do not change its result, so this is not part of the cell.
         node_scratch: Folder on the local disk of this node, to which shards are copied.
+        calibrated: ``cell.json`` of the cell that was calibrated, if it is another one.
 
     Returns:
         The record; None on ranks other than 0.
@@ -86,7 +88,12 @@ def train(
         order = Order(cell.block_tokens, cell.seed) if cell.block_tokens else None
         text = Stream(manifest, "train", node_scratch, copies=not number(), order=order)
         streams = text, Stream(manifest, "validation")
-        return _train(cell, streams, scratch, record, calibration, deadline)
+        _check(cell, *streams)
+        if calibration and calibrated:
+            chosen = settings.nearest(calibration, calibrated, cell)
+        else:
+            chosen = settings.read(calibration, cell) if calibration else settings.guessed(cell)
+        return _train(cell, streams, scratch, record, chosen, deadline)
 
 
 def _train(
@@ -94,11 +101,9 @@ def _train(
     streams: tuple[Stream, Stream],
     scratch: Path,
     record: Path,
-    calibration: Path | None,
+    chosen: Calibration,
     deadline: float,
 ) -> Run | None:
-    _check(cell, *streams)
-    chosen = settings.read(calibration, cell) if calibration else settings.guessed(cell)
     _warn_of_too_little_text(cell, chosen, streams[0])
     if number():
         _follow(Training(cell, *streams, chosen), scratch, record)

@@ -1,5 +1,6 @@
 """The settings that a run trains with: a measured calibration, or the plan's guess."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,11 +20,12 @@ def read(path: Path, cell: Cell) -> Calibration:
     """The calibration of a cell, measured on a device like this machine's.
 
     Raises:
-        UserError: It belongs to another cell, another device or another size of update.
+        UserError: It is missing, or belongs to another cell, another device or another size of
+            update.
     """
+    again = f"delete {path} and run snakemake again to measure it again"
     calibration = checked(Calibration, read_json(path, "calibration"), str(path))
     device = environment.device_name(cell.gpus)
-    again = f"delete {path} and run snakemake again to measure it again"
     if calibration.of != cell.calibration:
         raise UserError(
             f"calibration {path} belongs to {calibration.of}; the cell needs {cell.calibration}; "
@@ -43,14 +45,44 @@ def read(path: Path, cell: Cell) -> Calibration:
     return calibration
 
 
-def guessed(cell: Cell) -> Calibration:
+def nearest(path: Path, measured_cell: Path, cell: Cell) -> Calibration:
+    """Settings of a cell from the calibration of another one with the same attention: its choice of
+    options, and what its peak says of the memory. Nothing of the cell itself is measured.
+
+    Args:
+        path: ``calibration.json``.
+        measured_cell: ``cell.json`` of a cell that it belongs to.
+        cell: The cell that is trained.
+
+    Raises:
+        UserError: The calibration does not belong to that cell or this machine's device, the
+            attentions differ, or not even one sequence would fit into memory.
+    """
+    other = checked(Cell, read_json(measured_cell, "cell file"), str(measured_cell))
+    if (other.mixers, other.is_masked) != (cell.mixers, cell.is_masked):
+        raise UserError(
+            f"calibration {path} is of attention {other.attention}; cell {cell.name} needs one of "
+            f"{cell.attention}, with documents: {cell.documents}; run snakemake again"
+        )
+    calibration = read(path, other)
+    scale = estimate.memory_scale(other, gpt.shape(other), calibration)
+    found = guessed(cell, scale)
+    return replace(found, choice=calibration.choice, nearest=calibration.of)
+
+
+def guessed(cell: Cell, memory_scale: float = 1.0) -> Calibration:
     """The plan's guess for this machine's device; nothing is measured.
+
+    Args:
+        cell: The cell.
+        memory_scale: As in ``estimate.memory_bytes``.
 
     Raises:
         UserError: Not even one sequence would fit into memory.
     """
     device = torch.device("cuda" if cell.gpus else "cpu")
-    layout = estimate.guess(cell, gpt.shape(cell).params_total, memory_bytes(device))
+    shape, memory = gpt.shape(cell), memory_bytes(device)
+    layout = estimate.guess(cell, shape.params_total, memory, shape.kinds, memory_scale)
     if layout is None:
         raise UserError(
             f"cell {cell.name}: one sequence does not fit into the device's memory; write a "

@@ -126,10 +126,8 @@ class Checks:
 class Calibrations:
     """Measurements of how a cell is trained fastest on this device."""
 
-    def __init__(self, grid: Grid, in_job: bool = False) -> None:
-        self.results = grid.results
-        self.cells = grid.calibrated
-        self.in_job = in_job
+    def __init__(self, runs: Runs) -> None:
+        self.results, self.cells, self.in_job = runs.results, runs.calibrated, runs.in_job
 
     @property
     def pattern(self) -> str:

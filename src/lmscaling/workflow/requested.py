@@ -130,7 +130,7 @@ def dry_run(grid: Grid, pending: Iterable[str], planned: list[tuple[str, str, li
     spent, held = _begun(results, waiting)
     kept = len(cells) - len(pending)
     if waiting:
-        lines += ["", _hours(results, waiting, spent)]
+        lines += ["", _hours(results, waiting, spent, grid.study.calibrate == "auto")]
     if kept:
         lines.append(f"{kept:,} finished {'run is' if kept == 1 else 'runs are'} kept")
     if held:
@@ -187,7 +187,9 @@ def _begun(results: Path, waiting: Mapping[str, Cell]) -> tuple[dict[str, float]
     return spent, held
 
 
-def _hours(results: Path, waiting: Mapping[str, Cell], spent: Mapping[str, float]) -> str:
+def _hours(
+    results: Path, waiting: Mapping[str, Cell], spent: Mapping[str, float], is_auto: bool
+) -> str:
     """GPU-hours until the budgets of these runs are spent."""
     seconds: dict[str, float] = {}
     pace: dict[str, float | None] = {}
@@ -207,7 +209,8 @@ def _hours(results: Path, waiting: Mapping[str, Cell], spent: Mapping[str, float
         hours = sum(seconds.values()) / 3600
         text += f": at most {hours:{',.0f' if hours >= 10 else '.2g'}} {unit}"
     if unknown := len(waiting) - len(seconds):
-        text += f"; the time of {unknown:,} is unknown until they are calibrated"
+        said = "predicted by lmscaling plan" if is_auto else "unknown until they are calibrated"
+        text += f"; the time of {unknown:,} is {said}"
     return text
 
 

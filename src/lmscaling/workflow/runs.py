@@ -14,7 +14,7 @@ from typing import Any
 
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
-from lmscaling.plan import jobs
+from lmscaling.plan import calibrations, jobs
 from lmscaling.records import ledger
 from lmscaling.runtime import slurm
 from lmscaling.runtime.slurm_queue import Queue
@@ -93,12 +93,13 @@ class Runs:
         self.trunks = grid.cells
         self.branches = grid.branches
         self.cells = grid.cells | grid.branches
-        self.calibrated = grid.calibrated
         self.in_job = in_job
         self.on_slurm = on_slurm
         self.site_options = site_options
         self.gpu_cores = gpu_cores
         self.queue = Queue(Path(self.results), rules)
+        self.calibrated = calibrations.chosen(grid, self.measured)
+        self.is_auto = grid.study.calibrate == calibrations.AUTO
 
     @cached_property
     def finished(self) -> set[str]:
@@ -189,12 +190,20 @@ class Runs:
         return jobs.job_minutes(self._left(wildcards.run), self.job_hours)
 
     def calibration(self, wildcards: Wildcards) -> str | list[str]:
-        """The calibration of a run, if the study measures it.
+        """The calibration that a run uses, if the study measures one.
 
         No list of one: for each list with a name Snakemake makes a further object.
         """
-        name = self.cells[wildcards.run].calibration
-        return f"{self.results}/calibrations/{name}.json" if name in self.calibrated else []
+        name = self._calibration(wildcards.run)
+        return f"{self.results}/calibrations/{name}.json" if name else []
+
+    def _calibration(self, run: str) -> str:
+        """Name of the calibration that a run uses: its own, or the nearest if the study measures
+        only a few; empty if it uses none."""
+        cell = self.cells[run]
+        if self.is_auto:
+            return calibrations.nearest(cell, self.calibrated)
+        return cell.calibration if cell.calibration in self.calibrated else ""
 
     def before(self, wildcards: Wildcards) -> list[str]:
         """The record of the study, with which cells are written, and the check of a run's kernels.
@@ -202,8 +211,8 @@ class Runs:
         A calibration that is still to be made waits for both. A run that waits for it names
         neither, so that the plan of a large study needs 2 kB less for each.
         """
-        cell = self.cells[wildcards.run]
-        waits = cell.calibration in self.calibrated and cell.calibration not in self.measured
+        cell, name = self.cells[wildcards.run], self._calibration(wildcards.run)
+        waits = name and name not in self.measured and self.calibrated[name].check == cell.check
         return [] if waits else [f"{self.results}/study.json", *check_of(self.results, cell)]
 
     def trunk(self, wildcards: Wildcards) -> str:
@@ -214,6 +223,10 @@ class Runs:
         """Options of ``train`` that not every job has."""
         path = shlex.quote(str(input.calibration))
         options = f"--calibration {path}" if input.calibration else ""
+        name = self._calibration(wildcards.run)
+        if name and name != self.cells[wildcards.run].calibration:
+            measured = self.calibrated[name].run
+            options += f" --calibrated {shlex.quote(f'{self.results}/cells/{measured}.json')}"
         if self.in_job or self.on_slurm():
             seconds = jobs.stop_seconds(self._left(wildcards.run), self.job_hours)
             options += f" --stop-after {seconds:g}"

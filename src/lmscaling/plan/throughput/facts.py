@@ -83,7 +83,7 @@ def step(
 
 
 def measured_step(row: Mapping[str, Any]) -> Timing | None:
-    """A step of the view ``speeds``; None of an unknown method or on a device that is not listed."""
+    """A step of the view ``speeds``; None of an unknown method or device."""
     device = devices.find(row["device"] or "")
     if device is None or row["method"] not in METHODS:
         return None

@@ -19,6 +19,8 @@ from lmscaling.config.devices import Device
 from lmscaling.plan.throughput.terms import TERMS, Work, counts
 
 NAMES = tuple(TERMS)
+REDUCTION = "reduction"
+"""The term that a single device does not have."""
 STACK_SD = 0.12
 """Standard deviation of ``b``."""
 TIMED, SPREAD = 0.03, 0.05
@@ -26,6 +28,10 @@ TIMED, SPREAD = 0.03, 0.05
 what the terms leave out is larger than what repeats of a step scatter."""
 TRAINED = 0.10
 """The same of the mean update of a run."""
+DEVICE_SD = 0.25
+"""The same of the factor of a device of which only the peak and the memory are known: the stacks of
+A100s are 0.25 faster than those of H100s predict them if nothing else is known of an A100, and
+those of H100s 0.23 slower than those of A100s predict."""
 STEPS, SWEEPS = 60, 12
 
 QUANTILES = {0.8: 1.2816, 0.95: 1.9600}
@@ -109,6 +115,25 @@ class Coefficients:
         shares = {name: float(share) for name, share in zip(NAMES, j_iK[0], strict=False) if share}
         return Prediction(float(np.exp(f_i[0])), float(np.sqrt(variance)), shares)
 
+    def sds(self, x_iK: ArrayLike, spread: float = SPREAD) -> NDArray:
+        """``[i]``: standard deviations of the logarithms of times, as ``predict`` has them."""
+        j_iK = _log_seconds(self.mean_K, x_iK)[1]
+        return np.sqrt(((j_iK @ self.cov_KK) * j_iK).sum(1) + spread**2)
+
+    def once_measured(self, x_iK: ArrayLike, sd: float = SPREAD) -> "Coefficients":
+        """What will be known once these updates are measured, about the present mean: how well
+        does not depend on their times."""
+        j_iK = _log_seconds(self.mean_K, x_iK)[1]
+        return Coefficients(
+            self.mean_K, np.linalg.inv(j_iK.T @ j_iK / sd**2 + np.linalg.inv(self.cov_KK))
+        )
+
+    def of_unlisted(self) -> "Coefficients":
+        """The same on a device that no published time is of."""
+        cov_KK = self.cov_KK.copy()
+        cov_KK[-1, -1] += DEVICE_SD**2
+        return Coefficients(self.mean_K, cov_KK)
+
     def to_measure(
         self, candidates: Sequence[NDArray], targets: Sequence[NDArray], n: int, sd: float = SPREAD
     ) -> list[int]:
@@ -116,10 +141,11 @@ class Coefficients:
         logarithms of the targets' times."""
         j_iK = _log_seconds(self.mean_K, np.array(candidates))[1]
         g_jK = _log_seconds(self.mean_K, np.array(targets))[1]
+        g_KK = g_jK.T @ g_jK
         cov, picked = self.cov_KK.copy(), []
         for _ in range(min(n, len(j_iK))):
             c_Ki = cov @ j_iK.T
-            gain_i = ((g_jK @ c_Ki) ** 2).sum(0) / ((j_iK * c_Ki.T).sum(1) + sd**2)
+            gain_i = (c_Ki * (g_KK @ c_Ki)).sum(0) / ((j_iK * c_Ki.T).sum(1) + sd**2)
             gain_i[picked] = -1
             i = int(gain_i.argmax())
             cov -= np.outer(c_Ki[:, i], c_Ki[:, i]) / (j_iK[i] @ c_Ki[:, i] + sd**2)

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from lmscaling import registry
 from lmscaling.config.devices import Device
+from lmscaling.errors import UserError, choose
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,35 @@ TERMS: Mapping[str, Term] = {
     "recurrence": Term("us per token and layer", 60, 0.5, 0.3),
     "loop": Term("us per token and layer", 60, 0.5, 0.3),
     "loop_pairs": Term("bytes per pair of tokens, layer and unit of width", 40, 1.0, 0.4),
+    "own_pairs": Term("over the time at the peak, causal, heads 64 wide", 1 / 0.35, 1.0, 0.5),
+    "own_tokens": Term("bytes per token, layer and unit of width", 150, 1.0, 0.5),
 }
 """``products`` are matrix products outside of attention, ``tiled`` is quadratic linear attention in
-one kernel, and ``states`` are those of all tokens at once. Centres were counted from the operations
-of a block, or are published numbers of single kernels (FlashAttention reaches 0.2 to 0.4 of an
-H100's peak); spreads are about the best for published stacks (``accuracy.py``)."""
+one kernel, and ``states`` are those of all tokens at once. ``own_pairs`` and ``own_tokens`` are of
+an attention that does not say how it is computed, so little is known of them. Centres were counted
+from the operations of a block, or are published numbers of single kernels (FlashAttention reaches
+0.2 to 0.4 of an H100's peak); spreads are about the best for published stacks (``accuracy.py``)."""
 
 KINDS = (
     "flash", "tiled", "softmax_scores", "linear_scores", "chunks", "states", "recurrence", "loop",
+    "own_pairs", "own_tokens",
 )  # fmt: skip
 """Ways to compute attention, by the first of their terms."""
+UNKNOWN = "own_pairs"
+"""The way of an attention that does not say it: all pairs of tokens, and what each token costs."""
+
+
+def kind_of(attention: str) -> str:
+    """The way in which a variant says that it is computed, or ``UNKNOWN``; its file is only read.
+
+    Raises:
+        UserError: It says a way that there is not.
+    """
+    said = registry.timed_as(attention)
+    if said and said not in KINDS:
+        raise UserError(f"TIMED_AS of attention {attention} is {said!r}; {choose(said, KINDS)}")
+    return said or UNKNOWN
+
 
 WIDTH = 200.0
 """A product of this width runs at half of the rate of a wide one."""
@@ -121,11 +142,14 @@ def _of_attention(kind: str, layers: int, work: Work, device: Device) -> dict[st
     width, tokens, context = work.width, work.tokens, work.attended or work.context
     again = 1 + work.recompute / 3
     unit = layers * width * tokens * again / device.bandwidth
-    if kind in ("flash", "tiled"):
+    if kind == "own_tokens":
+        return {kind: unit}
+    if kind in ("flash", "tiled", "own_pairs"):
         # A score takes an exponential, whatever the width of its head.
         narrow = (1 + device.exp_width * work.heads / width) / (1 + device.exp_width / 64)
         flops = 2 * layers * tokens * context * width * (3.5 + work.recompute)
-        return {kind: flops / device.peak_flops * narrow, f"{kind}_elementwise": unit}
+        beside = "own_tokens" if kind == "own_pairs" else f"{kind}_elementwise"
+        return {kind: flops / device.peak_flops * narrow, beside: unit}
     if kind in ("softmax_scores", "linear_scores"):
         layer_bytes = 2 * work.heads * context**2
         outside_cache = layer_bytes / (layer_bytes + CACHE_BYTES)

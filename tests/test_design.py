@@ -1,0 +1,361 @@
+"""The design of a study: which runs tell most about a question for their price."""
+
+import json
+import time
+from pathlib import Path
+
+import law_study
+import numpy as np
+import pandas
+import pytest
+import yaml
+from conftest import STUDY as STORED
+
+from lmscaling import figures
+from lmscaling.cli import studies
+from lmscaling.config import study_file
+from lmscaling.config.grid import expand
+from lmscaling.design import check, draws, overlay, questions, search, setting
+from lmscaling.design.proposal import propose
+from lmscaling.design.questions import PASSED, Asked, Candidate, Option
+from lmscaling.errors import UserError
+from lmscaling.fits.noise import Noise, Place, seeds_needed
+from lmscaling.store import build
+
+PAIR = {"attention": "linear", "reference": "softmax"}
+GAP = Asked(kind="gap", **PAIR, size="s1", context=1024)
+BETA = Asked(kind="beta", attention="softmax", context=1024)
+DECAYED = [Option(b, PASSED) for b in (1.0, 0.5, 0.25)]
+
+
+def cells(n=5, contexts=(1024,), names=("softmax",), tokens=2e9, seeds=()):
+    return [
+        Candidate(
+            attentions=names, size=f"s{i}", context=context, params=N, tokens=tokens,
+            cost=len(names) * 6 * N * tokens / 1e15, seeds=seeds,
+        )
+        for context in contexts
+        for i, N in enumerate(np.geomspace(5e6, 4e8, n))
+    ]  # fmt: skip
+
+
+PAIRS = cells(4, (256, 1024), ("softmax", "linear"))
+
+
+def price(candidates, seeds=3):
+    return seeds * sum(one.cost for one in candidates)
+
+
+def drawn(number=40, centre=(17.6, 20.0), **options):
+    return draws.draw(number, centre, 3, **options)
+
+
+def test_truths_are_the_same_for_the_same_seed_and_as_wide_as_the_prior_says():
+    one, other = drawn(4000), drawn(4000)
+    assert (one.theta_MK == other.theta_MK).all()
+    logs = np.column_stack([one.theta_MK[:, :3], np.log(one.theta_MK[:, 3:5])])
+    assert logs.mean(axis=0) == pytest.approx(draws.PRIOR, abs=0.02)
+    assert logs.std(axis=0) == pytest.approx(draws.PRIOR_SD, rel=0.05)
+
+
+def test_finished_runs_narrow_the_truths_around_what_they_have_shown():
+    truth = drawn(1).rows(np.array([0]))
+    N, D = np.meshgrid(np.geomspace(5e6, 4e8, 5), np.geomspace(1e8, 2e9, 5))
+    loss = truth.surface(N.ravel(), D.ravel())[0][0]
+    known = draws.Known(np.log(N.ravel()), np.log(D.ravel()), loss, np.repeat(np.arange(5), 5))
+    after = drawn(400, known=known)
+    beta = np.log(after.theta_MK[:, 4])
+    assert beta.std() < draws.PRIOR_SD[4] / 1.5
+    assert abs(beta.mean() - np.log(truth.theta_MK[0, 4])) < 3 * beta.std()
+    assert abs(after.theta_MK[:, 0].mean() - truth.theta_MK[0, 0]) < 3 * after.theta_MK[:, 0].std()
+    assert after.surface(1e8, 1e9)[0].std() < 0.03
+
+
+def test_seeds_of_the_study_replace_the_noise_of_the_prior():
+    found = drawn(2000, noise=draws.Noise(0.002, 12.0), paired=True)
+    assert np.median(found.run_sd_M) == pytest.approx(0.002 / draws.PAIRED, rel=0.1)
+
+
+@pytest.mark.parametrize("counts", [(3, 3, 3, 3), (2, 5, 0, 0), (3, 1, 3, 0), (0, 4, 0, 0)])
+def test_the_degrees_of_a_gap_are_those_of_the_report(counts):
+    places = {i: Place(one.params, one.context, "linear") for i, one in enumerate(PAIRS[4:])}
+    rng = np.random.default_rng(0)
+    median = {}
+    for _ in range(300):
+        samples = {i: rng.normal(0, 0.01, k) for i, k in enumerate(counts) if k}
+        noise = Noise.measure(samples, places, paired=True)
+        for i in samples:
+            median.setdefault(i, []).append(noise.at(i).degrees)
+    answer = questions.answer(GAP, PAIRS, Option(), drawn())
+    degrees = answer.degrees(np.array([[0] * 4 + list(counts)]))[0, 4:]
+    for i, known in median.items():
+        expected = np.median(known)
+        assert degrees[i] == (0 if np.isinf(expected) else pytest.approx(expected, abs=1.01))
+
+
+def test_where_the_report_refuses_a_design_has_no_half_width():
+    candidates = cells(5)
+    surface = questions.answer(BETA, candidates, Option(1.0, PASSED), drawn())
+    refused = [(2, 2, 2, 2, 1), (5, 5, 0, 0, 0), (3, 3, 3, 0, 0), (1, 1, 1, 1, 1)]
+    assert np.isinf(surface.half_widths(np.array(refused))).all()
+    assert np.isfinite(surface.half_widths(np.array([(2, 2, 2, 2, 2), (4, 4, 2, 0, 0)]))).all()
+    assert np.isfinite(surface.guide(np.array([*refused, (0,) * 5]))).all()
+
+
+def test_more_runs_never_widen_an_interval():
+    surface = questions.answer(BETA, cells(5), Option(1.0, PASSED), drawn())
+    fewer = np.full((1, 5), 2)
+    more = fewer + np.eye(5, dtype=int)
+    assert (surface.half_widths(more) < surface.half_widths(fewer)).all()
+
+
+@pytest.mark.parametrize(
+    ("asked", "candidates", "counts", "option"),
+    [
+        (GAP, PAIRS, [3, 0, 0, 3, 3, 6, 0, 3], Option()),
+        (Asked(kind="multiplier", **PAIR, size="s1", context=1024, loss=2.9), PAIRS,
+         [3, 0, 0, 3, 3, 6, 0, 3], Option()),
+        (Asked(kind="crossing", **PAIR, size="s1", context=1024), PAIRS,
+         [3, 0, 0, 3, 3, 6, 0, 3], Option()),
+        (BETA, cells(5), [4, 3, 3, 3, 4], Option(1.0, PASSED)),
+        (Asked(kind="a", attention="softmax", context=1024), cells(5), [4, 3, 3, 3, 4],
+         Option(1.0, PASSED)),
+        (Asked(kind="gamma", attention="softmax", size="s1", context=1024), cells(5)[1:2], [4],
+         Option(1.0, PASSED)),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Asked) else "",
+)  # fmt: skip
+def test_the_linearised_half_width_is_that_of_the_estimator(asked, candidates, counts, option):
+    world = drawn(80, (17.6, 19.0))
+    answer = questions.answer(asked, candidates, option, world)
+    expected = answer.half_widths(np.array([counts]))[0]
+    known = np.flatnonzero(np.isfinite(expected))[:12]
+    assert len(known) == 12
+    found = [
+        check.simulate(asked, candidates, np.array(counts), option, one, i).half
+        for i, one in enumerate(check.worlds(asked, world.rows(known), 12))
+    ]
+    assert np.isfinite(found).sum() >= 9
+    assert 0.75 < np.median(np.array(found) / expected[known]) < 1.35
+
+
+def test_the_search_spends_no_more_than_it_may_and_keeps_finished_seeds():
+    candidates = cells(5, seeds=(0, 1))
+    budget = 0.2 * price(candidates)
+    found = propose(BETA, candidates, 3, budget, DECAYED[:1])
+    assert found.spent <= budget * (1 + 1e-9)
+    assert (found.counts >= 2).all()
+    assert found.half_width < found.problem.half_width(np.full(5, 2))[0]
+
+
+def test_exchange_mends_what_greedy_cannot():
+    candidates = cells(4, (256, 1024), ("softmax", "linear"))
+    answer = questions.answer(GAP, candidates, Option(), drawn())
+    cost = np.array([one.cost for one in candidates])
+    zero = np.zeros(8, dtype=int)
+    problem = search.Problem(answer, cost, zero, zero + 6)
+    poor = zero.copy()
+    poor[[2, 6]] = 2  # the two cells beside that of the question
+    budget = float(problem.price(poor))
+    better = search.exchange(problem, poor, budget)
+    assert problem.price(better) <= budget * (1 + 1e-9)
+    assert problem.half_width(better)[0] < 0.02 < problem.half_width(poor)[0]
+
+
+def test_a_gap_takes_degrees_of_freedom_from_cheap_cells():
+    found = propose(GAP, PAIRS, 3, 0.15 * price(PAIRS))
+    target = [one.size == "s1" and one.context == 1024 for one in PAIRS].index(True)
+    assert found.counts[target] >= 3
+    assert found.half_width < found.grid[1] * 1.25
+
+
+def test_a_budget_that_is_too_small_is_refused_with_the_least_that_is_not():
+    with pytest.raises(UserError, match=r"too little .* costs [0-9.e+]+$") as error:
+        propose(BETA, cells(5), 3, 0.5, DECAYED[:1])
+    least = float(str(error.value).split()[-1])
+    assert np.isfinite(propose(BETA, cells(5), 3, least * 1.01, DECAYED[:1]).half_width)
+
+
+def test_a_loss_that_no_curve_comes_to_is_refused_with_those_that_they_do():
+    asked = Asked(kind="multiplier", **PAIR, size="s1", context=1024, loss=0.3)
+    with pytest.raises(UserError, match=r"loss 0.3 .* between [0-9.]+ and [0-9.]+"):
+        propose(asked, PAIRS, 3, price(PAIRS))
+
+
+def test_a_hundred_candidates_take_less_than_a_minute():
+    candidates = cells(10, 2 ** np.arange(8, 18), ("softmax", "linear"))
+    start = time.process_time()
+    propose(Asked(kind="gap", **PAIR, context=1024), candidates, 3, 0.3 * price(candidates))
+    assert time.process_time() - start < 30
+
+
+@pytest.mark.parametrize(
+    ("row", "needed"),
+    [
+        ("unpaired", [254, 65, 30, 18, 9, 5, 3]),
+        ("paired", [40, 11, 6, 4, 2, 1, 1]),
+        ("paired, first of 36", [84, 24, 13, 8, 5, 3, 2]),
+    ],
+)
+def test_seeds_for_a_gap_are_those_of_the_exact_table(row, needed):
+    sd = np.sqrt(2) if row == "unpaired" else draws.PAIRED
+    level = 1 - 0.05 / 36 if "36" in row else 0.95
+    found = [seeds_needed(gap, sd, level) for gap in (0.25, 0.5, 0.75, 1, 1.5, 2, 3)]
+    assert found == needed
+
+
+STUDY = {
+    "study": "toy",
+    "dataset": "c4",
+    "budget": "4.0e9 tokens",
+    "published": False,
+    "axes": {
+        "attention": ["softmax", "linear"], "size": ["10M", "25M", "50M", "124M"],
+        "context": [1024, 2048], "seed": [0, 1, 2],
+    },
+    "branches": {"shares": [0.0625, 0.125, 0.25, 0.5, 1.0]},
+    "calibrate": {"size": ["10M", "124M"]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def study(tmp_path):
+    path = tmp_path / "toy.yaml"
+    path.write_text(yaml.safe_dump(STUDY))
+    return path
+
+
+def read(*paths: Path):
+    return study_file.read_study([Path("config/study.yaml"), *paths])
+
+
+def design(study, *words):
+    from lmscaling import cli
+
+    parser = cli._parser()
+    folder = str(study.parent / "results")
+    args = parser.parse_args(["design", "--study", str(study), "--results", folder, *words])
+    return studies.design(args)
+
+
+@pytest.mark.parametrize("counts", [[3, 0, 1, 2, 0, 0, 4, 1], [1, 1, 1, 1, 1, 1, 1, 1]])
+def test_the_study_file_of_a_design_has_its_runs_and_no_others(study, counts):
+    values = read(study)
+    grid = expand(values)
+    asked = setting.ask("gap:context=1024,size=50M", grid)
+    prices = dict.fromkeys(grid.cells, setting.Price(1.0, 4e9))
+    found = setting.setting(asked, grid, prices, study.parent / "none").candidates
+    runs = overlay.runs_of(found, np.array(counts))
+    content = overlay.values(grid, values, runs, Option(0.5, ()), "test")
+    path = study.with_name("design.yaml")
+    overlay.write(path, content, ["why"])
+    laid = expand(read(study, path))
+    assert {(c.attention, c.size, c.context, c.seed) for c in laid.cells.values()} == runs
+    assert {c.budget for c in laid.cells.values()} == {"2000000000 tokens"}
+    assert not laid.branches
+
+
+def test_a_design_is_told_and_written_and_lies_over_the_study(study):
+    told = design(study, "--question", "gap:context=2048,size=50M", "--share", "0.3",
+                  "--gap", "0.02", "--check", "3")  # fmt: skip
+    assert "the grid's own" in told
+    assert "random runs" in told
+    assert "a gap of 0.02 nats" in told
+    assert "in 3 simulated studies" in told
+    assert max(map(len, told.splitlines()[:14])) <= 100
+    folder = study.parent / "results" / "toy" / "designs"
+    record = json.loads((folder / "gap-context-2048-size-50M.json").read_text())
+    path = folder / "gap-context-2048-size-50M.yaml"
+    assert path.read_text().startswith("# A design for gap:context=2048,size=50M")
+    laid = expand(read(study, path))
+    assert sorted(c.name for c in laid.cells.values()) == sorted(record["runs"])
+    assert record["half_width"] < record["grid_half_width"] * 1.25
+    assert record["spent"] <= 0.3 * 1.388 * record["grid_spent"]
+
+
+def test_finished_runs_cost_nothing_and_say_what_is_true(tmp_path):
+    folder = tmp_path / "results" / "study"
+    folder.parent.mkdir()
+    grid = law_study.write(folder, law_study.values_of(STORED, seed=[0, 1, 2], context=[4096]))
+    prices = {run: setting.Price(192.0, law_study.per_day(c)) for run, c in grid.cells.items()}
+    asked = setting.ask("beta:attention=softmax", grid)
+    found = setting.setting(asked, grid, prices, folder)
+    assert [one.seeds for one in found.candidates] == [(0, 1, 2)] * 4
+    assert {one.budget for one in found.options} == {1.0}
+    assert "12 finished runs" in found.said
+    assert found.noise is not None
+    assert found.noise.sd == pytest.approx(law_study.NOISE, rel=0.5)
+    made = propose(asked, found.candidates, 3, 800.0, found.options, known=found.known,
+                   noise=found.noise)  # fmt: skip
+    assert (made.counts >= 3).all()
+    assert made.spent <= 800
+    assert made.half_width < made.grid[1]
+    assert made.grid[0] == 0
+    beta = made.draws.theta_MK[:, 4]
+    assert abs(np.median(beta) - law_study.PARAMETERS["beta"]) < 0.02
+    assert len(found.finished) == 24
+    with pytest.raises(UserError, match=r"^1 buys no run .* the cheapest costs 266.4$"):
+        propose(asked, found.candidates, 3, 1.0, found.options, known=found.known)
+    gap = setting.setting(setting.ask("gap:size=m", grid), grid, prices, folder)
+    assert gap.noise is not None
+    assert gap.noise.sd == pytest.approx(law_study.NOISE * 2**0.5, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("gaps:context=1024", "nearest is 'gap'"),
+        ("gap:context=1000", "nearest is '1024'"),
+        ("gap:size=50M", "needs a context; write context=1024"),
+        ("gap:context=1024,sice=50M", "nearest is 'size'"),
+        ("gamma:context=1024", "needs a size; write size=10M"),
+        ("multiplier:context=1024,size=50M", "needs a loss; write loss=3.2"),
+        ("multiplier:context=1024,size=50M,loss=low", "loss 'low' is no number"),
+        ("gap:context=1024,attention=softmax", "'softmax' is the baseline"),
+    ],
+)
+def test_a_wrong_question_is_one_sentence_with_what_to_type(question, said):
+    grid = expand(study_file.read_study([Path("config/study.yaml")], STUDY))
+    with pytest.raises(UserError, match="question") as error:
+        setting.ask(question, grid)
+    assert said in str(error.value)
+
+
+def test_a_study_of_one_attention_has_no_gap(study):
+    with pytest.raises(UserError, match=r"the study has softmax only; add another"):
+        design(study, "--question", "gap:context=1024", "--share", "0.3",
+               "--set", "axes.attention=[softmax]")  # fmt: skip
+
+
+def test_a_law_with_too_few_sizes_is_refused(study):
+    with pytest.raises(UserError, match=r"needs at least 5 sizes .* the study has 4; add others"):
+        design(study, "--question", "size:context=1024", "--share", "0.3")
+
+
+def test_without_a_price_hours_are_refused_and_a_share_is_not(study):
+    words = ["--question", "gap:context=1024,size=10M", "--set", "gpus=0"]
+    with pytest.raises(UserError, match=r"nothing is known of the time .* --share 0.3"):
+        design(study, *words, "--gpu-hours", "10")
+    assert "PFLOP" in design(study, *words, "--share", "0.5")
+    with pytest.raises(UserError, match="one of --gpu-hours and --share"):
+        design(study, *words)
+    with pytest.raises(UserError, match="nothing to spend"):
+        design(study, *words, "--share", "0")
+
+
+def test_the_figure_shows_each_record_of_a_design(study):
+    for question in ("gap:context=2048,size=50M", "beta:context=1024"):
+        design(study, "--question", question, "--share", "0.3")
+    folder = study.parent / "results" / "toy"
+    (folder / "study.json").write_text(json.dumps({"command": "", "study": dict(read(study))}))
+    assert build.build(folder)["designs"] == 2
+    path = figures.save("design_frontier", folder / "store", folder / "figures")
+    rows = pandas.read_csv(path.with_suffix(".csv"))
+    assert set(rows.name) == {"gap-context-2048-size-50M", "beta-context-1024"}
+    gap = rows.loc[rows.name == "gap-context-2048-size-50M"]
+    assert gap.spend.is_monotonic_increasing
+    assert (gap.chosen.dropna().diff().dropna() <= 1e-12).all()
+    at = (gap.spend - gap.spent).abs().idxmin()
+    assert gap.chosen[at] == pytest.approx(gap.half_width[at])
+    both = gap.dropna(subset=["random"])
+    assert (both.chosen <= both.random * 1.001).all()

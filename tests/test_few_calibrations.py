@@ -1,0 +1,247 @@
+"""``calibrate: auto``: few cells are measured, and the others train with what they tell."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import strangers
+from conftest import ROOT, calibration
+
+from lmscaling.config import grid, study_file
+from lmscaling.errors import UserError
+from lmscaling.plan import calibrations, estimate, jobs
+from lmscaling.plan.calibrations import chosen, nearest, tells
+from lmscaling.plan.throughput.coefficients import shipped
+from lmscaling.runtime.environment import processor
+from lmscaling.train import calibrate, settings
+from lmscaling.train.run import train
+
+LONG = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]
+
+
+@pytest.fixture(scope="module")
+def real():
+    return grid.expand(study_file.read_study([ROOT / "config" / "study.yaml"]))
+
+
+def laid_out(**changes):
+    values = study_file.read_study([ROOT / "config" / "study.yaml"])
+    values |= {"skip": [], "gpus": 4, "protocol": {"all": 1}, "calibrate": "auto"}
+    values["axes"] = {**values["axes"], "context": LONG, "size": ["124M"], **changes}
+    return grid.expand(values)
+
+
+def sds(made, names):
+    """Of the time of a step of each cell, once some are measured."""
+    cells = {c.calibration: c for c in made.cells.values()}
+    points = {n: calibrations._Point.of(c, calibrations.ways(c)) for n, c in cells.items()}
+    found = {}
+    for own in cells:
+        telling = [points[n].x_K for n in names if tells(points[own].ways, points[n].ways)]
+        found[own] = shipped().once_measured(np.array(telling)).sds([points[own].x_K])[0]
+    return found
+
+
+def test_seven_calibrations_tell_the_times_of_the_72_cells_of_the_study(real):
+    picked = chosen(real)
+    assert len(real.cells) == 72
+    assert len(picked) == 7 <= 12
+    assert {cell.attention for cell in picked.values()} == {"softmax", "linear"}
+    assert all(cell.context <= 65536 for cell in picked.values())
+    assert jobs.counts(real)["calibrate"] == 7
+    known = sds(real, picked)
+    assert max(known.values()) * 1.96 <= math.log(1.15)
+    for name in picked:  # none is measured in vain
+        assert max(sds(real, picked.keys() - {name}).values()) * 1.96 > math.log(1.15)
+
+
+def test_the_choice_stays_while_calibrations_are_made_in_any_order(real):
+    picked = list(chosen(real))
+    rng = np.random.default_rng(0)
+    for n in range(len(picked) + 1):
+        finished = set(rng.permutation(picked)[:n].tolist())
+        assert list(chosen(real, finished)) == picked
+
+
+def test_calibrations_that_exist_count_as_measured_and_stay(real):
+    every = {cell.calibration for cell in real.cells.values()}
+    assert chosen(real, every).keys() == every
+    others = {name for name in every if "124M-ctx4096-" in name}
+    picked = chosen(real, others)
+    assert others < picked.keys()
+    assert len(picked.keys() - others) < len(chosen(real))
+    assert chosen(real, {"of-another-study"}) == chosen(real)
+
+
+def test_a_cell_more_orphans_no_calibration():
+    few = laid_out(context=[1024, 4096])
+    finished = chosen(few)
+    more = laid_out(context=[1024, 4096, 16384], size=["124M", "355M"])
+    assert finished.keys() <= chosen(more, set(finished)).keys()
+    again = laid_out(context=[1024, 4096], seed=[0, 1, 2])
+    assert chosen(again, set(finished)).keys() == finished.keys()
+
+
+def test_a_longer_context_is_measured_for_itself_only_if_it_must_be():
+    far = laid_out(context=[131072], attention=["linear"])
+    assert [cell.context for cell in chosen(far).values()] == [131072]
+    both = chosen(laid_out(attention=["linear"]))
+    assert sum(cell.context > 65536 for cell in both.values()) <= 1
+
+
+def test_two_attentions_that_are_computed_alike_tell_nothing_of_each_other():
+    flash, chunks = {"softmax": "flash"}, {"linear": "chunks"}
+    assert tells(flash, chunks)
+    assert tells(chunks, {"linear": "states"})
+    assert tells(flash | chunks, chunks)
+    assert not tells(chunks, {"gated": "chunks"})
+    assert not tells(flash | chunks, {"gated": "chunks"})
+    three = laid_out(attention=["softmax", "linear", "gated_delta"])
+    picked = [cell.attention for cell in chosen(three).values()]
+    assert min(picked.count(name) for name in ("softmax", "linear", "gated_delta")) >= 2
+
+
+def test_an_attention_that_does_not_say_how_it_is_computed_is_measured_at_each_size():
+    sizes = ["124M", "355M", "774M", "1558M"]
+    made = laid_out(attention=["softmax", "local"], size=sizes, context=LONG[:-1])
+    local = [cell.size for cell in chosen(made).values() if cell.attention == "local"]
+    assert set(local) == set(sizes)
+    assert calibrations.ways(next(iter(made.cells.values()))) == {"softmax": "flash"}
+    wide = [c for c in made.cells.values() if c.attention == "local"]
+    assert calibrations.ways(wide[0]) == {"local": "own_pairs"}
+
+
+def test_a_file_of_ones_own_may_say_how_it_is_computed(tmp_path, monkeypatch, values):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "attention").mkdir()
+    text = strangers.file()
+    path = tmp_path / "attention" / "mine.py"
+    path.write_text(text)
+    values["axes"]["attention"] = ["mine"]
+    (cell,) = grid.expand(values).cells.values()
+    assert calibrations.ways(cell) == {"mine": "own_pairs"}
+    body = '(nn.Module):\n    TIMED_AS = "flash"\n'
+    path.write_text(text.replace("(nn.Module):\n", body))
+    assert calibrations.ways(cell) == {"mine": "flash"}
+    path.write_text(path.read_text().replace('"flash"', '"flesh"'))
+    with pytest.raises(UserError, match="TIMED_AS of attention mine is 'flesh'; nearest is 'flash"):
+        calibrations.ways(cell)
+
+
+def test_a_cell_takes_its_own_calibration_or_that_of_its_size_and_the_nearest_context():
+    made = laid_out(size=["124M", "355M"])
+    cells = {(c.attention, c.size, c.context): c for c in made.cells.values()}
+
+    def taken(size, context, *calibrated):
+        of = {cells[key].calibration: cells[key] for key in calibrated}
+        name = nearest(cells["linear", size, context], of)
+        return next((key for key, c in cells.items() if c.calibration == name), None)
+
+    small = [("linear", "124M", 256), ("linear", "124M", 65536)]
+    assert taken("124M", 2048, *small) == ("linear", "124M", 256)
+    assert taken("124M", 8192, *small) == ("linear", "124M", 65536)
+    assert taken("124M", 256, *small) == ("linear", "124M", 256)
+    other = ("linear", "355M", 256)
+    assert taken("355M", 65536, *small, other) == other
+    assert taken("355M", 65536, *small) == ("linear", "124M", 65536)
+    assert taken("124M", 256, ("softmax", "124M", 256)) is None
+
+
+@pytest.fixture
+def place(cell, tmp_path):
+    """A measured cell with a chunk of 32, and another one of its attention."""
+    other = replace(cell, context=32)
+    (tmp_path / "measured.json").write_text(cell.to_json())
+    (tmp_path / "cell.json").write_text(other.to_json())
+    calibration(tmp_path, cell, measured=True, choice={"chunk": 32}, update_seconds=1.0)
+    return other, tmp_path / "calibration.json", tmp_path / "measured.json"
+
+
+def test_a_run_without_a_calibration_trains_with_the_options_of_the_nearest(
+    place, cell, tokens, tmp_path
+):
+    other, way, measured = place
+    scratch, record = tmp_path / "scratch" / "run", tmp_path / "runs" / "run" / "run.json"
+    run = train(tmp_path / "cell.json", tokens, scratch, record, way, calibrated=measured)
+    assert run
+    assert (run.status, run.updates) == ("done", 4)
+    settled = run.calibration
+    assert (settled["measured"], settled["nearest"]) == (False, cell.calibration)
+    assert (settled["of"], settled["choice"]) == (other.calibration, {"chunk": 32})
+    assert estimate.sequences(other) % settled["micro_batch"] == 0
+    # What has ended is read again, as by a workflow that is started twice.
+    again = train(tmp_path / "cell.json", tokens, scratch, record, way, calibrated=measured)
+    assert again == run
+
+
+def test_a_run_that_stopped_goes_on_with_the_same_options(place, tokens, tmp_path):
+    _, way, measured = place
+    scratch, record = tmp_path / "scratch" / "run", tmp_path / "runs" / "run" / "run.json"
+    cell = tmp_path / "cell.json"
+    with pytest.raises(SystemExit):
+        train(cell, tokens, scratch, record, way, stop_after=0.0, calibrated=measured)
+    assert not record.exists()
+    run = train(cell, tokens, scratch, record, way, calibrated=measured)
+    assert run
+    assert (run.updates, run.attempts, run.calibration["choice"]) == (4, 2, {"chunk": 32})
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"attention": "softmax"}, "is of attention linear; cell softmax-s-ctx32-s0 needs one of"),
+        ({"documents": "masked"}, "with documents: masked; run snakemake again"),
+    ],
+)
+def test_the_calibration_of_another_attention_is_refused(place, change, sentence):
+    other, way, measured = place
+    with pytest.raises(UserError, match=sentence):
+        settings.nearest(way, measured, replace(other, **change))
+
+
+def test_a_missing_foreign_or_damaged_calibration_is_one_sentence(place, tmp_path):
+    other, way, measured = place
+    with pytest.raises(UserError, match=r"calibration .*gone\.json does not exist"):
+        settings.nearest(tmp_path / "gone.json", measured, other)
+    values = json.loads(way.read_text())
+    way.write_text(json.dumps(values | {"device": "NVIDIA X"}))
+    with pytest.raises(UserError, match=f"was measured on NVIDIA X and .*{processor()}"):
+        settings.nearest(way, measured, other)
+    way.write_text(json.dumps(values | {"of": "linear-x"}))
+    with pytest.raises(UserError, match="belongs to linear-x; the cell needs linear-s-ctx16-"):
+        settings.nearest(way, measured, other)
+    way.write_text("{")
+    with pytest.raises(UserError, match=r"calibration\.json"):
+        settings.nearest(way, measured, other)
+
+
+def test_a_measured_peak_corrects_the_memory_of_other_cells(cell, place, monkeypatch):
+    """On a device of which the model takes more than it seems, the micro-batch is smaller."""
+    other, way, measured = place
+    monkeypatch.setattr(settings, "memory_bytes", lambda device: 100_000)
+    taken = {}
+    for peak in (None, 40_000, 400_000):
+        values = json.loads(way.read_text()) | {"peak_memory_bytes": peak}
+        way.write_text(json.dumps(values))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(estimate, "STATE_BYTES", 0)
+            taken[peak] = settings.nearest(way, measured, other).micro_batch
+    assert taken[400_000] < taken[None] <= taken[40_000]
+
+
+def test_the_word_auto_is_no_part_of_the_grid_and_needs_no_attention(values):
+    values["calibrate"] = "auto"
+    made = grid.expand(values)
+    assert {cell.attention for cell in chosen(made).values()} == {"softmax", "linear"}
+    with pytest.raises(UserError, match=r"calibrate: 'autto' is no part of .*; nearest is 'auto'"):
+        grid.expand(values | {"calibrate": "autto"})
+
+
+def test_a_calibration_that_is_made_serves_others(cell, tmp_path, monkeypatch):
+    monkeypatch.setattr(calibrate, "TRIAL_SECONDS", 0.0)
+    (tmp_path / "cell.json").write_text(cell.to_json())
+    made = calibrate.calibrate(tmp_path / "cell.json", tmp_path / "c.json")
+    found = settings.nearest(tmp_path / "c.json", tmp_path / "cell.json", replace(cell, context=8))
+    assert found.choice == made.choice
