@@ -154,7 +154,7 @@ def _rows(
 ) -> list[Row]:
     """Errors, widths and refusals of all runs of each kind, at two levels."""
     return [
-        _row(law, family, fitter if level == LEVELS[0] else f"{OURS}, {level:.0%}", kind, level,
+        _row(law, family, fitter if level == LEVELS[0] else f"{OURS}, {100 * level:.0f} %", kind, level,
              ends[kind], studies, in_logs)
         for level in LEVELS
         for kind in ends
