@@ -173,7 +173,7 @@ def replays() -> list[Replay]:
         *(synthetic(False, b) for b in ("tokens", "hours")),
     )
     many = synthetic(False, "hours", 9)
-    pair = {"attention": "linear", "reference": "softmax"}
+    pair: dict[str, Any] = {"attention": "linear", "reference": "softmax"}
     asked = [
         ("equal tokens", Asked(kind="gap", **pair, size="s3", context=1024), pairs, WHOLE),
         ("equal tokens", Asked(kind="gap", **pair, context=1024), pairs, WHOLE),

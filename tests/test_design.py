@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import law_study
 import numpy as np
@@ -22,7 +23,7 @@ from lmscaling.errors import UserError
 from lmscaling.fits.noise import Noise, Place, seeds_needed
 from lmscaling.store import build
 
-PAIR = {"attention": "linear", "reference": "softmax"}
+PAIR: dict[str, Any] = {"attention": "linear", "reference": "softmax"}
 GAP = Asked(kind="gap", **PAIR, size="s1", context=1024)
 BETA = Asked(kind="beta", attention="softmax", context=1024)
 DECAYED = [Option(b, PASSED) for b in (1.0, 0.5, 0.25)]
@@ -86,7 +87,7 @@ def test_the_degrees_of_a_gap_are_those_of_the_report(counts):
         noise = Noise.measure(samples, places, paired=True)
         for i in samples:
             median.setdefault(i, []).append(noise.at(i).degrees)
-    answer = questions.answer(GAP, PAIRS, Option(), drawn())
+    answer: Any = questions.answer(GAP, PAIRS, Option(), drawn())
     degrees = answer.degrees(np.array([[0] * 4 + list(counts)]))[0, 4:]
     for i, known in median.items():
         expected = np.median(known)

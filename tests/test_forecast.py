@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import law_study
 import numpy as np
@@ -230,7 +231,7 @@ def test_scores_of_a_known_distribution():
 
 def test_a_plain_guess_that_is_off_has_the_lower_score():
     rows = [row(1.02, baseline_median=2.0, baseline_sd=0.4)]
-    found = forecast_scores.score(rows)
+    found: Any = forecast_scores.score(rows)
     assert found.baseline_log_score < found.log_score
 
 

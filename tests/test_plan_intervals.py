@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def laid_out(**changes):
     return grid.expand(values)
 
 
-def planned(made, results, device=NAME):
+def planned(made, results, device=NAME) -> Any:
     shapes = {
         run: calibrations.shape(cell, calibrations.ways(cell)) for run, cell in made.cells.items()
     }

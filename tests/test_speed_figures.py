@@ -364,4 +364,4 @@ def test_shares_of_time_add_up_to_all_of_it(study):
 def test_without_a_listed_device_the_figure_says_so(study, name):
     speed_points.write(study, point("time_step", "softmax flash", 1024, 1.0, device="a CPU"))
     _, figure = draw(study, name)
-    assert "listed" in " ".join(text.get_text() for text in figure.findobj(plt.Text))
+    assert "listed" in " ".join(text.get_text() for text in figure.texts)

@@ -1,5 +1,7 @@
 """Losses of unfinished runs are predicted from finished ones, with intervals that hold."""
 
+from typing import Any
+
 import coverage_unfinished
 import numpy as np
 import pytest
@@ -25,7 +27,11 @@ def grid(attentions=("softmax", "linear"), seeds=(0,)):
     ]  # fmt: skip
 
 
-def without(runs, wanted):
+def interval(found, level) -> Any:
+    return unfinished.interval(found, level)
+
+
+def without(runs, wanted) -> Any:
     """What the others say of a run."""
     rest = [run for run in runs if run != wanted]
     (found,) = unfinished.predict(rest, [wanted._replace(value=np.nan)])
@@ -36,10 +42,10 @@ def test_a_cell_between_finished_ones_is_predicted_with_an_interval():
     runs = grid()
     wanted = next(run for run in runs if run[:4] == ("linear", "1e+06", 1e6, 256))
     found = without(runs, wanted)
-    low, high = unfinished.interval(found, 0.95)
+    low, high = interval(found, 0.95)
     assert low < wanted.value < high
     assert high - low < 0.1
-    assert unfinished.interval(found, 0.8).low > low
+    assert interval(found, 0.8).low > low
 
 
 def test_another_seed_of_a_cell_narrows_its_interval():
@@ -63,7 +69,7 @@ def test_what_is_not_predicted_has_a_reason(runs, wanted, reason):
     (found,) = unfinished.predict(runs, [wanted])
     assert found.median is None
     assert found.reason.startswith(reason)
-    assert unfinished.interval(found, 0.95) is None
+    assert interval(found, 0.95) is None
 
 
 def test_runs_that_have_no_loss_are_no_finished_runs():
@@ -84,17 +90,18 @@ def test_many_runs_are_predicted_from_those_of_their_attention(monkeypatch):
     left = [run for run in runs if run.context == 256 and run.params == 1e6]
     found = unfinished.predict([run for run in runs if run not in left], left)
     for run, one in zip(left, found, strict=True):
-        low, high = unfinished.interval(one, 0.95)
+        low, high = interval(one, 0.95)
         assert low < run.value < high
 
 
 def test_a_prediction_without_degrees_is_normal():
-    low, high = unfinished.interval(Predicted(median=2.0, sd=0.1), 0.95)
+    low, high = interval(Predicted(median=2.0, sd=0.1), 0.95)
     assert (low, high) == pytest.approx((2 * np.exp(-0.196), 2 * np.exp(0.196)), rel=1e-3)
 
 
 def test_most_intervals_of_a_few_studies_hold_the_truth():
-    for row in coverage_unfinished.losses("hours", "heavy", "any order", 12):
+    rows: list[Any] = [*coverage_unfinished.losses("hours", "heavy", "any order", 12)]
+    for row in rows:
         assert row.coverage > (0.9 if row.fitter == OURS else 0.75)
 
 
@@ -104,7 +111,7 @@ def test_most_intervals_of_a_few_studies_hold_the_truth():
 def test_losses_of_unfinished_runs_are_covered(truth, order, studies):
     """Where small runs finish first, few of the others lie between finished ones."""
     for family in coverage_unfinished.FAMILIES:
-        rows = coverage_unfinished.losses(truth, family, order, studies)
+        rows: list[Any] = [*coverage_unfinished.losses(truth, family, order, studies)]
         for row in rows:
             assert row.coverage >= (0.92 if row.fitter == OURS else 0.77), row
             assert abs(row.bias) < 0.5 * row.rmse, row
@@ -114,7 +121,8 @@ def test_losses_of_unfinished_runs_are_covered(truth, order, studies):
 @pytest.mark.ci
 @pytest.mark.parametrize("share", coverage_unfinished.FINISHED)
 def test_published_losses_that_were_left_out_are_covered(share):
-    row, narrow = coverage_unfinished.published(share, 100)
+    found: list[Any] = [*coverage_unfinished.published(share, 100)]
+    row, narrow = found
     assert row.coverage >= 0.92
     assert 0.77 <= narrow.coverage <= 0.92
     assert row.refused < 0.5
@@ -122,5 +130,6 @@ def test_published_losses_that_were_left_out_are_covered(share):
 
 @pytest.mark.ci
 def test_times_of_updates_on_a_cpu_are_covered():
-    for row in coverage_unfinished.times("heavy", 120):
+    rows: list[Any] = [*coverage_unfinished.times("heavy", 120)]
+    for row in rows:
         assert row.coverage >= (0.95 if row.fitter == WIDE else 0.8)
