@@ -79,8 +79,8 @@ def with_losses(study):
     for path in study.glob("runs/*/run.json"):
         log = (path.parent / "log.jsonl").read_text().splitlines()
         last = [json.loads(line) for line in log if '"validation"' in line][-1]
-        values = json.loads(path.read_text()) | {"last_val_loss": last["val_loss"]}
-        path.write_text(json.dumps(values))
+        now = {"last_val_loss": last["val_loss"], "calibration": {"micro_batch": 1}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | now))
 
 
 def read(study):
