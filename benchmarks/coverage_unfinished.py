@@ -153,12 +153,12 @@ def _rows(
     law: str, family: str, fitter: str, ends: Ends, studies: int, in_logs: bool = False
 ) -> list[Row]:
     """Errors, widths and refusals of all runs of each kind, at two levels."""
+    fitters = (fitter, f"{OURS}, {100 * LEVELS[1]:.0f} %")
     return [
-        _row(law, family, fitter if level == LEVELS[0] else f"{OURS}, {level:.0%}", kind, level,
-             ends[kind], studies, in_logs)
-        for level in LEVELS
+        _row(law, family, name, kind, level, ends[kind], studies, in_logs)
+        for name, level in zip(fitters, LEVELS, strict=True)
         for kind in ends
-    ]  # fmt: skip
+    ]
 
 
 def _row(

@@ -1,17 +1,22 @@
 """Predictions are sealed before runs begin, nobody moves them, and the report scores them."""
 
+import argparse
+import io
 import json
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import law_study
 import numpy as np
 import pytest
 
+from lmscaling.cli import studies
 from lmscaling.config import devices, study_file
+from lmscaling.errors import UserError
 from lmscaling.figures import forecasts as figure
 from lmscaling.files import read_json
 from lmscaling.fits import forecast_scores
@@ -74,8 +79,8 @@ def with_losses(study):
     for path in study.glob("runs/*/run.json"):
         log = (path.parent / "log.jsonl").read_text().splitlines()
         last = [json.loads(line) for line in log if '"validation"' in line][-1]
-        values = json.loads(path.read_text()) | {"last_val_loss": last["val_loss"]}
-        path.write_text(json.dumps(values))
+        now = {"last_val_loss": last["val_loss"], "calibration": {"micro_batch": 1}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | now))
 
 
 def read(study):
@@ -102,7 +107,9 @@ def test_runs_that_have_not_begun_are_predicted_sealed_and_scored(finished):
     (line,) = (row for row in tables["forecast_scores"].rows if row[2] == "final loss")
     assert line[3:5] == ("6", "6")
     assert line[6].startswith("6 of 6 (54 to 100 %)")
-    assert float(line[8]) > float(line[9]), "better than the nearest run"
+    name, _, plain = line[9].rstrip(")").partition(" (")
+    assert name == "the nearest finished run"
+    assert float(line[8]) > float(plain), "better than the plain guess"
     cells = [row for row in tables["forecast_cells"].rows if row[2] == "final loss"]
     assert all(0 <= float(row[7]) <= 1 for row in cells)
 
@@ -282,3 +289,48 @@ def test_without_finished_runs_status_loads_no_package_of_numbers(finished):
         "sys.exit(int(bool({'scipy', 'torch', 'duckdb'} & sys.modules.keys())))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture
+def verb(finished, monkeypatch):
+    """``lmscaling forecast`` of the study, with other flags each time."""
+    folder, grid = finished
+    results = folder / "results" / grid.study.study
+    shutil.copytree(folder, results, ignore=shutil.ignore_patterns("results", "aside"))
+    with_losses(results)
+    values = (folder / "study.json").read_text()
+
+    def run(**flags):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(json.loads(values)["study"])))
+        given = {"study": [Path("-")], "set": [], "device": "NVIDIA H100", "seal": False,
+                 "verify": False, "results": folder / "results"} | flags  # fmt: skip
+        return studies.forecast(argparse.Namespace(**given))
+
+    return run, results, grid
+
+
+def test_the_verb_prints_seals_and_verifies(verb):
+    run, results, _ = verb
+    told = run()
+    assert "softmax-m-ctx1024-s0" in told
+    assert "6 cells have not begun" in told
+    assert not (results / "forecasts").exists()
+    *_, sealed, sha256 = run(seal=True).splitlines()
+    (path,) = (results / "forecasts").iterdir()
+    assert sealed == f"sealed: {path}"
+    assert sha256.removeprefix("SHA-256 to publish: ")[:8] == path.stem[-8:]
+    assert run(verify=True).startswith(f"{path}: sealed ")
+    path.chmod(0o644)
+    path.write_text(path.read_text().replace("softmax", "linear"))
+    with pytest.raises(UserError, match="was changed, so it is not scored; restore the file"):
+        run(verify=True)
+
+
+def test_when_all_cells_have_begun_there_is_nothing_to_seal(verb):
+    run, results, grid = verb
+    for cell in grid.cells:
+        (results / "scratch" / cell).mkdir(parents=True)
+        (results / "scratch" / cell / "attempt-001.jsonl").touch()
+    told = run(seal=True)
+    assert told == f"every cell of {results} has begun, so there is nothing to predict"
+    assert not (results / "forecasts").exists()

@@ -197,6 +197,10 @@ def test_tables_of_surfaces_say_what_the_fit_says(seeded, seeded_tables):
     assert ends(row["a"]) == pytest.approx(
         (law.intervals["a"].low, law.intervals["a"].high), abs=5e-4
     )
+    group = groups["measured", "decayed", "softmax", 4096]
+    farther = [4 * group.column(name).max() for name in ("params", "tokens")]
+    low, high = ends(row["loss at 4 x N and D (nats)"])
+    assert low < law_study.surface(*farther) < high < group.column("loss").min()
 
 
 def test_hours_are_updates_times_speed(made):

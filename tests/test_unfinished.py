@@ -107,10 +107,11 @@ def test_most_intervals_of_a_few_studies_hold_the_truth():
 
 @pytest.mark.ci
 @pytest.mark.parametrize("truth", coverage_unfinished.TRUTHS)
-@pytest.mark.parametrize("order", coverage_unfinished.ORDERS)
-def test_losses_of_unfinished_runs_are_covered(truth, order):
+@pytest.mark.parametrize(("order", "studies"), [("any order", 60), ("small first", 400)])
+def test_losses_of_unfinished_runs_are_covered(truth, order, studies):
+    """Where small runs finish first, few of the others lie between finished ones."""
     for family in coverage_unfinished.FAMILIES:
-        rows: list[Any] = [*coverage_unfinished.losses(truth, family, order, 120)]
+        rows: list[Any] = [*coverage_unfinished.losses(truth, family, order, studies)]
         for row in rows:
             assert row.coverage >= (0.92 if row.fitter == OURS else 0.77), row
             assert abs(row.bias) < 0.5 * row.rmse, row

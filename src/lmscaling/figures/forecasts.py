@@ -1,8 +1,8 @@
-"""What was measured against what was predicted and sealed before the run began. Each point is one
-run, at its predicted value; its height is the measured value over the predicted one. Thick bars are
-80 % intervals of the prediction, thin ones 95 %; of two seals of a run both are shown. Titles count
-the intervals that hold what was measured. Predictions of one study are made from the same runs, so
-they tend to err alike.
+"""Measured against predicted, sealed before the run began. Each point is one run, at its predicted
+value; its height is the measured value over the predicted one. Thick bars are 80 % intervals of the
+prediction, thin ones 95 %; of two seals of a run both are shown. Titles count the intervals that
+hold what was measured. Predictions of one study are made from the same runs, so they tend to err
+alike.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ from lmscaling.records.forecast import Predicted
 SECTION = "forecasts"
 
 LABELS = {
-    "update_seconds": "seconds of an update",
+    "update_seconds": "time of an update (s)",
     "memory_bytes": "memory (GB)",
     "loss": "final loss (nats per token)",
 }
@@ -51,7 +51,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         _draw(axes, part, colours, UNITS.get(quantity, 1.0))
         axes.set_title(_title(part))
         axes.set_xlabel(f"Predicted {LABELS[quantity]}")
-    panels[0, 0].set_ylabel("Measured over predicted")
+    panels[0, 0].set_ylabel("Measured over predicted (ratio)")
     sns.despine(figure)
     names = [name for name in colours if name in set(rows.attention)]
     handles = [

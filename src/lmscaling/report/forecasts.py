@@ -43,14 +43,14 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             "what was measured, with the 95 % interval of that share if predictions err "
             "independently; those of one study err alike, so it is too narrow. Factor: median of "
             "measured over predicted or of the inverse, whichever is larger. Log score: mean log "
-            "density of the logarithm; the higher the better, and the plain guess has to be "
-            "beaten. A file that was changed after it was sealed is named and not scored.",
+            "density of the logarithm, the higher the better; the plain guess, whose score is in "
+            "brackets, has to be beaten. A file that was changed after it was sealed is named and "
+            "not scored.",
             query=QUERY,
             head=("seal", "sealed (UTC)", "quantity", "predicted", "scored", "80 % held",
-                  "95 % held", "median factor", "log score", "log score of the plain guess",
-                  "plain guess", "not scored"),
+                  "95 % held", "median factor", "log score", "plain guess", "not scored"),
             rows=tuple(_scores(*key, part) for key, part in parts.items()),
-            text=frozenset({0, 1, 2, 10, 11}),
+            text=frozenset({0, 1, 2, 9, 10}),
         ),
         Table(
             name="forecast_cells",
@@ -62,7 +62,7 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             query=QUERY,
             head=("cell", "seal", "quantity", "predicted", "80 %", "95 %", "measured", "place",
                   "remark"),
-            rows=tuple(_cell(row) for row in rows if row["run"]),
+            rows=tuple(_cell(row) for row in rows if row["median"] is not None),
             text=frozenset({0, 1, 2, 8}),
             folded=True,
         ),
@@ -75,21 +75,20 @@ def _scores(seal: str, quantity: str, rows: list[Row]) -> tuple[str, ...]:
     why = ", ".join(f"{n}: {state}" for state, n in others.items())
     if rows[0]["state"] == "changed":
         why = f"{seal}.json was changed"
-    plain = ", ".join(dict.fromkeys(row["baseline"] for row in scored if row["baseline"]))
     predicted = sum(row["median"] is not None for row in rows)
-    head = (
-        seal, rows[0]["sealed"].replace("+00:00", ""), QUANTITIES.get(quantity, ""), str(predicted)
-    )  # fmt: skip
-    numbers = _numbers(forecast_scores.score(scored)) if scored else ("0", *[""] * 5)
-    return (*head, *numbers, plain, why)
+    when = rows[0]["sealed"][:16].replace("T", " ")
+    head = seal[-8:], when, QUANTITIES.get(quantity, ""), str(predicted)
+    if not scored:
+        return (*head, "0", *[""] * 5, why)
+    found = forecast_scores.score(scored)
+    plain = found.baseline_log_score
+    said = ", ".join(dict.fromkeys(row["baseline"] for row in scored))
+    return (*head, *_numbers(found), "" if plain is None else f"{said} ({plain:.2f})", why)
 
 
 def _numbers(found: Scores) -> tuple[str, ...]:
-    plain = found.baseline_log_score
-    return (
-        str(found.scored), *(_held(found.held[level]) for level in forecast_scores.LEVELS),
-        f"{found.factor:.3f}", f"{found.log_score:.2f}", "" if plain is None else f"{plain:.2f}",
-    )  # fmt: skip
+    held = (_held(found.held[level]) for level in forecast_scores.LEVELS)
+    return str(found.scored), *held, f"{found.factor:.3f}", f"{found.log_score:.2f}"
 
 
 def _held(found: Held) -> str:
@@ -103,7 +102,7 @@ def _cell(row: Row) -> tuple[str, ...]:
     ends = [unfinished.interval(predicted, level) for level in forecast_scores.LEVELS]
     is_scored = row["state"] == "scored"
     return (
-        row["name"], row["seal"], QUANTITIES.get(row["quantity"], ""),
+        row["name"], row["seal"][-8:], QUANTITIES.get(row["quantity"], ""),
         "" if row["median"] is None else form(row["median"]),
         *("" if one is None else f"{form(one.low)} to {form(one.high)}" for one in ends),
         "" if row["measured"] is None else form(row["measured"]),

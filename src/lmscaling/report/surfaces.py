@@ -11,6 +11,9 @@ from lmscaling.report.table import Table, format_context, format_number, with_in
 Groups = dict[tuple, Group]
 Laws = dict[tuple, LossSurface]
 
+FARTHER = 4
+"""The coverage of the surface is known up to so many times the largest N and D."""
+
 INTERVALS = (
     "Brackets contain 95 % intervals from the influence of whole runs; docs/statistics.md has "
     "their coverage."
@@ -36,7 +39,7 @@ def _surfaces(groups: Groups, laws: Laws) -> Table:
         head = (attention, format_context(context), group.description, source)
         rows.append((
             *head, str(law.points), str(law.runs or ""),
-            *_parameters(law, loss_surface.PARAMETERS),
+            *_parameters(law, loss_surface.PARAMETERS), _longer(law, group),
             "; ".join(map(str, law.tests)), loss_surface.STATUSES[law.status], _check(law),
         ))  # fmt: skip
     return Table(
@@ -46,15 +49,25 @@ def _surfaces(groups: Groups, laws: Laws) -> Table:
         note=f"{LossSurface.formula}, fitted separately to each attention and context by a "
         "multivariate t distribution of whole runs; N counts parameters without embeddings, D "
         "training tokens. The compute-optimal size grows as C^a with a = beta / (alpha + beta). "
-        f"{INTERVALS} Tests of the sum: F compares residuals with the scatter of seeds, t tests "
-        "the interaction g. The check repeats the fit by the method of Hoffmann et al. "
-        "(arXiv:2203.15556) and lists parameters that differ significantly.",
+        f"{INTERVALS} The expected loss at {FARTHER} times the largest N and D is that of a larger "
+        "model and a longer budget. Tests of the sum: F compares residuals with the scatter of "
+        "seeds, t tests the interaction g. The check repeats the fit by the method of Hoffmann et "
+        "al. (arXiv:2203.15556) and lists parameters that differ significantly.",
         query=points.QUERY,
         head=("attention", "context (tokens)", "fitted losses", "source", "points", "runs",
-              "E (nats)", "A", "B", "alpha", "beta", "a", "tests", "status", "check"),
+              "E (nats)", "A", "B", "alpha", "beta", "a",
+              f"loss at {FARTHER} x N and D (nats)", "tests", "status", "check"),
         rows=tuple(rows),
-        text=frozenset({0, 2, 3, 12, 13, 14}),
+        text=frozenset({0, 2, 3, 13, 14, 15}),
     )  # fmt: skip
+
+
+def _longer(law: LossSurface, group: Group) -> str:
+    """The expected loss beyond the largest run, if the surface has numbers."""
+    if not law.values:
+        return ""
+    at = [FARTHER * group.column(name).max() for name in ("params", "tokens")]
+    return with_interval(float(law.loss(*at)), law.band(*at)[0], "{:.3f}".format)
 
 
 def _parameters(law: LossSurface, names: tuple[str, ...]) -> list[str]:
