@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lmscaling.design import check, draws, search
+from lmscaling.design.asked import PASSED, Asked, Candidate, Option
 from lmscaling.design.check import Drawn, World
 from lmscaling.design.proposal import propose
-from lmscaling.design.questions import PASSED, Asked, Candidate, Option
 from lmscaling.errors import UserError
 
 ROOT = Path(__file__).parent.parent

@@ -17,8 +17,8 @@ from lmscaling.cli import studies
 from lmscaling.config import study_file
 from lmscaling.config.grid import expand
 from lmscaling.design import check, draws, overlay, questions, search, setting
+from lmscaling.design.asked import PASSED, Asked, Candidate, Option
 from lmscaling.design.proposal import propose
-from lmscaling.design.questions import PASSED, Asked, Candidate, Option
 from lmscaling.errors import UserError
 from lmscaling.fits.noise import Noise, Place, seeds_needed
 from lmscaling.store import build

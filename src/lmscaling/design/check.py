@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lmscaling.design import questions
+from lmscaling.design.asked import PAIRS, Asked, Candidate, Option
 from lmscaling.design.draws import CORRELATION, Draws
-from lmscaling.design.questions import PAIRS, Asked, Candidate, Option
 from lmscaling.fits import gaps, loss_surface, multiplier, optimum, paired_losses, power_law
 from lmscaling.fits.multiplier import Multipliers
 from lmscaling.fits.noise import Place
@@ -47,7 +47,7 @@ class World(Protocol):
         ...
 
     def truth(self, asked: Asked, candidates: Sequence[Candidate]) -> float:
-        """The answer, on the scale of ``questions.KINDS``; NaN if it is not known."""
+        """The answer, on the scale of ``asked.KINDS``; NaN if it is not known."""
         ...
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lmscaling.config import study_file
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.grid import Grid
-from lmscaling.design.questions import Candidate, Option
+from lmscaling.design.asked import Candidate, Option
 from lmscaling.design.setting import Run
 from lmscaling.files import write_text
 

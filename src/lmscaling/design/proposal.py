@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmscaling.design import draws, questions, search
+from lmscaling.design.asked import PAIRS, Asked, Candidate, Option
 from lmscaling.design.draws import Draws, Known, Noise
-from lmscaling.design.questions import PAIRS, Asked, Candidate, Option
 from lmscaling.design.search import Problem
 from lmscaling.errors import UserError
 from lmscaling.fits import multiplier

@@ -15,9 +15,9 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid, expand
 from lmscaling.config.places import Values
 from lmscaling.design import check, overlay, setting
+from lmscaling.design.asked import KINDS, PAIRS
 from lmscaling.design.draws import CORRELATION, PAIRED
 from lmscaling.design.proposal import Proposal, propose
-from lmscaling.design.questions import KINDS, PAIRS
 from lmscaling.design.setting import Price, Run, Setting
 from lmscaling.errors import UserError
 from lmscaling.files import write_json

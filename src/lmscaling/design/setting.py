@@ -12,8 +12,8 @@ import numpy as np
 
 from lmscaling.config.cell import Cell
 from lmscaling.config.grid import Grid
+from lmscaling.design.asked import KINDS, PAIRS, Asked, Candidate, Option
 from lmscaling.design.draws import Known, Noise
-from lmscaling.design.questions import KINDS, PAIRS, Asked, Candidate, Option
 from lmscaling.errors import UserError, choose
 from lmscaling.fits import gaps, noise, optimum, points
 from lmscaling.fits.uncertainty import codes
