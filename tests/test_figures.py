@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
+from dataclasses import asdict
 from functools import cache
 from math import isnan
 
@@ -31,7 +32,9 @@ from lmscaling import figures, registry, report
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.figures.shared import style
+from lmscaling.files import write_json
 from lmscaling.records import forecast
+from lmscaling.records.design import Design
 from lmscaling.records.forecast import Forecast, Seal
 from lmscaling.report.table import SECTIONS
 from lmscaling.store import build as store
@@ -92,6 +95,17 @@ def fill(study, cells):
     ]
     forecast.write(study, Seal(study="tiny", study_sha256="", version="0.1.0", commit=None,
                                sealed="2025-01-01T00:00:00+00:00", forecasts=foreseen))  # fmt: skip
+    proposed = Design(
+        name="gap", question="gap:context=1024", quantity="half-width of the gap (nats)",
+        price="GPU-hours", basis="the prior", spent=2.0, half_width=0.02, grid_spent=4.0,
+        grid_half_width=0.01, runs=[], made="2025-01-01",
+        frontier=[
+            {"spend": 2.0**i, "chosen": 0.04 / 2**i, "random": 0.08 / 2**i,
+             "random_low": 0.06 / 2**i, "random_high": None, "largest": None}
+            for i in range(20)
+        ],
+    )  # fmt: skip
+    write_json(study / "designs" / "gap.json", {"record": Design.record, **asdict(proposed)})
     finish(study, cells)
     speed_points.write(study, *speed_points.tiny())
     speed_points.write_device(study, [cell.run for cell in cells if cell.attention == "linear"])

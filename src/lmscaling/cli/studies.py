@@ -99,7 +99,7 @@ def forecast(args: Namespace) -> str:
     if args.verify:
         told, is_intact = sealing.verify(results)
         if not is_intact:
-            raise UserError(f"{told}; restore the file that was sealed")
+            raise UserError(f"{told}; put the file back that was sealed")
         return told
     costs = dict(zip(expanded.cells, estimate.forecasts, strict=True))
     device = devices.find(estimate.device, expanded.study.own_devices)

@@ -107,8 +107,8 @@ def propose(
         raise UserError(_too_little(problem, budget, asked))
     if (counts == problem.start_C).all():
         raise UserError(
-            f"{budget:.4g} buys no run that would narrow {asked}; the cheapest costs "
-            f"{problem.cost_C.min():.4g}"
+            f"{budget:.4g} buys no run that would narrow {asked}; give at least "
+            f"{problem.cost_C.min():.4g}, the price of the cheapest"
         )
     own = _problem(asked, candidates, options[0], drawn, most)
     return _described(asked, candidates, option, counts, drawn, problem, own, seeds)
@@ -192,7 +192,7 @@ def _reaching(asked: Asked, candidates: list[Candidate], drawn: Draws) -> Draws:
         low, high = np.quantile(ends[:, 1], 0.1), np.quantile(ends[:, 0], 0.9)
         raise UserError(
             f"loss {asked.loss:g} is not what curves of {asked.size} at context {asked.context} "
-            f"come to within the budget; ask for one between {low:.2f} and {high:.2f}"
+            f"come to within the budget; name one between {low:.2f} and {high:.2f}"
         )
     return drawn.rows(reached)
 

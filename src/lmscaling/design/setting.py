@@ -145,7 +145,7 @@ def setting(asked: Asked, grid: Grid, prices: Mapping[str, Price], results: Path
     """
     candidates = _candidates(asked, grid, prices)
     if not candidates:
-        raise UserError(f"no cell of {asked} can run; lmscaling plan says why")
+        raise UserError(f"no cell of {asked} can run; run lmscaling plan to see why")
     sizes, fewest = len({one.size for one in candidates}), SIZES.get(asked.kind, 1)
     if sizes < fewest:
         raise UserError(

@@ -2,8 +2,8 @@
 spent, one panel for each proposal of `lmscaling design`, both on logarithmic scales: the designs
 that the search finds, the design that was chosen (star), random runs of the grid (line: median;
 shaded: middle half), the largest cells first, and all runs of the grid on which the answer depends
-(square). Half-widths are medians
-over simulated truths; a line begins where the report would give an interval for most of them.
+(square). Half-widths are medians over simulated truths; a line begins where the report would give
+an interval for most of them.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from pandas import DataFrame
 
 from lmscaling.figures.shared import law_panels, style
 
-SECTION = "laws"
+SECTION = "forecasts"
 QUERY = """
     SELECT 'measured' AS source, name, question, quantity, price, basis, spent, half_width,
         grid_spent, grid_half_width, spend, chosen, random, random_low, random_high, largest
@@ -82,6 +82,6 @@ def _draw_panel(axes: Axes, part: DataFrame) -> None:
     for which, ends in (("x", axes.get_xlim()), ("y", axes.get_ylim())):
         law_panels.plain_log(axes, [t for t in TICKS if ends[0] <= t <= ends[1]], which)
     axes.set_xlabel(f"Spent ({first.price})")
-    axes.set_ylabel("Half-width")
+    axes.set_ylabel("Half-width (of the 95 % interval)")
     law_panels.panel_note(axes, first.quantity, 60)
     law_panels.title_above_note(axes, first.question.partition(",attention")[0])

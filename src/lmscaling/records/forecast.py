@@ -117,7 +117,9 @@ def read(path: Path) -> tuple[dict[str, Any], bool]:
     """
     values = files.parse_json(path.read_bytes(), f"sealed forecast {path}")
     if not isinstance(values, dict):
-        raise UserError(f"sealed forecast {path} holds no object; restore the file that was sealed")
+        raise UserError(
+            f"sealed forecast {path} holds no object; put the file back that was sealed"
+        )
     claimed = values.pop(files.DIGEST, "")
     found = files.digest(values)
     return values, found == claimed and path.stem.endswith(f"-{found[:8]}")

@@ -14,7 +14,7 @@ SECTIONS = {
     "speed": "Speed and memory",
     "learning": "Training and final loss",
     "laws": "Scaling laws",
-    "forecasts": "Forecasts",
+    "forecasts": "Forecasts and designs",
     "claims": "Claims of the literature",
     "audit": "Resources and provenance",
 }
