@@ -295,7 +295,9 @@ def test_finished_runs_cost_nothing_and_say_what_is_true(tmp_path):
     beta = made.draws.theta_MK[:, 4]
     assert abs(np.median(beta) - law_study.PARAMETERS["beta"]) < 0.02
     assert len(found.finished) == 24
-    with pytest.raises(UserError, match=r"^1 buys no run .* give at least 266.4, the price of the cheapest$"):
+    with pytest.raises(
+        UserError, match=r"^1 buys no run .* give at least 266.4, the price of the cheapest$"
+    ):
         propose(asked, found.candidates, 3, 1.0, found.options, known=found.known)
     gap = setting.setting(setting.ask("gap:size=m", grid), grid, prices, folder)
     assert gap.noise is not None
