@@ -90,6 +90,7 @@ class Executor(plugin.Executor):
         self.ended: list[Exception] = []
         self.failed: list[tuple[Job, str]] = []
         self.submitted: list[Job] = []
+        self.array_jobs: set[str] = set()
         self.cancelled = threading.Event()
         scheduler = SimpleNamespace(_user_kill=None, executor_error_callback=self.ended.append)
         self.workflow = SimpleNamespace(
@@ -276,6 +277,13 @@ def test_ctrl_c_cancels_jobs_also_while_the_plugin_asks_for_their_states(cluster
     assert not (cluster.folder / "cancelled").exists()  # it has submitted none
     submit(executor, "a")[0].result()
     executor.cancel_jobs([])  # its list is empty at that time
+    assert (cluster.folder / "cancelled").read_text() == "--name=uuid\n"
+
+
+def test_ctrl_c_cancels_arrays_of_jobs(cluster, executor):
+    cluster.answer("scancel", f'echo "$@" > {cluster.folder}/cancelled')
+    executor.array_jobs = {"train"}
+    executor.cancel_jobs([])
     assert (cluster.folder / "cancelled").read_text() == "--name=uuid\n"
 
 

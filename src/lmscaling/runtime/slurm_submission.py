@@ -95,9 +95,10 @@ class Submission:
     def cancel_jobs(self, active_jobs: Sequence[Any]) -> None:
         """Cancel all jobs of this Snakemake by their name, which is that of its run.
 
-        The plugin's own list is empty while another thread asks for the states of its jobs.
+        The plugin's own list is empty while another thread asks for the states of its jobs. Arrays
+        of jobs do not pass through ``run_job``, so they are not counted here.
         """
-        if self._accepted:
+        if self._accepted or self.executor.array_jobs:
             self._cancel_jobs([SimpleNamespace(external_jobid=f"--name={self.executor.run_uuid}")])
 
     def _run_job(self, job: Any) -> None:
