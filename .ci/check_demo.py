@@ -92,7 +92,7 @@ with connect(demo / "store") as db:
 assert scores == [
     ("loss", "6k", "scored", 6),
     ("memory_bytes", "6k", "not predicted", 6),
-    ("update_seconds", "6k", "scored", 6),
+    ("update_seconds", "6k", "not predicted", 6),
 ], scores
 report = (demo / "report.html").read_text()
 assert 'id="forecast_scores-title"' in report, "the report scores no forecast"

@@ -168,7 +168,7 @@ def test_a_run_that_began_before_the_seal_is_not_scored(finished):
     begin(study, grid, EARLIER)
     rows, tables = read(study)
     assert {state for _, state, *_ in rows} == {"begun"}
-    assert tables["forecast_scores"].rows[0][-1] == "6: the run began before the seal"
+    assert tables["forecast_scores"].rows[-1][-1] == "6: the run began before the seal"
 
 
 def test_runs_that_have_begun_are_left_out(finished):
@@ -196,17 +196,18 @@ def test_equal_predictions_are_one_seal_and_later_ones_another(tmp_path):
     assert len(list((tmp_path / "forecasts").iterdir())) == 2
 
 
-def test_times_on_a_cpu_come_from_finished_runs(tmp_path, values):
+def test_times_and_memory_on_a_cpu_are_not_predicted(tmp_path, values):
     values = law_study.values_of(values) | {"branches": None, "gpus": 0, "budget": "300 updates"}
     law_study.write(tmp_path, values, branches=False)
     grid = study_file.read_record(tmp_path / "study.json").grid
+    with_losses(tmp_path)
     left = {run for run, cell in grid.cells.items() if cell.size == "m"}
     for run in left:
         shutil.rmtree(tmp_path / "runs" / run)
     found = {(one.run, one.quantity): one for one in predict(tmp_path, grid)}
     for run in left:
-        assert found[run, "update_seconds"].median
-        assert found[run, "update_seconds"].baseline == "the median of finished runs"
+        assert found[run, "loss"].median
+        assert "no interval that was shown to hold" in found[run, "update_seconds"].reason
         assert found[run, "memory_bytes"].reason == "memory is not measured on a CPU"
 
 
@@ -262,7 +263,7 @@ def test_status_shows_what_is_predicted_of_unfinished_cells(finished):
     told = table.progress(study)
     lines = {line.split()[0]: line for line in told.splitlines()}
     left = {run for run, cell in grid.cells.items() if cell.size == "m"}
-    found = predicted.Known.read(study, grid).predict("loss", left)
+    found = predicted.Known.read(study, grid).predict(left)
     for run, cell in grid.cells.items():
         assert ("predicted" in lines[cell.name]) == (run in left)
     for run in left:
@@ -322,7 +323,7 @@ def test_the_verb_prints_seals_and_verifies(verb):
     assert run(verify=True).startswith(f"{path}: sealed ")
     path.chmod(0o644)
     path.write_text(path.read_text().replace("softmax", "linear"))
-    with pytest.raises(UserError, match="was changed, so it is not scored; restore the file"):
+    with pytest.raises(UserError, match="was changed, so it is not scored; put the file back"):
         run(verify=True)
 
 

@@ -12,9 +12,6 @@ at most ``MOST_DEGREES`` degrees of freedom, because cells differ in their noise
 Nothing is predicted beyond the sizes and contexts of the finished runs of an attention: nothing
 bounds there how far a smooth surface leaves its line, and 95 % intervals held 38 to 84 % of
 simulated losses of larger models where two sizes had finished (docs/statistics.md).
-
-Other positive quantities that change smoothly with size and context, such as the time of an update
-on a CPU, are predicted alike.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -72,7 +69,7 @@ class Run(NamedTuple):
     """Tokens."""
     seed: int
     value: float = np.nan
-    """Final loss in nats, or another positive quantity; NaN if the run has not finished."""
+    """Final loss in nats; NaN if the run has not finished."""
     group: Hashable = ()
     """What else runs may differ in, such as their budget; only equal ones are compared."""
 

@@ -1,4 +1,4 @@
-"""What finished runs of a study say of the others: their final loss, and their time on a CPU.
+"""What finished runs of a study say of the final losses of the others.
 
 Only runs that differ in attention, size, context and seed are compared: those of one learning rate
 and one budget. Without finished runs nothing is computed and nothing is imported.
@@ -6,7 +6,6 @@ and one budget. Without finished runs nothing is computed and nothing is importe
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -26,18 +25,6 @@ def _loss(record: dict[str, Any]) -> float | None:
     return record.get("last_val_loss")
 
 
-def _update_seconds(record: dict[str, Any]) -> float | None:
-    updates = record["updates"]
-    return record["train_seconds"] / updates if updates else None
-
-
-VALUES: dict[str, Callable[[dict[str, Any]], float | None]] = {
-    "loss": _loss,
-    "update_seconds": _update_seconds,
-}
-"""What a record says of each quantity; no value if it is missing or not finite."""
-
-
 @dataclass(frozen=True)
 class Known:
     """The trunks of a study, and the records of those that are done, by run."""
@@ -52,40 +39,36 @@ class Known:
         records = {run: finished.look(path) for run, path in paths.items() if path.is_file()}
         return cls(grid, {run: r for run, r in records.items() if r["status"] == "done"})
 
-    def predict(self, quantity: str, wanted: set[str]) -> dict[str, Predicted]:
-        """The prediction of a quantity for each wanted run, or the reason why there is none."""
+    def predict(self, wanted: set[str]) -> dict[str, Predicted]:
+        """The predicted loss of each wanted run, or the reason why there is none."""
         if not self.done:
             return {run: Predicted(reason="no run has finished") for run in wanted}
         from lmscaling.fits import unfinished
 
         cells = self.grid.cells
-        done = [
-            run for run in self.done
-            if run not in wanted and (quantity == "loss" or not cells[run].gpus)
-        ]  # fmt: skip
         left = [run for run in cells if run in wanted]
-        known = [_run(cells[run], self._value(quantity, run)) for run in done]
+        known = [_run(cells[run], self._loss(run)) for run in self.done if run not in wanted]
         found = unfinished.predict(known, [_run(cells[run]) for run in left])
         return dict(zip(left, found, strict=True))
 
-    def baseline(self, quantity: str, run: str) -> Baseline:
-        """The loss of the nearest finished run, or the median time of all."""
+    def baseline(self, run: str) -> Baseline:
+        """The loss of the nearest finished run."""
         cell = self.grid.cells[run]
         known = {
             other: value
             for other in self.done
             if other != run and _group(self.grid.cells[other]) == _group(cell)
-            and math.isfinite(value := self._value(quantity, other)) and value > 0
+            and math.isfinite(value := self._loss(other)) and value > 0
         }  # fmt: skip
         if len(known) < FEWEST:
             return Baseline()
         logs = {other: math.log(value) for other, value in known.items()}
-        if quantity == "loss":
-            near = self._nearest(run, set(known))
-            errors = [logs[o] - logs[self._nearest(o, set(known) - {o})] for o in known]
-            return _baseline("the nearest finished run", logs[near], errors)
-        middle = sorted(logs.values())[len(logs) // 2]
-        return _baseline("the median of finished runs", middle, [v - middle for v in logs.values()])
+        errors = [logs[o] - logs[self._nearest(o, set(known) - {o})] for o in known]
+        return Baseline(
+            baseline="the nearest finished run",
+            baseline_median=math.exp(logs[self._nearest(run, set(known))]),
+            baseline_sd=max(math.sqrt(sum(e * e for e in errors) / len(errors)), 1e-6),
+        )
 
     def _nearest(self, run: str, others: set[str]) -> str:
         cell = self.grid.cells[run]
@@ -97,14 +80,10 @@ class Known:
 
         return min(others, key=distance)
 
-    def _value(self, quantity: str, run: str) -> float:
-        value = VALUES[quantity](self.done[run])
+    def _loss(self, run: str) -> float:
+        """NaN if the record has none."""
+        value = _loss(self.done[run])
         return math.nan if value is None else value
-
-
-def _baseline(said: str, log: float, errors: list[float]) -> Baseline:
-    sd = max(math.sqrt(sum(e * e for e in errors) / len(errors)), 1e-6)
-    return Baseline(baseline=said, baseline_median=math.exp(log), baseline_sd=sd)
 
 
 def _group(cell: Cell) -> tuple[float, str, int]:
@@ -131,7 +110,7 @@ def of_unfinished(study: Path, grid: Grid) -> tuple[dict[str, str], list[str]]:
         return {}, []
     from lmscaling.fits.unfinished import interval
 
-    found = known.predict("loss", wanted)
+    found = known.predict(wanted)
     ends = {run: at for run, one in found.items() if (at := interval(one, LEVEL))}
     texts = {
         run: f"predicted {found[run].median:.3f} ({at.low:.3f} to {at.high:.3f})"
@@ -152,7 +131,7 @@ def lines(study: Path, grid: Grid) -> list[str]:
     known = Known.read(study, grid)
     if not known.done:
         return []
-    found = known.predict("loss", set(grid.cells) - set(known.done))
+    found = known.predict(set(grid.cells) - set(known.done))
     told = [one.median for one in found.values() if one.median is not None]
     if not told:
         return []

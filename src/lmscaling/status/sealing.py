@@ -48,23 +48,20 @@ def predict(
     """
     runs = [run for run in grid.cells if not has_begun(study, run) and not costs[run].cannot]
     known = Known.read(study, grid)
-    losses = known.predict("loss", set(runs))
-    on_cpu = {run for run in runs if not grid.cells[run].gpus}
-    times = known.predict("update_seconds", on_cpu)
+    losses = known.predict(set(runs))
     found = []
     for run in runs:
         cell, cost = grid.cells[run], costs[run]
-        time = times.get(run) or _normal(cost.update_seconds, cost.update_sd, "not known")
-        plain = known.baseline("update_seconds", run) if run in on_cpu else Baseline()
-        if device and cell.gpus:
-            plain = _at_usual_mfu(cell, shapes[run], device)
+        plain = _at_usual_mfu(cell, shapes[run], device) if device and cell.gpus else Baseline()
+        time = _normal(cost.update_seconds, cost.update_sd, "not known")
         memory = _normal(cost.memory_bytes, cost.memory_sd, "not known")
-        if run in on_cpu:
+        if not cell.gpus:  # what else runs on its cores changes the time of all runs alike
+            time = Predicted(reason="times on a CPU have no interval that was shown to hold")
             memory = Predicted(reason="memory is not measured on a CPU")
         for quantity, predicted, baseline in (
             ("update_seconds", time, plain),
             ("memory_bytes", memory, Baseline()),
-            ("loss", losses[run], known.baseline("loss", run)),
+            ("loss", losses[run], known.baseline(run)),
         ):
             found.append(Forecast(run=run, name=cell.name, quantity=quantity,
                                   **asdict(predicted), **asdict(baseline)))  # fmt: skip
