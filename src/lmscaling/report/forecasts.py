@@ -47,10 +47,10 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             "brackets, has to be beaten. A file that was changed after it was sealed is named and "
             "not scored.",
             query=QUERY,
-            head=("seal", "sealed (UTC)", "quantity", "predicted", "scored", "80 % held",
-                  "95 % held", "median factor", "log score", "plain guess", "not scored"),
+            head=("seal", "sealed (UTC)", "quantity", "scored", "80 % held", "95 % held",
+                  "median factor", "log score", "plain guess", "not scored"),
             rows=tuple(_scores(*key, part) for key, part in parts.items()),
-            text=frozenset({0, 1, 2, 9, 10}),
+            text=frozenset({0, 1, 2, 8, 9}),
         ),
         Table(
             name="forecast_cells",
@@ -77,9 +77,9 @@ def _scores(seal: str, quantity: str, rows: list[Row]) -> tuple[str, ...]:
         why = f"{seal}.json was changed"
     predicted = sum(row["median"] is not None for row in rows)
     when = rows[0]["sealed"][:16].replace("T", " ")
-    head = seal[-8:], when, QUANTITIES.get(quantity, ""), str(predicted)
+    head = seal[-8:], when, QUANTITIES.get(quantity, ""), f"{len(scored)} of {predicted}"
     if not scored:
-        return (*head, "0", *[""] * 5, why)
+        return (*head, *[""] * 5, why)
     found = forecast_scores.score(scored)
     plain = found.baseline_log_score
     said = ", ".join(dict.fromkeys(row["baseline"] for row in scored))
@@ -88,7 +88,7 @@ def _scores(seal: str, quantity: str, rows: list[Row]) -> tuple[str, ...]:
 
 def _numbers(found: Scores) -> tuple[str, ...]:
     held = (_held(found.held[level]) for level in forecast_scores.LEVELS)
-    return str(found.scored), *held, f"{found.factor:.3f}", f"{found.log_score:.2f}"
+    return *held, f"{found.factor:.3f}", f"{found.log_score:.2f}"
 
 
 def _held(found: Held) -> str:
