@@ -1,5 +1,6 @@
 """Times of updates: predicted from counted terms, within stated factors of published ones."""
 
+import argparse
 import json
 from dataclasses import asdict, replace
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
+from lmscaling.cli import studies
 from lmscaling.config import grid, study_file
 from lmscaling.config.devices import DEVICES
 from lmscaling.errors import UserError
@@ -168,6 +170,15 @@ def test_a_run_is_compared_with_its_prediction(tmp_path):
     assert "500 ms an update, predicted" in told
 
 
+def test_why_slow_takes_the_name_of_a_cell(tmp_path):
+    for name in ("softmax-124M-ctx1024-s0-0a1b2c3d", "softmax-124M-ctx1024-s0-b0.5-0a1b2c3e"):
+        run_on(tmp_path / "mine" / "runs" / name, "NVIDIA H100 80GB HBM3", 8, 500.0)
+    typed = argparse.Namespace(cell="softmax-124M-ctx1024-s0", study=None, results=tmp_path)
+    assert studies.why_slow(typed).count("500 ms an update, predicted") == 1
+    with pytest.raises(UserError, match="no run of mine is called 'softmax-124M'; nearest is"):
+        studies.why_slow(argparse.Namespace(cell="softmax-124M", study=None, results=tmp_path))
+
+
 def test_the_times_of_a_cpu_are_not_predicted(tmp_path):
-    with pytest.raises(UserError, match="on AMD EPYC, whose times are not predicted; allowed: "):
+    with pytest.raises(UserError, match="on a CPU, AMD EPYC, whose times are not predicted"):
         slow_run.explain(run_on(tmp_path / "run", "AMD EPYC", 0, 500.0))

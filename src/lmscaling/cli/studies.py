@@ -215,12 +215,22 @@ def status(args: Namespace) -> str:
     return painted(table.progress(args.study), table.COLOURS)
 
 
-@verb(VERBS, argument("run", type=Path, help="results/<study>/runs/<run>"), name="why-slow")
+@verb(
+    VERBS,
+    argument("cell", help="cell, run, or results/<study>/runs/<run>"),
+    argument("--study", help="name of the study, if several have such a run"),
+    RESULTS,
+    name="why-slow",
+)
 def why_slow(args: Namespace) -> str:
     """Compare the mean update of a run with its prediction, by what takes the time."""
     from lmscaling.model import slow_run
+    from lmscaling.status import reset
 
-    return slow_run.explain(args.run)
+    if Path(args.cell).name != args.cell:
+        return slow_run.explain(Path(args.cell))
+    study, runs = reset.select(args.results, args.study, args.cell, None, branches=False)
+    return "\n\n".join(slow_run.explain(study / "runs" / run) for run in runs)
 
 
 @verb(

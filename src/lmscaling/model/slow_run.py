@@ -23,6 +23,10 @@ def explain(run: Path) -> str:
     cell = finished_run.cell(run)
     record = read_json(run / "run.json", "run record")
     name = record["environment"]["device"]
+    if not cell.gpus:
+        raise UserError(
+            f"run {run.name} was trained on a CPU, {name}, whose times are not predicted"
+        )
     device, known = _known(run, cell, name)
     if device is None:
         raise UserError(
@@ -44,7 +48,7 @@ def _known(run: Path, cell: Cell, name: str) -> tuple[Device | None, Coefficient
     study = run.absolute().parents[1]
     record = study / "study.json"
     grid = study_file.read_record(record).grid if record.is_file() else None
-    device = devices.find(name, grid and grid.study.own_devices) if cell.gpus else None
+    device = devices.find(name, grid and grid.study.own_devices)
     if device is None or grid is None:
         return device, coefficients.shipped()
     shapes = {r: calibrations.shape(c, calibrations.ways(c)) for r, c in grid.cells.items()}

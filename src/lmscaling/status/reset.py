@@ -29,8 +29,9 @@ def select(
     status: str | None,
     context: int | None = None,
     stale: bool = False,
+    branches: bool = True,
 ) -> tuple[Path, list[str]]:
-    """A study's runs that match all given criteria, with the branches of selected trunks.
+    """A study's runs that match all given criteria.
 
     Args:
         study: Name of the study; needed only if several match.
@@ -38,6 +39,7 @@ def select(
         status: Status of the record.
         context: Context of the cell.
         stale: Whether the run must have been trained by other code than the present.
+        branches: Whether the branches of selected trunks are selected, too.
 
     Returns:
         The folder of the study, and the names of the runs.
@@ -72,7 +74,8 @@ def select(
         studies = ", ".join(folder.name for folder in runs)
         raise UserError(f"no run of {studies} {' and '.join(criteria)}; {allowed}")
     folder, chosen = _only(matches, "such a run", cell)
-    return folder, sorted({*chosen, *_branches(folder, runs[folder], set(chosen))})
+    others = _branches(folder, runs[folder], set(chosen)) if branches else []
+    return folder, sorted({*chosen, *others})
 
 
 def _only(matches: dict[Path, list[str]], what: str, name: str | None) -> tuple[Path, list[str]]:
