@@ -99,6 +99,7 @@ NEEDS = {
     "dq_error": "`make gpu` measures it.",
     "critical_batch": "Runs of this package log the norms of gradients.",
     "learning_curves_flops": "The published curves have no FLOPs for each attention.",
+    "forecasts": "`lmscaling forecast --seal` writes them before the runs begin.",
     "design_frontier": "`lmscaling design` writes its records.",
     "grid_status": "It shows the progress of a study, and these runs are no study of ours.",
 }
