@@ -235,7 +235,7 @@ def design(study, *words):
 
     parser = cli._parser()
     folder = str(study.parent / "results")
-    args = parser.parse_args(["design", "--study", str(study), "--results", folder, *words])
+    args = parser.parse_args(["design", str(study), "--results", folder, *words])
     return studies.design(args)
 
 

@@ -133,13 +133,7 @@ def _shapes(grid: Grid, results: Path) -> "dict[str, Shape]":
 
 @verb(
     VERBS,
-    argument(
-        "--study",
-        type=Path,
-        nargs="+",
-        default=[],
-        help="study files, laid over config/study.yaml in their order",
-    ),
+    STUDY,
     argument(
         "--question",
         required=True,
