@@ -250,6 +250,14 @@ def test_a_device_of_known_rates_is_predicted_with_a_wider_interval(tmp_path):
         assert one.update_sd == pytest.approx(math.hypot(listed.update_sd, 0.25))
     assert "no published time is of an NVIDIA X" in plan.table()
     assert "kwh" not in plan.totals()
+
+
+@pytest.mark.parametrize("device", ["NVIDIA B200", "NVIDIA L40S"])
+def test_so_is_a_listed_one_of_another_architecture_than_published_times(tmp_path, device):
+    plan, usual = (planned(laid_out(), tmp_path, device=name) for name in (device, "NVIDIA H200"))
+    assert f"no published time is of an {device}" in plan.table()
+    assert "no published time" not in usual.table()
+    assert all(one.update_sd > 0.25 for one in plan.forecasts if one.update_sd)
     assert [*laid_out(devices=OWN).cells] == [*laid_out().cells]
 
 
@@ -274,7 +282,7 @@ def test_the_wider_interval_covers_one_class_of_devices_predicted_from_the_other
         if source in row["device"]:
             x_K = vector(read_work(row), devices.DEVICES[row["device"]])
             stacks.setdefault(row["stack"], []).append(Timing(x_K, float(row["seconds"])))
-    known = pooled(stacks.values()).of_unlisted()
+    known = pooled(stacks.values()).of_unpublished()
     for row in rows:
         if target in row["device"]:
             kind = devices.DEVICES[row["device"]]

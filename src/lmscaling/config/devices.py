@@ -42,8 +42,8 @@ class Device:
     the exponentials: 256 FLOPs against one at a width of 64."""
     power: float | None = None
     """Largest power of the board, watts."""
-    listed: bool = True
-    """Whether published times include those of such a device, or of its like."""
+    published: bool = True
+    """Whether published times include those of such a device, or of its architecture."""
 
 
 _A100: Any = {"bus": 200e9, "sustained": 0.88, "exp_width": 16.0}
@@ -58,8 +58,8 @@ DEVICES = {
     "NVIDIA H200": Device(989e12, 141e9, 4.8e12, power=700),
     "NVIDIA GH200": Device(989e12, 96e9, 4.0e12, power=1000),
     "NVIDIA GH200 144G HBM3e": Device(989e12, 144e9, 4.9e12, power=1000),
-    "NVIDIA L40S": Device(362e12, 48e9, 0.864e12, power=350),
-    "NVIDIA B200": Device(2250e12, 180e9, 8.0e12, power=1000),
+    "NVIDIA L40S": Device(362e12, 48e9, 0.864e12, power=350, published=False),
+    "NVIDIA B200": Device(2250e12, 180e9, 8.0e12, power=1000, published=False),
 }
 
 

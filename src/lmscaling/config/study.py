@@ -143,7 +143,7 @@ class Study:
     @property
     def own_devices(self) -> dict[str, Device]:
         """``devices`` as the plan takes them."""
-        return {name: Device(**asdict(own), listed=False) for name, own in self.devices.items()}
+        return {name: Device(**asdict(own), published=False) for name, own in self.devices.items()}
 
     @property
     def compared_with(self) -> str:

@@ -49,8 +49,10 @@ def _known(run: Path, cell: Cell, name: str) -> tuple[Device | None, Coefficient
     record = study / "study.json"
     grid = study_file.read_record(record).grid if record.is_file() else None
     device = devices.find(name, grid and grid.study.own_devices)
-    if device is None or grid is None:
-        return device, coefficients.shipped()
+    if device is None:
+        return None, coefficients.shipped()
+    if grid is None:
+        return device, coefficients.known_of(device)
     shapes = {r: calibrations.shape(c, calibrations.ways(c)) for r, c in grid.cells.items()}
     found = measurements.read(grid, shapes, name, study, without=run.name)
     return device, found.fitted(calibrations.ways(cell))

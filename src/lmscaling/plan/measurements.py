@@ -18,7 +18,7 @@ from lmscaling.plan import calibrations, estimate
 from lmscaling.plan.calibrations import REFERENCE_NAME, Ways
 from lmscaling.plan.estimate import Shape
 from lmscaling.plan.throughput import facts
-from lmscaling.plan.throughput.coefficients import shipped
+from lmscaling.plan.throughput.coefficients import known_of
 from lmscaling.plan.throughput.model import TIMED, TRAINED, Coefficients, Timing, vector
 from lmscaling.records import finished
 
@@ -63,7 +63,7 @@ class Measurements:
         """The coefficients for cells with some attentions."""
         telling = self.telling(target)
         if telling not in self._fitted:
-            known = shipped() if self.device.listed else shipped().of_unlisted()
+            known = known_of(self.device)
             for sd in (TIMED, TRAINED):
                 these = [self.updates[i] for i in telling]
                 known = known.measured([one.timing for one in these if one.sd == sd], sd)

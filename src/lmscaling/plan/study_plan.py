@@ -42,7 +42,7 @@ class Plan:
     """Points of the speed study by kind of measurement."""
     measured_on: str = ""
     """A device that is not listed, whose measurements are used all the same; else empty."""
-    is_listed: bool = True
+    is_published: bool = True
     """Whether published times tell of the device."""
     updates_measured: int = 0
     """Measured updates that predictions have seen."""
@@ -152,7 +152,7 @@ class Plan:
                 f"{median(factors):.2f} (at most {max(factors):.2f}) with a probability of 80 %; "
                 "so are tokens and epochs of a budget in hours, and GPU-hours of another one"
             )
-        if factors and not self.is_listed:
+        if factors and not self.is_published:
             lines.append(
                 f"no published time is of an {self.device}, so the factors are wider, as those of "
                 "A100s and H100s predicted from each other need them"
@@ -265,7 +265,7 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
     return Plan(
         study=grid.study.study,
         device=found.name if any(cell.gpus for cell in grid.cells.values()) else "",
-        is_listed=found.device.listed,
+        is_published=found.device.published,
         measured_on=found.unlisted,
         updates_measured=len(found.updates),
         calibrations=[cell.name for cell in calibrated.values()] if is_auto else None,

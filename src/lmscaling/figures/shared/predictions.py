@@ -5,6 +5,7 @@ from typing import Any
 
 from pandas import DataFrame
 
+from lmscaling.config import devices
 from lmscaling.plan.throughput import coefficients, facts
 from lmscaling.plan.throughput.model import Coefficients, Prediction
 
@@ -25,20 +26,20 @@ def predicted(rows: DataFrame) -> Iterator[tuple[Any, Prediction]]:
     A published step is predicted from those of other sizes, so that no number predicts itself;
     others from the coefficients that come with the package.
     """
-    known: dict[tuple[str, str], Coefficients] = {}
+    known: dict[tuple[str, str, str], Coefficients] = {}
     steps = ((i, facts.measured_step(row.to_dict())) for i, row in rows.iterrows())
     timings = {index: timing for index, timing in steps if timing}
     for index, timing in timings.items():
-        source, size = rows.at[index, "source"], rows.at[index, "size"]
-        if (source, size) not in known:
+        source, size, device = (rows.at[index, name] for name in ("source", "size", "device"))
+        if (source, size, device) not in known:
             others = [
                 timings[i]
                 for i in timings
                 if rows.at[i, "source"] == source and rows.at[i, "size"] != size
             ]
-            known[source, size] = (
+            known[source, size, device] = (
                 Coefficients.counted().measured(others)
                 if source == "published"
-                else coefficients.shipped()
+                else coefficients.known_of(devices.required(device))
             )
-        yield index, known[source, size].predict(timing.x_K)
+        yield index, known[source, size, device].predict(timing.x_K)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lmscaling.config.devices import Device
 from lmscaling.files import read_json, write_json
 from lmscaling.plan.throughput import facts
 from lmscaling.plan.throughput.model import NAMES, Coefficients, pooled
@@ -27,6 +28,11 @@ def shipped() -> Coefficients:
     cov = np.zeros((len(NAMES) + 1, len(NAMES) + 1))
     cov[np.tril_indices_from(cov)] = [value for row in known["covariance"] for value in row]
     return Coefficients(np.array(known["mean"]), cov + np.tril(cov, -1).T)
+
+
+def known_of(device: Device) -> Coefficients:
+    """The shipped coefficients, less certain of a device that no published time is of."""
+    return shipped() if device.published else shipped().of_unpublished()
 
 
 def fit(step_time: Path, out: Path) -> Coefficients:

@@ -128,7 +128,7 @@ class Coefficients:
             self.mean_K, np.linalg.inv(j_iK.T @ j_iK / sd**2 + np.linalg.inv(self.cov_KK))
         )
 
-    def of_unlisted(self) -> "Coefficients":
+    def of_unpublished(self) -> "Coefficients":
         """The same on a device that no published time is of."""
         cov_KK = self.cov_KK.copy()
         cov_KK[-1, -1] += DEVICE_SD**2
