@@ -5,7 +5,6 @@ from typing import Any
 
 from pandas import DataFrame
 
-from lmscaling.config import devices
 from lmscaling.plan.throughput import coefficients, facts
 from lmscaling.plan.throughput.model import Coefficients, Prediction
 
@@ -28,8 +27,9 @@ def predicted(rows: DataFrame) -> Iterator[tuple[Any, Prediction]]:
     """
     known: dict[tuple[str, str, str], Coefficients] = {}
     steps = ((i, facts.measured_step(row.to_dict())) for i, row in rows.iterrows())
-    timings = {index: timing for index, timing in steps if timing}
-    for index, timing in timings.items():
+    found = {index: step for index, step in steps if step}
+    timings = {index: timing for index, (_, timing) in found.items()}
+    for index, (kind, timing) in found.items():
         source, size, device = (rows.at[index, name] for name in ("source", "size", "device"))
         if (source, size, device) not in known:
             others = [
@@ -40,6 +40,6 @@ def predicted(rows: DataFrame) -> Iterator[tuple[Any, Prediction]]:
             known[source, size, device] = (
                 Coefficients.counted().measured(others)
                 if source == "published"
-                else coefficients.known_of(devices.required(device))
+                else coefficients.known_of(kind)
             )
         yield index, known[source, size, device].predict(timing.x_K)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lmscaling.config import devices
+from lmscaling.config.devices import Device
 from lmscaling.plan.throughput.model import Timing, vector
 from lmscaling.plan.throughput.terms import Work, read_work
 
@@ -82,11 +83,12 @@ def step(
     )  # fmt: skip
 
 
-def measured_step(row: Mapping[str, Any]) -> Timing | None:
-    """A step of the view ``speeds``; None of an unknown method or device."""
+def measured_step(row: Mapping[str, Any]) -> tuple[Device, Timing] | None:
+    """A step of the view ``speeds`` with its device; None of an unknown method or device."""
     device = devices.find(row["device"] or "")
     if device is None or row["method"] not in METHODS:
         return None
     shape = [int(row[name]) for name in ("n_layer", "n_head", "d_model", "context", "batch")]
     recompute = float(row["source"] == "published")
-    return Timing(vector(step(row["method"], *shape, recompute=recompute), device), row["seconds"])
+    x_K = vector(step(row["method"], *shape, recompute=recompute), device)
+    return device, Timing(x_K, row["seconds"])
