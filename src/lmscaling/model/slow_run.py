@@ -25,7 +25,7 @@ def explain(run: Path) -> str:
     name = record["environment"]["device"]
     if not cell.gpus:
         raise UserError(
-            f"run {run.name} was trained on a CPU, {name}, whose times are not predicted; name a run "
+            f"run {run.name} was trained on a CPU, {name}, whose times are not predicted; name one "
             "of a GPU"
         )
     device, known = _known(run, cell, name)
