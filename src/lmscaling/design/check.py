@@ -6,7 +6,7 @@ drawn for every run that any design could have, so all designs of a study meet t
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -276,8 +276,13 @@ def _crossing(study: _Study) -> Interval | None:
 
 
 def _logs(interval: Interval, unit: float) -> Interval:
+    return _mapped(interval, lambda end: np.log(end / unit))
+
+
+def _mapped(interval: Interval, function: Callable[[float], float]) -> Interval:
+    """Both ends by an increasing function; an open end stays open."""
     low, high = (
-        None if end is None else float(np.log(end / unit)) for end in (interval.low, interval.high)
+        None if end is None else float(function(end)) for end in (interval.low, interval.high)
     )
     return Interval(low, high, interval.assumed)
 
@@ -305,8 +310,7 @@ def _surface(study: _Study) -> Interval | None:
     interval = law.intervals.get(study.asked.kind)
     if interval is None or study.asked.kind == "beta":
         return interval and _logs(interval, 1.0)
-    low, high = (float(np.log(end / (1 - end))) for end in (interval.low, interval.high))  # type: ignore[operator]
-    return Interval(low, high)
+    return _mapped(interval, lambda end: np.log(end / (1 - end)))
 
 
 def _gamma(study: _Study) -> Interval | None:

@@ -25,21 +25,21 @@ def predicted(rows: DataFrame) -> Iterator[tuple[Any, Prediction]]:
     A published step is predicted from those of other sizes, so that no number predicts itself;
     others from the coefficients that come with the package.
     """
-    known: dict[tuple[str, str, str], Coefficients] = {}
+    known: dict[tuple[Any, ...], Coefficients] = {}
     steps = ((i, facts.measured_step(row.to_dict())) for i, row in rows.iterrows())
     found = {index: step for index, step in steps if step}
     timings = {index: timing for index, (_, timing) in found.items()}
     for index, (kind, timing) in found.items():
-        source, size, device = (rows.at[index, name] for name in ("source", "size", "device"))
-        if (source, size, device) not in known:
+        source, size = rows.at[index, "source"], rows.at[index, "size"]
+        if (source, size, kind) not in known:
             others = [
                 timings[i]
                 for i in timings
                 if rows.at[i, "source"] == source and rows.at[i, "size"] != size
             ]
-            known[source, size, device] = (
+            known[source, size, kind] = (
                 Coefficients.counted().measured(others)
                 if source == "published"
                 else coefficients.known_of(kind)
             )
-        yield index, known[source, size, device].predict(timing.x_K)
+        yield index, known[source, size, kind].predict(timing.x_K)
