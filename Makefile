@@ -25,7 +25,7 @@ GPU_FLAGS ?=# e.g. --validation c4-validation.json.gz --minutes 5
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 17
 
-demo: $(INSTALLED) ## train 30 tiny models on the CPU and draw every figure
+demo: $(INSTALLED) ## train 36 tiny models on the CPU and draw every figure
 	@$(BIN)/lmscaling demo
 
 test: $(TESTABLE) ## run the tests, in ten minutes on two cores; TESTS="not slow" runs all that .ci/run does

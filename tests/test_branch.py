@@ -146,7 +146,7 @@ def test_a_budget_in_time_ends_its_branches_near_their_share(run, cell, monkeypa
     assert made.train_seconds == pytest.approx(4.0)
 
 
-def steady_clock(seconds=0.0):
+def steady_clock(seconds=0.0, now=None):
     """A clock on which every look at the time, four an update, takes 25 ms."""
 
     class Steady(Clock):

@@ -352,8 +352,8 @@ def test_a_backward_pass_that_fails_among_ranks_does_not_spoil_the_next_trial(
     def failing(_):
         raise RuntimeError(NO_PLAN)
 
-    def fail(model, x_BT, start):
-        h_BTD = embed(model, x_BT, start)
+    def fail(model, x_BT, start, documents=None):
+        h_BTD = embed(model, x_BT, start, documents=documents)
         if len(x_BT) == 1:
             h_BTD.register_hook(failing)
         return h_BTD

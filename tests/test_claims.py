@@ -18,6 +18,7 @@ from test_store import end, header, live, log, record, update, validation
 from lmscaling import claims, registry
 from lmscaling.claims import _contrasts, _judgement
 from lmscaling.config import study_file
+from lmscaling.fits import slopes
 from lmscaling.fits.uncertainty import Interval
 from lmscaling.records.exports import PUBLISHED as COLUMNS
 from lmscaling.report import verdicts
@@ -66,7 +67,7 @@ PUBLISHED = {
         "1558M at 1,024, 2,048, 4,096.",
     ),
     "chunked_best": ("fails", 1.201, "Slower at 5 of 34 points: 124M at 1,024; 355M at 1,024"),
-    "copies_alike": ("not tested", None, "copy_task"),
+    "copies_alike": ("not tested", None, "No task of kind copy"),
     "copy_exponents": ("not tested", None, "copy_task"),
     "draft_speed_up": (
         "fails", 8.659,
@@ -86,6 +87,7 @@ PUBLISHED = {
     "kv_cache_linear": ("holds", 0.882, "softmax 0.88 to 0.98"),
     "layer_60x": ("not tested", None, "time_layer"),
     "parallel_two_orders": ("holds", 35.41, "takes 35.4 to 93.2 times as long as"),
+    "recall_gap": ("not tested", None, "No task of kind recall"),
     "recurrent_slower": ("holds", 37.83, "Takes 37.8 to 108.6 times as long"),
     "sampling_thousands": ("not tested", None, "at most 64 times as fast (124M at 524,288)"),
     "sampling_time": ("holds", 0.0277, "those of softmax 0.59 to 0.71"),
@@ -299,11 +301,21 @@ def images(mnist, cifar10, sd=0.001):
     return pd.concat(parts)
 
 
-def copies(*values):
+def copies(*lengths, accuracy=1.0):
+    """Differences of the losses of linear and softmax by seed, one tuple for each length."""
     return DataFrame([
-        {"size": "copy", "context": 128, "candidate": linear, "baseline": softmax,
-         "difference": linear - softmax, "accuracy": accuracy}
-        for linear, softmax, accuracy in values
+        {"task": "copy", "size": "c", "context": 64 * 2**i, "seed": seed, "difference": difference,
+         "accuracy": accuracy}
+        for i, of in enumerate(lengths) for seed, difference in enumerate(of)
+    ])  # fmt: skip
+
+
+def recalled(few, most):
+    """Differences of the accuracies of softmax and linear by seed, at 4 and at 16 pairs."""
+    return DataFrame([
+        {"task": "recall", "size": "r", "context": 65, "seed": seed, "pairs": pairs,
+         "difference": difference}
+        for pairs, of in ((4, few), (16, most)) for seed, difference in enumerate(of)
     ])  # fmt: skip
 
 
@@ -417,9 +429,16 @@ CASES = [
     ("small_corpus", pairs(0.083, 0.078, 0.081), "fails"),
     ("small_corpus", pairs(0.01, 0.05, -0.02), "not tested"),
     ("small_corpus", pairs(0.003), "not tested"),
-    ("copies_alike", copies((0.011, 0.01, 1.0), (0, 0, 1.0)), "holds"),
-    ("copies_alike", copies((0.011, 0.01, 1.0), (0.7, 0.01, 1.0)), "fails"),
-    ("copies_alike", copies((2, 2, 0.2)), "not tested"),
+    ("copies_alike", copies((0.001, 0.002, 0.001), (0, 0.001, 0)), "holds"),
+    ("copies_alike", copies((0.001, 0.002, 0.001), (0.7, 0.71, 0.69)), "fails"),
+    ("copies_alike", copies((0.7, 0.0, 0.1)), "not tested"),
+    ("copies_alike", copies((0.7, 0.71)), "not tested"),
+    ("copies_alike", copies((0, 0, 0), accuracy=0.2), "not tested"),
+    ("recall_gap", recalled((0.1, 0.11, 0.09), (0.3, 0.31, 0.29)), "holds"),
+    ("recall_gap", recalled((0.1, 0.11, 0.09), (0.02, 0.021, 0.019)), "fails"),
+    ("recall_gap", recalled((0.3, 0.31, 0.29), (0.2, 0.21, 0.19)), "fails"),
+    ("recall_gap", recalled((0.1, 0.11, 0.09), (0.1, 0.5, 0.3)), "not tested"),
+    ("recall_gap", recalled((0.1, 0.11), (0.3, 0.31)), "not tested"),
     ("image_bits", images(0.02, -0.07), "holds"),
     ("image_bits", images(0.1, -0.07), "fails"),
     ("image_bits", images(0.02, -0.07, sd=0.05), "not tested"),
@@ -474,7 +493,8 @@ MOVED = [
     ("scale_alike", scaled(0.04, 0.043), 0.001),
     ("spikes_grow", spiked((0, 100, 20, 800, 2000, 5000)), 0.99),
     ("small_corpus", pairs(0.01, 0.0101, 0.0099), 0.002),
-    ("copies_alike", copies((0.011, 0.01, 1.0)), 0.0001),
+    ("copies_alike", copies((0.001, 0.002, 0.0015)), 0.0001),
+    ("recall_gap", recalled((0.1, 0.11, 0.09), (0.3, 0.31, 0.29)), 0.5),
     ("image_bits", images(0.03, -0.07, sd=1e-4), 0.001),
 ]
 
@@ -495,7 +515,7 @@ def test_one_counterexample_is_enough_and_one_gap_leaves_open():
 
 
 def test_lines_and_ranks_are_those_of_the_textbook():
-    rising, interval = _judgement.slope([0, 1, 2, 3], [1, 3, 4, 8])
+    rising, interval = slopes.line([0, 1, 2, 3], [1, 3, 4, 8])
     assert rising == pytest.approx(2.2)
     # Standard error sqrt(1.8 / 2 / 5) by hand, 4.303 is Student's t of two degrees.
     assert interval.high == pytest.approx(2.2 + 4.3027 * np.sqrt(0.18), rel=1e-4)
@@ -652,7 +672,7 @@ def test_the_verb_prints_and_writes_and_so_do_the_figures(study):
     assert lines[0].split() == ["claim", "candidate", "source", "verdict", "number", "range"]
     assert max(map(len, lines[:-1])) <= 100
     assert [line.split()[0] for line in lines[1:-1] if line[0] != " "] == NAMES
-    assert lines[-1].endswith("claims.json; measured: holds 1, fails 0, not tested 27")
+    assert lines[-1].endswith("claims.json; measured: holds 1, fails 0, not tested 28")
     written = json.loads((study / "claims.json").read_text())
     assert [one["name"] for one in written] == NAMES
     (held,) = [one for one in written if one["verdict"] == "holds"]

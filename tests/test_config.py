@@ -66,7 +66,11 @@ MISTAKES = [
     ("axes/context", [24], "axes.context 24 does not divide update_tokens 64; nearest is 16"),
     ("axes/context", [16, 16], "axes.context: 16 is listed more than once"),
     ("position", "rotary", "position is 'rotary'; allowed: learned, rope, none"),
-    ("datasets/lines/kind", None, "datasets.lines.kind is 'None'; allowed: bin, folder, hub"),
+    (
+        "datasets/lines/kind",
+        None,
+        "datasets.lines.kind is 'None'; allowed: bin, copy, folder, hub, images",
+    ),
     ("branches", {"share": [1]}, "unknown key 'share' in branches; nearest is 'shares'"),
     ("axes/seeds", [1], "unknown key 'seeds' in axes; nearest is 'seed'"),
     (
@@ -187,6 +191,7 @@ calibrate: all
 branches: {shares: [1.0], size: s}
 evaluate: {datasets: [c4]}
 speed: {repeats: 3, time_layer: [5]}
+tasks: {recall: {size: w}}
 """
 
 
@@ -207,7 +212,7 @@ def test_a_study_with_another_name_inherits_tables_and_no_jobs(tmp_path):
 
 
 def test_a_study_says_what_it_inherits(tmp_path):
-    keys = ["dataset", "skip", "exceptions", "calibrate", "branches", "evaluate", "speed"]
+    keys = ["dataset", "skip", "exceptions", "calibrate", "branches", "evaluate", "speed", "tasks"]
     text = "".join(f"{key}: inherit\n" for key in keys)
     big = laid_over(tmp_path)
     assert laid_over(tmp_path, "study: small\n" + text) == big | {"study": "small"}
@@ -222,6 +227,13 @@ def test_an_empty_section_is_off_wherever_it_stands(tmp_path, section, empty):
     assert laid_over(tmp_path, "study: x\nspeed: {a: 1}\n", off)[section] is None
     (tmp_path / "whole.yaml").write_text(off)
     assert study_file.read_study([tmp_path / "whole.yaml"]) == {section: None}
+
+
+@pytest.mark.parametrize("empty", ["{}", "null"])
+def test_tasks_are_switched_off_like_a_section(tmp_path, empty):
+    given = "tasks: {recall: {dataset: recall}}\n"
+    assert "tasks" in laid_over(tmp_path, given)
+    assert "tasks" not in laid_over(tmp_path, given, f"tasks: {empty}\n")
 
 
 def test_all_cells_are_calibrated_by_the_word_and_by_what_older_records_hold(values):

@@ -216,6 +216,13 @@ STUDY = {
     },
     "branches": {"shares": [0.0625, 0.125, 0.25, 0.5, 1.0]},
     "calibrate": {"size": ["10M", "124M"]},
+    "datasets": {"recall": {"kind": "recall", "pairs": [2, 4], "queries": 12}},
+    "sizes": {"r": {"n_layer": 1, "n_head": 1, "d_model": 32, "lr": 1e-2}},
+    "tasks": {"recall": {
+        "dataset": "recall", "size": "r", "context": 33, "tokenizer": "bytes",
+        "update_tokens": 33 * 8, "validation": {"tokens": 330, "every_tokens": 2640},
+        "skip": [{"attention": "linear", "seed": 2, "reason": "a part of the grid"}],
+    }},
 }  # fmt: skip
 
 
@@ -251,6 +258,7 @@ def test_the_study_file_of_a_design_has_its_runs_and_no_others(study, counts):
     path = study.with_name("design.yaml")
     overlay.write(path, content, ["why"])
     laid = expand(read(study, path))
+    assert not laid.tasks
     assert {(c.attention, c.size, c.context, c.seed) for c in laid.cells.values()} == runs
     assert {c.budget for c in laid.cells.values()} == {"2000000000 tokens"}
     assert not laid.branches

@@ -85,4 +85,9 @@ def test_what_cannot_be_exported_is_refused(run, softmax, tmp_path):
     (folder / "run.json").write_text(json.dumps({"cell": linear}))
     with pytest.raises(UserError, match="has attention linear; allowed: softmax"):
         huggingface.export(folder, tmp_path / "out")
+    shape = replace(softmax.model, token_shift=True)
+    shifted = json.loads(replace(softmax, model=shape).to_json())
+    (folder / "run.json").write_text(json.dumps({"cell": shifted}))
+    with pytest.raises(UserError, match="has token_shift true; allowed: false"):
+        huggingface.export(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -5,12 +5,13 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from math import isnan
 
 import pytest
 import speed_points
+import test_tasks
 from conftest import STUDY
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -40,11 +41,13 @@ from lmscaling.report.table import SECTIONS
 from lmscaling.store import build as store
 
 NAMES = list(registry.figures())
-TIMED = re.compile(r"FROM (speeds|numerics|checks)")
-"""What a query reads that shows a sweep or the study of a device."""
+TIMED = re.compile(r"FROM (speeds|numerics|checks)|task_")
+"""What a query reads that shows a sweep, the study of a device or tasks."""
 TRAINING = [name for name in NAMES if not TIMED.search(figures.load(name).QUERY)]
 LOSSES = [name for name in TRAINING if re.search(r"\b(val_)?loss\b", figures.load(name).QUERY)]
 CURVES = {name for name in NAMES if hasattr(figures.load(name), "SWITCH")}
+PICTURES = "image_samples"
+"""A figure without axes, which ``test_drawing.py`` draws."""
 LAWS = [name for name in NAMES if figures.load(name).SECTION == "laws"]
 
 
@@ -52,6 +55,11 @@ def write_study(folder, values):
     values["axes"] |= {
         "size": ["s", "m"], "context": [16, 32], "seed": [0, 1], "lr_scale": [1.0, 2.0],
     }  # fmt: skip
+    values["datasets"]["recall"] = test_tasks.RECALL
+    values["sizes"]["r"] = {"n_layer": 1, "n_head": 1, "d_model": 8, "lr": 1e-2}
+    values["sizes"]["q"] = values["sizes"]["r"] | {"d_model": 16}
+    task = test_tasks.TASK | {"seed": [0], "lr_scale": [1.0], "size": ["r", "q"]}
+    values["tasks"] = {"recall": task | {"validation": {"tokens": 114, "every_tokens": 114}}}
     text = json.dumps({"command": "snakemake --cores <all>", "study": values})
     (folder / "study.json").write_text(text)
     return folder
@@ -75,7 +83,10 @@ def cells(study):
 
 def finish(study, cells):
     for i, cell in enumerate(cells):
-        rows = [update(n, loss=4 - n / 40 - i / 50) for n in range(1, 40)]
+        rows = [
+            replace(update(n, loss=4 - n / 40 - i / 50), epoch=1 + (n - 1) // 13)
+            for n in range(1, 40)
+        ]
         rows += [gradients(n, 2 + n % 3 / 10) for n in range(1, 40)]
         made = [header(cell.run), *rows, validation(20), validation(39, loss=3 - i / 50), end(39)]
         record(study, cell.run, log(*made), updates=39)
@@ -88,7 +99,9 @@ def finish(study, cells):
 
 
 def fill(study, cells):
-    """Runs that were foreseen, a speed study, and what only the study of a device has."""
+    """Runs that were foreseen, tasks, a speed study, and what only the study of a device has."""
+    for run, cell in study_file.read_record(study / "study.json").grid.tasks.items():
+        test_tasks.finish(study, run, cell, 0.5)
     foreseen = [
         Forecast(run=cell.run, name=cell.name, quantity="loss", median=3.0, sd=0.1)
         for cell in cells
@@ -152,7 +165,7 @@ def draw_built(study, name):
     return figures.save(name, study / "store", study / "figures")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != PICTURES])
 def test_it_draws_a_whole_study_with_units_on_every_axis(built, cells, name, monkeypatch):
     module, drawn = figures.load(name), []
     plain = module.draw
@@ -432,7 +445,7 @@ def page(tmp_path_factory):
 
 
 def test_the_report_holds_all_it_shows(page):
-    assert page.count("data:image/svg+xml;base64,") == len(NAMES)
+    assert page.count("data:image/svg+xml;base64,") == len([n for n in NAMES if n != PICTURES])
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
 
 

@@ -116,6 +116,7 @@ def test_text_to_evaluate_on_has_no_training_shards(wide):
         ({"update_tokens": 48}, "nearest is 144"),  # every_tokens 128
         ({"validation": {"tokens": 120, "every_tokens": 128}}, "nearest is 15"),
         ({"gpus": 3, "update_tokens": 128}, "gpus: 2"),
+        ({"gpus": 1, "clock": "processor"}, "write clock: wall or gpus: 0"),
         ({"gpus": 3, "update_tokens": 128}, "update_tokens: 384"),
         ({"gpus": 9, "update_tokens": 144, "validation": {"tokens": 16, "every_tokens": 144}},
          "up to 8"),

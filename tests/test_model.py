@@ -13,6 +13,7 @@ from lmscaling.config import devices, grid
 from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
 from lmscaling.model import gpt as gpt_module
+from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
 
 
@@ -173,6 +174,69 @@ def test_a_prompt_and_steps_behind_it_give_what_the_whole_sequence_gives(
         found.append(logits)
     assert states.length == 32
     torch.testing.assert_close(torch.stack(found, 1), gpt(x)[:, 19:])
+
+
+def shifting(cell, **shape):
+    model = replace(gpt_shape(), token_shift=True, **shape)
+    return GPT(replace(cell, model=model, context=32)).double()
+
+
+def test_a_token_shift_adds_half_of_the_embedding_before_and_learns_the_share(cell):
+    gpt, x = shifting(cell), torch.randint(0, 257, (2, 32))
+    assert gpt.shift is not None
+    assert gpt.wpe is not None
+    assert gpt.shift.tolist() == [0.5] * 64
+    with torch.no_grad():
+        gpt.shift.add_(torch.randn(64))
+    before = torch.cat((torch.zeros(2, 1, 64), gpt.wte(x[:, :-1])), 1)
+    expected = gpt.wte(x) + gpt.shift * before + gpt.wpe(torch.arange(32))
+    torch.testing.assert_close(gpt._embed(x, 0), expected)
+    gpt.loss(x, x).backward()
+    assert gpt.shift.grad is not None
+    assert gpt.shift.grad.abs().min() > 0
+
+
+def test_a_token_shift_is_a_vector_of_parameters_that_does_not_decay(cell):
+    plain = GPT(replace(cell, model=gpt_shape(), context=32))
+    gpt = shifting(cell)
+    assert (gpt.params, gpt.params_total) == (plain.params + 64, plain.params_total + 64)
+    settings = replace(cell.optimizer, weight_decay=0.1)
+    groups = optimizer.build(gpt, replace(cell, optimizer=settings)).param_groups
+    assert [g["weight_decay"] for g in groups if any(p is gpt.shift for p in g["params"])] == [0.0]
+
+
+def test_a_token_shift_leaves_the_other_first_weights_as_they_are(cell):
+    plain = dict(GPT(replace(cell, model=gpt_shape(), context=32)).named_parameters())
+    shifted = dict(shifting(cell).named_parameters())
+    assert shifted.keys() - plain.keys() == {"shift"}
+    assert all(torch.equal(shifted[name].float(), p) for name, p in plain.items())
+
+
+@pytest.mark.parametrize("position", ["learned", "rope", "none"])
+@pytest.mark.parametrize("n", [0, 1, 20])
+def test_a_token_shift_goes_on_from_a_prompt(cell, position, n):
+    gpt, x = shifting(replace(cell, position=position)), torch.randint(0, 257, (3, 32))
+    states, found = gpt.init_states(3, 32), []
+    if n:
+        logits, states = gpt.prefill(x[:, :n], states)
+        found = [logits]
+    for t in range(n, 32):
+        logits, states = gpt.decode_step(x[:, t], states)
+        found.append(logits)
+    torch.testing.assert_close(torch.stack(found, 1), gpt(x)[:, max(0, n - 1) :])
+
+
+@pytest.mark.parametrize(("gpus", "itemsize"), [(0, 4), (1, 2)])
+def test_a_token_shift_keeps_one_embedding_more_in_its_state(cell, gpus, itemsize):
+    plain = GPT(replace(cell, model=gpt_shape(), context=32))
+    assert shifting(cell).state_bytes(gpus) == plain.state_bytes(gpus) + 64 * itemsize
+
+
+def test_a_chosen_initial_scale_is_that_of_all_weights(cell):
+    gpt, wide = (GPT(replace(cell, model=replace(gpt_shape(), init_std=s))) for s in (0.02, 0.1))
+    for (name, p), other in zip(gpt.named_parameters(), wide.parameters(), strict=True):
+        factor = 5 if p.dim() > 1 else 1
+        torch.testing.assert_close(other, factor * p, msg=name)
 
 
 def test_tokens_beyond_the_position_table_are_refused_in_one_sentence(gpt, cell):

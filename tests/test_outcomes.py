@@ -137,6 +137,25 @@ def test_where_seeds_scatter_more_a_loss_may_rise_more(study, scatter, status):
     assert ask(study, f"SELECT status FROM status WHERE run = '{run}'") == [(status,)]
 
 
+def test_seeds_of_a_task_do_not_say_how_far_a_loss_of_text_may_rise(study, values):
+    row = {"kind": "recall", "pairs": [2, 4], "queries": 4, "keys": 8, "values": 8}
+    values["datasets"]["recall"] = row
+    values["sizes"]["w"] = values["sizes"]["s"]
+    values["axes"]["seed"] = [0]
+    values["tasks"] = {"recall": {
+        "dataset": "recall", "size": "w", "context": 17, "seed": [0, 1], "update_tokens": 68,
+        "validation": {"tokens": 136, "every_tokens": 136},
+    }}  # fmt: skip
+    text = json.dumps({"command": "", "study": values | {"budget": f"{N} updates"}})
+    (study / "study.json").write_text(text)
+    made = lay_out(study)
+    for i, run in enumerate((*made.cells, *made.tasks)):
+        train(study, run, curve(i) + i)
+    limits = dict(ask(study, "SELECT run, most_rise FROM runs"))
+    assert {limits[run] for run in made.cells} == {0.1}
+    assert all(limits[run] > 3 for run in made.tasks)
+
+
 def test_the_rise_is_that_of_medians_of_twentieths():
     loss = np.repeat(np.arange(20.0, 0, -1), 10)
     assert stability.rise(loss) == 0

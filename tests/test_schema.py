@@ -12,7 +12,6 @@ from lmscaling.records.exports import EXPORTS
 from lmscaling.records.run import Run
 from lmscaling.store import build as store
 from lmscaling.store import meanings
-from lmscaling.store.cells import CellRow
 
 __all__ = ["runs", "study"]
 
@@ -32,8 +31,10 @@ def newer(monkeypatch):
     """A version whose runs have two columns more."""
     monkeypatch.setitem(store.RECORDS, "run", (NewRun, *store.RECORDS["run"][1:]))
     monkeypatch.setitem(meanings.RECORDS, "runs", (NewRun,))
-    for view in ("known", "planned", "status"):
-        monkeypatch.setitem(meanings.RECORDS, view, (NewRun, CellRow))
+    for view, classes in meanings.RECORDS.items():
+        if Run in classes:
+            changed = tuple(NewRun if one is Run else one for one in classes)
+            monkeypatch.setitem(meanings.RECORDS, view, changed)
 
 
 def change(study, run, **values):

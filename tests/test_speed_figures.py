@@ -292,8 +292,8 @@ def test_accuracy_is_drawn_where_the_copy_was_learned(study):
     _, figure = draw(study, "copy_task")
     accuracy, time, memory = figure.axes
     assert pairs(lines(accuracy, "linear")[0]) == [(128, 0.9)]
-    assert pairs(lines(time, "linear")[0]) == [(128, 1e4 / 512), (256, 1e4 / 512)]
-    assert pairs(lines(memory, "linear")[0]) == [(128, 0.228), (256, 0.356)]
+    assert pairs(lines(time, "linear")[0]) == [(128, 10 / 4), (256, 10 / 2)]  # ms for a sequence
+    assert pairs(lines(memory, "linear")[0]) == [(128, 228 / 4), (256, 356 / 2)]
 
 
 def test_memory_that_is_not_known_is_not_drawn(study):

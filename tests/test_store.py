@@ -129,7 +129,7 @@ def test_a_whole_log_is_its_rows(study, runs):
     assert store.build(study) == {
         "cells": 4, "runs": 1, "attempts": 1, "updates": 2, "gradients": 0, "validations": 1,
         "spikes": 0, "evaluations": 0, "measurements": 0, "checks": 0, "numerics": 0,
-        "forecasts": 0, "designs": 0,
+        "forecasts": 0, "designs": 0, "samples": 0,
     }  # fmt: skip
     assert ask(study, "SELECT update, tokens, train_loss, surviving FROM updates") == [
         (1, 64, 3.0, True), (2, 128, 2.5, True),

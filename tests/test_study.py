@@ -86,10 +86,12 @@ def test_a_small_study_compares_attentions_and_nothing_else():
 
 
 def names(made):
-    """Folders of tokens, first run, and a hash of the names of all runs and calibrations."""
+    """Folders of tokens without those of tasks, first run, and a hash of the names of all runs of
+    the grid and calibrations."""
+    of_tasks = {cell.data.folder for cell in made.tasks.values()} - {made.tokens}
     runs = [*made.cells, *made.branches, *(cell.calibration for cell in made.cells.values())]
     digest = hashlib.sha256("\n".join(runs).encode()).hexdigest()[:8]
-    return list(made.corpora), runs[0], digest
+    return [tokens for tokens in made.corpora if tokens not in of_tasks], runs[0], digest
 
 
 # Another name of a run or a folder makes every user train or tokenize it again.
@@ -132,6 +134,14 @@ def test_seeds_skips_and_branches_of_the_demo_rename_no_run_of_its_first_version
     values["branches"]["shares"] = [0.25, 0.5, 1.0]
     first = "softmax-2k-ctx64-s0-a27f2fc8"
     assert names(grid.expand(values)) == (["stdlib-bytes-707d5a0e"], first, "fd7e61bd")
+
+
+def test_names_of_the_task_of_the_demo_never_change_between_versions():
+    made = grid.expand(study_file.read_study([REAL, DEMO]))
+    assert (list(made.corpora)[1:], next(iter(made.tasks))) == (
+        ["recall-bytes-df8a90d3"],
+        "recall-softmax-recall-ctx65-s0-e29c1248",
+    )
 
 
 TEMPLATES = {"train": "t{shard}.json.gz", "validation": "v{shard}.json.gz"}

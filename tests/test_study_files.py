@@ -335,6 +335,27 @@ def test_an_axis_of_the_command_line_needs_no_other_parts(files, override, skipp
     assert bool(made.branches) == ("[64]" not in override)
 
 
+def test_an_axis_of_the_command_line_needs_no_parts_of_tasks_that_inherit_it():
+    paths = [ROOT / "config" / f"{name}.yaml" for name in ("study", "tasks")]
+
+    def made(*overrides):
+        return grid.expand(study_file.read_study(paths, overrides=overrides))
+
+    every = made().tasks
+    for labels, rows in (
+        ({"softmax", "linear"}, "[softmax, linear]"),
+        (
+            {"local.window16", "softmax.linear"},
+            "[{local: {window: 16}}, {pattern: [softmax, linear]}]",
+        ),
+    ):
+        left = made(f"axes.attention={rows}").tasks
+        own = {run for run, cell in every.items() if cell.attention in labels}
+        assert own <= left.keys()
+        assert {left[run].task for run in left.keys() - own} <= {"copying_long"}  # has its own axis
+    assert {cell.seed for cell in made("axes.seed=[1]").tasks.values()} == {1}
+
+
 def test_a_skip_that_never_matched_is_a_mistake_with_its_place_all_the_same():
     skips = "skip: [{context: 16, reason: a}, {context: 32, reason: b}, {context: 99, reason: c}]\n"
     said = mistake(STUDY, "axes.context=[32]", "exceptions=[]", over=skips)

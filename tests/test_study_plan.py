@@ -83,6 +83,17 @@ def test_the_table_marks_estimates_and_unknown_numbers(plan):
     assert plan.table().splitlines()[1].startswith("a  ")
 
 
+def test_a_note_that_many_cells_share_is_told_once(plan):
+    shared, own = "an update is neighbouring text", "its tokens end early"
+    cells = [replace(plan.forecasts[2], name=f"c{i}", notes=[shared]) for i in range(4)]
+    cells[0] = replace(cells[0], notes=[shared, own])
+    text = replace(plan, forecasts=cells).table()
+    assert text.count(shared) == 1
+    assert f"4 cells: {shared}" in text
+    assert own in text.splitlines()[1]
+    assert "cells: " + shared not in replace(plan, forecasts=cells[:3]).table()
+
+
 def test_the_table_fits_100_columns_and_shows_no_column_without_a_value(plan):
     long = "its 174B tokens end at 48% of the budget (out_of_tokens); write epochs: 3 to use all"
     forecasts = [replace(plan.forecasts[2], name="a" * 40, notes=[long, long]), plan.forecasts[2]]

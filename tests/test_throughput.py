@@ -173,10 +173,10 @@ def test_a_run_is_compared_with_its_prediction(tmp_path):
 def test_why_slow_takes_the_name_of_a_cell(tmp_path):
     for name in ("softmax-124M-ctx1024-s0-0a1b2c3d", "softmax-124M-ctx1024-s0-b0.5-0a1b2c3e"):
         run_on(tmp_path / "mine" / "runs" / name, "NVIDIA H100 80GB HBM3", 8, 500.0)
-    typed = argparse.Namespace(cell="softmax-124M-ctx1024-s0", study=None, results=tmp_path)
+    typed = argparse.Namespace(run="softmax-124M-ctx1024-s0", study=None, results=tmp_path)
     assert studies.why_slow(typed).count("500 ms an update, predicted") == 1
     with pytest.raises(UserError, match="no run of mine is called 'softmax-124M'; nearest is"):
-        studies.why_slow(argparse.Namespace(cell="softmax-124M", study=None, results=tmp_path))
+        studies.why_slow(argparse.Namespace(run="softmax-124M", study=None, results=tmp_path))
 
 
 def test_the_times_of_a_cpu_are_not_predicted(tmp_path):

@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from lmscaling.records.run import End, finite, line
 from lmscaling.runtime import lock
 from lmscaling.train import checked_kernels, loop
 from lmscaling.train.clock import Clock
+from lmscaling.train.module import Training
 from lmscaling.train.outcome import run_record
 from lmscaling.train.run import train
 
@@ -185,6 +187,21 @@ def test_a_budget_in_time_ends_within_one_update_whatever_the_clock_says(
     seconds = [r["train_seconds"] for r in rows_of(rows, "update")]
     assert made.status == "done"
     assert seconds[-2] < 20 <= seconds[-1] == made.train_seconds
+
+
+def test_the_clock_of_the_processor_does_not_count_sleep(run, cell, places, monkeypatch):
+    update = Training.update
+
+    def slow(*arguments):
+        time.sleep(0.5)
+        return update(*arguments)
+
+    monkeypatch.setattr(Training, "update", slow)
+    assert run(cell)[0].train_seconds > 2
+    places[2].unlink()
+    made, _ = run(replace(cell, clock="processor"))
+    assert (made.status, made.updates) == ("done", 4)
+    assert 0 < made.train_seconds < 1.5
 
 
 def test_a_stream_that_ends_is_a_result(run, cell, capfd):

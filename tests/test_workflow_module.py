@@ -128,7 +128,7 @@ def test_a_lost_record_of_a_finished_study_is_a_target_and_others_follow_from_th
     """Snakemake asks for no input of a store that exists."""
     jobs, made = runs(study), grid.expand(study)
     parts = workflow.Evaluations(made, jobs), workflow.Sweeps(made)
-    records = workflow.Records(jobs, *parts, ["store.parquet"])
+    records = workflow.Records(jobs, *parts, ["store.parquet"], workflow.Samples(made, jobs))
     report, sweeps = "results/tiny/report.html", [n for n in records.names if "/speed/" in n]
     assert sweeps
     assert records.targets(of()) == [report, *sweeps]

@@ -127,7 +127,9 @@ def is_made(name):
     if workflow.is_rule(name):
         return True
     producers = (rule for rule in workflow.rules if rule.is_producer(name))
-    return any(producers) and not lms.is_foreign(name, RUNS, EVALUATIONS, CALIBRATIONS, CHECKS)
+    return any(producers) and not lms.is_foreign(
+        name, RUNS, EVALUATIONS, CALIBRATIONS, CHECKS, SAMPLES
+    )
 
 
 # Snakemake knows the targets once it has read the rules, so they are looked at when it begins.
@@ -255,7 +257,7 @@ def is_forking():
     here = IS_ASKED and not workflow.non_local_exec and not workflow.touch
     if not here or workflow.deployment_settings.deployment_method or STUDY.gpus:
         return False
-    names = {*TRAINING, "calibrate", "evaluate", *SWEEPS.kinds}
+    names = {*TRAINING, "calibrate", "evaluate", "draw_images", *SWEEPS.kinds}
     return sum(job.rule.name in names for job in workflow.dag.needrun_jobs()) > 1
 
 

@@ -52,7 +52,7 @@ rule calibrate:
 rule train:
     input:
         RUNS.before,
-        verified=f"<results>/tokens/{SHARDS.trained}/verified.json",
+        verified=SHARDS.verified,
         calibration=RUNS.calibration,
     output:
         record=update("<results>/runs/{run}/run.json"),  # written last, beside the log
@@ -72,12 +72,13 @@ rule train:
     params:
         cells=RUNS.cell_files,
         results=subpath(output.record, ancestor=3),
+        tokens=SHARDS.trained_on,
         options=RUNS.options,
     # exec: a signal must reach Python; a shell in between would die of it alone. The scratch folder
     # outlives an attempt that failed.
     shell:
         "exec python -m lmscaling train {params.cells:q}"
-        f" --manifest {{params.results:q}}/tokens/{SHARDS.trained}/manifest.json"
+        " --manifest {params.tokens:q}/manifest.json"
         " --scratch {params.results:q}/scratch/{wildcards.run}"
         " --record {output.record:q} {params.options} > {log:q} 2>&1"
 
@@ -87,7 +88,7 @@ rule train:
 use rule train as branch with:
     input:
         RUNS.before,
-        verified=f"<results>/tokens/{SHARDS.trained}/verified.json",
+        verified=SHARDS.verified,
         calibration=RUNS.calibration,
         trunk=RUNS.trunk,
     log:

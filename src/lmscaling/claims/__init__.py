@@ -40,9 +40,9 @@ Roles = dict[str, str]
 OTHERS = """
     WITH compared AS (
         SELECT coalesce(any_value(baseline), 'softmax') AS baseline
-        FROM cells WHERE source = 'measured'
+        FROM known WHERE source = 'measured'
     )
-    SELECT attention, attention AS method, baseline FROM cells WHERE source = 'measured'
+    SELECT attention, attention AS method, baseline FROM known WHERE source = 'measured'
     UNION
     SELECT attention, method, baseline FROM speeds, compared
     WHERE source = 'measured' AND kind <> 'time_ceiling' AND attention <> 'peer'

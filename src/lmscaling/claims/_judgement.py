@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pandas import DataFrame
-from scipy.stats import rankdata, t
+from scipy.stats import rankdata
 
-from lmscaling.fits.uncertainty import LEVEL, Interval
+from lmscaling.fits.uncertainty import Interval
 
 VERDICTS = {
     "holds": "the numbers agree with the claim",
@@ -79,17 +79,6 @@ def places(rows: DataFrame) -> str:
         for size, part in rows.groupby("size", sort=False)
     ]
     return "; ".join(parts)
-
-
-def slope(x: ArrayLike, y: ArrayLike, level: float = LEVEL) -> tuple[float, Interval]:
-    """Slope of the regression line through at least three points, with its interval."""
-    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    centred = x - x.mean()
-    value = float(centred @ y / (centred @ centred))
-    residual = y - y.mean() - value * centred
-    error = np.sqrt(residual @ residual / (len(x) - 2) / (centred @ centred))
-    half = float(t.isf((1 - level) / 2, len(x) - 2) * error)
-    return value, Interval(value - half, value + half)
 
 
 def rank_correlation(x_n: ArrayLike, y_Rn: ArrayLike) -> NDArray:

@@ -4,18 +4,17 @@ its square with softmax.
 Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236, section 4.1.2 (Memory and
 Computational Requirements).
 
-Judged by the slopes of ln(time) and ln(memory) of one sequence against ln(length), between the two
-longest lengths of each, up to at least 8,192 tokens: 1 and 2 within the threshold. Softmax is that
-of the paper, without FlashAttention, with which memory is no square.
+Judged by the slopes of ln(time) and ln(memory) of one sequence against ln(length), over the longest
+three octaves, up to at least 8,192 tokens: the 95 % intervals lie within the threshold around 1 and
+2. Softmax is that of the paper, without FlashAttention, with which memory is no square.
 """
 
-import pandas as pd
 from pandas import DataFrame
 
-from lmscaling.claims._judgement import Judgement, untested
-from lmscaling.claims._ratios import last_slopes, near
+from lmscaling.claims._judgement import Judgement, inside, overall, points, untested
+from lmscaling.fits import slopes
 
-NUMBER = "slope farthest from the claimed 1 or 2; range over time and memory"
+NUMBER = "slope farthest from the claimed 1 or 2, with its interval"
 
 ROLES = {"candidate": "linear", "baseline": "softmax no_flash"}
 
@@ -37,17 +36,27 @@ LONG = 8192
 
 
 def judge(rows: DataFrame) -> Judgement:
-    by = ["sweep", "size", "method", "expected"]
-    parts = [
-        last_slopes(rows, by, value, LONG).assign(
-            method=lambda part, v=value: part.method + f" {v}"
-        )
+    found = [
+        (expected, f"{method} {value}", fitted)
+        for (method, expected), of_method in rows.groupby(["method", "expected"], sort=False)  # pyright: ignore[reportGeneralTypeIssues]
+        for _, part in of_method.groupby(["sweep", "size"], sort=False)
         for value in ("seconds", "bytes")
+        if part.context.max() >= LONG and (fitted := slopes.exponent(part.context, part[value]))
     ]
-    slopes = pd.concat(parts)
-    if set(slopes.expected) != {1, 2}:
+    if {expected for expected, *_ in found} != {1, 2}:
         return untested(
-            "The copy task was not timed with {candidate} and {baseline} at two lengths up to "
+            "The copy task was not timed with {candidate} and {baseline} at three lengths up to "
             f"{LONG:,} tokens; set speed: copy_task in a study to time it."
         )
-    return near(slopes.reset_index(drop=True), THRESHOLD)
+    verdict = overall(
+        inside(interval, expected - THRESHOLD, expected + THRESHOLD)
+        for expected, _, (_, interval) in found
+    )
+    _, _, (slope, interval) = max(found, key=lambda each: abs(each[2][0] - each[0]))
+    told = ", ".join(
+        f"{name} {slope:.2f} ({one.low:.2f} to {one.high:.2f})" for _, name, (slope, one) in found
+    )
+    return Judgement(
+        verdict=verdict, number=slope, interval=interval, rests_on=points(rows),
+        why=f"Slopes over the longest three octaves: {told}.",
+    )  # fmt: skip

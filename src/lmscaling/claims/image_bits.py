@@ -15,6 +15,7 @@ from pandas import DataFrame
 
 from lmscaling.claims import _contrasts
 from lmscaling.claims._judgement import Judgement, points, untested
+from lmscaling.fits import seeds
 
 NUMBER = "gap farthest from the claimed one, bits per dimension, without an interval"
 
@@ -25,6 +26,9 @@ QUERY = """
         SELECT f.*, dataset, budget_unit
         FROM final f JOIN cells USING (source, run)
         WHERE f.status = 'done' AND encoding = 'bytes' AND dataset IN ('mnist', 'cifar10')
+        UNION ALL BY NAME
+        SELECT 'measured' AS source, s.*, s.val_loss AS loss, 'updates' AS budget_unit
+        FROM task_scores s WHERE kind = 'images'
     )
     SELECT source, dataset, size, a.params, context, seed,
         unnest(['candidate', 'baseline']) AS role, unnest([a.loss, b.loss]) AS loss
@@ -47,7 +51,7 @@ def judge(rows: DataFrame) -> Judgement:
     if not set(CLAIMED) <= set(rows.dataset):
         return untested(
             "No runs with both attentions were trained on data sets mnist and cifar10 whose tokens "
-            "are the bytes of pixels."
+            f"are the bytes of pixels.{_elsewhere(rows)}"
         )
     parts, excess = {}, []
     for dataset, claimed in CLAIMED.items():
@@ -70,3 +74,13 @@ def judge(rows: DataFrame) -> Judgement:
         verdict=verdict, number=list(parts)[int(np.argmax(far))], rests_on=points(rows),
         why=f"Gaps in bits: {', '.join(parts.values())}; {noise}.",
     )  # fmt: skip
+
+
+def _elsewhere(rows: DataFrame) -> str:
+    """The gaps on other images."""
+    said = []
+    for name, part in rows.groupby("dataset", sort=False):
+        table = part.pivot_table(index=["size", "context", "seed"], columns="role", values="loss")
+        bits, _ = seeds.mean(((table.candidate - table.baseline) / np.log(2)).tolist())
+        said.append(f" On {name} the gap is {bits:+.3f} bits per pixel.")
+    return "".join(said)

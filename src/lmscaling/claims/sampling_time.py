@@ -19,10 +19,10 @@ from lmscaling.claims._judgement import (
     inside,
     overall,
     points,
-    slope,
     spread,
     untested,
 )
+from lmscaling.fits.slopes import line
 from lmscaling.fits.uncertainty import LEVEL
 
 NUMBER = "slope of linear attention farthest from 0; range over sizes and batches"
@@ -61,12 +61,12 @@ def judge(rows: DataFrame) -> Judgement:
     for (_, size, batch, role), part in series:
         x, y = np.log(part.context), np.log(part.seconds)
         bounds = (-THRESHOLD, THRESHOLD) if role == "candidate" else (THRESHOLD, np.inf)
-        verdict = inside(slope(x, y)[1], *bounds)
+        verdict = inside(line(x, y)[1], *bounds)
         if verdict == "fails":  # one of many: significant after a correction for their number
-            verdict = inside(slope(x, y, 1 - (1 - LEVEL) / len(series))[1], *bounds)
+            verdict = inside(line(x, y, 1 - (1 - LEVEL) / len(series))[1], *bounds)
         verdicts.append(verdict)
         slopes[role].append(
-            (slope(x, y)[0], f"{size} with {batch} sequence{'s' if batch > 1 else ''}")
+            (line(x, y)[0], f"{size} with {batch} sequence{'s' if batch > 1 else ''}")
         )
     number, name = max(slopes["candidate"], key=lambda item: abs(item[0]))
     baseline = [value for value, _ in slopes["baseline"]]

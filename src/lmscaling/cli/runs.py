@@ -7,16 +7,19 @@ from importlib import import_module
 from pathlib import Path
 
 from lmscaling import registry
-from lmscaling.cli.verb import Verb, argument, verb
+from lmscaling.cli.verb import RESULTS, RUN, STUDY_NAME, Verb, argument, verb
+from lmscaling.errors import UserError
 from lmscaling.runtime import rank
 
 VERBS: list[Verb] = []
 
-FORKED = ("train.run", "train.calibrate", "evaluate.loss_by_position", "bench.sweep")
+FORKED = (
+    "train.run", "train.calibrate", "evaluate.loss_by_position", "evaluate.drawing", "bench.sweep",
+)  # fmt: skip
 """Modules that the process loads whose forks run the verbs of jobs on CPUs."""
 
 CELL = argument("cell", type=Path, help="cell.json")
-RUN = argument("run", type=Path, help="results/<study>/runs/<run>")
+FINISHED = argument("run", type=Path, help="results/<study>/runs/<run>")
 MANIFEST = argument("--manifest", type=Path, required=True, help="manifest.json of the tokens")
 
 
@@ -112,7 +115,7 @@ def _on_this_node(folder: str) -> Path | None:
 
 @verb(
     VERBS,
-    RUN,
+    FINISHED,
     MANIFEST,
     argument("--out", type=Path, required=True, help="JSON lines, one for each bin of positions"),
     by_workflow=True,
@@ -138,7 +141,54 @@ def gradient_error(args: Namespace) -> str:
     return f"gradient-error: {numerics(args.run, args.manifest, args.out)}"
 
 
-@verb(VERBS, RUN, argument("folder", type=Path, help="gets model.safetensors and config.json"))
+@verb(
+    VERBS,
+    RUN,
+    STUDY_NAME,
+    RESULTS,
+    argument("--prompt", default="", help="text to go on from; by default a new document begins"),
+    argument("--tokens", type=int, default=200, metavar="N", help="most tokens to draw"),
+    argument("--temperature", type=float, default=1.0, help="0 takes the most likely token"),
+    argument("--seed", type=int, default=0, help="another seed draws other text"),
+)
+def sample(args: Namespace) -> str:
+    """Write text with the final weights of a run, and say how fast it came."""
+    from lmscaling.evaluate import sampling
+    from lmscaling.status import reset
+
+    for name, low, high in (
+        ("tokens", 1, 10**9),
+        ("temperature", 1e-3, 1e3),
+        ("seed", 0, 2**32 - 1),
+    ):
+        value = getattr(args, name)
+        if not low <= value <= high and (name, value) != ("temperature", 0):
+            zero = "0 or " if name == "temperature" else ""
+            raise UserError(f"--{name} is {value}; allowed: {zero}from {low:,} to {high:,}")
+    run, *others = reset.folders(args.results, args.study, args.run)
+    if others:
+        raise UserError(f"{args.run} has {len(others) + 1} runs; name one, such as {run.name}")
+    said = sampling.sample(run, args.prompt, args.tokens, args.temperature, args.seed)
+    print(flush=True)
+    print(f"sample: {said}", file=sys.stderr)
+    return ""
+
+
+@verb(
+    VERBS,
+    FINISHED,
+    MANIFEST,
+    argument("--out", type=Path, required=True, help="samples/<run>.json"),
+    by_workflow=True,
+)
+def draw_images(args: Namespace) -> str:
+    """Draw images with the final weights of a run that trained on images."""
+    from lmscaling.evaluate import drawing
+
+    return f"draw-images: {drawing.draw_images(args.run, args.manifest, args.out)}"
+
+
+@verb(VERBS, FINISHED, argument("folder", type=Path, help="gets model.safetensors and config.json"))
 def export(args: Namespace) -> str:
     """Write a finished run in the format of Hugging Face's GPT-2."""
     from lmscaling.model import huggingface

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmscaling import files, registry
-from lmscaling.cli.verb import Verb, argument, verb
+from lmscaling.cli.verb import RESULTS, RUN, STUDY_NAME, Verb, argument, verb
 from lmscaling.config.grid import Grid
 from lmscaling.errors import UserError
 from lmscaling.formatting import aligned, folded
@@ -24,7 +24,6 @@ SET = argument(
     metavar="KEY=VALUE",
     help="lay a value over the study files, as axes.context=[1024]; may be repeated",
 )
-RESULTS = argument("--results", type=Path, default=Path("results"), help="folder of all studies")
 
 
 @verb(VERBS, argument("out", type=Path, help="study.json"), by_workflow=True)
@@ -34,7 +33,8 @@ def study(args: Namespace) -> str:
 
     record = study_file.write_record(args.out, files.parse_json(sys.stdin.read(), "study"))
     sweeps.write(args.out.parent, record.study)
-    return f"study: {args.out}, {len(record.cells)} cells"
+    tasks = f" and {len(record.tasks)} of tasks" if record.tasks else ""
+    return f"study: {args.out}, {len(record.cells)} cells{tasks}"
 
 
 STUDY = argument(
@@ -211,8 +211,8 @@ def status(args: Namespace) -> str:
 
 @verb(
     VERBS,
-    argument("cell", help="cell, run, or results/<study>/runs/<run>"),
-    argument("--study", help="name of the study, if several have such a run"),
+    RUN,
+    STUDY_NAME,
     RESULTS,
     name="why-slow",
 )
@@ -221,10 +221,8 @@ def why_slow(args: Namespace) -> str:
     from lmscaling.model import slow_run
     from lmscaling.status import reset
 
-    if Path(args.cell).name != args.cell:
-        return slow_run.explain(Path(args.cell))
-    study, runs = reset.select(args.results, args.study, args.cell, None, branches=False)
-    return "\n\n".join(slow_run.explain(study / "runs" / run) for run in runs)
+    runs = reset.folders(args.results, args.study, args.run)
+    return "\n\n".join(map(slow_run.explain, runs))
 
 
 @verb(

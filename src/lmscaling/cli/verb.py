@@ -3,6 +3,7 @@
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 Action = Callable[[Namespace], str]
@@ -36,6 +37,11 @@ class Verb:
 def argument(*flags: str, **options: Any) -> Argument:
     """An argument of a verb, as ``ArgumentParser.add_argument`` describes it."""
     return Argument(flags, options)
+
+
+RUN = argument("run", help="name of a run or a cell, or results/<study>/runs/<run>")
+STUDY_NAME = argument("--study", help="name of the study, if several have such a run")
+RESULTS = argument("--results", type=Path, default=Path("results"), help="folder of all studies")
 
 
 def verb(

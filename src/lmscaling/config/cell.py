@@ -19,9 +19,11 @@ from lmscaling.config.types import (
     Context,
     Documents,
     Epochs,
+    Flag,
     Fraction,
     GPUs,
     Heads,
+    InitStd,
     Layers,
     Name,
     Number,
@@ -29,6 +31,7 @@ from lmscaling.config.types import (
     Positive,
     Seed,
     Share,
+    Timed,
     Tokens,
     Vocabulary,
     Width,
@@ -78,6 +81,10 @@ class Model:
     d_model: Width
     vocab_size: Vocabulary
     """Vocabulary size of the tokenizer, before padding."""
+    token_shift: Flag = False
+    """See ``Size.token_shift``."""
+    init_std: InitStd = 0.02
+    """See ``Size.init_std``."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -118,6 +125,8 @@ class Validation:
 class Cell:
     """One point of the grid, with every number that the result of its run depends on."""
 
+    task: Name | None = None
+    """Row under ``tasks:``; None for a cell of the grid."""
     attention: Name
     """File stem in ``src/lmscaling/attention/``, or the label of ``layers``."""
     layers: tuple[Layer, ...] = ()
@@ -156,6 +165,8 @@ class Cell:
     """See ``Study.budget``."""
     gpus: GPUs
     """Number of GPUs, all on one node; 0 for the CPU."""
+    clock: Timed = "wall"
+    """See ``Study.clock``."""
     validation: Validation
     protocol: dict[str, Positive] = field(default_factory=dict)
     """Protocol numbers that apply to this cell and are not 1."""
@@ -185,7 +196,8 @@ class Cell:
         """Name for display; code reads the fields and never parses the name."""
         scale = f"-lr{self.lr_scale:g}" if self.lr_scale != 1 else ""
         branch = f"-b{self.branch:g}" if self.branch else ""
-        return f"{self.attention}-{self.size}-ctx{self.context}-s{self.seed}{scale}{branch}"
+        task = f"{self.task}-" if self.task else ""
+        return f"{task}{self.attention}-{self.size}-ctx{self.context}-s{self.seed}{scale}{branch}"
 
     @cached_property
     def run(self) -> str:
@@ -206,6 +218,7 @@ class Cell:
     def calibration(self) -> str:
         """Name of the calibration, with a hash of the values that speed and memory depend on."""
         values = dump(self)
+        values["model"] = dump(self.model, exclude_defaults=True)
         keys = ("attention", "model", "position", "context", "update_tokens", "gpus")
         name = f"{self.attention}-{self.size}-ctx{self.context}"
         # Hashes of earlier versions stay.

@@ -26,8 +26,10 @@ from lmscaling.config.types import (
     STRICT,
     Bytes,
     Context,
+    Flag,
     Fraction,
     Heads,
+    InitStd,
     Layers,
     Name,
     Number,
@@ -54,6 +56,10 @@ class Size:
     lr: Rate | dict[Name, Rate] | Literal["fitted"]
     """Peak learning rate at ``lr_scale`` 1; or that of each attention by label, as in ``{softmax:
     6e-4, linear: 1e-3}``; or ``fitted``, by the law of the file that ``lr_law`` names."""
+    token_shift: Flag = False
+    """Whether each token's embedding also has a learned share of the token before it."""
+    init_std: InitStd = 0.02
+    """Standard deviation of the initial weights; GPT-2's is 0.02."""
 
     def __post_init__(self) -> None:
         if self.d_model % self.n_head:
@@ -118,6 +124,10 @@ class Records:
         return self.bad_share if self.on_bad == "skip" else 0.0
 
 
+BLOCK_TOKENS = 131_072
+"""See ``TrainingText.block_tokens``."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class TrainingText:
     """Fields of every dataset row: what training reads of its text, and in which order.
@@ -141,13 +151,14 @@ class TrainingText:
         "``none``, and ``blocks`` where ``protocol.all`` of the study is 2 or more.",
     )
     block_tokens: Context = Field(
-        default=131_072,
+        default=BLOCK_TOKENS,
         description="Tokens of a block. An update should have several blocks, and a block be as "
         "long as the longest context.",
     )
 
-    def blocks(self, protocol: int) -> int | None:
-        """Tokens of the blocks that training shuffles, at a ``protocol.all``; None for none."""
+    def blocks(self, protocol: int, context: int) -> int | None:
+        """Tokens of the blocks that training shuffles, at a ``protocol.all``; None for none. Those
+        of sequences depend on the context."""
         shuffle = self.shuffle or ("blocks" if protocol > 1 else "none")
         return None if shuffle == "none" else self.block_tokens
 
@@ -208,6 +219,11 @@ class Dataset(TrainingText, ABC):
         return []
 
     @property
+    def length(self) -> int | None:
+        """Tokens of each document, if all are sequences of one length; see ``sequences.py``."""
+        return None
+
+    @property
     def is_fetched(self) -> bool:
         """Whether ``files`` are paths that ``fetch`` downloads, one for each shard."""
         return False
@@ -247,11 +263,14 @@ class Dataset(TrainingText, ABC):
         return {}
 
 
+def class_of(kind: str) -> type[Dataset]:
+    """The class of a kind, from its file in ``data/kinds/``."""
+    module = import_module(f"lmscaling.data.kinds.{kind}")
+    return getattr(module, kind.title().replace("_", ""))
+
+
 def _union_of_kinds(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-    kinds = [
-        getattr(import_module(f"lmscaling.data.kinds.{stem}"), stem.title().replace("_", ""))
-        for stem in registry.sources("data/kinds")
-    ]
+    kinds = list(map(class_of, registry.sources("data/kinds")))
     return handler(Annotated[reduce(or_, kinds), Field(discriminator="kind")])
 
 

@@ -6,7 +6,7 @@ that devices can share its sequences, and that every ``skip`` matches a cell.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -20,6 +20,7 @@ from lmscaling.config.cell import Cell, Data, Model
 from lmscaling.config.datasets import Corpus
 from lmscaling.config.lr_law import FITTED
 from lmscaling.config.places import UNKNOWN, StudyError, located
+from lmscaling.config.sequences import Sequences
 from lmscaling.config.study import Study
 from lmscaling.config.types import Split, dump
 from lmscaling.config.validation import checked
@@ -33,6 +34,9 @@ NODE_GPUS = 8
 
 MOST_CELLS = 10_000
 """Combinations of the axes; each is planned, and is a file."""
+
+IMAGES = "images"
+"""Kind of the datasets whose runs draw images."""
 
 RESERVED = {"published", "measured", "readme.md"}
 """Names in ``results/``, in lower case, that are under version control and belong to no study."""
@@ -48,6 +52,8 @@ class Grid:
     branches: dict[str, Cell]
     """Decayed branches of the trunks."""
     skipped: list[tuple[Cell, str]]
+    tasks: dict[str, Cell] = field(default_factory=dict)
+    """Runs of the tasks. Of the properties below, texts and checks include them."""
     folder: str = "results"
     """Folder of all studies."""
 
@@ -61,8 +67,22 @@ class Grid:
         """Texts for training and evaluation with their tokenizer, by folder in ``tokens/``."""
         evaluate = self.study.evaluate
         names = [self.study.dataset, *(evaluate.datasets if evaluate else [])]
-        corpora = [_corpus(self.study, name) for name in names]
-        return {_data(self.study, corpus).folder: corpus for corpus in corpora}
+        corpora = [(self.study, _corpus(self.study, name)) for name in names]
+        corpora += [(one, _corpus(one, one.dataset)) for one in self.variants.values()]
+        found: dict[str, Corpus] = {}
+        for study, corpus in corpora:
+            found.setdefault(_data(study, corpus).folder, corpus)
+        return found
+
+    @property
+    def variants(self) -> dict[str, Study]:
+        """The study that each task is, by the name of the task."""
+        return {name: task.study(self.study) for name, task in self.study.tasks.items()}
+
+    @property
+    def trained(self) -> set[str]:
+        """Folders in ``tokens/`` of the texts that cells train on."""
+        return {self.tokens, *(cell.data.folder for cell in self.tasks.values())}
 
     @property
     def tokens(self) -> str:
@@ -76,7 +96,7 @@ class Grid:
 
     def n_shards(self, folder: str, split: Split) -> int:
         """Number of shards of a split to tokenize; none of ``train`` for a text only evaluated."""
-        if split == "train" and folder != self.tokens:
+        if split == "train" and folder not in self.trained:
             return 0
         return len(self.corpora[folder].source.files(split))
 
@@ -87,9 +107,16 @@ class Grid:
         return [run for run, cell in self.cells.items() if part and part.covers(vars(cell))]
 
     @property
+    def drawing(self) -> dict[str, Cell]:
+        """Runs of the tasks that train on images, whose final weights draw some."""
+        kinds = {run: cell.data.source.get("kind") for run, cell in self.tasks.items()}
+        return {run: self.tasks[run] for run, kind in kinds.items() if kind == IMAGES}
+
+    @property
     def checked(self) -> dict[str, Cell]:
         """Names of the checks of kernels, each with a cell that uses them; none on a CPU."""
-        return {cell.check: cell for cell in reversed(self.cells.values()) if cell.gpus}
+        cells = [*self.cells.values(), *self.tasks.values()]
+        return {cell.check: cell for cell in reversed(cells) if cell.gpus}
 
 
 def expand(values: dict[str, Any]) -> Grid:
@@ -104,6 +131,44 @@ def expand(values: dict[str, Any]) -> Grid:
 
 
 def _expand(study: Study) -> Grid:
+    cells, branches, skipped = _cells(study)
+    return Grid(study, cells, branches, skipped, _of_tasks(study))
+
+
+def _of_tasks(study: Study) -> dict[str, Cell]:
+    """The cells of the tasks."""
+    used = dict.fromkeys(study.axes.size, "axes")
+    cells: dict[str, Cell] = {}
+    for name, task in study.tasks.items():
+        for i, size in enumerate(task.size):
+            if size in used:
+                raise StudyError(
+                    f"tasks.{name} has size {size!r}, which {used[size]} uses too, and sizes tell "
+                    "tasks apart; add a row with another name to sizes",
+                    *("tasks", name, "size", i),
+                )
+            used[size] = f"tasks.{name}"
+        tokenizer = study.tokenizers.get(task.tokenizer or study.tokenizer)
+        if tokenizer and tokenizer.encoding != "bytes":
+            raise StudyError(
+                f"tasks.{name} has tokenizer {task.tokenizer or study.tokenizer!r}; allowed: a row "
+                "with encoding: bytes, because the tokens of tasks are numbers below 256",
+                *("tasks", name, "tokenizer"),
+            )
+        try:
+            found, _, _ = _cells(task.study(study))
+        except StudyError as error:
+            path = [part for part in error.path if part != "axes"]
+            sentence = error.sentence.replace("axes.", "")
+            raise StudyError(f"tasks.{name}: {sentence}", "tasks", name, *path) from None
+        for cell in found.values():
+            own = replace(cell, task=name)
+            cells[own.run] = own
+    return cells
+
+
+def _cells(study: Study) -> tuple[dict[str, Cell], dict[str, Cell], list[tuple[Cell, str]]]:
+    """Trunks, branches and skipped cells of a grid."""
     _check_rows(study)
     _check_schedule(study)
     _check_number(study)
@@ -136,7 +201,7 @@ def _expand(study: Study) -> Grid:
         raise StudyError(
             "every cell is skipped; remove an entry of skip or add a value to an axis", "skip"
         )
-    return Grid(study, cells, branches, skipped)
+    return cells, branches, skipped
 
 
 def cell(study: Study, point: dict[str, Any]) -> Cell:
@@ -165,11 +230,14 @@ def cell(study: Study, point: dict[str, Any]) -> Cell:
             n_head=size.n_head,
             d_model=size.d_model,
             vocab_size=corpus.encoding.n_vocab,
+            token_shift=size.token_shift,
+            init_std=size.init_std,
         ),
+        clock=study.clock,
         position=study.position,
         documents=study.documents,
         data=_data(study, corpus),
-        block_tokens=corpus.source.blocks(study.protocol.get("all", 1)),
+        block_tokens=corpus.source.blocks(study.protocol.get("all", 1), point["context"]),
         optimizer=study.optimizer,
         schedule=study.schedule,
         budget=study.budget,
@@ -246,6 +314,26 @@ def _check_rows(study: Study) -> None:
             if name not in known:
                 sentence = f"{place} {name!r} has no {what}; {choose(name, known)}"
                 raise StudyError(sentence, *place.split("."), name if place == "protocol" else i)
+    _check_sequences(study)
+
+
+def _check_sequences(study: Study) -> None:
+    """Check that sequences keep their tokens, and that no text is evaluated that is none."""
+    source, row = study.datasets[study.dataset], study.tokenizers[study.tokenizer]
+    if isinstance(source, Sequences) and row.encoding != "bytes":
+        raise StudyError(
+            f"tokenizer {study.tokenizer!r} is not for dataset {study.dataset}, whose tokens are "
+            "numbers below 256; allowed: a row with encoding: bytes",
+            "tokenizer",
+        )
+    for i, name in enumerate(study.evaluate.datasets if study.evaluate else []):
+        if isinstance(study.datasets[name], Sequences):
+            texts = [n for n, row in study.datasets.items() if not isinstance(row, Sequences)]
+            raise StudyError(
+                f"evaluate.datasets {name!r} has sequences, of which not every target counts; "
+                f"{choose(name, texts)}",
+                *("evaluate", "datasets", i),
+            )
 
 
 def _check_sizes(study: Study) -> None:
@@ -260,6 +348,9 @@ def _check_sizes(study: Study) -> None:
                 *("sizes", name, "lr"),
             )
         for attention in study.axes.values("attention"):
+            point = {"attention": attention, "size": name}
+            if any(skip.axes.keys() <= point.keys() and skip.covers(point) for skip in study.skip):
+                continue
             if isinstance(rates, dict) and attention not in rates:
                 raise StudyError(
                     f"sizes.{name}.lr has no rate of attention {attention!r}, only of "
@@ -306,6 +397,12 @@ def _check_shape(study: Study, cell: Cell) -> None:
     """Check that a context divides the update and the validation set and occupies every device."""
     every, update, context = cell.validation.every_tokens, cell.update_tokens, cell.context
     where = ("axes", "context", study.axes.context.index(context))
+    if cell.model.token_shift and cell.is_masked:
+        raise StudyError(
+            f"sizes.{cell.size}.token_shift reads the token before a document, which documents: "
+            "masked forbids; write token_shift: false or documents: mixed",
+            *("sizes", cell.size, "token_shift"),
+        )
     if every % update:
         nearest = max(1, round(every / update)) * update
         raise StudyError(
@@ -333,6 +430,11 @@ def _check_shape(study: Study, cell: Cell) -> None:
             f"gpus {cell.gpus} is more than one node has, and a cell runs on one node; "
             f"allowed: up to {NODE_GPUS}",
             "gpus",
+        )
+    if cell.gpus and cell.clock == "processor":
+        raise StudyError(
+            f"clock processor counts no time of the {cell.gpus} gpus; write clock: wall or gpus: 0",
+            "clock",
         )
     sequences = update // context
     if cell.gpus and sequences % cell.gpus:

@@ -47,7 +47,7 @@ def plan(
     grid = replace(expand(values), folder=folder)
     with located(values):
         _check_name(grid, values, files)
-        for cell in grid.cells.values():
+        for cell in (*grid.cells.values(), *grid.tasks.values()):
             _check_budget(grid.study, cell)
             if len(cell.run) > LONGEST_RUN:
                 raise StudyError(
@@ -57,11 +57,18 @@ def plan(
                     *("axes", "attention"),
                 )
         for tokens, corpus in grid.corpora.items():
-            if not Path(grid.results, "tokens", tokens, "manifest.json").is_file():
+            if not _has_tokens(grid, tokens):
                 _check_files(grid.study, corpus)
-                _check_validation(grid.study, corpus)
+        _check_amounts(grid.study, _has_tokens(grid, grid.tokens))
+        for name, study in grid.variants.items():
+            [folder] = {cell.data.folder for cell in grid.tasks.values() if cell.task == name}
+            _check_amounts(study, _has_tokens(grid, folder), "tasks", name)
         sweeps.expand(grid.study)
     return grid
+
+
+def _has_tokens(grid: Grid, tokens: str) -> bool:
+    return Path(grid.results, "tokens", tokens, "manifest.json").is_file()
 
 
 def _check_name(grid: Grid, values: dict[str, Any], files: Collection[Path]) -> None:
@@ -169,13 +176,34 @@ def _check_files(study: Study, corpus: Corpus) -> None:
         )
 
 
-def _check_validation(study: Study, corpus: Corpus) -> None:
-    """Check that the text has as many validation tokens as are validated on, as far as is known."""
-    most = corpus.source.most_tokens("validation")
-    if corpus.dataset == study.dataset and most is not None and study.validation.tokens > most:
+def _check_amounts(study: Study, has_tokens: bool, *task: str) -> None:
+    """Check that contexts are as long as sequences, and that there is as much to validate on as is
+    validated on, as far as is known.
+
+    Args:
+        study: The study, or that of a task.
+        has_tokens: Whether its text is tokenized; local files may then be gone.
+        task: Where the task stands in the study; nothing for the study itself.
+    """
+    place, source = "".join(f"{part}." for part in task), study.datasets[study.dataset]
+    try:
+        length = source.length
+        most = None if has_tokens else source.most_tokens("validation")
+    except UserError as error:
+        if has_tokens:
+            return
+        raise StudyError(str(error), "datasets", study.dataset) from None
+    for i, context in enumerate(study.axes.context):
+        if length not in (None, context):
+            raise StudyError(
+                f"{place or 'axes.'}context {context} is not the length of the sequences of "
+                f"datasets.{study.dataset}; allowed: {length}",
+                *(*(task or ("axes",)), "context", i),
+            )
+    if most is not None and study.validation.tokens > most:
         raise StudyError(
-            f"validation.tokens {study.validation.tokens} is more than the validation text of "
-            f"datasets.{corpus.dataset} can have, at most {most:,.0f}; write fewer tokens, or name "
-            "more files",
-            *("validation", "tokens"),
+            f"{place}validation.tokens {study.validation.tokens} is more than the validation text "
+            f"of datasets.{study.dataset} can have, at most {most:,.0f}; write fewer tokens, or "
+            f"{'validate on more sequences' if length else 'name more files'}",
+            *(*task, "validation", "tokens"),
         )

@@ -37,14 +37,15 @@ class Values(dict[str, Any]):
             path = path[:-1]
         return str(self.keys_at.get(path, UNKNOWN))
 
-    def keep(self, key: str, items: Sequence[int]) -> None:
+    def keep(self, path: KeyPath, items: Sequence[int]) -> None:
         """Keep the places of the items of a list that are left of it."""
+        n = len(path)
         for places in (self.keys_at, self.values_at):
-            inner = [path for path in places if path[:1] == (key,) and len(path) > 1]
-            known = {path: places.pop(path) for path in inner}
-            for path, place in known.items():
-                if path[1] in items:
-                    places[key, items.index(path[1]), *path[2:]] = place
+            inner = [each for each in places if each[:n] == path and len(each) > n]
+            known = {each: places.pop(each) for each in inner}
+            for each, place in known.items():
+                if each[n] in items:
+                    places[*path, items.index(each[n]), *each[n + 1 :]] = place
 
     def forget(self, path: KeyPath) -> None:
         """Forget the places of a value and of what it contains."""

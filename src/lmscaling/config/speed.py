@@ -113,7 +113,8 @@ class Sweep:
     @property
     def folder(self) -> str:
         """Folder of its records below ``speed/``; it depends on the model, not on the points."""
-        model = self.cell and dump(self.cell.model) | {"position": self.cell.position}
+        cell = self.cell
+        model = cell and dump(cell.model, exclude_defaults=True) | {"position": cell.position}
         layer = self.layer and dump(self.layer)
         values = {"model": model, "layer": layer, "gpus": self.gpus}
         return f"{self.kind}/{self.name}-{digest(values)}"

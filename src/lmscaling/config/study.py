@@ -13,6 +13,7 @@ from lmscaling.config.datasets import DatasetRow, Size, Tokenizer
 from lmscaling.config.devices import Device
 from lmscaling.config.kinds import SpeedSection
 from lmscaling.config.schedule import CONSTANT, AnySchedule
+from lmscaling.config.tasks import Task
 from lmscaling.config.types import (
     STRICT,
     Context,
@@ -24,6 +25,7 @@ from lmscaling.config.types import (
     Number,
     Position,
     Positive,
+    Timed,
 )
 from lmscaling.errors import choose
 
@@ -102,6 +104,10 @@ class Study:
     """Budget of a cell: ``24 hours`` of productive time, ``200 updates`` or ``1e9 tokens``."""
     gpus: GPUs
     """GPUs per cell, all on one node; 0 trains on the CPU."""
+    clock: Timed = "wall"
+    """Time that runs count. ``processor`` counts the seconds that the processor works for the run,
+    all its threads together, for ``gpus: 0`` only: other programs on the same cores change it
+    little."""
     job_hours: Annotated[float, Field(ge=1e-3, le=8_760, allow_inf_nan=False), Number] = 24.0
     """Longest job that the cluster allows. A longer run stops itself in time and continues in
     another job. No result depends on it, so it is not part of a cell."""
@@ -128,6 +134,8 @@ class Study:
     """Evaluations by position; null for none."""
     speed: SpeedSection | None = None
     """Measurements of time and memory of updates, decoding and single layers; null for none."""
+    tasks: dict[Name, Task] = field(default_factory=dict)
+    """Small grids on other data, such as associative recall, by name; see ``docs/tasks.md``."""
     price_per_gpu_hour: (
         Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False), Number] | None
     ) = None

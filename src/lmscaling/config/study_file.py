@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from pydantic import TypeAdapter, ValidationError
+
 from lmscaling.config import lr_law, yaml_file
+from lmscaling.config.attention_row import Row
 from lmscaling.config.grid import Grid, expand
 from lmscaling.config.places import Values, located
 from lmscaling.config.yaml_file import Content, KeyPath, Place
@@ -20,7 +23,7 @@ SECTIONS = ("calibrate", "branches", "evaluate", "speed")
 """Sections that null and ``{}`` both switch off."""
 
 OWN: dict[str, Any] = {
-    "dataset": MISSING, "skip": [], "exceptions": [], **dict.fromkeys(SECTIONS)
+    "dataset": MISSING, "skip": [], "exceptions": [], **dict.fromkeys(SECTIONS), "tasks": MISSING
 }  # fmt: skip
 """What each study says for itself, with the value where it does not."""
 
@@ -58,7 +61,7 @@ def write_record(path: Path, values: dict[str, Any]) -> Grid:
     grid = expand(values["study"])
     if not path.is_file() or read_json(path, "study record") != values:
         write_json(path, values)
-    for run, cell in (grid.cells | grid.branches).items():
+    for run, cell in (grid.cells | grid.branches | grid.tasks).items():
         file = path.parent / "cells" / f"{run}.json"
         if not file.is_file() or file.read_text() != cell.to_json() + "\n":
             write_text(file, cell.to_json() + "\n")
@@ -146,6 +149,9 @@ def read_study(
         del over[key]
         over.forget((key,))
     _merge(study, Content(over, over.keys_at, over.values_at))
+    if not study.get("tasks", True):  # switched off
+        study.pop("tasks")
+        study.forget(("tasks",))
     _narrow(study, axes, overrides)
     with located(study):
         study.update(lr_law.filled(study))
@@ -209,7 +215,7 @@ def _narrow(study: Values, before: Mapping[str, Any], overrides: list[str]) -> N
     written for all of them. A section without a cell is switched off."""
     now = _axes(study)
     removed = {
-        axis: [value for value in _list(values) if value not in _list(now[axis])]
+        axis: [value for value in _names(axis, values) if value not in _names(axis, now[axis])]
         for axis, values in before.items()
         if axis in now
     }
@@ -221,13 +227,27 @@ def _narrow(study: Values, before: Mapping[str, Any], overrides: list[str]) -> N
             study[key] = _less(entries, removed)
             if study[key] is None:
                 study.forget((key,))
-        if not isinstance(entries, list):
-            continue
-        left = {i: _less(entry, removed) for i, entry in enumerate(entries)}
-        kept = [i for i, entry in left.items() if entry is not None]
-        study[key] = [left[i] for i in kept]
-        if len(kept) < len(entries):
-            study.keep(key, kept)
+        _narrow_list(study, study, (key,), removed)
+    tasks = study.get("tasks")
+    for name, task in tasks.items() if isinstance(tasks, dict) else ():
+        if isinstance(task, dict) and not any(text.startswith("tasks.") for text in overrides):
+            inherited = {axis: values for axis, values in removed.items() if axis not in task}
+            _narrow_list(study, task, ("tasks", name, "skip"), inherited)
+
+
+def _narrow_list(
+    study: Values, parts: dict[Any, Any], path: KeyPath, removed: Mapping[str, list[Any]]
+) -> None:
+    """Narrow the entries of a list of parts of the grid, which ``parts`` has under the last key of
+    the path."""
+    entries = parts.get(path[-1])
+    if not isinstance(entries, list):
+        return
+    left = {i: _less(entry, removed) for i, entry in enumerate(entries)}
+    kept = [i for i, entry in left.items() if entry is not None]
+    parts[path[-1]] = [left[i] for i in kept]
+    if len(kept) < len(entries):
+        study.keep(path, kept)
 
 
 def narrowed(
@@ -256,6 +276,19 @@ def _less(entry: Any, removed: Mapping[str, list[Any]]) -> Any:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
+
+
+def _names(axis: str, values: Any) -> list[Any]:
+    """The values of an axis as other sections name them: attentions by their labels."""
+    return [_label(value) if axis == "attention" else value for value in _list(values)]
+
+
+def _label(row: Any) -> Any:
+    """The label of a row, or the row if it is none."""
+    try:
+        return TypeAdapter(Row).validate_python(row).label
+    except ValidationError:
+        return row
 
 
 def _keys(text: str, studies: list[Mapping[str, Any]]) -> KeyPath:
@@ -312,7 +345,8 @@ def _read(path: Path) -> Content:
 
 def _without_empty(content: Content) -> Content:
     """With null for each section that is ``{}``."""
-    values = {k: None if k in SECTIONS and v == {} else v for k, v in content.values.items()}
+    off = {k: None for k in (*SECTIONS, "tasks") if content.values.get(k) == {}}
+    values = content.values | off
     return Content(values, content.keys, content.places)
 
 

@@ -55,6 +55,8 @@ def values(
     found: dict[str, Any] = {"axes": axes}
     names = {**axes, "attention": labels}
     found["skip"] = [{**part, "reason": why} for part in _skips(names, runs)]
+    if study.get("tasks"):
+        found["tasks"] = {}  # a design asks about the grid
     if option.budget != 1:
         amount = parse_budget(grid.study.budget)
         found["budget"] = f"{amount.amount * option.budget:.12g} {amount.unit}"

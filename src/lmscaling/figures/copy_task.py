@@ -1,27 +1,30 @@
-"""Copy task: accuracy, time and memory against the context. A context is a sequence of random
-symbols, a separator and the copy. Left: share of the copied tokens predicted correctly after
-training, for the contexts that were trained. Middle: time of an update per token, medians with
-quartiles over repeats. Right: peak memory. A cross at the upper edge marks a context that ran out
-of memory, a plus one that exceeded the time limit.
+"""Copy task: time and memory against the length. A sequence is random symbols, a separator and the
+copy. Time of an update and peak memory for each sequence, medians with quartiles
+over repeats; a slope is the exponent over the longest three octaves, with its 95 % interval
+(Student's t of the residuals; none for fewer than three lengths). A cross at the upper edge marks a
+length that ran out of memory, a plus one that exceeded the time limit. The share of the tokens that
+was learned is shown of sweeps that earlier versions made; tasks of kind copy learn now.
 """
 
 from duckdb import DuckDBPyConnection
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
-from lmscaling.figures.shared import speed
+from lmscaling.figures.shared import speed, style
+from lmscaling.fits import slopes
 
 SECTION = "speed"
 
 QUERY = """
     SELECT source, setup, sweep, size, params, method, context, batch, repeats, status, updates,
         loss, accuracy, accuracy AS lower_accuracy, accuracy AS upper_accuracy,
-        1e6 * seconds / (batch * context) AS microseconds,
-        1e6 * lower_seconds / (batch * context) AS lower_microseconds,
-        1e6 * upper_seconds / (batch * context) AS upper_microseconds,
-        nullif(peak_memory_bytes, 0) / 1e9 AS gigabytes,
-        gigabytes AS lower_gigabytes, gigabytes AS upper_gigabytes
+        1e3 * seconds / batch AS milliseconds,
+        1e3 * lower_seconds / batch AS lower_milliseconds,
+        1e3 * upper_seconds / batch AS upper_milliseconds,
+        nullif(peak_memory_bytes, 0) / batch / 1e6 AS megabytes,
+        megabytes AS lower_megabytes, megabytes AS upper_megabytes
     FROM speeds
     WHERE kind = 'copy_task'
     ORDER BY ALL
@@ -29,22 +32,41 @@ QUERY = """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    figure, panels = speed.page(rows, 3, height=2.3, sharey=False)
-    accuracy, time, memory = panels
     trained = rows.loc[rows.accuracy.notna()]
-    speed.lines(accuracy, trained, "accuracy", speed.looks(rows))
-    accuracy.set_ylim(-0.03, 1.03)
-    accuracy.yaxis.set_major_locator(MaxNLocator(5))
-    accuracy.set_ylabel("Accuracy (share of tokens)")
-    if trained.empty:
-        accuracy.annotate("no context was trained", (0.5, 0.5), xycoords="axes fraction",
-                          ha="center", color="0.4")  # fmt: skip
+    figure, panels = speed.page(rows, 3 if len(trained) else 2, height=2.3, sharey=False)
     for axes, column, label in (
-        (time, "microseconds", "Time of an update (µs per token)"),
-        (memory, "gigabytes", "Peak memory (GB)"),
+        (panels[-2], "milliseconds", "Time (ms per sequence)"),
+        (panels[-1], "megabytes", "Memory (MB per sequence)"),
     ):
         speed.lines(axes, rows, column, speed.looks(rows))
         speed.log_scale([axes], "")
         axes.set_ylabel(label)
-    speed.powers_of_two(panels, rows.context, "Context (tokens)")
+        _write_slopes(axes, rows, column)
+    if len(trained):
+        speed.lines(panels[0], trained, "accuracy", speed.looks(rows))
+        panels[0].set_ylim(-0.03, 1.03)
+        panels[0].yaxis.set_major_locator(MaxNLocator(5))
+        panels[0].set_ylabel("Accuracy (share of tokens)")
+    speed.powers_of_two(panels, rows.context, "Length (tokens)")
     return figure
+
+
+def _write_slopes(axes: Axes, rows: DataFrame, column: str) -> None:
+    """The exponents of the methods of the first sweep, in their colours."""
+    own = rows.loc[rows[["source", "setup", "sweep", "size"]].eq(rows.iloc[0]).all(axis=1)]
+    own = own.loc[own[column].notna()]
+    methods = style.methods(own.method.tolist())
+    told = {name: _slope(own.loc[own.method == name], column) for name in methods}
+    for i, (name, text) in enumerate((name, text) for name, text in told.items() if text):
+        axes.text(
+            0.02, 0.98 - 0.09 * i, f"slope {text}", color=methods[name].colour,
+            fontsize="x-small", va="top", transform=axes.transAxes,
+        )  # fmt: skip
+
+
+def _slope(rows: DataFrame, column: str) -> str:
+    found = slopes.exponent(rows.context, rows[column])
+    if not found:
+        return ""
+    slope, interval = found
+    return f"{slope:.2f} ({interval.low:.2f} to {interval.high:.2f})"

@@ -33,7 +33,8 @@ from lmscaling.plan.estimate import Shape
 from lmscaling.plan.throughput.terms import UNKNOWN, kind_of
 
 PAD_VOCABULARY = 64
-INIT_STD = 0.02
+INIT_SHIFT = 0.5
+"""Initial share of the token before in an embedding."""
 MLP = 4
 """Width of the hidden layer of an MLP in widths of the model."""
 STEP = 8
@@ -90,6 +91,13 @@ class States:
 
     blocks: list[Any]
     length: int
+    last_BD: Tensor | None = None
+    """Embedding of the last token, if the model shifts tokens."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of the tensors."""
+        return attention.state_bytes((self.blocks, self.last_BD))
 
 
 class _Embedding(nn.Embedding):
@@ -119,6 +127,8 @@ class GPT(nn.Module):
         self.wte = _Embedding(padded, shape.d_model)
         learned = cell.position == "learned"
         self.wpe = _Embedding(cell.context, shape.d_model) if learned else None
+        share = torch.full((shape.d_model,), INIT_SHIFT)
+        self.shift = nn.Parameter(share) if shape.token_shift else None
         self.mixers = cell.mixers
         width = _matched_width(cell, rotate) if cell.match else MLP * shape.d_model
         self.blocks = nn.ModuleList(
@@ -127,18 +137,20 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(shape.d_model)
         self.recompute = False
         """Whether the backward pass recomputes the activations of blocks."""
-        self._init(cell.seed, shape.n_layer)
+        self.is_marked = False
+        """Whether only targets from 0 on count in ``loss``; others are -1."""
+        self._init(cell.seed, shape.n_layer, shape.init_std)
 
-    def _init(self, seed: int, n_layer: int) -> None:
-        """N(0, 0.02), scaled by 1 / sqrt(2 L) for the 2 L outputs into the residual stream; zero
-        biases."""
+    def _init(self, seed: int, n_layer: int, init_std: float) -> None:
+        """N(0, ``init_std``), scaled by 1 / sqrt(2 L) for the 2 L outputs into the residual stream;
+        zero biases."""
         if self.wte.weight.is_meta:
             return
         into_residual = (".attention.out", ".down")
         for name, module in self.named_modules():
             if not isinstance(module, nn.Linear | nn.Embedding):
                 continue
-            std = INIT_STD / math.sqrt(2 * n_layer) if name.endswith(into_residual) else INIT_STD
+            std = init_std / math.sqrt(2 * n_layer) if name.endswith(into_residual) else init_std
             key = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(key[:7], "big"))
             nn.init.normal_(module.weight, std=std, generator=generator)
@@ -152,7 +164,7 @@ class GPT(nn.Module):
     def hidden(self, x_BT: Tensor) -> Tensor:
         """The input of the head, ``[B, T, D]``."""
         given = (attention.Documents(x_BT == self.vocab_size - 1),) if self.masked else ()
-        h_BTD = self._embed(x_BT, 0, *given)
+        h_BTD = self._embed(x_BT, 0, documents=given[0] if given else None)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
                 h_BTD = checkpoint(block, h_BTD, *given, use_reentrant=False)
@@ -161,10 +173,20 @@ class GPT(nn.Module):
         return self.norm(h_BTD)
 
     def _embed(
-        self, x_BT: Tensor, start: int, documents: attention.Documents | None = None
+        self,
+        x_BT: Tensor,
+        start: int,
+        documents: attention.Documents | None = None,
+        last_BD: Tensor | None = None,
     ) -> Tensor:
-        """Embeddings of tokens, the first of which is at position ``start``, or in documents."""
+        """Embeddings of tokens, the first of which is at position ``start``, or in documents, and
+        after a token with the embedding ``last_BD``."""
         h_BTD, stop = self.wte(x_BT), start + x_BT.shape[1]
+        if self.shift is not None:
+            before_BTD = F.pad(h_BTD, (0, 0, 1, 0))[:, :-1]
+            if last_BD is not None:
+                before_BTD = torch.cat((last_BD.unsqueeze(1), before_BTD[:, 1:]), 1)
+            h_BTD = h_BTD + self.shift * before_BTD
         if self.wpe is None:
             return h_BTD
         if stop > self.context:  # a GPU would report a failed assertion only
@@ -195,17 +217,21 @@ class GPT(nn.Module):
         for block, state in zip(self._each_block(), states.blocks, strict=True):
             h_BTD, state = block.prefill(h_BTD, state)
             after.append(state)
-        return self._logits(h_BTD[:, -1]), States(after, x_BT.shape[1])
+        return self._logits(h_BTD[:, -1]), States(after, x_BT.shape[1], self._last(x_BT[:, -1]))
 
     @torch.no_grad()
     def decode_step(self, x_B: Tensor, states: States) -> tuple[Tensor, States]:
         """Logits ``[B, V]`` after the next token, and the states there; see ``prefill``."""
-        h_BD = self._embed(x_B.unsqueeze(1), states.length).squeeze(1)
+        h_BD = self._embed(x_B.unsqueeze(1), states.length, last_BD=states.last_BD).squeeze(1)
         after = []
         for block, state in zip(self._each_block(), states.blocks, strict=True):
             h_BD, state = block.decode_step(h_BD, state)
             after.append(state)
-        return self._logits(h_BD), States(after, states.length + 1)
+        return self._logits(h_BD), States(after, states.length + 1, self._last(x_B))
+
+    def _last(self, x_B: Tensor) -> Tensor | None:
+        """What the next token needs of a token."""
+        return None if self.shift is None else self.wte(x_B)
 
     def _logits(self, h_BD: Tensor) -> Tensor:
         return F.linear(self.norm(h_BD), self.wte.weight)
@@ -258,9 +284,13 @@ class GPT(nn.Module):
                 block.compile(dynamic=False)
 
     def loss(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
-        """Mean cross-entropy in nats per token, at least float32; for one backward pass."""
-        h_ND = self.hidden(x_BT).flatten(0, 1)
-        return cross_entropy.mean(h_ND, self.wte.weight, y_BT.flatten(), self._rows)
+        """Mean cross-entropy in nats per target that counts, at least float32; for one backward
+        pass."""
+        h_ND, y_N = self.hidden(x_BT).flatten(0, 1), y_BT.flatten()
+        if self.is_marked:
+            counts_N = y_N >= 0
+            h_ND, y_N = h_ND[counts_N], y_N[counts_N]
+        return cross_entropy.mean(h_ND, self.wte.weight, y_N, self._rows)
 
     @torch.no_grad()
     def token_losses(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
@@ -310,7 +340,8 @@ class GPT(nn.Module):
             kinds = copy.deepcopy([layers[0] for layers in self.each_attention().values()])
             counts = [len(layers) for layers in self.each_attention().values()]
             dtype = torch.bfloat16 if gpus else torch.float32
-            return sum(
+            last = 0 if self.shift is None else self.shift.numel() * dtype.itemsize
+            return last + sum(
                 n * attention.state_bytes(one.to("meta", dtype).init_state(1, self.context))
                 for n, one in zip(counts, kinds, strict=True)
             )

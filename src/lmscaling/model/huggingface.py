@@ -68,6 +68,7 @@ def export(run: Path, folder: Path) -> None:
     for field, value, allowed in (
         ("attention", cell.attention, "softmax"),
         ("position", cell.position, "learned"),
+        ("token_shift", str(cell.model.token_shift).lower(), "false"),
     ):
         if value != allowed:
             raise UserError(

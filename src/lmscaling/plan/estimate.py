@@ -453,8 +453,8 @@ def _blocks(cell: Cell) -> Iterator[str]:
     if block and update < 2 * block and shorter < block:
         yield (
             f"an update of {update:,} tokens has less than two blocks of {block:,}, so it is "
-            f"neighbouring text; write block_tokens: {shorter} in the row of dataset "
-            f"{cell.data.dataset}"
+            f"neighbouring text; write update_tokens: {2 * block}, or, if no context is longer, "
+            f"block_tokens: {shorter} in the row of dataset {cell.data.dataset}"
         )
     if block and cell.context > block:
         yield (

@@ -42,17 +42,18 @@ def counts(grid: Grid) -> dict[str, int]:
             made["tokenize"] += n
             made["fetch"] += n * corpus.source.is_fetched
         made["manifest"] += 1
-        made["verify"] += tokens == grid.tokens
+        made["verify"] += tokens in grid.trained
     if grid.vocabulary:
         trained = grid.corpora[grid.tokens].encoding.train_bpe
         made["train_bpe" if trained else "vocabulary"] = 1
     made["check"] = len(grid.checked)
     made["calibrate"] = len(calibrations.chosen(grid))
-    made["train"] = len(grid.cells)
+    made["train"] = len(grid.cells) + len(grid.tasks)
     made["branch"] = len({cell.trunk for cell in grid.branches.values()})
     made["evaluate"] = len(grid.evaluated) * len(
         grid.study.evaluate.datasets if grid.study.evaluate else []
     )
+    made["draw_images"] = len(grid.drawing)
     made.update(sweep.kind for sweep in sweeps.expand(grid.study).values())
     return {rule: n for rule, n in made.items() if n}
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -20,6 +21,8 @@ from lmscaling.plan.throughput.model import QUANTILES
 
 HEAD = ("cell", "GPUs", "micro-batch", "memory", "s/update", "80 %", "tokens", "epochs",
         "GPU-hours", "notes")  # fmt: skip
+COMMON = 4
+"""Cells that share a note which is told once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,8 @@ class Plan:
     """Training text: needed, tokenized, and to be fetched."""
     jobs: dict[str, int] = field(default_factory=dict)
     """Jobs of the complete study by rule."""
+    tasks: dict[str, int] = field(default_factory=dict)
+    """Runs of each task, which no estimate includes."""
     speed: dict[str, int] = field(default_factory=dict)
     """Points of the speed study by kind of measurement."""
     measured_on: str = ""
@@ -97,9 +102,16 @@ class Plan:
         """Header and a line per cell, as text.
 
         ``~`` marks estimates, and what is not known is empty. A micro-batch of ``64 x 4`` is 64
-        sequences, four of which make an update.
+        sequences, four of which make an update. Notes that many cells share are sentences of
+        ``summary``.
         """
-        return [list(HEAD), *(_line(f) for f in self.forecasts)]
+        common = self._common()
+        return [list(HEAD), *(_line(f, common) for f in self.forecasts)]
+
+    def _common(self) -> dict[str, int]:
+        """Notes that at least ``COMMON`` cells have, with their number."""
+        counts = Counter(note for f in self.forecasts for note in f.notes)
+        return {note: n for note, n in counts.items() if n >= COMMON}
 
     def summary(self) -> list[str]:
         """Sentences on totals, estimates, cells that cannot run, exceptions and skipped cells."""
@@ -111,6 +123,9 @@ class Plan:
             f"{bytes_of(sums['disk_bytes'])} of weights and kept checkpoints",
         ]  # fmt: skip
         lines = [f"{sums['cells']} cells: {', '.join(parts)}"]
+        if self.tasks:
+            each = ", ".join(f"{n} of {name}" for name, n in self.tasks.items())
+            lines.append(f"{sum(self.tasks.values())} runs of tasks, in no estimate: {each}")
         bound = "if the boards take their largest power all the time, without hosts and cooling"
         costs = [self._sum("dollars", "dollars")] if "dollars" in sums else []
         costs += [f"at most {self._sum('kwh', 'kWh')}, {bound}"] if "kwh" in sums else []
@@ -120,6 +135,7 @@ class Plan:
                 f"the time of {sums['unknown']} cells is unknown until they are calibrated"
             )
         lines += [*self._sources(), *self._chosen()]
+        lines += [f"{n} cells: {note}" for note, n in self._common().items()]
         lines += self.text.summary()
         lines += [f"cannot run: {f.name}: {f.cannot}" for f in self.forecasts if f.cannot]
         lines += [f"exception: {values}: {reason}" for values, reason in self.exceptions]
@@ -183,7 +199,7 @@ def _factor(f: Forecast) -> float:
     return math.exp(QUANTILES[0.8] * (f.update_sd or 0.0))
 
 
-def _line(f: Forecast) -> list[str]:
+def _line(f: Forecast, common: Collection[str]) -> list[str]:
     if f.cannot:
         return [f.name, str(f.gpus), *[""] * 7, f"cannot run: {f.cannot}"]
     mark = "" if f.measured else "~"
@@ -205,7 +221,7 @@ def _line(f: Forecast) -> list[str]:
             [
                 *(["recomputes blocks"] if f.recompute else []),
                 *([f"memory {f.fits}"] if f.fits == "likely fits" else []),
-                *f.notes,
+                *(note for note in f.notes if note not in common),
             ]
         ),
     ]
@@ -275,6 +291,7 @@ def make(grid: Grid, shapes: dict[str, Shape], device: str, results: Path) -> Pl
         text=supply(grid, forecasts, tokens, results),
         jobs=jobs.counts(grid),
         speed=_points(grid),
+        tasks=dict(Counter(str(cell.task) for cell in grid.tasks.values())),
         skipped=[(cell.name, reason) for cell, reason in grid.skipped],
         exceptions=[
             (", ".join([e.describe(), *(f"{k}: {v}" for k, v in e.overrides.items())]), e.reason)

@@ -94,7 +94,7 @@ class Update:
     train_seconds: float
     """Seconds of productive time: wall clock without validation, on the surviving trajectory."""
     train_loss: float | None
-    """Mean cross-entropy of this update, nats per token; null if not finite."""
+    """Mean cross-entropy of this update, nats per target that counts; null if not finite."""
     lr: float
     """Learning rate."""
     budget_fraction: float
@@ -152,9 +152,13 @@ class Validation:
     budget_fraction: float
     """Share of the budget that is spent, 0 to 1."""
     val_loss: float | None
-    """Mean cross-entropy on the validation tokens, nats per token; null if not finite."""
+    """Mean cross-entropy on the validation tokens, nats per target that counts; null if not
+    finite."""
     val_tokens: int
     """Validation tokens predicted."""
+    groups: dict[str, Any] | None = None
+    """Of a task, by group of targets: their number, their loss in nats and the share that the model
+    predicts; null of text."""
 
 
 @dataclass(frozen=True, kw_only=True)

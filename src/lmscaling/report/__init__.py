@@ -41,6 +41,7 @@ from lmscaling.report import (
     provenance,
     question,
     rates,
+    scoreboard,
     speed_crossings,
     verdicts,
     words,
@@ -107,10 +108,13 @@ def write(study: Path, verdicts_on: list[Judged] | None = None) -> Path:
             warnings=_warnings(db, tables) if record else _unjudged(tables),
         )
         cites = bool(db.sql("SELECT 1 FROM cells WHERE source = 'published' LIMIT 1").fetchall())
+        board = scoreboard.table(db)
         text = page(
             judged,
             evidence,
             said,
+            board=_table(db, board) if board else None,
+            board_says=scoreboard.sentences(db) if board else (),
             title=f"{record.grid.study.study}: scaling study" if record else "Published numbers",
             commands=record.command if record else f"lmscaling figures {study}",
             paragraphs=question.paragraphs(db, record.grid.study if record else None),
@@ -128,6 +132,8 @@ def page(
     *,
     title: str,
     commands: str,
+    board: dict[str, Any] | None = None,
+    board_says: Iterable[str] = (),
     paragraphs: Iterable[str] = (),
     sections: Iterable[dict[str, Any]] = (),
     differences: Iterable[tuple[str, str, str]] = (),
@@ -141,6 +147,8 @@ def page(
         said: The same in words.
         title: That of the page.
         commands: What makes the page again.
+        board: The table of attentions by task, if the study has tasks.
+        board_says: The same in sentences.
         paragraphs: Question and design.
         sections: Figures and tables of closed sections.
         differences: What differs between two folders, and its value in both.
@@ -167,6 +175,8 @@ def page(
         **values,
         title=title,
         answer=said,
+        board=board,
+        board_says=list(board_says),
         baseline=judged.baseline,
         source=judged.source,
         chart_axes=axes,

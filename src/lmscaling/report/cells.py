@@ -13,7 +13,7 @@ CELLS = """
         v.val_loss, v.bits_per_byte, s.attempts, c.spikes, c.spikes_per_10000_updates,
         c.highest_spike, c.median_recovery, c.compared_share,
         coalesce(s.skipped, nullif(s.message, ''), '') AS note, s.is_stale,
-        (SELECT coalesce(max(val_tokens), 0) FROM validations) AS val_tokens
+        (SELECT coalesce(max(val_tokens), 0) FROM validations JOIN known USING (run)) AS val_tokens
     FROM status s
     LEFT JOIN last_validation v USING (run)
     LEFT JOIN stability c USING (run)

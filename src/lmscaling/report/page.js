@@ -97,7 +97,7 @@
     head.addEventListener("click", event => {
       const cell = event.target.closest("button")?.closest("th"); if (!cell) return;
       const body = head.parentElement.tBodies[0], i = cell.cellIndex;
-      const key = row => { const one = row.cells[i], text = one.dataset.sort ?? one.textContent.trim(), n = parseFloat(text.replace(/,/g, "").replace("−", "-")); return [text === "", n, text]; };
+      const key = row => { const one = row.cells[i], text = one.dataset.sort ?? one.textContent.trim(), n = parseFloat(text.replace(/[,★≈] ?/g, "").replace("−", "-")); return [text === "", n, text]; };
       const side = cell.getAttribute("aria-sort") === "ascending" ? -1 : 1;
       every("th", head).forEach(one => one.removeAttribute("aria-sort"));
       cell.setAttribute("aria-sort", side > 0 ? "ascending" : "descending");

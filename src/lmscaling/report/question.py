@@ -125,7 +125,8 @@ def _design(db: duckdb.DuckDBPyConnection, study: Study) -> str:
     if len(scales := axes.values("lr_scale")) > 1:
         rates = f", learning rates {join_names(scales)} times that of the size"
     masked = MASKED if study.documents == "masked" else ""
-    block = study.datasets[study.dataset].blocks(study.protocol.get("all", 1))
+    source, protocol = study.datasets[study.dataset], study.protocol.get("all", 1)
+    block = source.blocks(protocol, axes.context[0])
     order = f"blocks of {block:,} tokens, drawn from the seed" if block else "files from end to end"
     return (
         f"{n_cells} cells, each with a budget of {study.budget} and {study.update_tokens:,} tokens "

@@ -13,6 +13,7 @@ SECTIONS = {
     "grid": "Runs",
     "speed": "Speed and memory",
     "learning": "Training and final loss",
+    "tasks": "Tasks",
     "laws": "Scaling laws",
     "forecasts": "Forecasts and designs",
     "claims": "Claims of the literature",

@@ -78,7 +78,7 @@ def _of_runs(study: Path, grid: Grid, told: list[Failure]) -> tuple[list[Failure
     held: list[Failure] = []
     failed: list[Failure] = []
     latest: list[Failure] = []
-    for run, cell in (grid.cells | grid.branches).items():
+    for run, cell in (grid.cells | grid.branches | grid.tasks).items():
         failure = now.pop(cell.name, None)
         if record := record_of(study, run):
             if record["status"] != "done":

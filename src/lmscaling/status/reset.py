@@ -21,6 +21,9 @@ from lmscaling.runtime import lock
 FOLDERS = ("runs", "scratch", "evaluations")
 """Folders of a study that hold one folder for each run."""
 
+SAMPLES = "samples"
+"""Folder of a study that holds one file for each run that draws images."""
+
 
 def select(
     results: Path,
@@ -166,6 +169,18 @@ def _value(path: Path, key: str) -> object:
     return read_json(path, "file").get(key) if path.is_file() else None
 
 
+def folders(results: Path, study: str | None, named: str) -> list[Path]:
+    """The run folders that a path, or the name of a cell or a run, means.
+
+    Raises:
+        UserError: As for ``select``.
+    """
+    if Path(named).name != named:
+        return [Path(named)]
+    found, runs = select(results, study, named, None, branches=False)
+    return [found / "runs" / run for run in runs]
+
+
 def select_measurements(results: Path, study: str | None, name: str) -> tuple[Path, list[str]]:
     """Sweeps or points of the speed study by ``kind/size`` or ``kind/size/point``.
 
@@ -206,7 +221,8 @@ def move(study: Path, runs: list[str]) -> Path:
     for run in runs:
         _check_idle(study / "scratch" / run)
         _check_trunk(study, run, runs)
-    return _move(study, [f"{folder}/{run}" for run in runs for folder in FOLDERS])
+    folders = [f"{folder}/{run}" for run in runs for folder in FOLDERS]
+    return _move(study, [*folders, *(f"{SAMPLES}/{run}.json" for run in runs)])
 
 
 def move_measurements(study: Path, paths: list[str]) -> Path:

@@ -71,7 +71,7 @@ def progress(study: Path) -> str:
     branches, old = _branch_notes(study, grid), stale.runs(study, grid)
     losses, told = predicted.of_unfinished(study, grid)
     rows = []
-    for run, cell in grid.cells.items():
+    for run, cell in (grid.cells | grid.tasks).items():
         line = row(study, run, cell.name)
         notes = (
             losses.get(run, ""),

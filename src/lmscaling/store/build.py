@@ -25,6 +25,7 @@ from lmscaling.records.checks import Check, Numerics
 from lmscaling.records.design import Design
 from lmscaling.records.exports import EXPORTS
 from lmscaling.records.run import Evaluation, Run
+from lmscaling.records.sample import Sample
 from lmscaling.records.timing import Measurement
 from lmscaling.store import cells, logs, meanings, published, stability
 
@@ -51,7 +52,7 @@ DISK_FAULTS = (
 )
 """What DuckDB raises when a write, a commit or a checkpoint fails."""
 
-VIEWS = ("cells", "losses", "gradients", "laws", "speed", "forecasts", "designs")
+VIEWS = ("cells", "losses", "tasks", "gradients", "laws", "speed", "forecasts", "designs")
 """Files of SQL that create views over the tables, in order."""
 
 LONG: dict[str, str] = dict.fromkeys(
@@ -65,6 +66,7 @@ RECORDS: dict[str, tuple[type, str, str]] = {
     "measurement": (Measurement, "speed/*/*/*.json", "delete it and measure again"),
     "check": (Check, "checks/*.jsonl", "delete it and check again"),
     "numerics": (Numerics, "numerics/*.jsonl", "delete it and measure again"),
+    "sample": (Sample, "samples/*.json", "delete it and run snakemake again"),
     "design": (Design, "designs/*.json", "delete it and type lmscaling design again"),
 }
 """Files of records by kind: class, pattern, and what to do with a damaged one."""

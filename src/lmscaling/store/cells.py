@@ -46,8 +46,12 @@ class CellRow:
     """How the model gets positions: ``learned``, ``rope`` or ``none``."""
     masked: bool
     """Whether attention does not cross documents."""
+    task: str | None
+    """Row under ``tasks:``; null of a cell of the grid."""
     dataset: str
     """Row under ``datasets:``."""
+    kind: str | None
+    """Kind of the dataset; null of published runs."""
     encoding: str
     """Name of the encoding of its tokens."""
     schedule: str
@@ -69,9 +73,10 @@ class CellRow:
 
 
 def rows(grid: Grid) -> Iterator[CellRow]:
-    """The cells of a study in its order: trunks, branches, skipped ones."""
+    """The cells of a study in its order: trunks, branches, skipped ones, those of tasks."""
     cells = [(cell, None) for cell in [*grid.cells.values(), *grid.branches.values()]]
-    for place, (cell, skipped) in enumerate([*cells, *grid.skipped]):
+    tasks = [(cell, None) for cell in grid.tasks.values()]
+    for place, (cell, skipped) in enumerate([*cells, *grid.skipped, *tasks]):
         yield _row(cell, skipped, place, grid.study.compared_with)
 
 
@@ -94,7 +99,9 @@ def _row(cell: Cell, skipped: str | None, place: int, baseline: str) -> CellRow:
         n_layer=cell.model.n_layer,
         positions=cell.position,
         masked=cell.is_masked,
+        task=cell.task,
         dataset=cell.data.dataset,
+        kind=str(cell.data.source.get("kind", "")) or None,
         encoding=cell.data.encoding,
         schedule=cell.schedule.kind,
         update_tokens=cell.update_tokens,

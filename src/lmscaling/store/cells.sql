@@ -3,7 +3,7 @@
 -- One row per trunk and per branch of the study, finished or not, and per published run. `budget_hours`
 -- is NULL of a budget that counts updates or tokens. A run that has spent its budget or its text has
 -- exploded if its loss had risen for good by then.
-CREATE VIEW known AS
+CREATE VIEW every AS
 WITH judged AS (
     SELECT * REPLACE (
         CASE WHEN exploded THEN 'exploded' ELSE status END AS status,
@@ -30,6 +30,10 @@ SELECT
     CASE WHEN c.skipped IS NOT NULL THEN 'skipped' ELSE coalesce(r.status, 'pending') END AS status
 FROM cells c LEFT JOIN judged r USING (run);
 
+-- Those of the grid, and published runs. The cells of tasks are on other data.
+CREATE VIEW known AS
+SELECT * EXCLUDE (task, kind) FROM every WHERE task IS NULL;
+
 -- Those of the study. Below, views are about these unless they name published runs.
 CREATE VIEW planned AS
 SELECT * EXCLUDE (final_train_loss) FROM known WHERE source = 'measured';
@@ -46,5 +50,6 @@ SELECT "table", field, count(*) AS records FROM (
     UNION ALL SELECT 'checks', unnest(json_keys(unknown_fields)) FROM checks
     UNION ALL SELECT 'numerics', unnest(json_keys(unknown_fields)) FROM numerics
     UNION ALL SELECT 'designs', unnest(json_keys(unknown_fields)) FROM designs
+    UNION ALL SELECT 'samples', unnest(json_keys(unknown_fields)) FROM samples
 )
 GROUP BY ALL;

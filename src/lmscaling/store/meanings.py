@@ -11,6 +11,7 @@ from lmscaling.records.checks import Check, Numerics
 from lmscaling.records.design import Design
 from lmscaling.records.forecast import Sealed
 from lmscaling.records.run import End, Evaluation, Gradients, Header, Run, Update, Validation
+from lmscaling.records.sample import Sample
 from lmscaling.records.timing import Measurement
 from lmscaling.store.cells import CellRow
 
@@ -26,6 +27,7 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "measurements": (Measurement,),
     "checks": (Check,),
     "numerics": (Numerics,),
+    "every": (Run, CellRow),
     "known": (Run, CellRow),
     "planned": (Run, CellRow),
     "status": (Run, CellRow),
@@ -52,8 +54,14 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "crossings": (Measurement,),
     "forecasts": (Sealed,),
     "forecast_scores": (CellRow, Sealed),
+    "tasks": (Run, CellRow),
+    "task_validations": (Run, Validation, CellRow),
+    "task_groups": (Run, Validation, CellRow),
+    "task_rates": (CellRow,),
+    "task_scores": (Run, Validation, CellRow),
     "unknown_fields": (),
     "designs": (Design,),
+    "samples": (Sample,),
     "frontiers": (Design,),
 }
 """Where the comments on the columns of each table and view come from; later classes prevail."""
@@ -116,6 +124,16 @@ COMPUTED = {
     "negative.",
     "noise": "Estimate of the trace of the covariance of the gradient, times tokens, of this "
     "update alone.",
+    "bits": "The validation loss in bits per target.",
+    "group": "Group of targets: of recall the number of pairs of their sequence.",
+    "pairs": "Key-value pairs of the sequence; null of other tasks than recall.",
+    "accuracy": "Share of the targets of the group that the model predicts; they are those of the "
+    "last validation.",
+    "targets": "Number of targets in the group.",
+    "measure": "What the score is: accuracy, bits, or loss in nats.",
+    "score": "Accuracy of the hardest group, bits per pixel, or loss in nats.",
+    "learned": "False if the run recalls the fewest pairs less than twice as often as by guessing, "
+    "or of up to three pairs less often than halfway between guessing and always.",
     "before": "Tokens of its own document before a token.",
     "method": "How attention was computed: attention and implementation.",
     "seconds": "Median seconds of a step, of a sampled token of all sequences, or of a pass.",

@@ -31,3 +31,6 @@ SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM nume
 
 -- One row per proposal of `lmscaling design`.
 CREATE TABLE designs AS SELECT * EXCLUDE (format) FROM design_rows;
+
+-- One row per run that has drawn images.
+CREATE TABLE samples AS FROM sample_rows;

@@ -21,19 +21,22 @@ rises AS (
     SELECT run, loss, least(train_rise, val_rise) AS rise
     FROM ends JOIN compared USING (run) WHERE train_rise IS NOT NULL
 ),
--- The scatter of seeds at a size and context, else of the study, from runs that have not risen.
+-- The scatter of seeds at a size and context, else of the study or task, from runs that have not risen.
 scatter AS (
-    SELECT size, context, count(*) - 1 AS degrees, (count(*) - 1) * var_samp(loss) AS squares
+    SELECT task, size, context, count(*) - 1 AS degrees, (count(*) - 1) * var_samp(loss) AS squares
     FROM rises JOIN cells USING (run) WHERE rise <= 0.1
-    GROUP BY attention, size, context, lr_scale, branch HAVING count(*) > 1
+    GROUP BY task, attention, size, context, lr_scale, branch HAVING count(*) > 1
 ),
 limits AS (
     SELECT
         run,
         greatest(0.1, 6 * coalesce(sqrt(coalesce(
-            sum(s.squares) / sum(s.degrees), (SELECT sum(squares) / sum(degrees) FROM scatter)
+            sum(s.squares) / sum(s.degrees), any_value(whole.variance)
         )), 0)) AS most_rise
-    FROM cells LEFT JOIN scatter s USING (size, context) GROUP BY run
+    FROM cells c LEFT JOIN scatter s USING (size, context)
+    LEFT JOIN (SELECT task, sum(squares) / sum(degrees) AS variance FROM scatter GROUP BY task) whole
+        ON whole.task IS NOT DISTINCT FROM c.task
+    GROUP BY run
 )
 SELECT
     run,

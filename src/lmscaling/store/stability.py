@@ -70,7 +70,7 @@ def _groups(
     The second list is empty for runs that are not compared: those with too few others, and those
     that left the study, whose cells are unknown.
     """
-    cells = laid_out.cells | laid_out.branches if laid_out else {}
+    cells = laid_out.cells | laid_out.branches | laid_out.tasks if laid_out else {}
     texts: dict[Any, list[str]] = {}
     rows = dict(db.sql("SELECT run, count(*) FROM updates GROUP BY run ORDER BY run").fetchall())
     for run in rows:

@@ -2,7 +2,8 @@
 
 Productive time runs from the end of one update to the end of the next, without the work that is
 not training (validation, checkpoints). Compilation and the first use of libraries happen before
-it starts. Waiting for data and writing the log count.
+it starts. Waiting for data and writing the log count, unless the seconds are those of the processor
+(``Study.clock``).
 """
 
 import time
@@ -15,7 +16,7 @@ class Clock:
 
     Args:
         seconds: Productive seconds so far.
-        now: Returns a monotonic time in seconds.
+        now: Returns a monotonic time in seconds, or that of the processor.
     """
 
     def __init__(self, seconds: float = 0.0, now: Callable[[], float] = time.monotonic) -> None:

@@ -70,7 +70,8 @@ class Loop:
         self.module, self.cell = module, module.cell
         self.writer, self.start, self.deadline = writer, start, deadline
         self.budget = parse_budget(self.cell.budget)
-        self.clock = Clock(start.progress.train_seconds if start else 0.0)
+        now = time.process_time if self.cell.clock == "processor" else time.monotonic
+        self.clock = Clock(start.progress.train_seconds if start else 0.0, now)
         self.status, self.message = "", ""
         self.val_loss: float | None = None
         self.saver = checkpoint.Saver()
@@ -252,7 +253,11 @@ class Loop:
     def _validate(self, module: Training, progress: dict[str, Any]) -> None:
         self.val_loss = finite(module.validation_loss())
         tokens = self.cell.validation.tokens
-        self._write(Validation(**progress, val_loss=self.val_loss, val_tokens=tokens))
+        self._write(
+            Validation(
+                **progress, val_loss=self.val_loss, val_tokens=tokens, groups=self.module.groups
+            )
+        )
 
     def _keep_for_branches(self, module: Training, before: float, seconds: float) -> None:
         """Keep a checkpoint for each branch that leaves the trunk within the last update."""

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +19,12 @@ from torch import Tensor, nn
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import Rates
-from lmscaling.data import document_positions
+from lmscaling.data import document_positions, marks
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
-from lmscaling.train import norms, parallel
+from lmscaling.train import norms, parallel, scoring
 from lmscaling.train.ranks import Rank
 
 STEPS = 2
@@ -32,11 +33,12 @@ STEPS = 2
 
 class Updates:
     """One rank's share of each update after the first ``done``: inputs and their targets, int64
-    ``[2, share]``."""
+    ``[2, share]``, with -1 for targets that do not count."""
 
     def __init__(self, stream: Stream, cell: Cell, done: int, rank: int, world: int) -> None:
         self.stream, self.cell, self.done = stream, cell, done
         self.rank, self.world = rank, world
+        self.marks = marks.of(cell)
 
     def __len__(self) -> int:
         return self.stream.updates(self.cell.update_tokens) * self.cell.epochs - self.done
@@ -44,7 +46,8 @@ class Updates:
     def __getitem__(self, index: int) -> Tensor:
         update = self.done + index + 1
         slab = self.stream.slab(update, self.cell.update_tokens, self.rank, self.world)
-        return torch.from_numpy(slab.astype("int64"))
+        counted = self.marks.counted(slab) if self.marks else slab.astype("int64")
+        return torch.from_numpy(counted)
 
     def __iter__(self) -> Iterator[Tensor]:
         """All shares in order; a thread reads the next one while the current one is used."""
@@ -69,6 +72,10 @@ class Training:
             _check_end_of_text(cell, train)
         self.micro_batch, self.compiled = calibration.micro_batch, calibration.compiled
         self.model = prepared(cell, calibration)
+        self.marks = marks.of(cell)
+        self.model.is_marked = self.marks is not None
+        self.groups: dict[str, Any] | None = None
+        """Accuracy of a task by group of targets, as of the last validation."""
         self.kernels = ""
         """What stands in for kernels that failed their check, see ``checked_kernels``."""
         self.updates = 0
@@ -108,17 +115,18 @@ class Training:
         # A device's only micro-batch is measured before it is averaged over the devices.
         is_averaged_late = self.norms is not None and len(pairs) == 1 < self.rank.world
         total = torch.zeros((), device=self.rank.device)
+        parts = self._parts(pairs)
         for i, (x_BT, y_BT) in enumerate(pairs):
             is_last = i == len(pairs) - 1
             is_averaged = is_last and not is_averaged_late
             with nullcontext() if is_averaged else parallel.accumulating(self._loss):
                 with self._precision():
-                    loss = self._loss(x_BT, y_BT) / len(pairs)
+                    loss = self._loss(x_BT, y_BT) / parts[i]
                 self.rank.mark(STEPS * self.updates + is_last)
                 loss.backward()
             total += loss.detach()
             if i == 0 and self.norms and self.norms.small_tokens:
-                squared = (self.norms.gradient() * len(pairs)).square()
+                squared = (self.norms.gradient() * parts[0]).square()
                 self.norms.small_squared = self.rank.sum(squared) / self.rank.world
         if is_averaged_late:
             parallel.average_gradients(self.model, self.rank.world)
@@ -129,6 +137,15 @@ class Training:
         parallel.clear_gradients(self.model, self.rank.world > 1)
         self.updates += 1
         return float(self.rank.sum(total)) / self.rank.world, float(norm)
+
+    def _parts(self, pairs: list[tuple[Tensor, Tensor]]) -> list[float]:
+        """What the mean loss of each micro-batch is divided by, so that all targets of the update
+        that count have the same weight."""
+        if not self.marks:
+            return [len(pairs)] * len(pairs)
+        counts = torch.stack([(y_BT >= 0).sum() for _, y_BT in pairs])
+        mean = self.rank.sum(counts.sum()) / self.rank.world
+        return (mean / counts).tolist()
 
     def _norms(self, micro_batches: int) -> norms.Norms | None:
         """What measures the norms of the next update; None for most updates."""
@@ -198,8 +215,18 @@ class Training:
 
     @torch.no_grad()
     def validation_loss(self) -> float:
-        """Mean cross-entropy on the fixed validation tokens, nats per token, over all ranks."""
+        """Mean cross-entropy on the fixed validation tokens, nats per target that counts, over all
+        ranks; of a task also ``groups``."""
         cell, rank = self.cell, self.rank
+        if self.marks:
+            self.model.eval()
+            with self._precision():
+                scores = scoring.validate(
+                    self.model, self.validation_stream, self.marks, cell, self.micro_batch, rank
+                )
+            self.model.train()
+            loss, self.groups = scores.read(rank)
+            return loss
         tokens_per_pass = self.micro_batch * cell.context
         total = torch.zeros((), dtype=torch.float64, device=rank.device)
         self.model.eval()

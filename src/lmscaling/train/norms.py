@@ -61,7 +61,7 @@ class Norms:
 
 
 def _parts(model: GPT) -> list[list[nn.Module | None]]:
-    """Embeddings, each block, final norm."""
+    """Embeddings, each block, final norm. A token shift is as long as a norm and left out."""
     return [[model.wte, model.wpe], *([block] for block in model.blocks), [model.norm]]
 
 

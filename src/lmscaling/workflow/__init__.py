@@ -32,6 +32,7 @@ __all__ = [
     "Figures",
     "Records",
     "Runs",
+    "Samples",
     "Shards",
     "Sweeps",
 ]
@@ -52,6 +53,7 @@ def is_foreign(
     evaluations: "Evaluations",
     calibrations: "Calibrations",
     checks: "Checks",
+    samples: "Samples",
 ) -> bool:
     """Whether a path looks like a result of the study and belongs to none of its cells.
 
@@ -64,6 +66,8 @@ def is_foreign(
             return f"{run}/{text.removesuffix('.jsonl')}" not in evaluations.names
         case ("calibrations", name):
             return name.removesuffix(".json") not in calibrations.cells
+        case ("samples", name):
+            return name.removesuffix(".json") not in samples.cells
         case ("checks", name):
             return name.removesuffix(".json") not in checks.cells
     return False
@@ -188,6 +192,36 @@ class Evaluations:
         return min(1, self.cells[os.path.dirname(wildcards.evaluation)].gpus)
 
 
+class Samples:
+    """Images drawn by the finished runs of tasks that train on images."""
+
+    def __init__(self, grid: Grid, runs: Runs) -> None:
+        self.results, self.cells = grid.results, grid.drawing
+        self.pending_runs = runs.pending
+        self.in_job = runs.in_job
+
+    @property
+    def pattern(self) -> str:
+        """Runs without a sample, and those that are to be trained again."""
+        folder = Path(self.results, "samples")
+        pending = (
+            run
+            for run in self.cells
+            if self.in_job or run in self.pending_runs or not (folder / f"{run}.json").is_file()
+        )
+        return some_of("[^/]+", pending, self.cells)
+
+    def record(self, wildcards: Wildcards) -> str:
+        return f"{self.results}/runs/{wildcards.sampled}/run.json"
+
+    def manifest(self, wildcards: Wildcards) -> str:
+        tokens = self.cells[wildcards.sampled].data.folder
+        return f"{self.results}/tokens/{tokens}/manifest.json"
+
+    def gpus(self, wildcards: Wildcards) -> int:
+        return min(1, self.cells[wildcards.sampled].gpus)
+
+
 class Sweeps:
     """Sweeps of the speed study by their folder ``<kind>/<name>-<hash>``."""
 
@@ -225,13 +259,19 @@ class Records:
     """What the store is built from, and the report in the end."""
 
     def __init__(
-        self, runs: Runs, evaluations: Evaluations, sweeps: Sweeps, tables: list[str]
+        self,
+        runs: Runs,
+        evaluations: Evaluations,
+        sweeps: Sweeps,
+        tables: list[str],
+        samples: Samples,
     ) -> None:
         self.tables = tables
         self.report = f"{runs.results}/report.html"
         self.names = [
             *(f"{runs.results}/runs/{run}/run.json" for run in runs.recorded),
             *(f"{runs.results}/evaluations/{name}.jsonl" for name in evaluations.names),
+            *(f"{runs.results}/samples/{run}.json" for run in samples.cells),
             *(f"{runs.results}/speed/{sweep}/sweep.json" for sweep in sweeps.names),
         ]
         self.sweeps = self.names[len(self.names) - len(sweeps.names) :]
@@ -255,7 +295,7 @@ class Figures:
     """Figures of the package by name, and the tables that they are drawn from."""
 
     def __init__(self, grid: Grid) -> None:
-        results, self.cells = grid.results, grid.cells
+        results, self.cells = grid.results, grid.cells | grid.tasks
         self.names = list(registry.figures())
         self.tables = [f"{results}/store/{table}.parquet" for table in EXPORTS]
         """The store as Parquet files."""

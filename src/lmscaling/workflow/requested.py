@@ -120,7 +120,7 @@ def dry_run(grid: Grid, pending: Iterable[str], planned: list[tuple[str, str, li
     results = Path(grid.results)
     planned = [job for job in planned if job[0] != "all"]
     lines = _each(planned) if len(planned) <= LISTED else _by_rule(planned)
-    cells = grid.cells | grid.branches
+    cells = grid.cells | grid.branches | grid.tasks
     pending = set(pending)
     trained = {name for rule, name, _ in planned if rule == "train"}
     # One job trains all missing branches of a trunk.

@@ -90,9 +90,9 @@ class Runs:
         self.results = grid.results
         self.job_hours = grid.study.job_hours
         self.node_scratch = grid.study.node_scratch
-        self.trunks = grid.cells
+        self.trunks = grid.cells | grid.tasks
         self.branches = grid.branches
-        self.cells = grid.cells | grid.branches
+        self.cells = self.trunks | grid.branches
         self.in_job = in_job
         self.on_slurm = on_slurm
         self.site_options = site_options
@@ -201,6 +201,8 @@ class Runs:
         """Name of the calibration that a run uses: its own, or the nearest if the study measures
         only a few; empty if it uses none."""
         cell = self.cells[run]
+        if cell.task:
+            return ""
         if self.is_auto:
             return calibrations.nearest(cell, self.calibrated)
         return cell.calibration if cell.calibration in self.calibrated else ""

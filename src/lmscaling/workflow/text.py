@@ -32,6 +32,7 @@ class Shards:
         self.vocabulary = grid.vocabulary
         """Name of the tokenizer's file; empty if it needs none."""
         self.tokenizer = grid.corpora[grid.tokens].encoding
+        self.of_task = {cell.run: cell.data.folder for cell in grid.tasks.values()}
         self.trained = grid.tokens
         """Folder of the text that the cells train on."""
         self.counts: dict[str, dict[Split, int]] = {
@@ -87,7 +88,7 @@ class Shards:
             inputs["validation"] = self._marks(tokens, self._open(tokens, "validation"))
         if corpus.source.is_fetched:
             inputs["source"] = f"{self.results}/sources/{tokens}/{chunk}.fetched"
-        if self.vocabulary:
+        if self.vocabulary and corpus.encoding == self.tokenizer:
             inputs["vocabulary"] = f"{self.results}/vocabulary/{self.vocabulary}"
         return inputs
 
@@ -179,6 +180,14 @@ class Shards:
         chunks = [chunk for split in SPLITS for chunk in self._open(tokens, split)]
         fetched = [f"{self.results}/sources/{tokens}/{chunk}.fetched" for chunk in chunks]
         return [f"{self._folder(tokens)}/manifest.json", *self._marks(tokens, chunks), *fetched]
+
+    def trained_on(self, wildcards: Wildcards) -> str:
+        """Folder of the text that a run trains on."""
+        return f"{self.results}/tokens/{self.of_task.get(wildcards.run, self.trained)}"
+
+    def verified(self, wildcards: Wildcards) -> str:
+        """Mark that the shards that a run trains on are sound."""
+        return f"{self.trained_on(wildcards)}/verified.json"
 
     def n_train(self, wildcards: Wildcards) -> int:
         return self.counts[wildcards.tokens]["train"]

@@ -3,7 +3,8 @@
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
 from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Flag, HeldOut, Split
+from lmscaling.config.types import STRICT, Flag, HeldOut, Positive, Split
 
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 """Folders of the standard library with third-party code, or that differ between builds."""
@@ -25,6 +26,8 @@ class Stdlib(Dataset):
     """The source files of the running Python's standard library: real text on every machine."""
 
     kind: Literal["stdlib"]
+    most_files: Positive | None = None
+    """Most source files of each split, the first by content hash; by default all."""
     packages: Flag = False
     """Whether sources of installed packages are read as well; the text then differs by machine."""
     validation: list[str] = field(default_factory=list)
@@ -39,9 +42,13 @@ class Stdlib(Dataset):
     def most_tokens(self, split: Split) -> float | None:
         if split == "validation" and self.validation:
             return file_names.most_tokens(self.validation)
+        if self.packages:
+            return None
+        sizes = sorted((p.stat().st_size for p in _sources()), reverse=True)
         # Thousands of files are held out by chance: no share is twice what it should be.
-        share = 2 * self.holdout if split == "validation" else 1.0
-        return None if self.packages else share * sum(p.stat().st_size for p in _sources())
+        most = sum(sizes) * (2 * self.holdout if split == "validation" else 1.0)
+        longest = sizes[: self.most_files]
+        return min(most, sum(longest) + len(longest))  # with the token at the end of each
 
     def files(self, split: Split) -> list[str]:
         return (self.validation if split == "validation" else []) or ["stdlib"]
@@ -52,7 +59,9 @@ class Stdlib(Dataset):
         if split == "validation" and self.validation:
             return sources.read_records(Path(self.validation[shard]), "text")
         documents = Documents(_modules(self.packages))
-        return documents if self.validation else sources.hold_out(documents, split, self.holdout)
+        if not self.validation:
+            documents = sources.hold_out(documents, split, self.holdout)
+        return replace(documents, texts=islice(documents.texts, self.most_files))
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:
         return {"python": sys.version.split()[0]}

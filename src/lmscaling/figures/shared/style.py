@@ -203,6 +203,14 @@ def panels(count: int, columns: int, height: float) -> tuple[Figure, list[Axes]]
     return figure, list(places.flat[:count])
 
 
+def label_outer(panels: list[Axes], x: str, y: str, columns: int) -> None:
+    """Label the lowest panel of each column and the first of each row."""
+    for axes in panels[max(0, len(panels) - columns) :]:
+        axes.set_xlabel(x)
+    for axes in panels[::columns]:
+        axes.set_ylabel(y)
+
+
 def mixes_sources(sources: Sources) -> bool:
     """Whether a figure shows both measured and published numbers. Published numbers alone are
     drawn in the style of measured ones."""

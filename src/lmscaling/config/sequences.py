@@ -1,0 +1,111 @@
+"""Datasets of sequences: every document is one sequence of a fixed length, and a task on its own.
+
+A sequence is end-of-text and ``length - 1`` tokens below 256, so the tokenizer ``bytes`` has them
+all. Contexts are as long as the sequences. ``marks`` says which targets count; that of the last
+token, the end-of-text of the next sequence, never does.
+
+Legend: N sequences, B those of a batch, T their length.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from lmscaling.config.datasets import BLOCK_TOKENS, Dataset, Documents, Tokens, class_of
+from lmscaling.config.types import Split
+from lmscaling.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+AT_ONCE = 4096
+"""Sequences that are made at once."""
+
+BLOCK = 32
+"""Sequences of a block of the order that is drawn from the seed."""
+
+
+class Sequences(Dataset):
+    """A dataset whose documents are sequences of one length."""
+
+    def __post_init__(self) -> None:
+        for key, default, why in (
+            ("decontaminate", None, "the sequences are no text"),
+            ("block_tokens", BLOCK_TOKENS, f"a block is {BLOCK} sequences"),
+        ):
+            if (value := getattr(self, key)) != default:
+                raise ValueError(f"{key} {value} is not for kind {self.kind}: {why}; leave it out")
+        if self.shuffle == "documents":
+            raise ValueError(
+                f"shuffle documents is not for kind {self.kind}: the sequences are no text; "
+                "allowed: blocks, none"
+            )
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence, with end-of-text: the context of its cells."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def number(self, split: Split) -> int | None:
+        """Sequences of a split; None if this machine cannot tell."""
+
+    @abstractmethod
+    def made(self, split: Split) -> "Iterator[np.ndarray]":
+        """The sequences of a split without end-of-text: uint16 arrays ``[N, T - 1]``."""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups of targets whose accuracy is measured; see ``marks``."""
+        return ()
+
+    @abstractmethod
+    def marks(self, x_BT: "np.ndarray") -> "np.ndarray":
+        """Which targets count, uint8 ``[B, T]``: 0 for none, 1 for one that counts in the loss, and
+        2 + g for one whose accuracy counts in group g, too.
+
+        Args:
+            x_BT: Sequences, one a row; the target of a token is the next one.
+        """
+
+    def blocks(self, protocol: int, context: int) -> int | None:
+        return None if self.shuffle == "none" else BLOCK * context
+
+    def most_tokens(self, split: Split) -> float | None:
+        n = self.number(split)
+        return None if n is None else n * self.length
+
+    def files(self, split: Split) -> list[str]:
+        return [self.kind]
+
+    def read(self, split: Split, shard: int, file: Any) -> Documents:
+        raise UserError(f"a dataset of kind {self.kind} has sequences of tokens and no text")
+
+    def tokens(self, split: Split, shard: int, end_of_text: int) -> Tokens:
+        return Tokens(self._blocks(split, end_of_text), 0)
+
+    def _blocks(self, split: Split, end_of_text: int) -> "Iterator[np.ndarray]":
+        import numpy as np
+
+        for rows in self.made(split):
+            first = np.full((len(rows), 1), end_of_text, dtype=np.uint16)
+            yield np.concatenate((first, rows), 1).ravel()
+        yield np.array([end_of_text], dtype=np.uint16)  # the target of the last token
+
+
+def random_state(dataset: Dataset, split: Split) -> "np.random.RandomState":
+    """Random numbers that follow from a row and a split. NumPy promises those of this generator to
+    be the same in all its versions."""
+    import numpy as np
+
+    from lmscaling.config.types import digest
+
+    return np.random.RandomState(int(digest({"row": dataset.identity(), "split": split}), 16))
+
+
+def of_cell(source: Mapping[str, Any]) -> Sequences | None:
+    """The row of a cell's dataset, from its identity; None if it has no sequences."""
+    kind = class_of(source["kind"]) if "kind" in source else Dataset
+    return TypeAdapter(kind).validate_python(source) if issubclass(kind, Sequences) else None

@@ -1,0 +1,155 @@
+"""Images as sequences of pixels: MNIST where its files are, or the digits of scikit-learn.
+
+A model of the bytes of pixels draws images; its loss in bits is the usual bits per dimension.
+
+Source: Katharopoulos et al. 2020 (arXiv:2006.16236), section 4.2.1; the files are those of LeCun,
+Cortes and Burges, in the idx format that their page describes.
+"""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic.dataclasses import dataclass
+
+from lmscaling.config.sequences import AT_ONCE, Sequences
+from lmscaling.config.types import STRICT, HeldOut, Split
+from lmscaling.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DIGITS = "digits"
+SIDE = 8
+"""Pixels of a side of a digit of scikit-learn; values are 0 to 16."""
+MAGIC = bytes([0, 0, 8, 3])
+"""First bytes of an idx file of bytes with three dimensions."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Images(Sequences):
+    """Images of one size, row by row, a token for each pixel."""
+
+    kind: Literal["images"]
+    train: str
+    """An idx file of images, plain or ``.gz``, as ``train-images-idx3-ubyte.gz``; or ``digits``,
+    the 1,797 images of 8 x 8 pixels of the package scikit-learn."""
+    validation: str = ""
+    """An idx file of validation images; if empty, ``holdout`` of ``train`` is held out."""
+    holdout: HeldOut = 0.2
+    """Share of images held out, chosen by content hash, if ``validation`` is empty."""
+
+    def local(self) -> list[tuple[str, str]]:
+        named = [("train", self.train), ("validation", self.validation)]
+        return [(key, path) for key, path in named if path and path != DIGITS]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of an image."""
+        return (SIDE, SIDE) if self.train == DIGITS else _shape(Path(self.train))[1:]
+
+    @property
+    def length(self) -> int:
+        return 1 + self.shape[0] * self.shape[1]
+
+    def files(self, split: Split) -> list[str]:
+        return [self.validation if split == "validation" and self.validation else self.train]
+
+    def number(self, split: Split) -> int | None:
+        if split == "validation" and self.validation:
+            return _shape(Path(self.validation))[0]
+        can_read = self.train != DIGITS or find_spec("sklearn")
+        return sum(map(len, self.made(split))) if can_read else None
+
+    def made(self, split: Split) -> "Iterator[np.ndarray]":
+        import numpy as np
+
+        if split == "validation" and self.validation:
+            rows = _pixels(Path(self.validation))
+        else:
+            rows = _digits() if self.train == DIGITS else _pixels(Path(self.train))
+            if not self.validation:
+                held = np.array([self._is_held_out(row) for row in rows])
+                rows = rows[held == (split == "validation")]
+        if rows.shape[1] != self.length - 1:
+            raise UserError(
+                f"{self.files(split)[0]} has images of {rows.shape[1]} pixels, and {self.train} of "
+                f"{self.length - 1}; name files of one size"
+            )
+        for start in range(0, len(rows), AT_ONCE):
+            yield rows[start : start + AT_ONCE].astype(np.uint16)
+
+    def _is_held_out(self, row: "np.ndarray") -> bool:
+        digest = blake2b(row.astype("u1").tobytes(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") < self.holdout * 2**64
+
+    def marks(self, x_BT: "np.ndarray") -> "np.ndarray":
+        import numpy as np
+
+        marks_BT = np.ones(x_BT.shape, dtype=np.uint8)
+        marks_BT[:, -1] = 0
+        return marks_BT
+
+    def provenance(self, split: Split, shard: int) -> dict[str, Any]:
+        return {"shape": list(self.shape)}
+
+
+def _digits() -> "np.ndarray":
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise UserError(
+            "dataset train: digits needs the package scikit-learn; pip install scikit-learn"
+        ) from None
+    return load_digits().data.astype("u1")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _opened(path: Path) -> Any:
+    if not path.is_file():
+        raise UserError(f"dataset file {path} does not exist; correct the dataset's row")
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
+
+
+def _read(path: Path, file: Any, n: int = -1) -> bytes:
+    try:
+        return file.read(n)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"dataset file {path} cannot be read: {error}; download it again") from None
+
+
+def _shape(path: Path) -> tuple[int, int, int]:
+    """Images, rows and columns of an idx file.
+
+    Raises:
+        UserError: It is none.
+    """
+    with _opened(path) as file:
+        head = _read(path, file, 16)
+    if len(head) < 16 or head[:4] != MAGIC:
+        raise UserError(
+            f"{path} begins with {head[:4].hex(' ') or 'nothing'}; allowed: 00 00 08 03, an idx "
+            "file of images; name train-images-idx3-ubyte.gz or another file of this format"
+        )
+    n, rows, columns = (int.from_bytes(head[i : i + 4], "big") for i in (4, 8, 12))
+    if not n * rows * columns:
+        raise UserError(f"{path} has {n} images of {rows} x {columns} pixels; name one with images")
+    return n, rows, columns
+
+
+def _pixels(path: Path) -> "np.ndarray":
+    """Pixels of an idx file, uint8 ``[N, rows * columns]``."""
+    import numpy as np
+
+    n, rows, columns = _shape(path)
+    with _opened(path) as file:
+        data = _read(path, file)[16:]
+    if len(data) != n * rows * columns:
+        raise UserError(
+            f"{path} has {len(data):,} pixels, but its header states {n:,} images of {rows} x "
+            f"{columns}; download it again"
+        )
+    return np.frombuffer(data, dtype="u1").reshape(n, -1)

@@ -1,0 +1,192 @@
+"""Training on sequences with marked targets: only these count, and each as much as any other."""
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import ROOT, calibration
+from safetensors.torch import load_file
+from speed_of_python import slowness
+from test_resume import killed, surviving
+
+from lmscaling.config import grid
+from lmscaling.data import shards
+from lmscaling.data.order import Order
+from lmscaling.data.stream import Stream
+from lmscaling.data.tokenize import tokenize
+from lmscaling.model import optimizer
+from lmscaling.model.gpt import GPT
+from lmscaling.train.run import train
+
+RECALL = {
+    "kind": "recall", "pairs": [1, 2, 4], "queries": 4, "keys": 8, "values": 8, "sequences": 640,
+    "validation_sequences": 40,
+}  # fmt: skip
+LENGTH = 17
+
+
+@pytest.fixture
+def study(values):
+    """A study with a task. The fewer pairs a sequence has, the more queries, so that the targets of
+    micro-batches and of ranks are not equally many."""
+    values["datasets"]["recall"] = RECALL
+    values["sizes"]["w"] = values["sizes"]["m"] | {"token_shift": True, "init_std": 0.1}
+    values["tasks"] = {"recall": {
+        "dataset": "recall", "size": "w", "context": LENGTH, "attention": ["linear"],
+        "update_tokens": 8 * LENGTH, "budget": "6 updates", "position": "none",
+        "validation": {"tokens": 36 * LENGTH, "every_tokens": 24 * LENGTH},
+    }}  # fmt: skip
+    return grid.expand(values)
+
+
+@pytest.fixture
+def task(study):
+    return next(iter(study.tasks.values()))
+
+
+@pytest.fixture
+def source(study, task):
+    return study.corpora[task.data.folder].source
+
+
+@pytest.fixture
+def manifest(study, task, tmp_path):
+    """The tokens of the task, as its jobs make them."""
+    folder = tmp_path / "tokens"
+    for split in ("validation", "train"):
+        tokenize(study.corpora[task.data.folder], split, 0, folder / f"{split}-00000.bin")
+    shards.write_manifest(folder / "manifest.json", {"train": 1, "validation": 1})
+    return folder / "manifest.json"
+
+
+def run(folder, cell, manifest, world=1, **way):
+    """The rows of the log of a run, and its weights."""
+    folder.mkdir()
+    (folder / "cell.json").write_text(cell.to_json())
+    path, record = calibration(folder, cell, **way), folder / "runs" / cell.run / "run.json"
+    if world == 1:
+        train(folder / "cell.json", manifest, folder / "scratch" / cell.run, record, path)
+    else:
+        command = [sys.executable, ROOT / "tests" / "on_ranks.py", folder / "cell.json", path]
+        words = [*command, manifest, folder, str(world)]
+        subprocess.run(words, check=True, timeout=120 * slowness())
+    rows = [json.loads(row) for row in record.with_name("log.jsonl").open()]
+    return rows, load_file(record.with_name("model.safetensors"))
+
+
+def column(rows, record, name):
+    return [row[name] for row in rows if row["record"] == record]
+
+
+def losses(gpt, source, x_BT, y_BT):
+    """Losses of all targets, and their marks."""
+    marks_BT = torch.from_numpy(source.marks(x_BT.numpy()))
+    return F.cross_entropy(gpt(x_BT).transpose(1, 2), y_BT, reduction="none"), marks_BT
+
+
+def plain(cell, manifest, source):
+    """Losses of updates and the model of a loop without micro-batches."""
+    stream = Stream(manifest, "train", order=Order(cell.block_tokens, cell.seed))
+    gpt, found = GPT(cell), []
+    adamw = optimizer.build(gpt, cell)
+    for update in range(1, 7):
+        for group in adamw.param_groups:
+            group["lr"] = cell.rates.rate(update, spent=(update - 1) / 6)
+        slab = torch.from_numpy(stream.slab(update, cell.update_tokens).astype("int64"))
+        x_BT, y_BT = slab.view(2, -1, LENGTH)
+        assert (x_BT[:, 0] == 256).all()
+        losses_BT, marks_BT = losses(gpt, source, x_BT, y_BT)
+        loss = losses_BT[marks_BT > 0].mean()
+        adamw.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(gpt.parameters(), 1.0)
+        adamw.step()
+        found.append(loss.item())
+    return found, gpt
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4, 8])
+def test_the_loss_is_the_mean_over_marked_targets_of_a_plain_loop(
+    task, manifest, source, tmp_path, micro_batch
+):
+    rows, weights = run(tmp_path / "run", task, manifest, micro_batch=micro_batch)
+    expected, gpt = plain(task, manifest, source)
+    assert column(rows, "update", "train_loss") == pytest.approx(expected, rel=1e-5)
+    for name, p in gpt.named_parameters():
+        torch.testing.assert_close(weights[name], p, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("micro_batch", [1, pytest.param(4, marks=pytest.mark.ci)])
+def test_ranks_change_nothing_but_rounding(task, manifest, tmp_path, micro_batch):
+    one, weights = run(tmp_path / "one", task, manifest)
+    two, others = run(tmp_path / "two", task, manifest, world=2, micro_batch=micro_batch)
+    for record, name in (
+        ("update", "train_loss"),
+        ("update", "grad_norm"),
+        ("validation", "val_loss"),
+    ):
+        assert column(two, record, name) == pytest.approx(column(one, record, name), rel=1e-5)
+    for a, b in zip(*(column(rows, "validation", "groups") for rows in (one, two)), strict=True):
+        assert {name: group["targets"] for name, group in a.items()} == {"1": 12, "2": 24, "4": 48}
+        assert {name: (g["targets"], g["accuracy"]) for name, g in a.items()} == {
+            name: (g["targets"], g["accuracy"]) for name, g in b.items()
+        }
+    for name, p in weights.items():
+        torch.testing.assert_close(others[name], p, rtol=1e-3, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("micro_batch", [2, 8])  # 8 leaves a shorter last pass
+def test_accuracy_and_loss_of_each_group_are_those_of_the_predictions(
+    task, manifest, source, tmp_path, micro_batch
+):
+    task = replace(task, budget="60 updates")
+    rows, weights = run(tmp_path / "run", task, manifest, micro_batch=micro_batch)
+    gpt = GPT(task)
+    gpt.load_state_dict(weights)
+    tokens = torch.from_numpy(
+        Stream(manifest, "validation").read(0, 36 * LENGTH + 1).astype("int64")
+    )
+    x_BT, y_BT = tokens[:-1].view(-1, LENGTH), tokens[1:].view(-1, LENGTH)
+    with torch.no_grad():
+        losses_BT, marks_BT = losses(gpt, source, x_BT, y_BT)
+        hits_BT = gpt(x_BT).argmax(-1) == y_BT
+    last = [row for row in rows if row["record"] == "validation"][-1]
+    assert last["update"] == 60
+    assert last["val_loss"] == pytest.approx(losses_BT[marks_BT > 0].mean().item(), rel=1e-5)
+    for mark, name in ((2, "1"), (3, "2"), (4, "4")):
+        found, own = last["groups"][name], marks_BT == mark
+        assert found["targets"] == own.sum() == {"1": 12, "2": 24, "4": 48}[name]
+        assert found["accuracy"] == pytest.approx(hits_BT[own].double().mean().item())
+        assert found["loss"] == pytest.approx(losses_BT[own].mean().item(), rel=1e-5)
+    assert last["groups"].keys() == {"1", "2", "4"}
+
+
+def test_text_has_no_groups(cell, tokens, tmp_path):
+    rows, _ = run(tmp_path / "run", cell, tokens)
+    assert column(rows, "validation", "groups") == [None, None]
+
+
+def test_a_killed_run_of_a_task_ends_as_if_undisturbed(task, manifest, tmp_path):
+    task = replace(task, budget="150 updates", epochs=2)
+    killed(task, manifest, tmp_path / "plain", [])
+    codes, _ = killed(task, manifest, tmp_path / "killed", [signal.SIGKILL] * 3, seed=1)
+    assert codes == [-signal.SIGKILL] * 3 + [0]
+    assert surviving(tmp_path / "killed") == surviving(tmp_path / "plain")
+    weights = [
+        (tmp_path / way / "run" / "model.safetensors").read_bytes() for way in ("plain", "killed")
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_a_run_recalls_what_it_has_read(task, manifest, tmp_path):
+    # Without marked targets, most of the loss would be that of random keys and values.
+    task = replace(task, budget="400 updates", epochs=6)
+    rows, _ = run(tmp_path / "run", task, manifest)
+    last = column(rows, "validation", "groups")[-1]
+    assert last["1"]["accuracy"] > 0.6
+    assert column(rows, "update", "train_loss")[-1] < 2.0

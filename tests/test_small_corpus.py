@@ -1,0 +1,174 @@
+"""Several epochs over a small text: the row that limits it, the study, the figure and the claim."""
+
+from dataclasses import replace
+
+import pytest
+from conftest import ROOT
+from pandas import DataFrame
+from test_figures import cells_of, write_study
+from test_store import end, header, log, record, update, validation
+
+from lmscaling import claims, figures
+from lmscaling.claims.small_corpus import ROLES
+from lmscaling.config import grid, new_study, study_file
+from lmscaling.data import sources
+from lmscaling.errors import UserError
+from lmscaling.store import build as store
+
+PER_EPOCH = 10
+
+
+@pytest.fixture
+def study(tmp_path, values):
+    return write_study(tmp_path, values)
+
+
+@pytest.fixture
+def limited():
+    """A function that reads the study with other values than it has."""
+    paths = [ROOT / "config" / name for name in ("study.yaml", "small_corpus.yaml")]
+    return lambda *overrides: study_file.read_study(paths, overrides=overrides)
+
+
+def read(values, split):
+    corpus = next(iter(grid.expand(values).corpora.values()))
+    return list(sources.read_shard(corpus, split, 0).texts)
+
+
+def test_the_study_compares_the_roles_of_the_claim_over_three_seeds(limited):
+    cells = grid.expand(limited()).cells.values()
+    names = {cell.attention for cell in cells}
+    assert {*ROLES.values()} <= names
+    assert len(names) == 8
+    assert len(cells) == 3 * len(names)
+    assert {cell.seed for cell in cells} == {0, 1, 2}
+
+
+def test_the_limit_keeps_the_first_files_of_each_split(limited):
+    for split in ("train", "validation"):
+        few, more = (read(limited(f"datasets.small.most_files={n}"), split) for n in (3, 6))
+        assert len(few) == 3
+        assert more[:3] == few
+
+
+def test_a_row_without_the_limit_is_the_text_that_it_was(limited):
+    values = limited()
+    row = values["datasets"]["small"]
+    folders = []
+    for given in ({}, {"most_files": None}, {"most_files": 6}):
+        values["datasets"]["small"] = {k: v for k, v in row.items() if k != "most_files"} | given
+        folders += grid.expand(values).corpora
+    assert folders[0] == folders[1] != folders[2]
+
+
+@pytest.mark.parametrize(("override", "said"), [
+    ("datasets.small.most_files=0", r"most_files is 0; allowed: a whole number from 1 to"),
+    ("datasets.small.most_files=some", r"most_files is 'some'; allowed: a whole number from 1"),
+])  # fmt: skip
+def test_a_wrong_limit_is_one_sentence(limited, override, said):
+    with pytest.raises(UserError, match=said) as error:
+        grid.expand(limited(override))
+    assert "\n" not in str(error.value)
+
+
+def test_the_plan_refuses_more_validation_than_the_files_can_have(limited, tmp_path):
+    tokens = "validation.tokens=1280000"
+    new_study.plan(limited(tokens, "datasets.small.most_files=10000"), folder=str(tmp_path))
+    with pytest.raises(UserError, match=r"text of datasets\.small can have, at most [\d,]+; write"):
+        new_study.plan(limited(tokens, "datasets.small.most_files=1"), folder=str(tmp_path))
+
+
+def finish(study, cell, losses, shift=0.0):
+    """A run with a validation at the end of each epoch."""
+    rows = []
+    for epoch, loss in enumerate(losses, 1):
+        first = (epoch - 1) * PER_EPOCH
+        rows += [
+            replace(update(first + n, loss=4 - epoch / 10 + shift), epoch=epoch)
+            for n in range(1, PER_EPOCH + 1)
+        ]
+        rows += [replace(validation(first + PER_EPOCH, loss=loss + shift), epoch=epoch)]
+    last = len(losses) * PER_EPOCH
+    record(study, cell.run, log(header(cell.run), *rows, end(last)), updates=last)
+
+
+def draw(study, *losses):
+    """The figure of two seeds of one cell, with losses of their own if they are given, and its
+    rows."""
+    chosen = [c for c in cells_of(study) if (c.size, c.context, c.lr_scale) == ("s", 16, 1.0)]
+    for cell in (c for c in chosen if c.attention == "softmax"):
+        finish(study, cell, losses[cell.seed % len(losses)], cell.seed / 100)
+    store.build(study)
+    module = figures.load("epochs")
+    with store.connect(study / "store") as db:
+        rows = db.sql(module.QUERY).df()
+        return rows, module.draw(rows, db)
+
+
+def marker(figure):
+    return next(line for line in figure.axes[0].lines if line.get_marker() == "o")
+
+
+def test_both_losses_are_those_of_whole_epochs_and_the_best_one_is_marked(study):
+    rows, figure = draw(study, [3.5, 3.0, 3.2, 3.4])
+    by = rows.groupby(["split", "epochs"]).loss.mean()
+    assert by["validation"].to_dict() == pytest.approx({1: 3.505, 2: 3.005, 3: 3.205, 4: 3.405})
+    trained = {0.5: 3.905, 1.5: 3.805, 2.5: 3.705, 3.5: 3.605}
+    assert by["train"].to_dict() == pytest.approx(trained)
+    best = marker(figure)
+    assert (best.get_xdata()[0], best.get_ydata()[0]) == (2, pytest.approx(3.005))
+    assert best.get_markerfacecolor() == best.get_color()
+
+
+def test_a_loss_that_is_lowest_at_the_end_has_a_hollow_mark(study):
+    _, figure = draw(study, [3.5, 3.2, 3.1, 3.0])
+    assert marker(figure).get_markerfacecolor() == "white"
+
+
+def test_the_interval_of_the_best_epoch_ends_where_runs_end(study):
+    _, figure = draw(study, [3.5, 3.0, 3.2, 3.4], [3.5, 3.2, 3.0, 3.4])
+    best = marker(figure)
+    assert best.get_xdata()[0] == 2.5
+    caps = {
+        x for line in figure.axes[0].lines if line.get_marker() == "|" for x in line.get_xdata()
+    }
+    assert caps == {1, 4}  # Student's t of two seeds is 12.7
+
+
+def test_runs_that_read_their_text_once_have_no_rows(study):
+    for cell in cells_of(study)[:4]:
+        finish(study, cell, [3.5])
+    store.build(study)
+    with store.connect(study / "store") as db:
+        assert db.sql("FROM validations").df().shape[0] == 4
+        assert db.sql(figures.load("epochs").QUERY).df().empty
+
+
+def judge(gaps, n_sizes=1):
+    rows = [
+        {"source": "measured", "size": f"s{n}", "params": 1e6, "context": 128, "seed": seed,
+         "role": role, "loss": 3 + (role == "candidate") * gap}
+        for n in range(n_sizes) for seed, gap in enumerate(gaps)
+        for role in ("baseline", "candidate")
+    ]  # fmt: skip
+    return claims.load("small_corpus").judge(DataFrame(rows))
+
+
+@pytest.mark.parametrize(("gaps", "verdict"), [
+    ((0.003, -0.002, 0.001), "holds"),
+    ((0.13, 0.12, 0.14), "fails"),
+    ((-0.13, -0.12, -0.14), "fails"),
+    ((0.018, 0.022, 0.026), "not tested"), # beyond the margin, but not significantly
+    ((0.01, 0.0, 0.02), "not tested"), # within the margin, but not significantly
+])  # fmt: skip
+def test_equality_needs_an_interval_within_the_margin_and_its_opposite_one_outside(gaps, verdict):
+    found = judge(gaps)
+    assert found.verdict == verdict
+    assert ("seeds would decide" in found.why) == (verdict == "not tested")
+
+
+def test_the_reason_names_each_gap_with_its_place():
+    assert (
+        "differ by +0.130 nats at s0 at 128, +0.130 nats at s1 at 128 ("
+        in judge((0.13, 0.12, 0.14), n_sizes=2).why
+    )
