@@ -36,7 +36,7 @@ IMPROVEMENT = 0.01
 """Nats by which a longer window must lower the loss, question 2."""
 CLOSED = 0.02
 """Nats, question 3."""
-CONSTANT = 480
+CONSTANT = 320
 """Updates before the rate falls."""
 
 FINAL = """
