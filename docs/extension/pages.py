@@ -1,8 +1,8 @@
 """Parts of pages that follow from the code: the gallery, the claims and the keys of the study file.
 
-``{gallery}`` draws all figures from the published numbers, with their captions, and says of the
-others what they need. ``{claims}`` lists the claims of the literature. ``{study-keys}`` lists the
-keys of the study file from its schema.
+``{gallery}`` draws all figures from the published numbers and from the study on CPU cores, with
+their captions, and says of the others what they need. ``{claims}`` lists the claims of the
+literature. ``{study-keys}`` lists the keys of the study file from its schema.
 """
 
 import json
@@ -21,8 +21,13 @@ from lmscaling.records import exports
 from lmscaling.store import build
 
 ROOT = Path(__file__).parents[2]
-BUILT = "_build/published"
-"""The study of the published numbers below ``docs/``, with its store and figures."""
+BUILT = "_build"
+"""Folder below ``docs/`` of the studies that are drawn, each with its store and figures."""
+SOURCES = {
+    "published": "From the published numbers.",
+    "cpu-python": "From the [study on CPU cores](cpu_study.md).",
+}
+"""What figures are drawn from, and how the gallery says so."""
 
 
 class _Lines(SphinxDirective):
@@ -42,23 +47,27 @@ class Gallery(_Lines):
     """One section a figure: picture, caption, and where its numbers come from."""
 
     def lines(self) -> Iterator[str]:
-        folder = draw_published(Path(self.env.srcdir))
-        drawn = [n for n in registry.figures() if (folder / "figures" / f"{n}.svg").is_file()]
-        for name in [*drawn, *(n for n in registry.figures() if n not in drawn)]:
-            title, text = figures.caption(name).title, figures.caption(name).text
-            yield f"\n## {name}\n\n**{title}.** {_escaped(text)}\n"
-            if name in drawn:
-                yield f"```{{image}} /{BUILT}/figures/{name}.svg"
-                yield f":alt: {title}\n:class: figure-of-gallery\n```"
-            else:  # an error where nobody has said what the figure needs
-                yield f"*The published numbers have nothing for it. {NEEDS[name]}*"
+        folders = {name: drawn(name, Path(self.env.srcdir)) for name in SOURCES}
+        pictures = {
+            figure: [n for n, at in folders.items() if (at / f"figures/{figure}.svg").is_file()]
+            for figure in registry.figures()
+        }
+        for figure, names in sorted(pictures.items(), key=lambda item: not item[1]):
+            title, text = figures.caption(figure).title, figures.caption(figure).text
+            yield f"\n## {figure}\n\n**{title}.** {_escaped(text)}\n"
+            for name in names:
+                yield f"{SOURCES[name]}\n"
+                yield f"```{{image}} /{BUILT}/{name}/figures/{figure}.svg"
+                yield f":alt: {title}\n:class: figure-of-gallery\n```\n"
+            if not names:  # an error where nobody has said what the figure needs
+                yield f"*Neither has numbers for it. {NEEDS[figure]}*"
 
 
 class Claims(_Lines):
     """One row a claim, with what the published numbers say of it."""
 
     def lines(self) -> Iterator[str]:
-        folder = draw_published(Path(self.env.srcdir))
+        folder = drawn("published", Path(self.env.srcdir))
         yield "| claim | what it says | source | published numbers |\n| --- | --- | --- | --- |"
         for one in json.loads((folder / "claims.json").read_text()):
             texts = (one["title"], one["reference"], one["verdict"])
@@ -111,24 +120,36 @@ NEEDS = {
 """What a study has to say for a figure that the published numbers cannot fill."""
 
 
-def draw_published(source: Path) -> Path:
-    """Draw the figures that the published numbers fill, if their code or data have changed."""
-    folder = source / BUILT
-    folder.mkdir(parents=True, exist_ok=True)
-    tables = [ROOT / "results" / "published" / f"{stem}.csv" for stem in exports.PUBLISHED]
+def drawn(name: str, source: Path) -> Path:
+    """Draw the figures that published or measured numbers fill, if their code or data changed.
+
+    Args:
+        name: One of ``SOURCES``.
+        source: ``docs/``.
+    """
+    folder = source / BUILT / name
+    results = ROOT / "results" / ("published" if name == "published" else f"measured/{name}")
+    made = {results / "figures", results / "store"}
+    found = [*results.glob("study.json"), *results.glob("*/**/*.json*")]
+    data = sorted(p for p in found if made.isdisjoint(p.parents))
+    if name == "published":
+        data = [results / f"{stem}.csv" for stem in exports.PUBLISHED]
     code = [p for part in CODE for p in sorted((ROOT / "src/lmscaling" / part).rglob("*.*"))]
     key = sha256()
-    for path in [*tables, *(p for p in code if p.suffix in (".py", ".sql"))]:
+    for path in [*data, *(p for p in code if p.suffix in (".py", ".sql"))]:
         key.update(path.read_bytes())
-    drawn = folder / "drawn"
-    if not drawn.is_file() or drawn.read_text() != key.hexdigest():
-        for path in tables:
-            shutil.copy(path, folder)
+    done = folder / "drawn"
+    if not done.is_file() or done.read_text() != key.hexdigest():
+        shutil.rmtree(folder, ignore_errors=True)
+        for path in data:
+            target = folder / path.relative_to(results)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, target)
         build.build(folder)
         for _ in figures.save_all(folder / "store", folder / "figures", blank=False):
             pass
         claims.write(folder)
-        drawn.write_text(key.hexdigest())
+        done.write_text(key.hexdigest())
     return folder
 
 
