@@ -50,8 +50,8 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         _lines(bottom, own, "loss", colours)
         (top if top.axison else bottom).set_title(task, fontsize="medium")
         bottom.set_xlabel("Updates")
-    places[0, 0].set_ylabel("Accuracy (share of targets)")
-    places[1, 0].set_ylabel("Loss (nats per token that counts)")
+    places[0, 0].set_ylabel("Accuracy (share)")
+    places[1, 0].set_ylabel("Loss (nats per target)")
     known: dict[str, Any] = {}
     for axes in places.flat:
         handles, labels = axes.get_legend_handles_labels()
