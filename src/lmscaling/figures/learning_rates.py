@@ -39,6 +39,8 @@ COLUMNS = 3
 """Panels side by side."""
 MOST_TICKS = 4
 """Rates written below a panel."""
+LINE = 0.16
+"""Inches of a line above a panel and of a row of the legend, about."""
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
@@ -47,9 +49,11 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     optima = lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall())
     panels = rows[["size", "context"]].drop_duplicates()
     n_rows, n_columns = -(-len(panels) // COLUMNS), min(COLUMNS, len(panels))
+    lines = LINE * rows.groupby(["size", "context"]).attention.nunique().max()
+    legend = LINE * (len(attentions) // 4)
     figure, grid = plt.subplots(
-        n_rows, n_columns,
-        figsize=(style.PAGE, 0.5 + 2.7 * n_rows), squeeze=False, layout="constrained",
+        n_rows, n_columns, figsize=(style.PAGE, 0.5 + legend + (2.4 + lines) * n_rows),
+        squeeze=False, layout="constrained",
     )  # fmt: skip
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
