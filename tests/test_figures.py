@@ -32,7 +32,7 @@ from test_store import (
 from lmscaling import figures, registry, report
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
-from lmscaling.figures.shared import style
+from lmscaling.figures.shared import law_panels, style
 from lmscaling.files import write_json
 from lmscaling.records import forecast
 from lmscaling.records.design import Design
@@ -530,3 +530,20 @@ def test_the_report_without_its_figures_says_how_to_draw_them(study):
     store.build(study)
     with pytest.raises(UserError, match="run snakemake figures to draw it"):
         report.write(study)
+
+
+def test_an_attention_with_options_has_a_shade_of_its_colour_and_a_hybrid_has_not():
+    names = ["local.window128", "softmax.linear", "linear_x3.softmax"]
+    colours = style.palette(names)
+    assert [colours[name] in style.SHADES[name.split(".")[0].removesuffix("_x3")] for name in names] == [
+        True, False, False,
+    ]  # fmt: skip
+
+
+def test_laws_are_drawn_of_the_attentions_that_have_several_sizes():
+    sizes = {"softmax": "ab", "elu": "a", "linear": "ab", "gated": "a", "local": "a"}
+    rows = DataFrame([(name, size) for name, own in sizes.items() for size in own],
+                        columns=["attention", "size"])  # fmt: skip
+    assert law_panels.attentions(rows) == ["softmax", "linear"]
+    one = rows.loc[rows["size"] == "a"]
+    assert len(law_panels.attentions(one)) == law_panels.MOST_ALIKE

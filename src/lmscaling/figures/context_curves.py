@@ -1,8 +1,9 @@
 """Training loss against updates, with all contexts in one panel. Rows are sizes, columns
-attentions; darker lines are longer contexts. Each line shows means over 60 logarithmic intervals of
-updates without spikes; a thin vertical stroke reaches up to the highest spike of an interval. All
-contexts process the same number of tokens per update. Published runs have separate columns: about
-50 points for each run, each a mean over 100 updates, which hide most spikes.
+attentions, or the other way round with many attentions; darker lines are longer contexts. Each line
+shows means over 60 logarithmic intervals of updates without spikes; a thin vertical stroke reaches
+up to the highest spike of an interval. All contexts process the same number of tokens per update.
+Published runs have separate columns: about 50 points for each run, each a mean over 100 updates,
+which hide most spikes.
 """
 
 import seaborn as sns
@@ -25,9 +26,13 @@ QUERY = """
 """
 
 
+COLUMNS = 4
+"""Most attentions side by side, unless there are as many sizes."""
+
+
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     sizes, contexts = style.sizes_of(rows), sorted(rows.context.unique())
-    columns = [
+    variants = [
         (attention, source)
         for source in sorted(set(rows.source))
         for attention in style.palette(rows.attention.tolist())
@@ -35,19 +40,30 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     ]
     mixed = style.mixes_sources(rows.source)
     colours = dict(zip(contexts, sns.color_palette("crest", len(contexts)), strict=True))
+    is_turned = len(variants) > max(COLUMNS, len(sizes))
+    shape = (len(variants), len(sizes)) if is_turned else (len(sizes), len(variants))
     figure, panels = plt.subplots(
-        len(sizes), len(columns), figsize=(style.PAGE, 0.9 + 2.4 * len(sizes)),
+        *shape, figsize=(style.PAGE, 0.9 + (1.6 if is_turned else 2.4) * shape[0]),
         sharex=True, sharey=True, squeeze=False, layout="constrained",
     )  # fmt: skip
-    for size, places in zip(sizes, panels, strict=True):
-        for (attention, source), axes in zip(columns, places, strict=True):
+    for size, places in zip(sizes, panels.T if is_turned else panels, strict=True):
+        for (attention, source), axes in zip(variants, places, strict=True):
             in_panel = (rows["size"] == size) & (rows.attention == attention)
             _draw_panel(axes, rows.loc[in_panel & (rows.source == source)], colours)
-        places[0].set_ylabel("Training loss\n(nats per token)")
-        places[-1].annotate(size, (1.02, 0.5), xycoords="axes fraction", rotation=270, va="center")
-    for (attention, source), top, bottom in zip(columns, panels[0], panels[-1], strict=True):
-        top.set_title(f"{attention} attention" + ",\npublished" * (source == "published" and mixed))
+    names = [
+        f"{attention} attention" + ",\npublished" * (source == "published" and mixed)
+        for attention, source in variants
+    ]
+    tops, sides = (sizes, names) if is_turned else (names, sizes)
+    for top, bottom, title in zip(panels[0], panels[-1], tops, strict=True):
+        top.set_title(title)
         bottom.set_xlabel("Updates")
+    for places, side in zip(panels, sides, strict=True):
+        places[0].set_ylabel("Training loss\n(nats per token)")
+        places[-1].annotate(
+            side.replace(" ", "\n"), (1.02, 0.5), xycoords="axes fraction", rotation=270,
+            va="center", ha="left",
+        )  # fmt: skip
     handles = [Line2D([], [], color=c, label=f"{context:,}") for context, c in colours.items()]
     figure.legend(
         handles=handles, title="Context (tokens)", loc="outside upper center",

@@ -34,11 +34,11 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     fitted, groups = isotime.fit_groups(every), points.fullest(every)
     contexts = law_panels.widest_contexts([p for group in groups.values() for p in group.points])
     colours = style.palette(rows.attention.tolist())
-    attentions = [name for name in colours if name in set(rows.attention)]
+    attentions = law_panels.attentions(rows)
     drawn = {
         (attention, context): (group, fitted[group.source, group.schedule, attention, context])
         for (_, attention, context), group in groups.items()
-        if context in contexts
+        if attention in attentions and context in contexts
     }
     budgets = sorted({p.budget for group, _ in drawn.values() for p in group.points})
     looks = law_panels.assign_looks(budgets, sns.color_palette("crest", len(budgets)).as_hex())

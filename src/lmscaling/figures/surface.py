@@ -46,10 +46,11 @@ APART = 1.05
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     known = law_panels.points(rows)
     groups = points.fullest(points.groups(known, "attention", "context"))
-    colours = style.palette(rows.attention.tolist())
-    attentions = [name for name in colours if name in set(rows.attention)]
+    attentions = law_panels.attentions(rows)
     contexts = law_panels.widest_contexts(known)
-    drawn = {(a, c): group for (_, a, c), group in groups.items() if c in contexts}
+    drawn = {
+        (a, c): group for (_, a, c), group in groups.items() if a in attentions and c in contexts
+    }
     laws = {key: loss_surface.fit_group(group, check=False) for key, group in drawn.items()}
     figure, panels = law_panels.panel_grid(
         len(attentions), len(contexts), 2.6, sharex=True, sharey=True

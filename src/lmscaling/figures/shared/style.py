@@ -1,5 +1,6 @@
 """The common style of all figures: theme, page width, colours, markers, dashes and legends."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -29,6 +30,13 @@ T = TypeVar("T")
 PAGE = 7.4
 """Width of a figure across the page, inches."""
 
+MOST_LINES = 4
+"""Lines of a legend in the height of a figure; it grows with each further line."""
+LINE = 0.17
+"""Inches of a line of a legend, about."""
+WIDEST = 16
+"""Characters of a label of which four fit across the page."""
+
 COLOURS = {
     "softmax": "#0173B2",
     "linear": "#DE8F05",
@@ -43,6 +51,13 @@ COLOURS = {
     "local": "#1A3A8F",
 }
 """Colours of the variants of this package, distinct for colour-blind readers if few are shown."""
+SHADES = {
+    name: [
+        to_hex(rgb) for rgb in sns.light_palette(colour, 8)[4:7] + sns.dark_palette(colour, 8)[5:]
+    ]
+    for name, colour in COLOURS.items()
+}
+"""Colours of a variant with options, which are chosen by its name."""
 OTHERS = [to_hex(rgb) for rgb in sns.husl_palette(17, h=0.42, s=0.85, l=0.5)]
 """Colours of other variants, which are chosen by their name."""
 MARKERS = {"softmax": "o", "linear": "^"}
@@ -113,7 +128,7 @@ def palette(attentions: list[str]) -> dict[str, str]:
 
     The variants of this package come first.
     """
-    return COLOURS | {name: _pick(name, COLOURS, OTHERS) for name in sorted(set(attentions))}
+    return COLOURS | {name: _colour(name) for name in sorted(set(attentions))}
 
 
 def methods(names: list[str]) -> dict[str, Method]:
@@ -127,10 +142,21 @@ def marker(name: str) -> str:
     return _pick(name, MARKERS, OTHER_MARKERS)
 
 
+def _colour(name: str) -> str:
+    """The colour of an attention by its name; ``local.window128`` has a shade of that of local."""
+    base, *options = name.split(".")
+    if (
+        base in COLOURS
+        and options
+        and not any(re.sub(r"_x\d+$", "", o) in COLOURS for o in options)
+    ):
+        return SHADES[base][int(sha256(name.encode()).hexdigest(), 16) % len(SHADES[base])]
+    return _pick(name, COLOURS, OTHERS)
+
+
 def _method(name: str) -> Method:
     """The colour of the attention, and a marker by the name of the method."""
-    attention = name.partition(" ")[0]
-    return Method(_pick(attention, COLOURS, OTHERS), marker(name))
+    return Method(_colour(name.partition(" ")[0]), marker(name))
 
 
 def _pick(name: str, known: dict[str, T], others: Sequence[T]) -> T:
@@ -160,13 +186,14 @@ def shades(colour: str, n: int) -> list[str]:
 
 
 def shades_of(rows: DataFrame) -> dict[tuple[str, str], str]:
-    """A shade for each attention and size; larger models are darker."""
+    """A shade for each attention and size that the rows have; larger models are darker."""
     colours, sizes = palette(rows.attention.tolist()), sizes_of(rows)
-    attentions = [name for name in colours if name in set(rows.attention)]
+    present = set(zip(rows.attention, rows["size"], strict=True))
     return {
         (attention, size): shade
-        for attention in attentions
+        for attention in colours
         for size, shade in zip(sizes, shades(colours[attention], len(sizes)), strict=True)
+        if (attention, size) in present
     }
 
 
@@ -184,7 +211,12 @@ def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sourc
     ]
     if mixes_sources(sources):
         handles.append(Line2D([], [], color="0.4", label="published", **PUBLISHED))
-    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(sizes)))
+    columns = min(4, len(sizes))
+    if len(handles) > MOST_LINES * columns:
+        columns = 4 if max(len(handle.get_label()) for handle in handles) <= WIDEST else 3
+    lines = -(-len(handles) // columns)
+    figure.set_figheight(figure.get_figheight() + LINE * max(0, lines - MOST_LINES))
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns)
 
 
 def panels(count: int, columns: int, height: float) -> tuple[Figure, list[Axes]]:
