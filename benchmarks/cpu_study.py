@@ -66,6 +66,11 @@ WINDOWS = f"""
     WHERE axis = 'document' AND size = '{SMALL}' AND context = {LONG} AND "start" >= 2048
     GROUP BY ALL ORDER BY ALL
 """
+PROGRESS = """
+    SELECT count(*) FILTER (status = 'done') AS finished, count(*) AS runs
+    FROM (SELECT run, status FROM status UNION SELECT run, status FROM tasks)
+    WHERE status <> 'skipped'
+"""
 RECALL = """
     SELECT attention, avg(score) AS recall
     FROM task_scores WHERE task = 'recall' GROUP BY attention ORDER BY attention
@@ -274,28 +279,41 @@ def predicts(losses: Losses, recall: Sequence[Row]) -> str:
     return f"{table(*rows)}\n\nSpearman's correlation {rho:.2f}, one-sided p {p:.3f}: {verdict}."
 
 
-def answers(folder: Path) -> Iterator[tuple[str, str]]:
+def query(study: Study, text: str) -> list[Row]:
+    return [{str(k): v for k, v in row.items()} for row in study.query(text).to_dict("records")]
+
+
+def answers(study: Study) -> Iterator[tuple[str, str]]:
     """Question and answer."""
-    study = Study(folder)
-
-    def query(text: str) -> list[Row]:
-        return [{str(k): v for k, v in row.items()} for row in study.query(text).to_dict("records")]
-
-    losses, curves, pace = by_cell(query(FINAL)), query(CURVES), query(PACE)
+    losses, curves, pace = by_cell(query(study, FINAL)), query(study, CURVES), query(study, PACE)
     every = list(dict.fromkeys(row["attention"] for row in pace))
     pair = at_equal_seconds(curves, pace, [BASELINE, "linear"])
     yield (
         "1. The gap of linear attention over context",
         growth({"updates": losses, "CPU seconds": pair}),
     )
-    yield "2. Loss by window, and the window that is used", windows(query(WINDOWS))
+    yield "2. Loss by window, and the window that is used", windows(query(study, WINDOWS))
     yield f"3. What closes the gap at context {CONTEXT:,}", closing(losses)
     yield (
         "4. The lowest loss at equal CPU seconds",
         winners(at_equal_seconds(curves, pace, every), pace),
     )
     yield "5. Noise between seeds", noise(losses)
-    yield "6. Recall and the gap", predicts(losses, query(RECALL))
+    yield "6. Recall and the gap", predicts(losses, query(study, RECALL))
+
+
+def page(study: Study) -> str:
+    """What the page says: the answers, and before all runs have finished how many have.
+
+    Intervals over the seeds that happen to be there first would be read as results.
+    """
+    (progress,) = query(study, PROGRESS)
+    if progress["finished"] < progress["runs"]:
+        return (
+            f"The study is not complete: {progress['finished']} of {progress['runs']} runs have "
+            "finished. The questions are answered when all have."
+        )
+    return "\n\n".join(f"### {question}\n\n{answer}" for question, answer in answers(study))
 
 
 def main() -> None:
@@ -303,13 +321,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
     parser.add_argument("--write", action="store_true", help=f"write into {PAGE.name}")
     args = parser.parse_args()
-    text = "\n\n".join(f"### {question}\n\n{answer}" for question, answer in answers(args.folder))
-    if not args.write:
-        print(text)
-        return
-    before, rest = PAGE.read_text().split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
+    study = Study(args.folder)
+    if args.write:
+        before, rest = PAGE.read_text().split(MARKS[0])
+        after = rest.split(MARKS[1])[1]
+        PAGE.write_text(f"{before}{MARKS[0]}\n\n{page(study)}\n\n{MARKS[1]}{after}")
+    else:
+        print("\n\n".join(f"### {question}\n\n{answer}" for question, answer in answers(study)))
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@
     python benchmarks/keep_records.py results/cpu_rates results/measured/cpu-python-rates --every 10
     python benchmarks/keep_records.py results/measured/cpu-python results/cpu --restore
 
-Tokens, weights, the store and pictures are left out: the study makes them again. So is the source
-that trained the runs: their records name its commit. In the copied logs the numbers of an update
-have seven digits, and with ``--every N`` only every Nth update is kept. Validations, norms and
-records are copied as they are. ``thinned.json`` says what was done.
+Cells, tokens, weights, the store and pictures are left out: the study makes them again. So is the
+source that trained the runs: their records name its commit. In the copied logs the numbers of an
+update have seven digits, and with ``--every N`` only every Nth update is kept. Validations, norms
+and records are copied as they are. ``thinned.json`` says what was done.
 
 ``--restore`` puts the records back, so that a study that is not finished goes on: Snakemake trains
 no run that has a record.
@@ -21,10 +21,10 @@ from pathlib import Path
 from lmscaling.files import replacing, write_json
 
 RECORDS = (
-    "study.json", "cells/*.json", "checks/*.json", "runs/*/run.json",
-    "evaluations/*/*.jsonl", "forecasts/*.json",
+    "study.json", "checks/*.json", "runs/*/run.json", "evaluations/*/*.jsonl", "samples/*.json",
+    "forecasts/*.json",
 )  # fmt: skip
-"""In this order: an evaluation that is older than the record of its run is repeated."""
+"""In this order: an evaluation or a sample that is older than the record of its run is repeated."""
 LOGS = "runs/*/log.jsonl"
 DIGITS = 7
 """Significant digits, those of a 32-bit float."""
