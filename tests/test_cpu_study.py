@@ -12,12 +12,15 @@ from lmscaling import Study
 
 ROOT = Path(__file__).parents[1]
 CONTEXTS = (128, 512, 2048, 8192)
+ONE = (2048,)
 
 
 @pytest.fixture(scope="module")
 def study():
     path = ROOT / "benchmarks" / "cpu_study.py"
     spec = importlib.util.spec_from_file_location("cpu_study", path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -60,10 +63,11 @@ def test_a_window_is_used_until_no_longer_one_lowers_the_loss_by_more_than_the_t
 
 
 def test_an_attention_closes_the_gap_or_narrows_it_or_neither_is_shown(study):
-    one = {"contexts": (2048,)}
-    losses = softmax(**one) | cells("linear", lambda _: 0.3, **one)
-    losses |= cells("gated_delta", lambda _: 0.01, **one) | cells("gated", lambda _: 0.2, **one)
-    losses |= cells("elu", lambda _: 0.31, **one)
+    losses = softmax(contexts=ONE) | cells("linear", lambda _: 0.3, contexts=ONE)
+    losses |= cells("gated_delta", lambda _: 0.01, contexts=ONE) | cells(
+        "gated", lambda _: 0.2, contexts=ONE
+    )
+    losses |= cells("elu", lambda _: 0.31, contexts=ONE)
     verdicts = [row.split("|")[-2].strip() for row in study.closing(losses).splitlines()[3:]]
     assert verdicts == ["closes", "narrows", "neither shown"]
 
@@ -105,10 +109,10 @@ def test_the_noise_depends_if_the_interval_of_the_ratio_of_variances_excludes_on
 def test_recall_predicts_the_gap_only_in_an_order_that_chance_seldom_gives(study):
     names = [f"a{i}" for i in range(7)]
     for order, verdict in ((range(7), "predicts"), ((3, 0, 5, 1, 6, 2, 4), "not shown")):
-        losses = softmax(contexts=(2048,))
+        losses = softmax(contexts=ONE)
         recall = [{"attention": name, "recall": 1 - i / 10} for i, name in enumerate(names)]
         for name, place in zip(names, order, strict=True):
-            losses |= cells(name, lambda _, p=place: 0.1 * p, contexts=(2048,))
+            losses |= cells(name, lambda _, p=place: 0.1 * p, contexts=ONE)
         assert study.predicts(losses, recall).endswith(f"{verdict}.")
 
 

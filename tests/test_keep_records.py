@@ -20,6 +20,8 @@ ROWS = [
 def keep():
     path = Path(__file__).parents[1] / "benchmarks" / "keep_records.py"
     spec = importlib.util.spec_from_file_location("keep_records", path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -213,7 +213,7 @@ def legend_of(figure: Figure, shades: dict[tuple[str, str], str], sources: Sourc
         handles.append(Line2D([], [], color="0.4", label="published", **PUBLISHED))
     columns = min(4, len(sizes))
     if len(handles) > MOST_LINES * columns:
-        columns = 4 if max(len(handle.get_label()) for handle in handles) <= WIDEST else 3
+        columns = 4 if max(len(str(handle.get_label())) for handle in handles) <= WIDEST else 3
     lines = -(-len(handles) // columns)
     figure.set_figheight(figure.get_figheight() + LINE * max(0, lines - MOST_LINES))
     figure.legend(handles=handles, loc="outside upper center", ncols=columns)
