@@ -2,8 +2,9 @@
 size (larger models are darker). From the bottom: productive time, which the budget counts; time of
 updates that were lost with an attempt and repeated; all other time of the attempts, such as
 validation, checkpoints and compilation. Attempts are timed to ten seconds. The dashed line is the
-budget, if it is a time. For published runs only the total time is known; their line is the budget
-of 24 hours stated in the post.
+budget, if it is a time. Where a study counts the time of the processor, waiting for it is other
+time. For published runs only the total time is known; their line is the budget of 24 hours stated
+in the post.
 """
 
 from typing import Any
@@ -35,22 +36,32 @@ QUERY = """
 """
 
 LOST, OTHER = "#B00020", "0.72"
+MOST_ROWS = 4
+"""Panels one above the other; more have two columns."""
 GAP = 1.0
 """Space between contexts, in bars."""
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     shades, panels = style.shades_of(rows), heatmap.panels_of(rows)
+    columns = 1 if len(panels) <= MOST_ROWS else 2
+    lines = -(-len(panels) // columns)
     figure, places = plt.subplots(
-        len(panels), 1, figsize=(style.PAGE, 0.6 + 1.9 * len(panels)),
+        lines, columns, figsize=(style.PAGE, 0.6 + 1.9 * lines),
         sharey=True, squeeze=False, layout="constrained",
     )  # fmt: skip
-    for (title, part), axes in zip(panels.items(), places.flat, strict=True):
+    for axes in places.flat[len(panels) :]:
+        axes.set_axis_off()
+    for i, ((title, part), axes) in enumerate(zip(panels.items(), places.flat, strict=False)):
         _draw_panel(axes, part, shades)
         axes.set_title(title)
-        axes.set_ylabel("Wall clock (hours)")
-    places.flat[-1].set_xlabel("Context (tokens)")
-    figure.legend(handles=_legend(rows, shades), loc="outside upper center", ncols=5)
+        if i % columns == 0:
+            axes.set_ylabel("Wall clock (hours)")
+        if i + columns >= len(panels):
+            axes.set_xlabel("Context (tokens)")
+    handles = _legend(rows, shades)
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    figure.legend(handles=handles, loc="outside upper center", ncols=5 if longest < 15 else 4)
     sns.despine(figure)
     return figure
 
