@@ -1,10 +1,12 @@
 """What tests share: a tiny study, a tiny stream of tokens, and the real texts where they exist."""
 
 import copy
+import importlib.util
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -81,6 +83,17 @@ def cell(values: dict[str, Any]) -> Cell:
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Manifest of a stream of two training shards and one validation shard of random bytes."""
     return write_tokens(tmp_path_factory.mktemp("tokens"), [700, 3000], [1000])
+
+
+def script(*parts: str) -> ModuleType:
+    """A script of the repository as a module, by its path."""
+    path = ROOT.joinpath(*parts)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def write_shard(path: Path, tokens: np.ndarray, **values: Any) -> None:

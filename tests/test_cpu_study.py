@@ -1,29 +1,21 @@
 """The questions of the study on CPU cores are answered by the rules written before it ran."""
 
-import importlib.util
 import math
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import script
 
 from lmscaling import Study
 
-ROOT = Path(__file__).parents[1]
 CONTEXTS = (128, 512, 2048, 8192)
 ONE = (2048,)
 
 
 @pytest.fixture(scope="module")
 def study():
-    path = ROOT / "benchmarks" / "cpu_study.py"
-    spec = importlib.util.spec_from_file_location("cpu_study", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("benchmarks", "cpu_study.py")
 
 
 def cells(name, gap, size="100k", contexts=CONTEXTS, scatter=0.001):

@@ -1,13 +1,12 @@
 """README and docs: links, file names, commands and numbers are those of the code."""
 
-import importlib.util
 import re
 import shlex
 from functools import cache
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, script
 from test_claims import PUBLISHED
 
 from lmscaling import cli, registry
@@ -166,13 +165,7 @@ def test_the_results_of_the_readme_are_those_of_the_claims():
 
 @pytest.fixture(scope="module")
 def picture():
-    path = ROOT / "docs" / "extension" / "picture.py"
-    spec = importlib.util.spec_from_file_location("picture", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("docs", "extension", "picture.py")
 
 
 def test_the_picture_shows_what_the_readme_says(picture):

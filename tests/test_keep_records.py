@@ -1,10 +1,9 @@
 """Records of a study are copied for git, with shorter logs, and back."""
 
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
+from conftest import script
 
 ROWS = [
     {"record": "header", "attempt": 1, "flops_per_token": 884736.123456789},
@@ -18,13 +17,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def keep():
-    path = Path(__file__).parents[1] / "benchmarks" / "keep_records.py"
-    spec = importlib.util.spec_from_file_location("keep_records", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("benchmarks", "keep_records.py")
 
 
 @pytest.fixture
