@@ -49,10 +49,10 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
     optima = lr_optimum.groups(db.sql(lr_optimum.QUERY).fetchall())
     panels = rows[["size", "context"]].drop_duplicates()
     n_rows, n_columns = -(-len(panels) // COLUMNS), min(COLUMNS, len(panels))
-    lines = LINE * rows.groupby(["size", "context"]).attention.nunique().max()
-    legend = LINE * (len(attentions) // 4)
+    most = rows.groupby(["size", "context"]).attention.nunique().max()
+    lines, legend = LINE * max(0, most - 2), LINE * (len(attentions) // 4)
     figure, grid = plt.subplots(
-        n_rows, n_columns, figsize=(style.PAGE, 0.5 + legend + (2.4 + lines) * n_rows),
+        n_rows, n_columns, figsize=(style.PAGE, 0.5 + legend + (2.7 + lines) * n_rows),
         squeeze=False, layout="constrained",
     )  # fmt: skip
     for axes in grid.flat[len(panels) :]:
