@@ -321,7 +321,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
     parser.add_argument("--write", action="store_true", help=f"write into {PAGE.name}")
     args = parser.parse_args()
-    study = Study(args.folder)
+    study = Study(args.folder, fresh=True)
     if args.write:
         before, rest = PAGE.read_text().split(MARKS[0])
         after = rest.split(MARKS[1])[1]
