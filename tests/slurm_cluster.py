@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -200,7 +200,9 @@ class Study:
         return "".join(path.read_text() for path in logs)
 
     def finish(self, snakemake: "subprocess.Popen[str]", code: int = 0) -> None:
-        assert snakemake.wait(PATIENCE_SECONDS) == code, self.said()
+        with suppress(subprocess.TimeoutExpired):
+            snakemake.wait(PATIENCE_SECONDS)
+        assert snakemake.poll() == code, self.said()  # None while it runs
 
     def scratch(self, run: str) -> Path:
         return self.results / "scratch" / run

@@ -205,9 +205,9 @@ def test_a_run_is_whole_after_its_node_came_back(cluster, tmp_path, all_of_it, n
     cluster.kill(*dying)
     if not all_of_it:
         study.go_on(run)
-    # Slurm requeues only a job older than BatchStartTimeout + MessageTimeout; see slurm_box.
-    born = study.lock(run)["born"]
-    eventually(lambda: time.time() - born > 5, "job that is five seconds old")
+    # Slurm requeues only a job older than BatchStartTimeout + MessageTimeout; see slurm_box. The
+    # start of a process is no measure: it is known to a second, as the time of the boot is.
+    time.sleep(5)
     cluster.run("slurmd")
     study.finish(snakemake)
     assert_whole(study, run, n_attempts)
