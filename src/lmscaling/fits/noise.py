@@ -278,15 +278,19 @@ def holm(p_values: ArrayLike) -> NDArray:
     return corrected
 
 
-def seeds_needed(gap: float, sd: float, level: float = LEVEL, power: float = 0.8) -> int | None:
+def seeds_needed(
+    gap: float, sd: float, level: float = LEVEL, power: float = 0.8, pooled: float = MOST_DEGREES
+) -> int | None:
     """Fewest seeds with which a true gap is found with a probability of ``power``.
 
     ``sd`` is that of the difference of two runs, paired if they share seeds. The variance has
-    ``MOST_DEGREES`` degrees of freedom besides those of the seeds. None above ``MOST_SEEDS``.
+    ``pooled`` degrees of freedom besides those of the seeds. None above ``MOST_SEEDS``.
     """
 
     def is_enough(seeds: int) -> bool:
-        degrees = MOST_DEGREES + seeds - 1
+        degrees = pooled + seeds - 1
+        if not degrees:
+            return False
         limit = t.isf((1 - level) / 2, degrees)
         shift = abs(gap) / sd * np.sqrt(seeds)
         # Far beyond the limit the power is 1, and the noncentral t of SciPy inexact.
