@@ -78,26 +78,40 @@ def query(study: Study, text: str) -> list[Row]:
     return [{str(k): v for k, v in row.items()} for row in study.query(text).to_dict("records")]
 
 
+class Finished:
+    """The parts of the study whose runs have all finished, and the losses of these sizes."""
+
+    def __init__(self, study: Study) -> None:
+        self.progress = query(study, PROGRESS)
+        self.parts = {row["part"] for row in self.progress if row["finished"] == row["runs"]}
+        final, self.curves, self.pace = (
+            [row for row in query(study, text) if row["size"] in self.parts]
+            for text in (FINAL, CURVES, PACE)
+        )
+        self.losses = rules.by_cell(final)
+
+    def at_equal_seconds(self, *names: str) -> rules.Losses:
+        """Losses at equal CPU seconds of the named attentions, or of all."""
+        compared = names or tuple(dict.fromkeys(row["attention"] for row in self.pace))
+        return rules.at_equal_seconds(self.curves, self.pace, compared)
+
+
 def answers(study: Study, english: Study | None) -> Iterator[tuple[str, str]]:
-    """Question and answer, from the sizes that have finished."""
-    parts = {row["part"]: row["finished"] == row["runs"] for row in query(study, PROGRESS)}
-    done = {part for part, finished in parts.items() if finished}
-    final, curves, pace = (
-        [row for row in query(study, text) if row["size"] in done] for text in (FINAL, CURVES, PACE)
-    )
-    losses = rules.by_cell(final)
-    every = list(dict.fromkeys(row["attention"] for row in pace))
-    pair = rules.at_equal_seconds(curves, pace, [BASELINE, "linear"])
+    """Question and answer, from what has finished."""
+    found = Finished(study)
+    done, losses = found.parts, found.losses
     if SMALL in done:
         yield (
             "1. The gap of linear attention over context",
-            rules.growth({"updates": losses, "CPU seconds": pair}),
+            rules.growth(
+                {"updates": losses, "CPU seconds": found.at_equal_seconds(BASELINE, "linear")}
+            ),
         )
         yield "2. Loss by window, and the window that is used", rules.windows(query(study, WINDOWS))
         yield f"3. What closes the gap at context {CONTEXT:,}", rules.closing(losses)
         yield (
             "4. The lowest loss at equal CPU seconds",
-            rules.winners(rules.at_equal_seconds(curves, pace, every), pace),
+            rules.winners(found.at_equal_seconds(), found.pace),
         )
         yield "5. Noise between seeds", rules.noise(losses)
     if {SMALL, "recall"} <= done:
@@ -106,11 +120,8 @@ def answers(study: Study, english: Study | None) -> Iterator[tuple[str, str]]:
         yield "The sealed forecast of 300k", rules.held_out(query(study, FORECASTS))
     if {SMALL, "300k", LARGE, "2700k"} <= done:
         yield "The line to 2700k", rules.beyond(query(study, LINE))
-    if english and all(row["finished"] == row["runs"] for row in query(english, PROGRESS)):
-        yield (
-            "English",
-            rules.confirmed({"Python": losses, "English": rules.by_cell(query(english, FINAL))}),
-        )
+    if english and SMALL in (other := Finished(english)).parts:
+        yield "English", rules.confirmed({"Python": losses, "English": other.losses})
 
 
 def page(study: Study, english: Study | None = None) -> str:

@@ -2,7 +2,8 @@
 
 ``{gallery}`` draws all figures from the published numbers and from the study on CPU cores, with
 their captions, and says of the others what they need. ``{claims}`` lists the claims of the
-literature. ``{study-keys}`` lists the keys of the study file from its schema.
+literature. ``{study-keys}`` lists the keys of the study file from its schema. The report of the
+study on CPU cores is copied beside the pages as ``example_report.html``.
 """
 
 import json
@@ -16,7 +17,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from lmscaling import claims, figures, registry
+from lmscaling import claims, figures, registry, report
 from lmscaling.records import exports
 from lmscaling.store import build
 
@@ -48,8 +49,9 @@ class Gallery(_Lines):
 
     def lines(self) -> Iterator[str]:
         folders = {name: drawn(name, Path(self.env.srcdir)) for name in SOURCES}
+        filled = {name: (folder / "drawn").read_text().split() for name, folder in folders.items()}
         pictures = {
-            figure: [n for n, at in folders.items() if (at / f"figures/{figure}.svg").is_file()]
+            figure: [name for name, figures_of in filled.items() if figure in figures_of]
             for figure in registry.figures()
         }
         for figure, names in sorted(pictures.items(), key=lambda item: not item[1]):
@@ -94,8 +96,8 @@ class StudyKeys(_Lines):
             yield f"| `{key}` | {_allowed(value)} | {_cell(default)} | {meaning} |"
 
 
-CODE = ("claims", "figures", "fits", "store")
-"""Packages that figures and verdicts follow from."""
+CODE = ("claims", "figures", "fits", "report", "store")
+"""Packages that figures, verdicts and reports follow from."""
 
 NEEDS = {
     "copy_task": "Set `speed: copy_task` in the study.",
@@ -121,7 +123,9 @@ NEEDS = {
 
 
 def drawn(name: str, source: Path) -> Path:
-    """Draw the figures that published or measured numbers fill, if their code or data changed.
+    """Draw figures and report of published or measured numbers, if their code or data changed.
+
+    The file ``drawn`` has a digest of both, then the figures that have numbers.
 
     Args:
         name: One of ``SOURCES``.
@@ -136,20 +140,22 @@ def drawn(name: str, source: Path) -> Path:
         data = [results / f"{stem}.csv" for stem in exports.PUBLISHED]
     code = [p for part in CODE for p in sorted((ROOT / "src/lmscaling" / part).rglob("*.*"))]
     key = sha256()
-    for path in [*data, *(p for p in code if p.suffix in (".py", ".sql"))]:
+    for path in [*data, *(p for p in code if p.suffix in (".py", ".sql", ".html", ".css", ".js"))]:
         key.update(path.read_bytes())
     done = folder / "drawn"
-    if not done.is_file() or done.read_text() != key.hexdigest():
+    if not done.is_file() or done.read_text().split()[0] != key.hexdigest():
         shutil.rmtree(folder, ignore_errors=True)
         for path in data:
             target = folder / path.relative_to(results)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
         build.build(folder)
-        for _ in figures.save_all(folder / "store", folder / "figures", blank=False):
-            pass
-        claims.write(folder)
-        done.write_text(key.hexdigest())
+        filled = figures.save_all(folder / "store", folder / "figures", blank=True)
+        names = [path.stem for path in filled]
+        judged = claims.write(folder)
+        if name != "published":  # whose blank figures would be in it
+            report.write(folder, judged)
+        done.write_text("\n".join([key.hexdigest(), *names]))
     return folder
 
 
@@ -183,8 +189,15 @@ def _cell(text: str) -> str:
     return _escaped(" ".join(text.split())).replace("|", "\\|")
 
 
+def _copy_report(app: Sphinx, error: Exception | None) -> None:
+    if error is None and app.builder.format == "html":
+        made = drawn("cpu-python", Path(app.srcdir)) / "report.html"
+        shutil.copy(made, Path(app.outdir, "example_report.html"))
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
+    app.connect("build-finished", _copy_report)
     for name, directive in {"gallery": Gallery, "claims": Claims, "study-keys": StudyKeys}.items():
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
