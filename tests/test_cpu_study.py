@@ -7,6 +7,7 @@ import cpu_answers as rules
 import cpu_study
 import numpy as np
 import pytest
+from conftest import ROOT
 from scipy.stats import f, ttest_1samp
 
 from lmscaling import Study
@@ -182,8 +183,43 @@ def test_recall_predicts_the_gap_only_in_an_order_that_chance_seldom_gives():
         assert rules.predicts(losses, recall).endswith(f"{verdict}.")
 
 
-def test_the_page_says_what_the_records_say(tmp_path):
-    folder = tmp_path / "cpu"
-    shutil.copytree(cpu_study.FOLDER, folder, ignore=shutil.ignore_patterns("store", "figures"))
-    english = Study(cpu_study.ENGLISH) if cpu_study.ENGLISH.is_dir() else None
-    assert cpu_study.page(Study(folder), english) in cpu_study.PAGE.read_text()
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """The study of the repository, without the store and the figures that others may have made."""
+
+    def copied(folder):
+        copy = tmp_path_factory.mktemp("kept") / folder.name
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store", "figures"))
+        return Study(copy)
+
+    return copied(cpu_study.FOLDER), copied(
+        cpu_study.ENGLISH
+    ) if cpu_study.ENGLISH.is_dir() else None
+
+
+def test_the_page_says_what_the_records_say(kept):
+    assert cpu_study.page(*kept) in cpu_study.PAGE.read_text()
+
+
+def test_the_readme_says_what_the_records_say(kept):
+    text = " ".join((ROOT / "README.md").read_text().split())
+    found = cpu_study.Finished(kept[0])
+    at = {c: [*rules.gaps(found.losses, "linear", "100k", c).values()] for c in CONTEXTS}
+    assert {len(values) for values in at.values()} == {3}
+    numbers = ", ".join(f"{np.mean(values):.2f}" for values in at.values())
+    assert f"by {numbers} nats".replace(", 0.15", " and 0.15") in text
+    verdicts = {
+        row.split("|")[1].strip(): row.split("|")[-2].strip()
+        for row in rules.closing(found.losses).splitlines()
+    }
+    closing = {name for name, verdict in verdicts.items() if verdict == "closes"}
+    assert closing == {"retention", "gated", "gated_delta", "local.window128"}
+    hybrid = rules.gaps(found.losses, "linear_x3.softmax", "100k", 2048)
+    assert 0.4 < np.mean([*hybrid.values()]) / np.mean(at[2048]) < 0.5
+    best = [
+        row.split("|")[4:8:2]
+        for row in rules.winners(found.at_equal_seconds(), found.pace).splitlines()
+        if "| 100k |" in row
+    ]
+    assert {name.strip() for name, _ in best} == {"retention"}
+    assert ["softmax" in tied for _, tied in best] == [True, False, False, False]

@@ -5,8 +5,9 @@ import shlex
 from functools import cache
 from pathlib import Path
 
+import pictures
 import pytest
-from conftest import ROOT, script
+from conftest import ROOT
 from test_claims import PUBLISHED
 
 from lmscaling import cli, registry
@@ -163,13 +164,8 @@ def test_the_results_of_the_readme_are_those_of_the_claims():
     assert PUBLISHED["sampling_time"][0] == "holds"
 
 
-@pytest.fixture(scope="module")
-def picture():
-    return script("docs", "extension", "picture.py")
-
-
-def test_the_picture_shows_what_the_readme_says(picture):
-    gaps, steps = picture.numbers()
+def test_the_picture_shows_what_the_readme_says():
+    gaps, steps = pictures.numbers()
     text = " ".join(README.read_text().split())
     assert len(gaps) == 24
     assert gaps.gap.min() > 0

@@ -54,6 +54,7 @@ class Gallery(_Lines):
             figure: [name for name, figures_of in filled.items() if figure in figures_of]
             for figure in registry.figures()
         }
+        yield 'The <a href="example_report.html">example of a report</a> is of the study on CPU cores.'
         for figure, names in sorted(pictures.items(), key=lambda item: not item[1]):
             title, text = figures.caption(figure).title, figures.caption(figure).text
             yield f"\n## {figure}\n\n**{title}.** {_escaped(text)}\n"
