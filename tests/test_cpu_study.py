@@ -192,9 +192,8 @@ def kept(tmp_path_factory):
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store", "figures"))
         return Study(copy)
 
-    return copied(cpu_study.FOLDER), copied(
-        cpu_study.ENGLISH
-    ) if cpu_study.ENGLISH.is_dir() else None
+    english = copied(cpu_study.ENGLISH) if cpu_study.ENGLISH.is_dir() else None
+    return copied(cpu_study.FOLDER), english
 
 
 def test_the_page_says_what_the_records_say(kept):

@@ -54,7 +54,7 @@ class Gallery(_Lines):
             figure: [name for name, figures_of in filled.items() if figure in figures_of]
             for figure in registry.figures()
         }
-        yield 'The <a href="example_report.html">example of a report</a> is of the study on CPU cores.'
+        yield 'An <a href="example_report.html">example of a report</a> shows the study on CPU cores.'
         for figure, names in sorted(pictures.items(), key=lambda item: not item[1]):
             title, text = figures.caption(figure).title, figures.caption(figure).text
             yield f"\n## {figure}\n\n**{title}.** {_escaped(text)}\n"
@@ -190,6 +190,12 @@ def _cell(text: str) -> str:
     return _escaped(" ".join(text.split())).replace("|", "\\|")
 
 
+def _draw_all(app: Sphinx) -> None:
+    """Pages show figures that have to be there when they are read."""
+    for name in SOURCES:
+        drawn(name, Path(app.srcdir))
+
+
 def _copy_report(app: Sphinx, error: Exception | None) -> None:
     if error is None and app.builder.format == "html":
         made = drawn("cpu-python", Path(app.srcdir)) / "report.html"
@@ -198,6 +204,7 @@ def _copy_report(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Called by Sphinx."""
+    app.connect("builder-inited", _draw_all)
     app.connect("build-finished", _copy_report)
     for name, directive in {"gallery": Gallery, "claims": Claims, "study-keys": StudyKeys}.items():
         app.add_directive(name, directive)
