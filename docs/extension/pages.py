@@ -54,7 +54,7 @@ class Gallery(_Lines):
             figure: [name for name, figures_of in filled.items() if figure in figures_of]
             for figure in registry.figures()
         }
-        yield 'An <a href="example_report.html">example of a report</a> shows the study on CPU cores.'
+        yield 'An <a href="example_report.html">example of a report</a>: the study on CPU cores.\n'
         for figure, names in sorted(pictures.items(), key=lambda item: not item[1]):
             title, text = figures.caption(figure).title, figures.caption(figure).text
             yield f"\n## {figure}\n\n**{title}.** {_escaped(text)}\n"
