@@ -274,16 +274,21 @@ def predicts(losses: Losses, recall: Sequence[Row]) -> str:
     return f"{table(*rows)}\n\nSpearman's correlation {rho:.2f}, one-sided p {p:.3f}: {verdict}."
 
 
+def interval_of(row: Row) -> tuple[float, float]:
+    """The 95 % interval of a sealed prediction."""
+    sealed = Predicted(median=row["median"], sd=row["sd"], degrees=row["degrees"])
+    interval = unfinished.interval(sealed, LEVEL)
+    assert interval, "what has no interval is not scored"
+    return interval.low, interval.high
+
+
 def held_out(rows: Sequence[Row]) -> str:
     """The sealed forecast of 300k."""
     lines = [["attention", "seed", "sealed, 95 %", "measured", "inside"]]
     for row in rows:
         if row["state"] != "scored":
             continue
-        sealed = Predicted(median=row["median"], sd=row["sd"], degrees=row["degrees"])
-        interval = unfinished.interval(sealed, LEVEL)
-        assert interval, "what has no interval is not scored"
-        low, high = interval.low, interval.high
+        low, high = interval_of(row)
         inside = "yes" if low <= row["measured"] <= high else "no"
         lines.append([
             row["attention"], str(row["seed"]), f"{row['median']:.3f} ({low:.3f} to {high:.3f})",

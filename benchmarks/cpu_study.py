@@ -89,11 +89,20 @@ class Finished:
             for text in (FINAL, CURVES, PACE)
         )
         self.losses = rules.by_cell(final)
+        self.windows = query(study, WINDOWS) if SMALL in self.parts else []
+        self.forecasts = query(study, FORECASTS) if "300k" in self.parts else []
+        self.sizes = [row for row in query(study, LINE) if row["size"] in self.parts]
+        self.recall = query(study, RECALL) if "recall" in self.parts else []
+        self.attentions = list(dict.fromkeys(row["attention"] for row in final))
+
+    def mean(self, attention: str, context: int) -> float:
+        """Mean final loss of 100k, nats per byte."""
+        values = self.losses[attention, SMALL, context].values()
+        return sum(values) / len(values)
 
     def at_equal_seconds(self, *names: str) -> rules.Losses:
         """Losses at equal CPU seconds of the named attentions, or of all."""
-        compared = names or tuple(dict.fromkeys(row["attention"] for row in self.pace))
-        return rules.at_equal_seconds(self.curves, self.pace, compared)
+        return rules.at_equal_seconds(self.curves, self.pace, names or self.attentions)
 
 
 def answers(study: Study, english: Study | None) -> Iterator[tuple[str, str]]:
@@ -107,7 +116,7 @@ def answers(study: Study, english: Study | None) -> Iterator[tuple[str, str]]:
                 {"updates": losses, "CPU seconds": found.at_equal_seconds(BASELINE, "linear")}
             ),
         )
-        yield "2. Loss by window, and the window that is used", rules.windows(query(study, WINDOWS))
+        yield "2. Loss by window, and the window that is used", rules.windows(found.windows)
         yield f"3. What closes the gap at context {CONTEXT:,}", rules.closing(losses)
         yield (
             "4. The lowest loss at equal CPU seconds",
@@ -115,11 +124,11 @@ def answers(study: Study, english: Study | None) -> Iterator[tuple[str, str]]:
         )
         yield "5. Noise between seeds", rules.noise(losses)
     if {SMALL, "recall"} <= done:
-        yield "6. Recall and the gap", rules.predicts(losses, query(study, RECALL))
+        yield "6. Recall and the gap", rules.predicts(losses, found.recall)
     if "300k" in done:
-        yield "The sealed forecast of 300k", rules.held_out(query(study, FORECASTS))
+        yield "The sealed forecast of 300k", rules.held_out(found.forecasts)
     if {SMALL, "300k", LARGE, "2700k"} <= done:
-        yield "The line to 2700k", rules.beyond(query(study, LINE))
+        yield "The line to 2700k", rules.beyond(found.sizes)
     if english and SMALL in (other := Finished(english)).parts:
         yield "English", rules.confirmed({"Python": losses, "English": other.losses})
 

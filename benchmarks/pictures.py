@@ -8,9 +8,11 @@ the one that lasted fewer hours ends. Speed-ups are those of the figure ``speed_
 step with softmax over one with chunked linear attention.
 """
 
+import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,18 @@ from typing import Any
 import cpu_study
 import matplotlib as mpl
 import numpy as np
-from cpu_answers import SMALL, Losses
+from cpu_answers import (
+    CONTEXT,
+    HELD_OUT_CONTEXT,
+    IMPROVEMENT,
+    LARGE,
+    LONG,
+    SMALL,
+    Row,
+    gaps,
+    interval_of,
+    line,
+)
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -34,6 +47,11 @@ from lmscaling.store import build
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "pictures"
+RATES = ROOT / "results" / "measured" / "cpu-python-rates"
+RATE_LOSSES = """
+    SELECT attention, size, lr_scale, val_loss AS loss FROM last_validation
+    WHERE status = 'done' ORDER BY ALL
+"""
 
 THEMES = {
     "light": {"text": "#1a1c20", "grid": "#dedbd3", "sizes": "#a084ca #8766b8 #62409a #3a1c6b"},
@@ -58,9 +76,9 @@ def numbers() -> tuple[DataFrame, DataFrame]:
             curves = db.execute(_contrasts.CURVES, roles).df()
             steps = db.sql(speed_up.QUERY).df()
     losses = _contrasts.losses_at(curves, "hours", ["size", "context"])
-    gaps = losses.pivot_table(index=["size", "context"], columns="role", values="loss").dropna()
-    gaps["gap"] = gaps.candidate - gaps.baseline
-    return gaps.reset_index(), steps.loc[steps.method == "linear chunked"]
+    wide = losses.pivot_table(index=["size", "context"], columns="role", values="loss").dropna()
+    wide["gap"] = wide.candidate - wide.baseline
+    return wide.reset_index(), steps.loc[steps.method == "linear chunked"]
 
 
 @contextmanager
@@ -77,37 +95,143 @@ def picture(name: str, theme: str, **kwargs: Any) -> Iterator[tuple[Axes, Axes]]
     plt.close(figure)
 
 
-def draw_study(panels: tuple[Axes, Axes], losses: Sequence[Losses], theme: str) -> None:
+def look_of(names: Iterable[str], theme: str) -> dict[str, dict[str, Any]]:
+    """Colour, marker and label of each attention."""
+    colours = style.palette([*names]) | (BRIGHTER if theme == "dark" else {})
+    return {
+        name: {"color": colours[name], "marker": style.marker(name), "label": name}
+        for name in names
+    }
+
+
+def curve(axes: Axes, values: Mapping[float, Sequence[float]], look: Mapping[str, Any]) -> None:
+    """Means over seeds, with the range of the seeds."""
+    points = sorted(values)
+    means = [np.mean(values[x]) for x in points]
+    axes.plot(points, means, markersize=4.5, linewidth=1.6, **look)
+    for x in points:
+        axes.vlines(x, min(values[x]), max(values[x]), color=look["color"], linewidth=1)
+
+
+def legend(axes: Axes) -> None:
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside right center")
+
+
+def draw_over_context(panels: tuple[Axes, Axes], found: cpu_study.Finished, theme: str) -> None:
     """Losses of 100k over the context, after equal updates and after equal CPU seconds."""
-    names = list(dict.fromkeys(name for each in losses for name, size, _ in each if size == SMALL))
-    colours = style.palette(names) | (BRIGHTER if theme == "dark" else {})
-    titles = "After equal updates", "After equal CPU seconds"
-    for axes, each, title in zip(panels, losses, titles, strict=True):
-        for name in names:
-            own = {
-                c: [*v.values()] for (n, size, c), v in each.items() if (n, size) == (name, SMALL)
-            }
-            means = [np.mean(own[context]) for context in sorted(own)]
-            axes.plot(
-                [*own], means, color=colours[name], marker=style.marker(name), markersize=4.5,
-                linewidth=1.6, label=name,
-            )  # fmt: skip
-            for context, values in own.items():
-                axes.vlines(context, min(values), max(values), color=colours[name], linewidth=1)
-        _contexts(axes, sorted({context for *_, context in each}), "Context (bytes)")
-        axes.set_title(title, loc="left", weight="bold")
+    names = found.attentions
+    looks = look_of(sorted(names, key=lambda name: -found.mean(name, LONG)), theme)
+    several = found.losses, found.at_equal_seconds()
+    for axes, losses, title in zip(panels, several, ("updates", "CPU seconds"), strict=True):
+        for name, look in looks.items():
+            contexts = [c for one, size, c in losses if (one, size) == (name, SMALL)]
+            curve(axes, {c: [*losses[name, SMALL, c].values()] for c in contexts}, look)
+        _contexts(axes, sorted({context for *_, context in losses}), "Context (bytes)")
+        axes.set_title(f"After equal {title}", loc="left", weight="bold")
     panels[0].set_ylabel("Validation loss (nats per byte)")
-    panels[0].figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
+    legend(panels[0])
+
+
+def draw_memory(panels: tuple[Axes, Axes], found: cpu_study.Finished, theme: str) -> None:
+    """What longer windows gain, and the gap over the recall of 16 pairs."""
+    left, right = panels
+    looks = look_of(sorted(found.attentions, key=lambda name: -found.mean(name, LONG)), theme)
+    rows = found.windows
+    for name, look in looks.items():
+        own = [row for row in rows if row["attention"] == name]
+        least = {
+            seed: min(row["loss"] for row in own if row["seed"] == seed)
+            for seed in {row["seed"] for row in own}
+        }
+        above: dict[float, list[float]] = defaultdict(list)
+        for row in own:
+            above[row["window"]].append(row["loss"] - least[row["seed"]])
+        curve(left, above, look)
+    left.axhline(IMPROVEMENT, color=THEMES[theme]["text"], linewidth=0.9, linestyle=":")
+    windows = sorted({row["window"] for row in rows})
+    _contexts(left, windows[1::2], "Window (bytes)")
+    left.set_ylabel("Loss above that of the best window (nats)")
+    left.set_title("What longer windows gain", loc="left", weight="bold")
+    for row in found.recall:
+        gap = [*gaps(found.losses, row["attention"], SMALL, CONTEXT).values()]
+        look = looks[row["attention"]]
+        right.plot([row["recall"]] * len(gap), gap, **{**look, "label": None}, linestyle="")
+    right.axhline(0, color=THEMES[theme]["text"], linewidth=0.9)
+    right.set_xlabel("Recall of 16 pairs (share)")
+    right.set_ylabel(f"Gap to softmax at {CONTEXT:,} (nats)")
+    right.set_title("Recall does not predict the gap", loc="left", weight="bold")
+    right.spines[["top", "right"]].set_visible(False)
+    legend(left)
+
+
+def draw_rates(panels: tuple[Axes, Axes], rows: Sequence[Row], theme: str) -> None:
+    """Losses of the search for learning rates above the best of each attention, by size."""
+    looks = look_of(sorted({row["attention"] for row in rows}), theme)
+    for axes, size in zip(panels, (SMALL, LARGE), strict=True):
+        for name, look in looks.items():
+            own = {
+                row["lr_scale"]: [row["loss"]]
+                for row in rows
+                if (row["attention"], row["size"]) == (name, size)
+            }
+            least = min((loss for (loss,) in own.values()), default=0.0)
+            curve(axes, {scale: [loss - least] for scale, (loss,) in own.items()}, look)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{TIMES}"))
+        axes.set_xlabel("Learning rate, of the first guess")
+        axes.set_title(f"{size} parameters", loc="left", weight="bold")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("Loss above that of the best rate (nats)")
+    legend(panels[0])
+
+
+def draw_sizes(panels: tuple[Axes, Axes], found: cpu_study.Finished, theme: str) -> None:
+    """Losses over parameters, with the sealed intervals of 300k and the line to 2700k."""
+    looks = look_of(("softmax", "linear"), theme)
+    for axes, (name, look) in zip(panels, looks.items(), strict=True):
+        own = [row for row in found.sizes if row["attention"] == name]
+        for row in own:
+            losses = [*found.losses[name, row["size"], HELD_OUT_CONTEXT].values()]
+            axes.plot([math.exp(row["x"])] * len(losses), losses, linestyle="", **look)
+        sealed = [row for row in found.forecasts if row["attention"] == name]
+        (size,) = {math.exp(row["x"]) for row in own if row["size"] == "300k"}
+        low, high = interval_of(sealed[0])
+        bar = sealed[0]["median"], [[sealed[0]["median"] - low], [high - sealed[0]["median"]]]
+        axes.errorbar(
+            0.87 * size, bar[0], bar[1], fmt="_", capsize=4, color=THEMES[theme]["text"],
+            label="sealed, 95 %",
+        )  # fmt: skip
+        predicted, guess = line(found.sizes)[name]
+        ends = [own[0], own[-1]]
+        slope, offset = np.polyfit([row["x"] for row in own[:3]], [row["y"] for row in own[:3]], 1)
+        axes.plot(
+            [math.exp(row["x"]) for row in ends],
+            [math.exp(offset + slope * row["x"]) for row in ends],
+            color=look["color"], linewidth=1, linestyle="--",
+            label=f"line through three sizes: {predicted:.3f}",
+        )  # fmt: skip
+        axes.plot(
+            math.exp(own[-1]["x"]), guess, marker="x", linestyle="", color=THEMES[theme]["text"],
+            label=f"guess: {guess:.3f}",
+        )  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.set_xlabel("Parameters without embeddings")
+        axes.legend()
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("Validation loss (nats per byte)")
 
 
 def draw_published(
-    panels: tuple[Axes, Axes], gaps: DataFrame, steps: DataFrame, theme: str
+    panels: tuple[Axes, Axes], losses: DataFrame, steps: DataFrame, theme: str
 ) -> None:
     """Speed-ups of a training step, and gaps after equal hours."""
     look = THEMES[theme]
     colours = dict(zip(MARKERS, look["sizes"].split(), strict=True))
     left, right = panels
-    for axes, rows, column, end in ((left, steps, "speed_up", 1), (right, gaps, "gap", 0)):
+    for axes, rows, column, end in ((left, steps, "speed_up", 1), (right, losses, "gap", 0)):
         axes.axhline(end, color=look["text"], linewidth=0.9)
         for size in MARKERS:
             part = rows.loc[rows["size"] == size].sort_values("context")
@@ -140,12 +264,19 @@ def _contexts(axes: Axes, contexts: list[int], label: str) -> None:
 
 def main() -> None:
     published, found = numbers(), cpu_study.Finished(Study(cpu_study.FOLDER, fresh=True))
-    study = found.losses, found.at_equal_seconds()
+    rates = cpu_study.query(Study(RATES, fresh=True), RATE_LOSSES)
     for theme in THEMES:
         with picture("published", theme) as panels:
             draw_published(panels, *published, theme)
         with picture("cpu-study", theme, sharey=True) as panels:
-            draw_study(panels, study, theme)
+            draw_over_context(panels, found, theme)
+        with picture("cpu-study-memory", theme) as panels:
+            draw_memory(panels, found, theme)
+        with picture("cpu-study-rates", theme, sharey=True) as panels:
+            draw_rates(panels, rates, theme)
+        if "2700k" in found.parts:
+            with picture("cpu-study-sizes", theme) as panels:
+                draw_sizes(panels, found, theme)
 
 
 if __name__ == "__main__":
