@@ -8,7 +8,8 @@ at least three budgets determine their optimum. Bars that are dotted are no conf
 ranges if seeds differ by as much as the panel says. Panels without a result state the reason.
 Hollow marks are points that spent over 5 % more or less than their budget; a point whose loss this
 changes by more than half a standard deviation of seeds is not fitted. Losses far above the others
-are arrows at the upper edge. N counts parameters without embeddings.
+are arrows at the upper edge. Attentions of one size are left out where others have several. N
+counts parameters without embeddings.
 """
 
 import seaborn as sns

@@ -2,9 +2,9 @@
 right: position in the document, of which the sequence may contain only the end. Rows are training
 contexts; each model is evaluated with its final weights at its training context. Colours are
 attentions (each with its stroke), darker lines larger models. Losses are averaged over position
-bins of doubling width; bins with a standard error above 10 % of the loss are excluded. Below each
-row of losses are gaps to the baseline of the study, of the same bin, text and seed, as means over
-seeds; below 0 the attention is better. Their bands are 95 % intervals from the scatter of these
+bins of doubling width and over seeds; bins of runs with a standard error above 10 % of the loss are
+excluded. Below each row of losses are gaps to the baseline of the study, of the same bin, text and
+seed, as means over seeds; below 0 the attention is better. Their bands are 95 % intervals from the scatter of these
 gaps between seeds and are drawn where seeds have measured it; the widest, of the first positions,
 may lie beyond the axis. At most four contexts and two datasets are drawn; the CSV file
 contains all.
@@ -113,12 +113,10 @@ def _gaps(rows: DataFrame) -> DataFrame:
 def _draw_losses(axes: Axes, rows: DataFrame, shades: dict[tuple[str, str], str]) -> None:
     for (attention, size), colour in shades.items():
         cell = rows.loc[(rows.attention == attention) & (rows["size"] == size)]
-        for _, run in cell.groupby("run"):
-            line = run.sort_values("position")
-            axes.plot(
-                line.position, line.loss, linestyle=style.dashes(attention),
-                color=colour, linewidth=1.0,
-            )  # fmt: skip
+        means = cell.groupby("position").loss.mean()  # in the order of positions
+        axes.plot(
+            means.index, means, linestyle=style.dashes(attention), color=colour, linewidth=1.0
+        )
     _scale(axes)
     style.loss_scale(axes)
 

@@ -5,8 +5,8 @@ measured minus fitted loss, or by their loss if no panel has a surface; seeds ar
 and points of a panel without a surface are hollow beside others. The
 black line is the best size for each compute 6 N D within the range of the points. The note above a
 panel has the exponent a of that size with its 95 % interval, or the reason why there is none, and
-the verdict on forecasts of the largest size and the largest compute. N counts parameters without
-embeddings, D training tokens.
+the verdict on forecasts of the largest size and the largest compute. Attentions of one size are
+left out where others have several. N counts parameters without embeddings, D training tokens.
 """
 
 from collections.abc import Iterable
