@@ -4,10 +4,10 @@ contexts; each model is evaluated with its final weights at its training context
 attentions (each with its stroke), darker lines larger models. Losses are averaged over position
 bins of doubling width and over seeds; bins of runs with a standard error above 10 % of the loss are
 excluded. Below each row of losses are gaps to the baseline of the study, of the same bin, text and
-seed, as means over seeds; below 0 the attention is better. Their bands are 95 % intervals from the scatter of these
-gaps between seeds and are drawn where seeds have measured it; the widest, of the first positions,
-may lie beyond the axis. At most four contexts and two datasets are drawn; the CSV file
-contains all.
+seed, as means over seeds; below 0 the attention is better. Their bands are 95 % intervals from the
+scatter of these gaps between seeds and are drawn where seeds have measured it; the widest, of the
+first positions, may lie beyond the axis. At most four contexts and two datasets are drawn; the CSV
+file contains all.
 """
 
 import seaborn as sns
