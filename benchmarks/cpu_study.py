@@ -51,11 +51,13 @@ WINDOWS = f"""
     GROUP BY ALL ORDER BY ALL
 """
 PROGRESS = """
-    WITH planned AS (SELECT run, status FROM status UNION SELECT run, status FROM tasks)
-    SELECT coalesce(t.task, s.size) AS part, count(*) FILTER (p.status = 'done') AS finished,
-        count(*) AS runs
-    FROM planned p LEFT JOIN status s USING (run) LEFT JOIN tasks t USING (run)
-    WHERE p.status <> 'skipped' GROUP BY part ORDER BY part
+    WITH planned AS (
+        SELECT size AS part, status, train_seconds FROM status
+        UNION ALL SELECT task, status, train_seconds FROM tasks
+    )
+    SELECT part, count(*) FILTER (status = 'done') AS finished, count(*) AS runs,
+        sum(train_seconds) / 3600 AS hours
+    FROM planned WHERE status <> 'skipped' GROUP BY part ORDER BY part
 """
 FORECASTS = """
     SELECT attention, size, seed, median, sd, degrees, baseline_median, baseline_sd, measured, state
@@ -137,6 +139,9 @@ def page(study: Study, english: Study | None = None) -> str:
     """What the page says: the answers, and which runs are still to be trained."""
     parts = [f"### {question}\n\n{answer}" for question, answer in answers(study, english)]
     progress = query(study, PROGRESS)
+    hours = sum(row["hours"] for row in progress if row["finished"])
+    runs = sum(row["finished"] for row in progress)
+    parts.append(f"The {runs} runs took {hours:.1f} CPU hours of training.")
     left = [row for row in progress if row["finished"] < row["runs"]]
     if left:
         said = ", ".join(
