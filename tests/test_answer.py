@@ -184,6 +184,8 @@ def test_the_better_of_three_candidates_is_named_first():
         "softmax in two and behind in two of four cells; worse is behind softmax in all four cells."
     )
     assert [name for name, _ in words.tiles] == ["better", "mixed", "worse"]
+    for _, tiles in words.tiles:  # nothing was timed, so no tile says that for each of three
+        assert not [tile.says for tile in tiles if "not timed" in tile.says]
     assert len(words.scores) == 2 * 4
 
 

@@ -9,6 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from math import ceil
 from statistics import median
 from typing import Any
@@ -25,6 +26,8 @@ MOST_SEEDS = 20
 """More seeds are not advised."""
 FEW = 3
 """Cells that are named; more are counted."""
+EMPTY = ("not told", "not timed")
+"""What a tile says that has no numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +97,7 @@ def write(
         question=_question(contest, budget),
         heading=heading(contest, evidence.cells),
         lede=_lede(contest),
-        tiles=tuple(
-            (candidate, _tiles(contest, candidate, timings)) for candidate in _best_first(contest)
-        )
-        if contest.edges[contest.axis] or any(timings.values())
-        else (),
+        tiles=_all_tiles(contest, timings),
         next=steps,
         command=todo,
         untold=(*_untold(contest, evidence, timings), *warnings),
@@ -268,6 +267,20 @@ def _cost(contest: Contest, name: str) -> list[str]:
         f"To reach the same loss, {second} takes {middle:.2g} times the {AXES[contest.axis]} of "
         f"{first} (median over {words.many(len(ratios), 'cell')}, at the last loss of both)."
     ]
+
+
+def _all_tiles(
+    contest: Contest, timings: Mapping[tuple[str, str], Timing | None]
+) -> tuple[tuple[str, tuple[Tile, ...]], ...]:
+    """By candidate; of several candidates without the tiles that are empty for each."""
+    if not contest.edges[contest.axis] and not any(timings.values()):
+        return ()
+    found = {name: _tiles(contest, name, timings) for name in _best_first(contest)}
+    if len(found) > 1:
+        columns = zip(*found.values(), strict=True)
+        filled = [any(tile.says not in EMPTY for tile in column) for column in columns]
+        found = {name: tuple(compress(tiles, filled)) for name, tiles in found.items()}
+    return tuple(found.items())
 
 
 def _tiles(
