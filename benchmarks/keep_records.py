@@ -1,6 +1,6 @@
 """Copy the records of a study into a folder that git keeps, and shorten the numbers of its logs.
 
-    python benchmarks/keep_records.py results/cpu results/measured/cpu-python
+    python benchmarks/keep_records.py results/cpu results/measured/cpu-python --every 2
     python benchmarks/keep_records.py results/cpu_rates results/measured/cpu-python-rates --every 10
     python benchmarks/keep_records.py results/measured/cpu-python results/cpu --restore
 
