@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import asdict, replace
 
+import psutil
 import pytest
 from conftest import ROOT
 
@@ -70,6 +71,21 @@ def test_a_number_that_was_given_to_another_process_holds_nothing(path):
     assert lock.holder(path.parent) is None
     with lock.hold(path.parent, "r"):
         pass
+
+
+def test_a_holder_stays_the_holder_when_the_clock_is_set(path, monkeypatch):
+    """psutil computes the start of a process from the clock, as this does."""
+    me = lock.this_process()
+    leave(path, me)
+    start, boot = psutil.Process().create_time(), psutil.boot_time()
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: start + 3600)
+    monkeypatch.setattr(psutil, "boot_time", lambda: boot + 3600)
+    assert lock.holder(path.parent) == me
+
+
+def test_the_lock_of_an_earlier_version_holds(path):
+    leave(path, replace(lock.this_process(), born=psutil.Process().create_time()))
+    assert lock.holder(path.parent) is not None
 
 
 def test_a_process_in_another_container_of_this_host_is_not_looked_up_by_its_number(path):

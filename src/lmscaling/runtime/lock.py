@@ -59,7 +59,11 @@ class Holder:
     """Boot and process namespace: only within one does a process number identify a process."""
     pid: int = 0
     born: float = 0.0
-    """Start of the process, seconds since 1970, for process numbers are reused."""
+    """Start of the process, seconds after the boot of its host, for process numbers are reused.
+
+    Seconds since 1970 would change with the clock, which is set at any time. Locks of earlier
+    versions have them.
+    """
     job: str = ""
     """Slurm job, or empty."""
     cluster: str = ""
@@ -76,7 +80,7 @@ def this_process() -> Holder:
         host=socket.gethostname(),
         namespace=_namespace(),
         pid=os.getpid(),
-        born=psutil.Process().create_time(),
+        born=_since_boot(psutil.Process()),
         job=os.environ.get("SLURM_JOB_ID", ""),
         cluster=os.environ.get("SLURM_CLUSTER_NAME", ""),
     )
@@ -196,10 +200,16 @@ def _is_running(who: Holder) -> bool | None:
         return None
     try:
         process = psutil.Process(who.pid)
-        same = abs(process.create_time() - who.born) < 2
+        starts = _since_boot(process), process.create_time()
+        same = any(abs(start - who.born) < 2 for start in starts)
         return same and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _since_boot(process: psutil.Process) -> float:
+    """psutil adds the time of the boot, which it takes from the clock."""
+    return process.create_time() - psutil.boot_time()
 
 
 def _namespace() -> str:
