@@ -107,7 +107,7 @@ class Finished:
         return rules.at_equal_seconds(self.curves, self.pace, names or self.attentions)
 
 
-def answers(study: Study, english: Study | None) -> Iterator[tuple[str, str]]:
+def answers(study: Study, english: Study) -> Iterator[tuple[str, str]]:
     """Question and answer, from what has finished."""
     found = Finished(study)
     done, losses = found.parts, found.losses
@@ -131,11 +131,11 @@ def answers(study: Study, english: Study | None) -> Iterator[tuple[str, str]]:
         yield "The sealed forecast of 300k", rules.held_out(found.forecasts)
     if {SMALL, "300k", LARGE, "2700k"} <= done:
         yield "The line to 2700k", rules.beyond(found.sizes)
-    if english and SMALL in (other := Finished(english)).parts:
+    if SMALL in (other := Finished(english)).parts:
         yield "English", rules.confirmed({"Python": losses, "English": other.losses})
 
 
-def page(study: Study, english: Study | None = None) -> str:
+def page(study: Study, english: Study) -> str:
     """What the page says: the answers, and which runs are still to be trained."""
     parts = [f"### {question}\n\n{answer}" for question, answer in answers(study, english)]
     progress = query(study, PROGRESS)
@@ -158,8 +158,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
     parser.add_argument("--write", action="store_true", help=f"write into {PAGE.name}")
     args = parser.parse_args()
-    study = Study(args.folder, fresh=True)
-    english = Study(ENGLISH, fresh=True) if ENGLISH.is_dir() else None
+    study, english = (Study(folder, fresh=True) for folder in (args.folder, ENGLISH))
     if args.write:
         before, rest = PAGE.read_text().split(MARKS[0])
         after = rest.split(MARKS[1])[1]

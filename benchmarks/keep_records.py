@@ -2,6 +2,7 @@
 
     python benchmarks/keep_records.py results/cpu results/measured/cpu-python --every 2
     python benchmarks/keep_records.py results/cpu_rates results/measured/cpu-python-rates --every 10
+    python benchmarks/keep_records.py results/cpu_english results/measured/cpu-english --every 2
     python benchmarks/keep_records.py results/measured/cpu-python results/cpu --restore
 
 Cells, tokens, weights, the store and pictures are left out: the study makes them again. So is the

@@ -1,6 +1,6 @@
-"""The pictures of the README: the study on CPU cores, and published step times and loss gaps.
+"""The pictures of the README and of the study on CPU cores.
 
-    python benchmarks/pictures.py    # writes docs/pictures/{cpu-study,published}-{light,dark}.svg
+    python benchmarks/pictures.py    # writes docs/pictures/*.svg
 
 Losses of the study are those of ``cpu_answers.py``. Published gaps are those of the claims
 (``claims/_contrasts.py``): between the training losses of two runs of one size and context, when
@@ -34,7 +34,7 @@ from cpu_answers import (
 )
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MultipleLocator, NullLocator
 from pandas import DataFrame
 
 from lmscaling import Study
@@ -187,38 +187,44 @@ def draw_rates(panels: tuple[Axes, Axes], rows: Sequence[Row], theme: str) -> No
 
 def draw_sizes(panels: tuple[Axes, Axes], found: cpu_study.Finished, theme: str) -> None:
     """Losses over parameters, with the sealed intervals of 300k and the line to 2700k."""
-    looks = look_of(("softmax", "linear"), theme)
-    for axes, (name, look) in zip(panels, looks.items(), strict=True):
+    plain = THEMES[theme]["text"]
+    for axes, (name, look) in zip(
+        panels, look_of(("softmax", "linear"), theme).items(), strict=True
+    ):
         own = [row for row in found.sizes if row["attention"] == name]
-        for row in own:
-            losses = [*found.losses[name, row["size"], HELD_OUT_CONTEXT].values()]
-            axes.plot([math.exp(row["x"])] * len(losses), losses, linestyle="", **look)
-        sealed = [row for row in found.forecasts if row["attention"] == name]
-        (size,) = {math.exp(row["x"]) for row in own if row["size"] == "300k"}
-        low, high = interval_of(sealed[0])
-        bar = sealed[0]["median"], [[sealed[0]["median"] - low], [high - sealed[0]["median"]]]
+        places = {row["size"]: math.exp(row["x"]) for row in own}
+        losses = {size: found.losses[name, size, HELD_OUT_CONTEXT].values() for size in places}
+        points = [(places[size], loss) for size in places for loss in losses[size]]
+        axes.plot(*zip(*points, strict=True), linestyle="", **(look | {"label": "measured"}))
+        (sealed, *_) = (row for row in found.forecasts if row["attention"] == name)
+        low, high = interval_of(sealed)
+        median = sealed["median"]
         axes.errorbar(
-            0.87 * size, bar[0], bar[1], fmt="_", capsize=4, color=THEMES[theme]["text"],
-            label="sealed, 95 %",
+            0.87 * places["300k"], median, [[median - low], [high - median]],
+            fmt="_", capsize=4, color=plain, label="sealed, 95 %",
         )  # fmt: skip
         predicted, guess = line(found.sizes)[name]
-        ends = [own[0], own[-1]]
         slope, offset = np.polyfit([row["x"] for row in own[:3]], [row["y"] for row in own[:3]], 1)
         axes.plot(
-            [math.exp(row["x"]) for row in ends],
-            [math.exp(offset + slope * row["x"]) for row in ends],
+            [places[SMALL], places["2700k"]],
+            [places[size] ** slope * math.exp(offset) for size in (SMALL, "2700k")],
             color=look["color"], linewidth=1, linestyle="--",
             label=f"line through three sizes: {predicted:.3f}",
         )  # fmt: skip
         axes.plot(
-            math.exp(own[-1]["x"]), guess, marker="x", linestyle="", color=THEMES[theme]["text"],
+            places["2700k"], guess, marker="x", linestyle="", color=plain,
             label=f"guess: {guess:.3f}",
         )  # fmt: skip
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(FixedLocator([*places.values()]))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticklabels([*places])
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_locator(MultipleLocator(0.05))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2f}"))
         axes.set_xlabel("Parameters without embeddings")
+        axes.set_title(name, loc="left", weight="bold")
         axes.legend()
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("Validation loss (nats per byte)")
@@ -274,9 +280,8 @@ def main() -> None:
             draw_memory(panels, found, theme)
         with picture("cpu-study-rates", theme, sharey=True) as panels:
             draw_rates(panels, rates, theme)
-        if "2700k" in found.parts:
-            with picture("cpu-study-sizes", theme) as panels:
-                draw_sizes(panels, found, theme)
+        with picture("cpu-study-sizes", theme) as panels:
+            draw_sizes(panels, found, theme)
 
 
 if __name__ == "__main__":

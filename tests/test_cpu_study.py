@@ -192,8 +192,7 @@ def kept(tmp_path_factory):
         shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store", "figures"))
         return Study(copy)
 
-    english = copied(cpu_study.ENGLISH) if cpu_study.ENGLISH.is_dir() else None
-    return copied(cpu_study.FOLDER), english
+    return copied(cpu_study.FOLDER), copied(cpu_study.ENGLISH)
 
 
 def test_the_page_says_what_the_records_say(kept):
@@ -222,3 +221,7 @@ def test_the_readme_says_what_the_records_say(kept):
     ]
     assert {name.strip() for name, _ in best} == {"retention"}
     assert ["softmax" in tied for _, tied in best] == [True, False, False, False]
+    forecast = rules.held_out(found.forecasts)
+    assert (forecast.count("| yes |"), forecast.count("| no |")) == (6, 0)
+    (softmax,) = (row for row in rules.beyond(found.sizes).splitlines() if "softmax" in row)
+    assert "0.065" in softmax
