@@ -282,26 +282,36 @@ def interval_of(row: Row) -> tuple[float, float]:
     return interval.low, interval.high
 
 
+def is_inside(row: Row) -> bool:
+    """Whether the measured loss is in the sealed 95 % interval."""
+    low, high = interval_of(row)
+    return low <= row["measured"] <= high
+
+
 def held_out(rows: Sequence[Row]) -> str:
-    """The sealed forecast of 300k."""
+    """The sealed forecast of 300k, and how many runs of other sizes it predicted."""
     lines = [["attention", "seed", "sealed, 95 %", "measured", "inside"]]
-    for row in rows:
-        if row["state"] != "scored":
-            continue
+    scored = [row for row in rows if row["state"] == "scored" and row["size"] == "300k"]
+    for row in scored:
         low, high = interval_of(row)
-        inside = "yes" if low <= row["measured"] <= high else "no"
         lines.append([
             row["attention"], str(row["seed"]), f"{row['median']:.3f} ({low:.3f} to {high:.3f})",
-            f"{row['measured']:.3f}", inside,
+            f"{row['measured']:.3f}", "yes" if is_inside(row) else "no",
         ])  # fmt: skip
-    scored = [row for row in rows if row["state"] == "scored"]
     if not scored:
         return ""
     score = forecast_scores.score(scored)
     own, plain = score.log_score, score.baseline_log_score
     good = all(line[-1] == "yes" for line in lines[1:]) and plain is not None and own > plain
     compared = "no plain guess" if plain is None else f"that of the plain guess {plain:.2f}"
-    return f"{table(*lines)}\n\nLog score {own:.2f}, {compared}: {'good' if good else 'not good'}."
+    said = f"Log score {own:.2f}, {compared}: {'good' if good else 'not good'}."
+    others = [row for row in rows if row["state"] == "scored" and row["size"] != "300k"]
+    if others:
+        said += (
+            f" The seal predicted {len(others)} runs of other sizes, too; "
+            f"{sum(map(is_inside, others))} in their 95 % intervals."
+        )
+    return f"{table(*lines)}\n\n{said}"
 
 
 def line(rows: Sequence[Row]) -> dict[str, tuple[float, float]]:

@@ -61,7 +61,7 @@ PROGRESS = """
 """
 FORECASTS = """
     SELECT attention, size, seed, median, sd, degrees, baseline_median, baseline_sd, measured, state
-    FROM forecast_scores WHERE quantity = 'loss' AND median IS NOT NULL AND size = '300k'
+    FROM forecast_scores WHERE quantity = 'loss' AND median IS NOT NULL
     ORDER BY ALL
 """
 LINE = f"""
@@ -92,7 +92,7 @@ class Finished:
         )
         self.losses = rules.by_cell(final)
         self.windows = query(study, WINDOWS) if SMALL in self.parts else []
-        self.forecasts = query(study, FORECASTS) if "300k" in self.parts else []
+        self.forecasts = [row for row in query(study, FORECASTS) if row["size"] in self.parts]
         self.sizes = [row for row in query(study, LINE) if row["size"] in self.parts]
         self.recall = query(study, RECALL) if "recall" in self.parts else []
         self.attentions = list(dict.fromkeys(row["attention"] for row in final))

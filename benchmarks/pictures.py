@@ -195,8 +195,11 @@ def draw_sizes(panels: tuple[Axes, Axes], found: cpu_study.Finished, theme: str)
         places = {row["size"]: math.exp(row["x"]) for row in own}
         losses = {size: found.losses[name, size, HELD_OUT_CONTEXT].values() for size in places}
         points = [(places[size], loss) for size in places for loss in losses[size]]
-        axes.plot(*zip(*points, strict=True), linestyle="", **(look | {"label": "measured"}))
-        (sealed, *_) = (row for row in found.forecasts if row["attention"] == name)
+        xs, ys = np.array(points).T
+        axes.plot(xs, ys, linestyle="", **(look | {"label": "measured"}))
+        (sealed, *_) = (
+            row for row in found.forecasts if (row["attention"], row["size"]) == (name, "300k")
+        )
         low, high = interval_of(sealed)
         median = sealed["median"]
         axes.errorbar(

@@ -166,6 +166,20 @@ def test_a_gap_within_the_noise_is_undecided_with_the_seeds_that_would_decide():
     assert len(wanted) > len(SEEDS)
 
 
+def test_the_noise_of_one_gap_is_not_asked_for_before_open_contests_are_decided():
+    place = ("s", 64)
+    evidence = made({"linear": BEHIND | {place: -0.009}}, SEEDS)
+    found = contest.judge(evidence)
+    (alone,) = (
+        contest.judge(made({"linear": {("m", 256): 0.35}})).edges["updates"]["linear"].values()
+    )
+    assert not alone.is_tested
+    edges = {"linear": found.edges["updates"]["linear"] | {("m", 256): alone}}
+    found = replace(found, edges=found.edges | {"updates": edges})
+    (sentence,) = answer.write(found, evidence, "100 updates", "snakemake").next
+    assert "would decide s at context 64 of linear" in sentence
+
+
 def test_a_gap_as_good_as_zero_takes_more_seeds_than_are_advised():
     words = said(made({"linear": {("s", 64): 0.0001, ("m", 64): 0.3}}, SEEDS))
     assert "would take more than 20 seeds" in everything(words)

@@ -104,6 +104,10 @@ def test_a_sealed_forecast_is_good_if_every_interval_holds_and_the_plain_guess_i
     near = {"baseline_median": 2.01, "baseline_sd": 0.001}
     assert rules.held_out([sealed(2.01) | near]).endswith(": not good.")
     assert rules.held_out([sealed(None) | {"state": "waiting"}]) == ""
+    others = [sealed(loss) | {"size": "800k"} for loss in (2.0, 2.1)]
+    assert rules.held_out([sealed(2.0), *others]).endswith(
+        ": good. The seal predicted 2 runs of other sizes, too; 1 in their 95 % intervals."
+    )
 
 
 def test_the_line_is_good_if_its_error_is_smaller_than_that_of_equal_progress():

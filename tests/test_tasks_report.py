@@ -13,17 +13,23 @@ from lmscaling.report import scoreboard
 from lmscaling.store.build import build, connect
 
 
-@pytest.fixture
-def scored(values, tmp_path):
+def scored_study(values, folder):
     """A study of two attentions on recall with three seeds; seed 1 only guesses."""
     values["datasets"]["recall"] = RECALL | {"sequences": 60, "validation_sequences": 30}
     values["sizes"]["r"] = {"n_layer": 1, "n_head": 1, "d_model": 8, "lr": 1e-2}
     values["tasks"] = {"recall": TASK | {"seed": [0, 1, 2]}}
-    folder = tmp_path / "results" / "tiny"
     folder.mkdir(parents=True)
     record = study_file.write_record(folder / "study.json", {"command": "", "study": values})
     for run, cell in record.tasks.items():
         finish(folder, run, cell, 0.5, {"softmax": 0.99, "linear": 0.9 - cell.seed / 20})
+    return record
+
+
+@pytest.fixture
+def scored(values, tmp_path):
+    """The store of ``scored_study``, without a run of the grid."""
+    folder = tmp_path / "results" / "tiny"
+    scored_study(values, folder)
     build(folder)
     with connect(folder / "store") as db:
         yield db
@@ -37,6 +43,22 @@ def test_the_scoreboard_has_a_column_for_each_task(scored):
     assert cells["softmax"] == "★ 0.990 (0.990 to 0.990), 2 of 3 seeds learned"
     # 0.9 and 0.8: mean 0.85, standard error 0.05, t of one degree 12.7, cut at 1.
     assert cells["linear"] == "≈ 0.850 (0.215 to 1.000), 2 of 3 seeds learned"
+
+
+def test_the_scoreboard_has_losses_of_the_cell_that_most_attentions_have(values, tmp_path):
+    values["axes"] |= {"size": ["s", "m"], "context": [16, 32]}
+    folder = tmp_path / "results" / "tiny"
+    record = scored_study(values, folder)
+    for run, cell in record.cells.items():
+        if cell.size == "s" or cell.attention == "softmax":
+            loss = {"softmax": 2.0, "linear": 3.0}[cell.attention] + cell.context / 100
+            finish(folder, run, cell, loss)
+    build(folder)
+    with connect(folder / "store") as db:
+        table = scoreboard.table(db)
+    assert table
+    assert table.head[1] == "lines, s at 32: nats per token ↓"
+    assert {row[0]: row[1] for row in table.rows} == {"softmax": "2.320", "linear": "3.320"}
 
 
 def test_the_headline_names_the_best_and_what_cannot_be_told_from_it(scored):

@@ -409,7 +409,7 @@ def _next(contest: Contest, cells: list[Row], command: str) -> tuple[tuple[str, 
         key: edge for key, edge in edges.items() if edge.is_tested and edge.side == "undecided"
     }
     wanted = 0
-    if assumed:
+    if 2 * len(assumed) > len(edges) or (assumed and not open_edges):
         wanted = max(2, 1 + ceil(FEWEST_DEGREES / len(assumed)))
         more = wanted - min(edge.seeds for edge in assumed.values())
         hours = _hours(cells) * more
@@ -497,8 +497,8 @@ def _untold(
     if lone := sum(not edge.is_tested for edge in edges):
         said.append((
             "How much seeds differ",
-            f"{lone} of {len(edges)} gaps rest on one pair of runs, and no cell near enough has "
-            "several.",
+            f"{lone} of {len(edges)} gaps {'rests' if lone == 1 else 'rest'} on one pair of runs, "
+            "and no cell near enough has several.",
         ))  # fmt: skip
     failed = [row for row in cells if row["status"] in ("diverged", "exploded")]
     if failed:

@@ -8,24 +8,27 @@ import duckdb
 
 from lmscaling.fits import seeds
 from lmscaling.fits.uncertainty import LEVEL
-from lmscaling.report.table import Table, query_rows, with_interval
+from lmscaling.report.table import Table, format_context, query_rows, with_interval
 
 SCORES = """
     WITH scored AS (
         SELECT
-            task, attention, size, place, seed, measure, "group" AS of_group, score, learned,
-            min(place) OVER (PARTITION BY task) AS task_place
+            task, attention, size, NULL AS context, place, seed, measure, "group" AS of_group,
+            score, learned, min(place) OVER (PARTITION BY task) AS task_place
         FROM task_scores
     ),
-    text AS (
+    grid AS (
         SELECT
-            dataset AS task, attention, size, place, seed, 'loss' AS measure, NULL AS of_group,
-            loss AS score, true AS learned, -1 AS task_place
+            dataset AS task, attention, size, context, place, seed, 'loss' AS measure,
+            NULL AS of_group, loss AS score, true AS learned, -1 AS task_place,
+            count(DISTINCT attention) OVER (PARTITION BY size, context) AS attentions, largest
         FROM final JOIN (
             SELECT run, place, dataset, max(params) OVER (PARTITION BY size) AS largest FROM status
         ) USING (run)
         WHERE EXISTS (FROM tasks) AND final.status IN ('done', 'out_of_tokens')
-        QUALIFY rank() OVER (ORDER BY largest DESC, context DESC) = 1
+    ),
+    text AS (
+        FROM grid QUALIFY rank() OVER (ORDER BY attentions DESC, largest DESC, context DESC) = 1
     )
     FROM (FROM scored UNION ALL BY NAME FROM text)
     QUALIFY min(place) OVER (PARTITION BY task, attention, seed) = place
@@ -34,7 +37,7 @@ SCORES = """
     ORDER BY task_place, place
 """
 """One row for each finished run that the table shows: of each task and attention the first size of
-the task that it has, and of the grid the largest size and context."""
+the task that it has, and of the grid the largest size and context that most attentions have."""
 
 HIGHER = {"accuracy": True, "bits": False, "loss": False}
 """Whether more of a measure is better."""
@@ -45,7 +48,8 @@ NOTE = (
     "and ≈ those whose difference from it over the same seeds is not significant (paired t test, "
     "5 %, for each pair alone). Seeds that have not learned recall the fewest pairs hardly more "
     "often than by guessing; they are counted and never averaged. Each task takes the first of its "
-    "sizes that an attention has, at the best factor of its learning rate."
+    "sizes that an attention has, at the best factor of its learning rate; losses are of the "
+    "largest size and context that most attentions have."
 )
 
 
@@ -54,6 +58,8 @@ class _Column:
     """One task: scores of the seeds that have learned, by attention."""
 
     task: str
+    place: str
+    """Size and context of the grid; empty for a task."""
     measure: str
     group: str
     scores: dict[str, dict[int, float]]
@@ -67,7 +73,7 @@ class _Column:
             "bits": "bits per pixel",
             "loss": "nats per token",
         }[self.measure]
-        return f"{self.task}: {unit} {'↑' if HIGHER[self.measure] else '↓'}"
+        return f"{self.task}{self.place}: {unit} {'↑' if HIGHER[self.measure] else '↓'}"
 
     def best(self) -> str:
         """The attention with the best mean; empty if no seed has learned."""
@@ -98,8 +104,9 @@ class _Column:
 def _columns(rows: Iterable[Mapping[str, Any]]) -> list[_Column]:
     columns: dict[str, _Column] = {}
     for row in rows:
+        place = f", {row['size']} at {format_context(row['context'])}" if row["context"] else ""
         column = columns.setdefault(
-            row["task"], _Column(row["task"], row["measure"], row["of_group"] or "", {}, {})
+            row["task"], _Column(row["task"], place, row["measure"], row["of_group"] or "", {}, {})
         )
         own = column.scores.setdefault(row["attention"], {})
         if row["learned"]:
