@@ -196,7 +196,7 @@ def draw_sizes(panels: tuple[Axes, Axes], found: cpu_study.Finished, theme: str)
         losses = {size: found.losses[name, size, HELD_OUT_CONTEXT].values() for size in places}
         points = [(places[size], loss) for size in places for loss in losses[size]]
         xs, ys = np.array(points).T
-        axes.plot(xs, ys, linestyle="", **(look | {"label": "measured"}))
+        axes.plot(xs, ys, linestyle="", **{**look, "label": "measured"})
         (sealed, *_) = (
             row for row in found.forecasts if (row["attention"], row["size"]) == (name, "300k")
         )
