@@ -14,6 +14,7 @@ from lmscaling import Study
 
 CONTEXTS = (128, 512, 2048, 8192)
 ONE = (2048,)
+LARGEST = "SELECT loss FROM final WHERE size = '2700k' ORDER BY attention DESC"
 
 
 def cells(name, gap, size="100k", contexts=CONTEXTS, scatter=0.001):
@@ -229,3 +230,23 @@ def test_the_readme_says_what_the_records_say(kept):
     assert (forecast.count("| yes |"), forecast.count("| no |")) == (6, 0)
     (softmax,) = (row for row in rules.beyond(found.sizes).splitlines() if "softmax" in row)
     assert "0.065" in softmax
+
+
+def test_the_prose_of_the_page_says_what_the_records_say(kept):
+    prose = " ".join(cpu_study.PAGE.read_text().partition(cpu_study.MARKS[0])[0].split())
+    prose += " ".join(cpu_study.PAGE.read_text().partition(cpu_study.MARKS[1])[2].split())
+    found = cpu_study.Finished(kept[0])
+    softmax, linear = (row["loss"] for row in kept[0].query(LARGEST).to_dict("records"))
+    lines = rules.line(found.sizes)
+    assert f"{softmax - lines['softmax'][0]:.3f} nats below softmax's loss" in prose
+    assert f"{linear - lines['linear'][0]:.3f} below that of linear attention" in prose
+    one, other = found.losses["softmax", "800k", 512].values()
+    assert f"Two seeds of softmax at 800k differ by {other - one:.3f} nats" in prose
+    rates = Study(ROOT / "results" / "measured" / "cpu-python-rates", fresh=True)
+    study, search, english = (
+        sum(row["hours"] for row in cpu_study.query(one, cpu_study.PROGRESS))
+        for one in (kept[0], rates, kept[1])
+    )
+    assert round(study) == 7
+    assert "some seven CPU hours" in prose
+    assert f"takes {search:.1f} CPU hours more, and English {english:.1f}" in prose
