@@ -18,7 +18,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS":
 def turn(cell, tmp_path):
     """Starts two cells of so many updates; the place of a record by the number of its cell."""
 
-    def start(updates):
+    def start(updates, tokens=3000):
         cells = [replace(cell, seed=seed, budget=f"{updates} updates") for seed in (0, 1)]
         (tmp_path / "cells").mkdir()
         for each in cells:
@@ -26,7 +26,7 @@ def turn(cell, tmp_path):
         records = [tmp_path / "runs" / each.run / "run.json" for each in cells]
         words = [
             *[f"cells/{each.run}.json" for each in cells],
-            *("--manifest", write_tokens(tmp_path / "tokens", [3000], [1000])),
+            *("--manifest", write_tokens(tmp_path / "tokens", [tokens], [1000])),
             *("--scratch", tmp_path / "scratch" / cells[1].run, "--record", records[1]),
             *("--calibration", calibration(tmp_path, cells[0])),
         ]
@@ -67,7 +67,7 @@ def test_one_that_fails_stops_no_other_and_is_named(turn, tmp_path):
 
 
 def test_asked_to_stop_it_ends_its_process_and_begins_no_other(turn, tmp_path):
-    command, records = turn(100_000)
+    command, records = turn(100_000, tokens=5_000_000)
     job = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE)
     log = tmp_path / "scratch" / records[0].parent.name / "attempt-001.jsonl"
     deadline = time.monotonic() + 120
