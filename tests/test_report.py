@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from conftest import ROOT, STUDY
-from test_figures import cells_of, fill, finish, lay_out, write, write_study
+from test_figures import cells_of, fill, finish, lay_out, tell, write_study
 from test_store import end, header, live, log, record, update, validation
 
 from lmscaling import figures, registry, report
@@ -53,7 +53,7 @@ def half_done(tmp_path_factory):
     fill(study, cells[:10])
     live(study, cells[10].run, log(header(cells[10].run), update(1), validation(1)))
     record(study, cells[11].run, log(header(cells[11].run), update(1)), "diverged")
-    return study, write(study)
+    return study, tell(study)
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,7 @@ def published(tmp_path_factory):
     folder.mkdir()
     for stem in COLUMNS:
         shutil.copy(HERE / f"{stem}.csv", folder)
-    store.build(folder)
-    list(figures.save_all(folder / "store", folder / "figures", blank=False))
-    return folder, report.write(folder).read_text()
+    return folder, tell(folder, blank=False)
 
 
 class Reader(HTMLParser):
@@ -183,7 +181,7 @@ def test_bits_per_byte_are_shown_where_bytes_were_counted(study, cells):
 
 def test_a_column_that_is_empty_in_every_row_is_not_on_the_page(study, cells):
     record(study, cells[0].run, log(header(cells[0].run), update(1), validation(1), end(1)))
-    page = write(study)
+    page = tell(study)
     table = page.partition('id="final_losses"')[2].partition("</table>")[0]
     heads = re.findall(r"<th [^>]*>([^<]*)</th>", table)
     assert {"attention", "validation loss (nats per token)"} <= set(heads)
@@ -283,7 +281,7 @@ def test_the_published_page_cites_its_source_and_has_no_cells(published):
 
 def test_sections_with_nothing_are_left_out(study, cells):
     finish(study, cells[:1])
-    assert headings(write(study)) == ["question", "grid", "learning", "laws", "audit"]
+    assert headings(tell(study)) == ["question", "grid", "learning", "laws", "audit"]
 
 
 def test_a_held_run_has_its_reason_and_the_command_to_go_on(study, cells):
@@ -301,14 +299,14 @@ def test_runs_whose_kernels_failed_their_check_are_counted_with_the_reason(study
         record(study, cell.run, log(header(cell.run), update(1), end(1)))
         path = study / "runs" / cell.run / "run.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"kernels": kernels}))
-    page = write(study)
+    page = tell(study)
     ((n, query),) = [(n, query) for name, n, query in blocks(page) if name == "kernels"]
     assert (n, "runs" in query) == (1, True)
     assert re.search(r"<td[^>]*>dv is wrong</td>\s*<td[^>]*>2</td>", page)
 
 
 def test_a_study_that_has_not_begun_has_its_question_and_its_grid(study):
-    text = write(study)
+    text = tell(study)
     assert headings(text) == ["question", "grid", "audit"]
     asked = "Which attention, softmax or linear, reaches the lower loss within 4 updates per run"
     assert asked in text
@@ -360,7 +358,7 @@ def test_words_are_escaped(study, monkeypatch):
         head=("<i>",), rows=(("<u>",),),
     )  # fmt: skip
     monkeypatch.setattr(report, "TABLES", (lambda db: [made],))
-    text = write(study)
+    text = tell(study)
     assert headings(text) == ["question", "grid", "laws", "audit"]
     for tag in ("<b>", "<i>", "<u>"):
         assert tag not in text
@@ -419,7 +417,7 @@ def test_a_recovery_is_on_the_page_and_one_that_never_came_is_said(study, cells)
         rows += [update(n, loss=last) for n in range(100, 103)]
         rows = rows[:79] + rows[90:] if last > 3 else rows
         record(study, cell.run, log(header(cell.run), *rows, validation(102), end(102)))
-    text = write(study)
+    text = tell(study)
     first, second = (
         text.partition(f'<td class="text">{cell.name}</td>')[2].partition("</tr>")[0]
         for cell in cells[:2]
