@@ -81,6 +81,7 @@ def test_every_implementation_computes_the_same(name, implementation, rotate):
     torch.testing.assert_close(attend(x), expected)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("name", "implementation"), IMPLEMENTATIONS)
 def test_a_compiler_never_writes_out_a_loop_over_tokens(name, implementation):
     attend = built(name, unrotated)

@@ -88,6 +88,7 @@ def used(tmp_path_factory):
     return folder
 
 
+@pytest.mark.ci
 def test_another_workflow_trains_below_its_prefix_and_does_it_once(used):
     results = used / "my studies" / "results" / "tiny"
     (record,) = results.glob("runs/*/run.json")
@@ -100,6 +101,7 @@ def test_another_workflow_trains_below_its_prefix_and_does_it_once(used):
     assert "lms_report" in planned
 
 
+@pytest.mark.ci
 def test_another_workflow_keeps_its_target_its_cores_and_its_shell(used, tmp_path):
     assert (used / "mine.txt").read_text() == "/usr/bin:/bin\n"
     assert jobs(snakemake(project(tmp_path), "-n")) == {"mine": 1, "all": 1, "total": 2}

@@ -198,6 +198,7 @@ def test_the_plan_counts_a_drawing_for_each_run_of_images(study):
     assert "draw_images" not in jobs.counts(grid.expand(study | {"tasks": {}}))
 
 
+@pytest.mark.ci
 def test_the_workflow_draws_once_for_a_finished_run_and_trains_nothing_for_a_lost_sample(tmp_path):
     place = product(tmp_path / "product")
     added = parts(idx(place.root / "t", 40), idx(place.root / "v", 20))

@@ -118,6 +118,7 @@ def snapshot(out: Path) -> dict[str, int]:
     }
 
 
+@pytest.mark.ci
 def test_all_parts_leave_records_that_the_store_reads(measured):
     counts = store.build(measured)
     assert counts["runs"] == 2  # a trunk and its branch
@@ -132,6 +133,7 @@ def test_all_parts_leave_records_that_the_store_reads(measured):
         assert all(number is None for number in targets.measure(db))  # all are for a GPU
 
 
+@pytest.mark.ci
 def test_what_was_measured_is_drawn(measured):
     store.build(measured)
     for name in ("dq_error", "throughput", "step_time"):

@@ -171,6 +171,7 @@ def test_text_has_no_groups(cell, tokens, tmp_path):
     assert column(rows, "validation", "groups") == [None, None]
 
 
+@pytest.mark.ci
 def test_a_killed_run_of_a_task_ends_as_if_undisturbed(task, manifest, tmp_path):
     task = replace(task, budget="150 updates", epochs=2)
     killed(task, manifest, tmp_path / "plain", [])

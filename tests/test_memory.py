@@ -72,6 +72,7 @@ def train(rank, cell, folder, keep):
     distributed.destroy_process_group()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("keep", "expected"), [(True, estimate.STATE_BYTES), (False, 22)])
 def test_a_rank_holds_eighteen_bytes_a_parameter_and_22_if_it_drops_its_gradients(
     cell, tmp_path, keep, expected

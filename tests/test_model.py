@@ -125,6 +125,7 @@ def test_blocks_computed_again_give_the_same_bits(gpt):
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("attention", registry.attentions())
 @pytest.mark.parametrize("recompute", [False, True])
 def test_compiled_blocks_are_one_graph_and_give_the_same_numbers(

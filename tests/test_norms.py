@@ -100,6 +100,7 @@ def test_the_first_micro_batch_is_the_small_batch(long, tokens, tmp_path):
     compare(path, plain(long, tokens, [slice(0, 1)]), small_tokens=16)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("micro_batch", [2, 1])
 def test_on_ranks_the_first_micro_batches_of_all_are_small_batches(
     long, tokens, tmp_path, micro_batch

@@ -283,6 +283,7 @@ def test_a_missing_file_is_named_with_the_ways_out(study):
         store.build(study)
 
 
+@pytest.mark.ci
 def test_they_are_drawn_alone_in_less_than_a_minute_without_torch(published):
     code = (
         "import sys\n"

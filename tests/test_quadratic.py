@@ -33,6 +33,7 @@ def check_bounds(cases: str, environment: Mapping[str, str] = os.environ) -> Non
     assert not [(what, found, most) for what, found, most in findings if not found <= most]
 
 
+@pytest.mark.ci
 @WITH_TRITON
 @pytest.mark.parametrize("cases", ["float32", "bfloat16", "windows", "properties", "operators"])
 def test_kernels_keep_their_bounds(cases: str) -> None:

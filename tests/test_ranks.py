@@ -103,6 +103,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.ci)])
 @pytest.mark.parametrize(
     ("fault", "where", "kind", "reason"),
@@ -126,6 +127,7 @@ def test_all_ranks_end_within_seconds_of_one_that_fails(made, world, fault, wher
     assert sorted(run.finish()) == list(range(1, 13))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.ci)])
 def test_no_rank_outlives_rank_0(made, world):
     run = made(world)

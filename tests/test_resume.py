@@ -74,6 +74,7 @@ def whole_lines(path):
         yield line
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "kills",
     [4, pytest.param(20, marks=pytest.mark.ci), pytest.param(100, marks=pytest.mark.slow)],
@@ -120,6 +121,7 @@ def test_trunk_and_branch_killed_at_random_moments_end_as_if_undisturbed(
         assert weights[0] == weights[1]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "sent",
     [
@@ -223,6 +225,7 @@ SPOILED = [
 ]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("spoil", "sentence"), SPOILED)
 def test_a_spoiled_checkpoint_is_named_and_the_one_before_is_used(
     stopped, tmp_path, capfd, spoil, sentence

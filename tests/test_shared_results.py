@@ -8,7 +8,7 @@ import threading
 import pytest
 from slurm_cluster import Study, eventually
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.ci]
 
 SHARES = [0.25, 0.5]
 

@@ -12,7 +12,7 @@ from conftest import ROOT, calibration, write_tokens
 from slurm_cluster import Study, eventually
 from speed_of_python import slowness
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.ci]
 
 SEEDS = {"attention": ["softmax"], "size": ["s"], "context": [16]}
 """Cells that differ by their seed."""
@@ -68,7 +68,6 @@ def assert_whole(study, run, n_attempts):
     return record, starts
 
 
-@pytest.mark.ci
 def test_preempted_runs_go_on_whatever_the_partition_does_with_them(cluster, tmp_path):
     studies = {
         name: Study(cluster, tmp_path / name, budget="4000 updates")
@@ -113,7 +112,6 @@ def test_a_killed_submitter_is_started_again_and_no_cell_is_trained_twice(cluste
     assert_whole(study, run, 1)
 
 
-@pytest.mark.ci
 def test_after_ctrl_c_the_same_command_goes_on(cluster, tmp_path):
     # Long enough that it is not over before Snakemake has cancelled the job, on a slow machine too.
     study = Study(cluster, tmp_path / "x", budget="16000 updates")
@@ -190,7 +188,6 @@ def test_a_failing_cell_stops_no_other_and_is_named_at_the_end_with_what_to_do(s
     assert "Not a directory" in told or "File exists" in told
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(("all_of_it", "n_attempts"), [(False, 1), (True, 2)])
 def test_a_run_is_whole_after_its_node_came_back(cluster, tmp_path, all_of_it, n_attempts):
     study = Study(cluster, tmp_path / "x", budget="4000 updates")
@@ -227,7 +224,6 @@ def test_one_command_goes_from_a_text_to_a_figure(cluster, tmp_path):
     assert {name for kind, name in jobs if kind == "rule"} == {"tokenize", "verify", "train"}
 
 
-@pytest.mark.ci
 def test_seventy_two_cells_are_submitted_in_seconds_each_with_what_it_needs(cluster, tmp_path):
     seeds = list(range(72))
     study = Study(
@@ -252,7 +248,6 @@ def test_seventy_two_cells_are_submitted_in_seconds_each_with_what_it_needs(clus
     cluster.run("scancel", "--partition=closed")
 
 
-@pytest.mark.ci
 def test_a_job_is_tried_again_as_often_as_its_budget_and_the_profile_ask_for(cluster, tmp_path):
     study = Study(cluster, tmp_path / "x", budget="60 seconds", job_hours=1 / 60)
     (run,) = study.runs
@@ -263,7 +258,6 @@ def test_a_job_is_tried_again_as_often_as_its_budget_and_the_profile_ask_for(clu
     assert submitted == 1 + 1 + 2  # three jobs make one budget
 
 
-@pytest.mark.ci
 def test_a_wrong_partition_ends_the_submission_and_names_the_line_to_edit(cluster, tmp_path):
     study = Study(cluster, tmp_path / "x", axes=SEEDS | {"seed": [0, 1, 2, 3]})
     profile = study.root / "profiles" / "slurm" / "config.yaml"
@@ -279,7 +273,6 @@ def test_a_wrong_partition_ends_the_submission_and_names_the_line_to_edit(cluste
     assert "sacct" not in study.said()
 
 
-@pytest.mark.ci
 def test_a_submission_waits_for_a_controller_that_is_away_until_ctrl_c(cluster, tmp_path):
     study = Study(cluster, tmp_path / "x", axes=SEEDS | {"seed": [0, 1]})
     waits = "Slurm takes no job now: slurm_load_jobs error: Unable to contact slurm controller"
@@ -303,7 +296,6 @@ def test_a_submission_waits_for_a_controller_that_is_away_until_ctrl_c(cluster, 
         assert_whole(study, run, 1)
 
 
-@pytest.mark.ci
 def test_jobs_that_are_short_can_share_one(cluster, tmp_path):
     files = ["a.jsonl", "b.jsonl", "c.jsonl"]
     rows = {"kind": "jsonl", "train": files, "validation": ["v.jsonl"]}
@@ -339,7 +331,6 @@ def test_two_ranks_train_in_one_task_of_a_job(cluster, cell, tmp_path):
     assert (record["status"], record["updates"]) == ("done", 4)
 
 
-@pytest.mark.ci
 def test_a_budget_longer_than_a_job_is_spent_to_the_update_in_several(limited):
     study, snakemake, budget = limited
     study.finish(snakemake)

@@ -38,6 +38,7 @@ def hub(cluster, tmp_path, monkeypatch):
     server.wait()
 
 
+@pytest.mark.ci
 def test_a_late_job_touches_no_shard_and_fetch_runs_where_the_profile_says(cluster, hub, tmp_path):
     row = {
         "kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": 3,

@@ -73,6 +73,7 @@ def test_a_text_that_grows_fetches_only_what_is_new(place, hub):
     assert [len(jobs(plan, rule)) for rule in ("fetch", "tokenize", "manifest")] == [1, 1, 1]
 
 
+@pytest.mark.ci
 def test_a_backend_or_a_mirror_that_changes_makes_nothing_anew(place, hub, tmp_path):
     target = manifest(place)
     place.snakemake("--cores", "2", target)
@@ -90,6 +91,7 @@ def test_a_backend_or_a_mirror_that_changes_makes_nothing_anew(place, hub, tmp_p
     assert (place.root / target).read_bytes() == before
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("allowed", "at_once"), [(1, {1}), (3, {2, 3})])
 def test_no_more_downloads_run_at_once_than_the_resource_allows(place, hub, allowed, at_once):
     hub.seconds = 4
@@ -109,6 +111,7 @@ def test_a_list_of_files_that_changes_makes_its_shard_anew(place):
     assert [Path(out).stem for out in jobs(plan, "tokenize")] == ["train-00000-00001"]
 
 
+@pytest.mark.ci
 def test_a_deleted_shard_is_made_again_alone_also_where_marks_were_left(place):
     """A workflow that was killed leaves the marks of complete chunks."""
     row = {"kind": "jsonl", "train": ["a.jsonl", "b.jsonl"], "validation": ["v.jsonl"]}
@@ -147,6 +150,7 @@ def test_a_bad_file_leaves_the_other_shards_of_its_chunk(place):
     assert (folder / "train-00001.bin").stat().st_ino == inode
 
 
+@pytest.mark.ci
 def test_shards_are_verified_once_before_the_first_run_and_new_ones_when_the_text_grows(place):
     row = {"kind": "jsonl", "train": ["a.jsonl"], "validation": ["v.jsonl"]}
     place.study(datasets={"texts": row})
@@ -163,6 +167,7 @@ def test_shards_are_verified_once_before_the_first_run_and_new_ones_when_the_tex
     assert re.search(r": 1 shards of .*; 2 others were right before", log.read_text())
 
 
+@pytest.mark.ci
 def test_a_damaged_shard_stops_the_runs_before_they_begin_and_says_what_to_type(place):
     row = {"kind": "jsonl", "train": ["a.jsonl"], "validation": ["v.jsonl"]}
     place.study(datasets={"texts": row})

@@ -199,6 +199,7 @@ def test_a_tokenizer_of_fetched_text_is_trained_before_it_is_tokenized(place, hu
     assert place.plan(target) == []
 
 
+@pytest.mark.ci
 def test_the_study_of_a_tokenizer_of_python_runs_from_text_to_report(place):
     """config/python_bpe.yaml with one cell, two updates and a small vocabulary."""
     changes = [

@@ -235,6 +235,7 @@ def test_a_comment_or_a_blank_in_a_rule_plans_nothing(place):
     assert place.plan() == []
 
 
+@pytest.mark.ci
 def test_editing_a_figure_draws_that_figure_and_writes_the_report(place):
     with (place.root / "src/lmscaling/figures/context_scaling.py").open("a") as file:
         file.write("# edited\n")
@@ -247,6 +248,7 @@ def test_editing_a_figure_draws_that_figure_and_writes_the_report(place):
     assert place.plan() == []
 
 
+@pytest.mark.ci
 def test_editing_a_helper_draws_the_figures_that_import_it(place):
     def drawn_after_editing(helper):
         path = place.root / "src/lmscaling" / helper
@@ -262,6 +264,7 @@ def test_editing_a_helper_draws_the_figures_that_import_it(place):
     assert drawn_after_editing("fits/power_law.py") == []
 
 
+@pytest.mark.ci
 def test_editing_a_kernel_trains_nothing_is_said_and_reset_takes_the_runs_of_the_old_one(place):
     with (place.root / "src/lmscaling/kernels/feature_maps.py").open("a") as file:
         file.write("# A comment.\n")
@@ -346,6 +349,7 @@ def test_a_new_field_with_a_default_trains_nothing(place):
     assert place.trained() == []
 
 
+@pytest.mark.ci
 def test_a_share_that_is_added_plans_its_branch_and_no_training(place):
     place.study(branches={"attention": "linear", "shares": [0.5, 0.75]})
     jobs = [(rule, out) for rule, out in place.plan() if rule in ("train", "branch", "calibrate")]
@@ -362,6 +366,7 @@ def test_deleted_calibrations_cells_and_kept_checkpoints_plan_nothing_that_train
     assert place.plan() == []
 
 
+@pytest.mark.ci
 def test_few_calibrations_are_made_before_what_trains_with_them(place):
     """The linear cell has a calibration; the study gets contexts, and softmax one of its own."""
     place.study(calibrate="auto", axes={"context": [16, 32]}, branches=None, evaluate=None)
@@ -390,6 +395,7 @@ def test_a_raised_protocol_trains_what_it_names(place):
     assert place.trained() == ["linear-s-ctx16-s0", "softmax-s-ctx16-s0"]
 
 
+@pytest.mark.ci
 def test_reset_plans_exactly_its_cell_and_keeps_the_old_record(place):
     (old,) = place.results.glob("runs/linear-s-ctx16-s0-????????/run.json")
     before = old.read_bytes()
@@ -484,6 +490,7 @@ def test_one_cell_is_trained_by_the_name_of_its_record(place):
     assert place.trained() == ["softmax-m-ctx16-s0"]
 
 
+@pytest.mark.ci
 def test_figures_draw_what_exists_and_train_nothing(place):
     place.study(axes={"size": ["s", "m"]})
     shutil.rmtree(place.results / "figures")

@@ -93,6 +93,7 @@ def alone(rows):
     )
 
 
+@pytest.mark.ci
 def test_as_many_cells_train_at_once_as_there_are_gpus_each_on_its_own(place):
     rows = train(place, 6)
     assert most_at_once(rows) == 4
@@ -101,6 +102,7 @@ def test_as_many_cells_train_at_once_as_there_are_gpus_each_on_its_own(place):
     assert max(row["waited"] for row in rows) < 4  # none was started before a GPU was free
 
 
+@pytest.mark.ci
 def test_a_cell_waits_while_others_use_the_gpus(place):
     code = "from lmscaling.runtime import gpus; import time\nwith gpus.reserved(3): time.sleep(999)"
     other = subprocess.Popen([sys.executable, "-c", code])
