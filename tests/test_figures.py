@@ -441,7 +441,7 @@ def page(tmp_path_factory):
     cells = cells_of(study)
     fill(study, cells[:30])
     record(study, cells[30].run, log(header(cells[14].run), update(1)), "diverged")
-    return tell(study)
+    return write(study)
 
 
 def test_the_report_holds_all_it_shows(page):
@@ -462,6 +462,14 @@ def test_the_report_says_what_made_it(page):
     assert "lmscaling 0.1.0" in page
     assert "abc" in page
     assert "Of 32 cells: 30 done, 1 diverged, 1 pending." in page
+
+
+def write(study):
+    """The page of a study, and its figures drawn."""
+    store.build(study)
+    for name in NAMES:
+        figures.save(name, study / "store", study / "figures")
+    return report.write(study).read_text()
 
 
 def tell(study, blank=True):

@@ -104,14 +104,8 @@ FAULTS = [
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.ci)])
-@pytest.mark.parametrize(
-    ("fault", "where", "kind", "reason"),
-    [
-        FAULTS[1],
-        *(pytest.param(*values, marks=pytest.mark.ci) for values in FAULTS[:1] + FAULTS[2:]),
-    ],
-)
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize(("fault", "where", "kind", "reason"), FAULTS)
 def test_all_ranks_end_within_seconds_of_one_that_fails(made, world, fault, where, kind, reason):
     run = made(world)
     process = run.start(rank=where, fault=fault)
@@ -128,7 +122,7 @@ def test_all_ranks_end_within_seconds_of_one_that_fails(made, world, fault, wher
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.ci)])
+@pytest.mark.parametrize("world", [2, 4])
 def test_no_rank_outlives_rank_0(made, world):
     run = made(world)
     process = run.start(rank=0, fault="SIGKILL")

@@ -77,7 +77,7 @@ def whole_lines(path):
 @pytest.mark.ci
 @pytest.mark.parametrize(
     "kills",
-    [4, pytest.param(20, marks=pytest.mark.ci), pytest.param(100, marks=pytest.mark.slow)],
+    [4, 20, pytest.param(100, marks=pytest.mark.slow)],
     ids="{} kills".format,
 )
 def test_killed_at_random_moments_it_ends_as_if_undisturbed(long, manifest, tmp_path, kills):
@@ -121,7 +121,6 @@ def test_trunk_and_branch_killed_at_random_moments_end_as_if_undisturbed(
         assert weights[0] == weights[1]
 
 
-@pytest.mark.ci
 @pytest.mark.parametrize(
     "sent",
     [

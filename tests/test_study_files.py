@@ -539,6 +539,7 @@ def refusal(data: bytes) -> str:
     return ""
 
 
+@pytest.mark.ci
 def test_2000_mutated_files_are_refused_in_a_sentence_or_legal_by_the_stated_rules():
     chance, rules = random.Random(22), stated()
     accepted, slowest = [], 0.0

@@ -44,9 +44,9 @@ class Sequences(Dataset):
             )
 
     @property
+    @abstractmethod
     def length(self) -> int:
         """Tokens of a sequence, with end-of-text: the context of its cells."""
-        raise NotImplementedError
 
     @abstractmethod
     def number(self, split: Split) -> int | None:

@@ -409,6 +409,7 @@ def _next(contest: Contest, cells: list[Row], command: str) -> tuple[tuple[str, 
         key: edge for key, edge in edges.items() if edge.is_tested and edge.side == "undecided"
     }
     wanted = 0
+    # A few lone gaps can wait; where most have no measured noise, no contest is decided without it.
     if 2 * len(assumed) > len(edges) or (assumed and not open_edges):
         wanted = max(2, 1 + ceil(FEWEST_DEGREES / len(assumed)))
         more = wanted - min(edge.seeds for edge in assumed.values())
