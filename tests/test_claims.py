@@ -664,6 +664,7 @@ def test_the_table_for_the_report_has_a_row_a_judgement(published):
     assert all(title.endswith(".") for title, *_ in table.rows)
 
 
+@pytest.mark.ci
 def test_the_verb_prints_and_writes_and_so_do_the_figures(study):
     speed_points.write(study, step("softmax flash", 1024, 2.0), step("linear chunked", 1024, 1.0))
     run = [sys.executable, "-m", "lmscaling"]

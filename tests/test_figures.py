@@ -444,11 +444,13 @@ def page(tmp_path_factory):
     return write(study)
 
 
+@pytest.mark.ci
 def test_the_report_holds_all_it_shows(page):
     assert page.count("data:image/svg+xml;base64,") == len([n for n in NAMES if n != PICTURES])
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
 
 
+@pytest.mark.ci
 def test_the_report_shows_every_cell_with_its_status(page, cells):
     for cell in cells:
         assert f">{cell.name}<" in page
@@ -457,6 +459,7 @@ def test_the_report_shows_every_cell_with_its_status(page, cells):
     assert page.count('<tr class="pending">') == 1
 
 
+@pytest.mark.ci
 def test_the_report_says_what_made_it(page):
     assert "snakemake --cores &lt;all&gt;" in page
     assert "lmscaling 0.1.0" in page

@@ -241,6 +241,7 @@ def test_a_compiler_does_not_see_the_documents(masked, monkeypatch):
     assert compiler.frame_count == 1
 
 
+@pytest.mark.ci
 @WITH_TRITON
 def test_the_kernels_start_a_new_state_at_each_document():
     run_cases("documents", interpret=True, cases=CASES)

@@ -117,6 +117,7 @@ def test_learned_positions_end_the_text_and_refuse_a_longer_prompt(cell, tmp_pat
         written(run, "a" * 16)
 
 
+@pytest.mark.ci
 def test_the_command_writes_the_text_and_refuses_what_cannot_be(run, tmp_path):
     done = lmscaling("sample", str(run), "--prompt", "abc", "--tokens", "4")
     assert done.returncode == 0

@@ -220,6 +220,7 @@ def test_evaluations_join_their_cells_in_tokens_that_the_model_was_given(study, 
 BIN = records.line(evaluation("r", start=2))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("tail", "bins", "damaged"),
     [

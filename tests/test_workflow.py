@@ -482,6 +482,7 @@ def test_forcing_a_finished_cell_cannot_delete_it(place):
     assert path.is_file()
 
 
+@pytest.mark.ci
 def test_one_cell_is_trained_by_the_name_of_its_record(place):
     place.study(axes={"size": ["s", "m"]})
     (out,) = [o for r, o in place.plan() if r == "train" and "linear-m" in o]
