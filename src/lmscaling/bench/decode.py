@@ -30,7 +30,8 @@ def measure(sweep: Sweep, point: Point) -> Outcome:
     device, dtype = device_of(sweep)
     memory = Memory(device)
     # The position table has a row for the token that is sampled.
-    gpt = GPT(replace(sweep.cell_of(point), context=point.context + 1)).to(device, dtype)
+    with device:
+        gpt = GPT(replace(sweep.cell_of(point), context=point.context + 1)).to(device, dtype)
     if point.implementation:
         gpt.tune({"implementation": point.implementation})
     x_B, states = filled(gpt, point.batch, point.context)

@@ -1,14 +1,17 @@
-"""A function call in its own process: if it hangs, crashes or uses all memory, only that one ends.
+"""Function calls in a process of their own: one that hangs, crashes or uses all memory ends alone.
 
 The process is forked, so it does not load torch again; the parent must not have used CUDA before.
+It ends with its parent, however that ends.
 """
 
 import json
+import math
 import multiprocessing
 import os
 import signal
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -16,6 +19,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from lmscaling.errors import UserError
+from lmscaling.runtime import rank
 from lmscaling.runtime.faults import first_line, machine_fault, out_of_memory
 
 STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -23,7 +27,7 @@ STOPPED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FAULT = "the {} of this machine failed during a measurement, which was not recorded: {}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Ended:
     """How an isolated call ended: its value, or a status other than ``done`` and the reason."""
 
@@ -45,42 +49,68 @@ def isolated(call: Callable[[], Any], limit_seconds: float) -> Ended:
         Refused: The call raises a ``UserError``.
         UserError: The machine failed, or somebody stopped the process.
     """
+    (ended,) = each([call], limit_seconds)
+    return ended
+
+
+def each(
+    calls: Sequence[Callable[[], Any]], limit_seconds: float, end: float = math.inf
+) -> Iterator[Ended]:
+    """Run calls one after another in one process, until one of them is not ``done``.
+
+    Args:
+        calls: Their values must be JSON.
+        limit_seconds: Time limit of each.
+        end: When the process is ended in any case, as ``time.monotonic`` counts.
+
+    Raises:
+        Refused: A call raises a ``UserError``.
+        UserError: The machine failed, or somebody stopped the process.
+    """
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
-    process = fork.Process(target=_answer, args=(call, sender))
+    process = fork.Process(target=_answer, args=(calls, sender, os.getpid()))
     process.start()
     sender.close()  # otherwise the pipe would not end with the process
-    answer = {"status": "slow", "message": f"did not end within {limit_seconds:g} s"}
     try:
-        if receiver.poll(limit_seconds):
-            answer = json.loads(receiver.recv_bytes())
-    except EOFError:
-        process.join()
-        answer = _died(process.exitcode)
+        for _ in calls:
+            answer = {"status": "slow", "message": f"did not end within {limit_seconds:g} s"}
+            try:
+                if receiver.poll(max(0.0, min(limit_seconds, end - time.monotonic()))):
+                    answer = json.loads(receiver.recv_bytes())
+            except EOFError:
+                process.join()
+                answer = _died(process.exitcode)
+            if answer["status"] == "refused":
+                raise Refused(answer["message"])
+            if answer["status"] == "stopped":
+                raise UserError(answer["message"])
+            yield Ended(answer["status"], answer["message"], answer.get("value"))
+            if answer["status"] != "done":
+                break
     finally:
         _kill(process)
         process.join()
         receiver.close()
-    if answer["status"] == "refused":
-        raise Refused(answer["message"])
-    if answer["status"] == "stopped":
-        raise UserError(answer["message"])
-    return Ended(status=answer["status"], message=answer["message"], value=answer.get("value"))
 
 
-def _answer(call: Callable[[], Any], sender: Connection) -> None:
+def _answer(calls: Sequence[Callable[[], Any]], sender: Connection, parent: int) -> None:
     os.setsid()  # compilers that it starts die with it
+    rank.die_with(parent)
     for number in STOPPED:
         signal.signal(number, signal.SIG_DFL)
-    try:
-        answer = {"status": "done", "message": "", "value": call()}
-    except UserError as error:
-        answer = {"status": "refused", "message": str(error)}
-    except Exception as error:
-        answer = _failure(error)
-        if answer["status"] != "oom":
-            traceback.print_exc()
-    sender.send_bytes(json.dumps(answer).encode())
+    for call in calls:
+        try:
+            answer = {"status": "done", "message": "", "value": call()}
+        except UserError as error:
+            answer = {"status": "refused", "message": str(error)}
+        except Exception as error:
+            answer = _failure(error)
+            if answer["status"] != "oom":
+                traceback.print_exc()
+        sender.send_bytes(json.dumps(answer).encode())
+        if answer["status"] != "done":
+            break
     sender.close()
 
 

@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lmscaling import registry
-from lmscaling.bench.checks.passed_checks import faults
 from lmscaling.bench.isolation import Ended, Refused, isolated
 from lmscaling.config.kinds import MODULES
 from lmscaling.config.speed import PEERS, AnySweep, Sweep
@@ -36,9 +34,7 @@ Records = dict[str, dict[str, Any]]
 """The records of a sweep by the name of their point."""
 
 
-def measure(
-    path: Path, kind: str, out: Path, chunks: Path | None, checks: Path | None = None
-) -> str:
+def measure(path: Path, kind: str, out: Path, chunks: Path | None) -> str:
     """Measure what a sweep lacks in the folder ``out``; a table of all its times.
 
     Args:
@@ -46,8 +42,6 @@ def measure(
         kind: What the sweep must be.
         out: Gets ``<point>.json`` for each point and ``sweep.json`` at the end.
         chunks: ``sweep.json`` of a ``tune_chunk``, whose fastest chunks are used.
-        checks: Folder of checks; an implementation that has not passed them on this device is not
-            measured.
 
     Raises:
         UserError: There is no such sweep, it is of another kind, another process measures it, or
@@ -60,7 +54,7 @@ def measure(
     out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with lock.hold(out, f"{out} is being measured"), gpus.reserved(sweep.gpus):
-        records, refused = _measure_points(sweep, out, fastest, checks)
+        records, refused = _measure_points(sweep, out, fastest)
         text = json.dumps(_summary(sweep, records, refused), indent=2) + "\n"
         path = out / "sweep.json"
         if not path.is_file() or path.read_text() != text:  # another job may have ended the sweep
@@ -69,7 +63,7 @@ def measure(
 
 
 def _measure_points(
-    sweep: Sweep, out: Path, fastest: dict[str, Any], checks: Path | None
+    sweep: Sweep, out: Path, fastest: dict[str, Any]
 ) -> tuple[Records, dict[str, str]]:
     """Every point's record by its name, and why series were refused; a point that was not tried
     has no record.
@@ -84,14 +78,14 @@ def _measure_points(
     refused: dict[str, str] = {}
     ended: set[tuple[str, int]] = set()
     for point in sweep.points:
-        series = point.series, _batch_of_series(sweep, point)
+        series = point.series, batch_of_series(sweep, point)
         if series in ended:
             continue
         file = out / f"{point.name}.json"
         record = _measured(file)
         if record is None:
             try:
-                row = _measure_point(sweep, _with_chunk(point, fastest), checks, here)
+                row = _measure_point(sweep, _with_chunk(point, fastest), here)
             except Refused as error:  # it has no record, so the next snakemake tries it again
                 refused[point.series] = str(error)
                 ended.add(series)
@@ -99,7 +93,7 @@ def _measure_points(
                 continue
             record = {"record": row.record, **asdict(row)}
             write_json(file, record)
-            print(f"{sweep.kind}: {sweep.name} {_line(record)}", flush=True)
+            print(f"{sweep.kind}: {sweep.name} {line_of(record)}", flush=True)
         records[point.name] = record
         if record["status"] != "done":
             ended.add(series)
@@ -119,7 +113,7 @@ def _measured(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _batch_of_series(sweep: Sweep, point: Point) -> int:
+def batch_of_series(sweep: Sweep, point: Point) -> int:
     """The batch of a point where one context has several batches, each a series; else 0."""
     contexts = {(other.series, other.context) for other in sweep.points}
     return point.batch if len(contexts) < len(sweep.points) else 0
@@ -135,19 +129,21 @@ def _with_chunk(point: Point, fastest: dict[str, Any]) -> Point:
     return replace(point, chunk=tuned[str(nearest)])
 
 
-def _measure_point(
-    sweep: Sweep, point: Point, checks: Path | None, here: dict[str, Any]
-) -> Measurement:
+def _measure_point(sweep: Sweep, point: Point, here: dict[str, Any]) -> Measurement:
     started = environment.now()
-    is_attention = sweep.cell or sweep.layer
-    refused = (
-        faults(checks, registry.checked_by(point.way), here) if checks and is_attention else ""
-    )
-    if refused:
-        ended = Ended(status="wrong", message=refused, value=None)
-    else:
-        call = MODULES[sweep.kind].measure
-        ended = isolated(lambda: asdict(call(sweep, point)), sweep.timeout_seconds)
+    ended = isolated(partial(outcome, sweep, point), sweep.timeout_seconds)
+    return record_of(sweep, point, ended, started, here)
+
+
+def outcome(sweep: Sweep, point: Point) -> dict[str, Any]:
+    """What this process measures of a point, as JSON values."""
+    return asdict(MODULES[sweep.kind].measure(sweep, point))
+
+
+def record_of(
+    sweep: Sweep, point: Point, ended: Ended, started: str, here: dict[str, Any]
+) -> Measurement:
+    """The record of a point whose measurement has ended; ``here`` is ``environment.complete``."""
     return Measurement(
         **ended.value or asdict(Outcome(**asdict(point))),
         **_shape(sweep),
@@ -200,7 +196,8 @@ def _fastest(sweep: Sweep, records: Records) -> dict[str, dict[str, int]]:
     }
 
 
-def _line(row: dict[str, Any]) -> str:
+def line_of(row: dict[str, Any]) -> str:
+    """A measurement's record in a line."""
     way = "/".join(filter(None, (row["attention"], row["implementation"])))
     result = f"{row['status']}: {row['message']}"
     if row["status"] == "done":
@@ -216,7 +213,7 @@ def table(sweep: Sweep, records: Records) -> str:
     contexts = sorted({point.context for point in sweep.points})
     lines: dict[str, dict[int, str]] = {}
     for point in sweep.points:
-        batch = f" x {b}" if (b := _batch_of_series(sweep, point)) else ""
+        batch = f" x {b}" if (b := batch_of_series(sweep, point)) else ""
         row = records.get(point.name)
         text = "" if row is None else row["status"]
         if row and row["status"] == "done":

@@ -1,19 +1,22 @@
 """A training step of a complete model: forward, backward, clipping, AdamW; on random tokens.
 
 On a GPU blocks are compiled and products are bfloat16, as in training. Blocks are not recomputed:
-the measured memory is what the attention needs.
+the measured memory is what the attention needs. Launches may take longer than the work of a small
+model: a short step is timed as a CUDA graph, too.
 
 Legend: B batch, T tokens.
 """
 
+import statistics
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmscaling import kernels, registry
-from lmscaling.bench.clock import device_of, launched
+from lmscaling.bench.clock import LONG_SECONDS, device_of, launched, timed
 from lmscaling.bench.memory import Memory
 from lmscaling.config.speed import Sweep
 from lmscaling.errors import UserError
@@ -42,12 +45,15 @@ class Step:
         self.sweep, self.point, self.cell = sweep, point, sweep.cell_of(point)
         self.device, self.dtype = device_of(sweep)
         self.memory = Memory(self.device)
-        gpt = GPT(self.cell)
+        with self.device:  # a core draws the weights of the largest model in 13 s
+            gpt = GPT(self.cell)
         self.chunk = _set_implementation(gpt, point, self.device.type)
         self.gpt = gpt.to(self.device)
         if sweep.gpus:
             self.gpt.compile_blocks()
         self.adamw = optimizer.build(self.gpt, self.cell)
+        for group in self.adamw.param_groups:
+            group["capturable"] = bool(sweep.gpus)  # a CUDA graph may hold the update
 
     def autocast(self) -> torch.autocast:
         """The precision of the products."""
@@ -56,24 +62,43 @@ class Step:
 
     def __call__(self, loss_of: Callable[[], Tensor]) -> None:
         """One optimizer update on a loss."""
+        self.backward(loss_of)
+        self.update()
+        self.adamw.zero_grad(set_to_none=True)
+
+    def backward(self, loss_of: Callable[[], Tensor]) -> None:
+        """The forward and the backward pass of a loss."""
         with self.autocast():
             loss = loss_of()
         loss.backward()
+
+    def update(self) -> None:
+        """Clip the gradients and update the weights."""
         torch.nn.utils.clip_grad_norm_(self.gpt.parameters(), self.cell.optimizer.clip_norm)
         self.adamw.step()
-        self.adamw.zero_grad(set_to_none=True)
 
     def timed(self, loss_of: Callable[[], Tensor], **more: Any) -> Outcome:
         """Measure further updates on the same loss; ``more`` are columns of the outcome."""
-        sweep = self.sweep
-        timing = launched(lambda: self(loss_of), self.memory, sweep.target_seconds, sweep.repeats)
+        seconds, most = self.sweep.target_seconds, self.sweep.repeats
+        timing = launched(lambda: self(loss_of), self.memory, seconds, most)
+        median = timing.seconds[len(timing.seconds) // 2]
+        replayed = None
+        if self.sweep.gpus and median < LONG_SECONDS:
+            with suppress(RuntimeError):  # memory may not suffice for a graph as well
+                replayed = timed(lambda: self(loss_of), self.memory, seconds / 2, most)
+        self.backward(loss_of)
+        updates = launched(self.update, self.memory, seconds / 4, most)
         return timing.outcome(
             self.point,
             self.dtype,
-            compiled=bool(sweep.gpus),
+            compiled=bool(self.sweep.gpus),
             chunk=self.chunk or self.point.chunk,
             params=self.gpt.params,
             flops_per_token=self.gpt.flops_per_token(),
+            optimizer_seconds=statistics.median(updates.seconds),
+            captured_seconds=statistics.median(replayed.seconds)
+            if replayed and replayed.captured
+            else None,
             **more,
         )
 

@@ -53,7 +53,7 @@ def main() -> None:
             print(message, flush=True)
     except UserError as error:
         sys.exit(f"error: {error}")
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         _exit_without_package(error)
     except BrokenPipeError:  # the reader, such as head, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -199,12 +199,14 @@ def _add(subparsers: Any, name: str, verb: Verb) -> None:
                 added.complete = FILES  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _exit_without_package(missing: ModuleNotFoundError) -> NoReturn:
-    """End with one sentence that names the missing package; a missing module of ours is a bug."""
-    package = (missing.name or "").partition(".")[0]
+def _exit_without_package(error: ImportError) -> NoReturn:
+    """End with one sentence that names the package that is missing, or does not fit another one; a
+    module of ours that cannot be imported is a bug."""
+    package = (error.name or "").partition(".")[0]
     if package in ("", "lmscaling"):
-        raise missing
+        raise error
+    found = "no" if isinstance(error, ModuleNotFoundError) else f"another {package} ({error}) than"
     sys.exit(
-        f"error: this Python has no {package}; install it, or for make gpu put its wheel into "
-        "wheels/ (pydantic needs pydantic_core, annotated_types and typing_inspection too)"
+        f"error: this Python has {found} {package}; install it, or for make gpu put its wheel into "
+        "wheels/ (docs/gpu.md lists those that belong together)"
     )

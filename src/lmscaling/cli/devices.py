@@ -1,6 +1,5 @@
 """Verbs that measure a device."""
 
-import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -8,7 +7,8 @@ from lmscaling import registry
 from lmscaling.cli.studies import SET
 from lmscaling.cli.verb import Verb, argument, verb
 from lmscaling.config import sweeps
-from lmscaling.errors import TRY_AGAIN
+from lmscaling.errors import UserError, choose
+from lmscaling.gpu import PARTS
 
 VERBS: list[Verb] = []
 
@@ -18,7 +18,7 @@ def _measure(args: Namespace) -> str:
     from lmscaling.bench import sweep
 
     chunks = getattr(args, "chunks", None)
-    return sweep.measure(args.sweep, args.verb.name, args.out, chunks, args.checks)
+    return sweep.measure(args.sweep, args.verb.name, args.out, chunks)
 
 
 VERBS += [
@@ -30,7 +30,6 @@ VERBS += [
         arguments=(
             argument("sweep", type=Path, help="results/<study>/sweeps/<kind>/<sweep>.json"),
             argument("out", type=Path, help="folder; gets a record for each point and sweep.json"),
-            argument("--checks", type=Path, help="folder of checks; only what passed is timed"),
             *(
                 [argument("--chunks", type=Path, help="sweep.json of tune_chunk at this size")]
                 if kind == "time_step"
@@ -52,21 +51,27 @@ VERBS += [
         help="study files, each laid over those before it",
     ),
     SET,
-    argument("--out", type=Path, help="results/measured/<device> by default"),
-    argument(
-        "--validation", nargs="+", default=[], help="JSON lines; a share of the text by default"
-    ),
-    argument("--minutes", type=float, default=8.5, help="time limit of this call"),
+    argument("--out", type=Path, help="build/measured, or results/measured/<device> of an import"),
+    argument("--archive", type=Path, help="folder of the file with all records; --out by default"),
+    argument("--minutes", type=float, default=9.3, help="time limit of this call"),
+    argument("--only", nargs="+", choices=PARTS, help="parts; all by default"),
+    argument("--size", nargs="+", help="rows under sizes; all by default"),
+    argument("--import", type=Path, dest="imported", help="put the records of an archive there"),
 )
 def gpu(args: Namespace) -> str:
-    """Measure this machine's device until the time limit; the next call continues."""
-    from lmscaling.device.measure import measure
+    """Measure this machine's device until the time limit; the next call goes on."""
+    from lmscaling.config import study_file
+    from lmscaling.gpu import archive, call
 
-    message, complete = measure(args.study, args.out, args.validation, args.minutes, args.set)
-    print(message, flush=True)
-    if not complete:
-        sys.exit(TRY_AGAIN)
-    return ""
+    if args.imported:
+        return archive.unpack(args.imported, args.out)
+    values = study_file.read_study(args.study, overrides=args.set)
+    unknown = [name for name in args.size or () if name not in values["sizes"]]
+    if unknown:
+        raise UserError(f"--size {unknown[0]!r}: {choose(unknown[0], values['sizes'])}")
+    out = args.out or Path("build/measured")
+    wanted = (args.only or PARTS, args.size)
+    return call.measure(values, out, args.archive or out, args.minutes, *wanted)
 
 
 @verb(
@@ -110,19 +115,3 @@ def check_attention(args: Namespace) -> str:
                 "of mixed and of masked documents"
             )
     return ""
-
-
-@verb(
-    VERBS,
-    argument("names", nargs="*", help="such as linear/chunked; all by default"),
-    argument("--out", type=Path, required=True, help="JSON lines, one for each comparison"),
-    CPU,
-    name="check kernels",
-)
-def check_kernels(args: Namespace) -> str:
-    """Compare every implementation of attention with exact results on this device."""
-    from lmscaling.bench.checks import kernels as checks
-    from lmscaling.runtime import gpus
-
-    with gpus.reserved(0 if args.cpu else 1):
-        return checks.check(args.out, args.names, 0 if args.cpu else 1)

@@ -92,15 +92,3 @@ def figures(args: Namespace) -> str:
     judged = claims.write(args.study)
     print(f"claims: {args.study / 'claims.json'}; {claims.summary(judged)}", flush=True)
     return f"report: {report.write(args.study, judged)}"
-
-
-@verb(VERBS, argument("study", type=Path, nargs="?", help="results/measured/<device>"))
-def targets(args: Namespace) -> str:
-    """Compare the measurements of a device with the performance targets."""
-    from lmscaling.device import targets
-    from lmscaling.store import build
-
-    if args.study is None:
-        return targets.table(None)
-    build.build(args.study)
-    return targets.table(args.study / "store")

@@ -109,7 +109,8 @@ class _Embedding(nn.Embedding):
 
 
 class GPT(nn.Module):
-    """The model of a cell, with initial weights drawn on the CPU from the cell's seed.
+    """The model of a cell, with initial weights drawn from the cell's seed, on PyTorch's default
+    device: other devices draw other numbers, so training draws them on the CPU.
 
     Each tensor is drawn from the seed and its own name, so two variants with the same seed start
     with the same embeddings, norms and MLPs.
@@ -152,7 +153,8 @@ class GPT(nn.Module):
                 continue
             std = init_std / math.sqrt(2 * n_layer) if name.endswith(into_residual) else init_std
             key = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(key[:7], "big"))
+            generator = torch.Generator(module.weight.device)
+            generator.manual_seed(int.from_bytes(key[:7], "big"))
             nn.init.normal_(module.weight, std=std, generator=generator)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)

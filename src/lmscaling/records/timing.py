@@ -86,6 +86,11 @@ class Outcome(Point):
     """Mean of the repeats."""
     sd_seconds: float | None = None
     """Standard deviation of the repeats, not of their mean."""
+    optimizer_seconds: float | None = None
+    """Median seconds of clipping and AdamW, which are part of a step; null elsewhere."""
+    captured_seconds: float | None = None
+    """Median seconds of the same step replayed from a CUDA graph, without its launches; null where
+    it was not captured. ``captured`` is of the other times."""
     peak_memory_bytes: int | None = None
     """The most allocated on the GPU, or resident on the CPU, minus what was in use before; null
     where the system does not report it."""

@@ -30,7 +30,12 @@ def die_with_parent() -> None:
     if PARENT not in os.environ:
         return
     faulthandler.register(signal.SIGUSR2, all_threads=False)
+    die_with(int(os.environ[PARENT]))
+
+
+def die_with(parent: int) -> None:
+    """Let the system kill this process when its parent, a process number, ends; only Linux can."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(os.environ[PARENT]):  # it ended before the line above
+    if os.getppid() != parent:  # it ended before the line above
         os._exit(1)

@@ -70,6 +70,22 @@ class Comparison:
         return f"{self.quantity} is {self.error:.2g} from float64; allowed: {self.allowed:g}"
 
 
+def every(
+    kind: str,
+    attend: Attend,
+    device: torch.device,
+    dtype: torch.dtype,
+    shape: Shape,
+    form: tuple[Any, ...] = LINEAR,
+) -> Iterator[Comparison]:
+    """All comparisons of an implementation at one shape; ``form`` as in ``numbers``."""
+    if kind == "linear" and (shape[1] <= TOKENS or shape[:3] == SEGMENTED):
+        yield from integers(attend, device, dtype, shape)
+    yield from numbers(kind, attend, device, dtype, shape, form)
+    if kind not in ("softmax", "peer"):  # theirs may add up gradients in any order
+        yield from repeated(kind, attend, device, dtype, shape, form)
+
+
 def fault(
     kind: str, attend: Attend, device: torch.device, dtype: torch.dtype, d_head: int
 ) -> str | None:

@@ -257,15 +257,7 @@ def attention_fault(
     """
     given = (device, dtype)
     shapes = ((2, TOKENS, HEADS, width), (*SEGMENTED, width))
-    checks = [
-        comparisons
-        for shape in shapes
-        for comparisons in (
-            exactness.integers(attend, *given, shape) if kind == "linear" else (),
-            exactness.numbers(kind, attend, *given, shape, form),
-            exactness.repeated(kind, attend, *given, shape, form),
-        )
-    ]
+    checks = [exactness.every(kind, attend, *given, shape, form) for shape in shapes]
     if compiled:
         # Inductor needs a C++ compiler on a CPU, where blocks are never compiled.
         backend = "inductor" if device.type == "cuda" else "aot_eager"
@@ -277,12 +269,6 @@ def attention_fault(
 def cross_entropy_part(model: GPT, device: torch.device, here: dict[str, Any]) -> Part:
     """The loss of the head of a model."""
     V = model.wte.num_embeddings
-
-    def losses(logits_NV: Tensor, y_N: Tensor, scale: float | None) -> Tensor:
-        from lmscaling.kernels.cross_entropy_triton import launch  # needs Triton
-
-        return launch.cross_entropy(logits_NV, y_N, scale)
-
     key = {"part": "cross_entropy", "dtype": str(DTYPE).removeprefix("torch."), "vocabulary": V}
     return Part(
         name=f"cross-entropy of {V} logits",
@@ -292,10 +278,22 @@ def cross_entropy_part(model: GPT, device: torch.device, here: dict[str, Any]) -
     )
 
 
+def losses(logits_NV: Tensor, y_N: Tensor, scale: float | None) -> Tensor:
+    """The losses by our kernel, which needs Triton."""
+    from lmscaling.kernels.cross_entropy_triton import launch
+
+    return launch.cross_entropy(logits_NV, y_N, scale)
+
+
 def cross_entropy_fault(
     losses: Losses, device: torch.device, dtype: torch.dtype, V: int
 ) -> str | None:
-    """What is wrong with losses and their gradients by the logits; None if nothing is.
+    """What is wrong with losses and their gradients by the logits; None if nothing is."""
+    return exactness.first_fault(of_losses(losses, device, dtype, V))
+
+
+def of_losses(losses: Losses, device: torch.device, dtype: torch.dtype, V: int) -> list[Comparison]:
+    """Losses and their gradients by the logits, compared with float64.
 
     Each element is compared with float64, for a gradient is a product and has no cancellation.
     """
@@ -314,15 +312,13 @@ def cross_entropy_fault(
     (first_N, first_NV), (second_N, second_NV), (alone_N, _) = calls
     allowed = max(torch.finfo(dtype).eps, 1e-4)
     case = f"numbers, {ROWS} x {V}"
-    return exactness.first_fault(
-        [
-            Comparison(case, "the loss", _relative(first_N, exact_N), 1e-4),
-            Comparison(case, "the loss without a gradient", _relative(alone_N, exact_N), 1e-4),
-            Comparison(case, "the gradient", _relative(first_NV, exact_NV), allowed),
-            Comparison("repeated", "the loss", float((first_N != second_N).sum()), 0.0),
-            Comparison("repeated", "the gradient", float((first_NV != second_NV).sum()), 0.0),
-        ]
-    )
+    return [
+        Comparison(case, "the loss", _relative(first_N, exact_N), 1e-4),
+        Comparison(case, "the loss without a gradient", _relative(alone_N, exact_N), 1e-4),
+        Comparison(case, "the gradient", _relative(first_NV, exact_NV), allowed),
+        Comparison("repeated", "the loss", float((first_N != second_N).sum()), 0.0),
+        Comparison("repeated", "the gradient", float((first_NV != second_NV).sum()), 0.0),
+    ]
 
 
 def _relative(x: Tensor, exact: Tensor) -> float:

@@ -1,0 +1,180 @@
+"""What is measured, in the order of what it tells.
+
+A job is a process that goes from short contexts to long ones, until a task fails.
+"""
+
+import gc
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from lmscaling import registry
+from lmscaling.bench import peers, sweep
+from lmscaling.bench.checks import right
+from lmscaling.config import devices, sweeps
+from lmscaling.config.cell import Cell
+from lmscaling.config.grid import Grid
+from lmscaling.config.speed import Sweep
+from lmscaling.config.types import dump
+from lmscaling.files import write_record
+from lmscaling.gpu import PARTS
+from lmscaling.model import gpt
+from lmscaling.plan import estimate
+from lmscaling.records.timing import Point
+
+CHECK_SECONDS = 150.0
+"""Time limit for the checks of a kernel; most of it is compiling."""
+
+FULL = 0.97
+"""Share of the memory that a step may need by our own estimate."""
+
+SAVE_SECONDS = 20.0
+"""Time for a run to save itself before a call ends."""
+
+Lines = dict[str, dict[str, Any]]
+"""Lines of ``records.jsonl`` by their key."""
+
+
+class Task(NamedTuple):
+    """One measurement: a line of ``records.jsonl``."""
+
+    key: str
+    call: Callable[[float], Any]
+    """Takes the seconds that are left. Its value is JSON; None if another call must go on."""
+
+
+class Job(NamedTuple):
+    """Tasks of one process."""
+
+    part: str
+    name: str
+    tasks: list[Task]
+    limit_seconds: float = math.inf
+    """Of each task."""
+    size: str = ""
+    """Row under ``sizes:``, if it is of one."""
+
+
+def jobs(grid: Grid, out: Path, device: str, lines: Lines) -> Iterator[Job]:
+    """The jobs of a study in order.
+
+    Args:
+        grid: The study.
+        out: Folder of tokens and runs.
+        device: Its name.
+        lines: What is known when training begins.
+    """
+    planned = list(sweeps.expand(grid.study).values())
+    steps = [one for one in planned if one.kind == "time_step"]
+    ways = {
+        registry.checked_by(p.way): None for one in planned for p in one.points if p.implementation
+    }
+    names = {"right": [way for way in ways if "peer/" not in way], "peer": []}
+    names["right"] += [right.LOSS] if grid.study.gpus else []  # of a CPU it is plain PyTorch
+    names["peer"] += [way for way in ways if way.removeprefix("peer/") in peers.installed()]
+    for part in PARTS:
+        for name in names.get(part, ()) if steps else ():
+            call = partial(_compared, name, steps)
+            yield Job(part, name, [Task(f"right/{name}", call)], CHECK_SECONDS)
+        kind = "time_layer" if names["peer"] and part == "peer" else f"time_{part}"
+        for one in planned:
+            if one.kind == kind:
+                yield from _series(one, part, device)
+        if part == "train":
+            yield Job("train", "tokens", [Task("train/tokens", partial(_tokens, grid, out))])
+            for cell in sorted(grid.cells.values(), key=lambda x: (x.model.d_model, x.context)):
+                call = partial(_train, cell, grid, out, steps, lines)
+                yield Job(part, cell.name, [Task(f"train/{cell.run}", call)], size=cell.size)
+
+
+def _series(one: Sweep, part: str, device: str) -> Iterator[Job]:
+    """A job for each implementation of a sweep, at all contexts."""
+    series: dict[tuple[str, int], list[Task]] = {}
+    for point in one.points:
+        if (point.attention == "peer") == (part == "peer"):
+            tasks = series.setdefault((point.way, sweep.batch_of_series(one, point)), [])
+            if part != "step" or fits(one.cell_of(point), point.batch, device):
+                tasks.append(Task(key_of(one, point), partial(_timed, one, point)))
+    for (way, _), tasks in series.items():
+        yield Job(
+            part, f"{one.name} {way}", tasks, one.timeout_seconds, one.name if one.cell else ""
+        )
+
+
+def key_of(one: Sweep, point: Point) -> str:
+    """The key of a point of a sweep."""
+    return f"{one.folder}/{point.name}"
+
+
+def fits(cell: Cell, batch: int, device: str) -> bool:
+    """Whether a step fits into the memory of a device by our own estimate, if that is known."""
+    if not (known := devices.find(device)):
+        return True
+    needed = estimate.memory_bytes(cell, gpt.shape(cell).params_total, batch, False)
+    return needed <= FULL * known.memory_bytes
+
+
+def _compared(name: str, steps: list[Sweep], _: float) -> list[dict[str, Any]]:
+    return [asdict(found) for found in right.compared(name, steps)]
+
+
+def _timed(one: Sweep, point: Point, _: float) -> dict[str, Any]:
+    torch.compiler.reset()  # graphs of other shapes would count against the limit of compilations
+    gc.collect()
+    if one.gpus:
+        torch.cuda.empty_cache()
+    return sweep.outcome(one, point)
+
+
+def _tokens(grid: Grid, out: Path, _: float) -> dict[str, int]:
+    from lmscaling.data import chunk, shards
+
+    folder, counts = out / "tokens" / grid.tokens, {}
+    for split in ("train", "validation"):
+        counts[split] = grid.n_shards(grid.tokens, split)
+        missing = {
+            i for i in range(counts[split]) if not (folder / f"{split}-{i:05d}.json").exists()
+        }
+        chunk.tokenize(grid.corpora[grid.tokens], split, missing, folder, missing.__contains__)
+    shards.write_manifest(folder / "manifest.json", counts)
+    return counts
+
+
+def _train(
+    cell: Cell, grid: Grid, out: Path, steps: list[Sweep], lines: Lines, seconds: float
+) -> dict[str, Any] | None:
+    """Train a cell as the workflow does, with the implementation whose step was the fastest."""
+    from lmscaling.train import run, settings
+
+    calibration = out / "calibrations" / f"{cell.run}.json"
+    if not calibration.is_file():
+        wanted = cell.size, cell.attention, cell.context
+        keys = {
+            point.implementation: key_of(one, point)
+            for one in steps
+            for point in one.points
+            if (one.name, point.attention, point.context) == wanted
+        }
+        known = {name: lines[key] for name, key in keys.items() if key in lines}
+        times = {
+            name: line["value"]["median_seconds"]
+            for name, line in known.items()
+            if line["status"] == "done"
+        }
+        choice = {"implementation": min(times, key=lambda name: times[name])} if times else {}
+        write_record(calibration, dump(replace(settings.guessed(cell), choice=choice)))
+    try:
+        made = run.train(
+            out / "cells" / f"{cell.run}.json", out / "tokens" / grid.tokens / "manifest.json",
+            out / "scratch" / cell.run, out / "runs" / cell.run / "run.json", calibration,
+            stop_after=seconds - SAVE_SECONDS,
+        )  # fmt: skip
+    except SystemExit:  # saved
+        return None
+    assert made
+    return {key: asdict(made)[key] for key in ("status", "updates", "last_val_loss")}
