@@ -1,9 +1,13 @@
 """Performance targets for one GPU, compared with what was measured there.
 
+    python benchmarks/targets.py                            # the targets
+    python benchmarks/targets.py results/measured/<device>  # with measurements
+
 All targets are for a GPU of the H100's class, in bfloat16. A roofline counts the bytes that must be
 moved and the FLOPs; a prediction assumes that a share of it is reached.
 """
 
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,7 +67,7 @@ def _softmax_throughput(size: str, expression: str) -> str:
     """The fastest implementation of softmax at 1,024 tokens."""
     return f"""
         SELECT max({expression}) FROM speeds
-        WHERE kind = 'time_throughput' AND source = 'measured' AND size = '{size}'
+        WHERE kind = 'time_step' AND batch > 1 AND source = 'measured' AND size = '{size}'
             AND attention = 'softmax' AND context = 1024 AND status = 'done'
     """
 
@@ -87,8 +91,7 @@ SEQUENCE_MS = f"""
 
 DQ_ERROR = """
     SELECT 100 * max(dq_error) FROM numerics
-    WHERE implementation = 'chunked'
-        AND device IN (SELECT device FROM checks WHERE dtype = 'bfloat16')
+    WHERE implementation = 'chunked' AND dtype = 'bfloat16' AND device LIKE 'NVIDIA%'
 """
 
 TARGETS = tuple(Target(*row) for row in (
@@ -156,3 +159,10 @@ def _setups(db: duckdb.DuckDBPyConnection) -> str:
         f"{copy:,.3g} GB/s, matrix product {product:,.3g} TFLOP/s."
         for setup, driver, first, last, copy, product in rows
     ) or "Nothing was measured here."  # fmt: skip
+
+
+if __name__ == "__main__":
+    study = Path(sys.argv[1]) if sys.argv[1:] else None
+    if study:
+        store.build(study)
+    print(table(study and study / "store"))

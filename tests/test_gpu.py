@@ -1,32 +1,31 @@
-"""The command that measures a device: it stops in time, goes on, refuses what is wrong."""
+"""The command that measures a device: the order, what a kill leaves, the archive, bad input."""
 
 import json
 import os
+import random
+import signal
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import duckdb
 import pytest
+import targets
 import torch
 import yaml
 from conftest import ROOT
 from test_main import lmscaling
 
 from lmscaling import figures, kernels
-from lmscaling.bench import sweep as runner
-from lmscaling.bench.checks import kernels as checks
-from lmscaling.bench.checks.passed_checks import faults
+from lmscaling.bench.checks import right
+from lmscaling.bench.isolation import each
 from lmscaling.config import grid, study_file, sweeps
-from lmscaling.config.types import dump
 from lmscaling.data.stream import Stream
-from lmscaling.device import measure, session, targets
-from lmscaling.device.plan import Step, checks_file, steps
-from lmscaling.device.session import Session
 from lmscaling.errors import UserError
 from lmscaling.evaluate import gradient_error
-from lmscaling.files import write_json
+from lmscaling.gpu import PARTS, archive, call, jobs
 from lmscaling.kernels.linear import chunked
 from lmscaling.runtime import environment
 from lmscaling.store import build as store
@@ -34,50 +33,61 @@ from lmscaling.store import build as store
 FILES = [ROOT / "config" / name for name in ("study.yaml", "gpu.yaml", "gpu_cpu.yaml")]
 TINY = {
     "sizes": {"s": {"n_layer": 1, "n_head": 2, "d_model": 16, "lr": 1e-2}},
-    "axes": {"attention": ["linear"], "size": ["s"], "context": [64]},
+    "axes": {"attention": ["softmax", "linear"], "size": ["s"], "context": [16]},
     "update_tokens": 128,
     "budget": "6 updates",
     "validation": {"tokens": 512, "every_tokens": 256},
-    "branches": {"shares": [1.0], "size": "s"},
-    "evaluate": {"datasets": ["sources"], "size": "s"},
     "speed": {
         "repeats": 3,
         "target_seconds": 0.01,
-        "time_throughput": {"sizes": ["s"], "contexts": [16], "tokens": 64},
-        "time_step": {"sizes": ["s"], "contexts": [16, 32]},
+        "time_step": {
+            "sizes": ["s"],
+            "contexts": [16, 32],
+            "tokens": 32,
+            "implementations": ["linear/chunked", "softmax/cudnn", "softmax/flash"],
+        },
         "time_decode": {"sizes": ["s"], "contexts": [16]},
         "time_layer": [],
     },
     "published": False,
 }
+STEP = "linear.chunked-b2-ctx16"
 BLOCKED = ("snakemake", "duckdb", "datasets", "pandas", "scipy", "seaborn")
 
 
-@pytest.fixture
-def tiny(tmp_path: Path) -> list[str]:
-    """Study files that take seconds."""
-    path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump(TINY))
-    return [*map(str, FILES), str(path)]
+def study(*overlays: dict) -> dict:
+    """The values of a study of seconds, with overlays."""
+    values = study_file.read_study(FILES)
+    for overlay in ({"speed": {"time_layer": None}}, TINY, *overlays):
+        _merge(values, overlay)
+    return values
 
 
-def plan(files: list[str], out: Path) -> list[Step]:
-    grid_ = grid.expand(study_file.read_study([Path(f) for f in files]))
-    return steps(grid_, out, checks.names(0))
+def _merge(values, overlay):
+    for key, value in overlay.items():
+        if isinstance(value, dict) and isinstance(values.get(key), dict) and key != "sizes":
+            _merge(values[key], value)
+        else:
+            values[key] = value
 
 
-def device() -> dict:
-    return {"device": "d", "versions": {"torch": "1", "triton": "1"}}
+def measure(out: Path, values: dict, minutes: float = 60, parts=PARTS, sizes=None) -> str:
+    return call.measure(values, out, out / "kept", minutes, parts, sizes)
 
 
-def step(out: Path, name: str, code: str, **values) -> Step:
-    """A step of our own that runs some Python."""
-    result = out / f"{name}.txt"
-    command = (sys.executable, "-c", f"path = {str(result)!r}\n{code}")
-    return Step("runs", name, result, command, **values)
+def lines_of(out: Path) -> dict[str, dict]:
+    texts = (out / "records.jsonl").read_text().splitlines()
+    lines = {json.loads(text)["key"]: json.loads(text) for text in texts}
+    assert len(lines) == len(texts)  # nothing is measured twice
+    return lines
 
 
-WRITE = "open(path, 'a').write('once ')"
+def listed(values: dict, out: Path, device: str = "") -> list[jobs.Job]:
+    return list(jobs.jobs(grid.expand(values), out, device, {}))
+
+
+def of_a_gpu() -> dict:
+    return study_file.read_study(FILES[:2])
 
 
 def wrong_keys(q, k, v, feature_map, normalize, chunk=64):
@@ -90,257 +100,367 @@ def wrong_keys(q, k, v, feature_map, normalize, chunk=64):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the command leaves, with modules blocked that a GPU machine may lack."""
+    """What three calls leave of which two were killed, without modules that a machine may lack."""
     folder = tmp_path_factory.mktemp("gpu")
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     blocked = f"import sys\nsys.modules.update(dict.fromkeys({BLOCKED}))\n"
     (folder / "sitecustomize.py").write_text(blocked)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", str(ROOT / "src"))])
-    command = ["gpu", *map(str, FILES), str(folder / "tiny.yaml")]
-    command += ["--out", str(folder / "measured" / "d"), "--minutes", "60"]
-    done = lmscaling(*command, env=os.environ | {"PYTHONPATH": path}, cwd=ROOT)
+    out = folder / "build" / "d"
+    command = [sys.executable, "-m", "lmscaling", "gpu", *map(str, FILES)]
+    command += [str(folder / "tiny.yaml"), "--out", str(out), "--archive", str(folder / "kept")]
+    options = {"env": os.environ | {"PYTHONPATH": path}, "cwd": ROOT}
+    for wait in (random.uniform(0, 3), random.uniform(0, 6)):
+        killed = subprocess.Popen([*command, "--minutes", "60"], **options)
+        begun = time.monotonic()
+        while not (out / "records.jsonl").exists() and time.monotonic() < begun + 120:
+            time.sleep(0.1)
+        time.sleep(wait)
+        killed.kill()
+        killed.wait()
+    done = subprocess.run([*command, "--minutes", "60"], capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "gpu: complete" in done.stdout
-    before = snapshot(folder / "measured" / "d")
-    again = lmscaling(*command, env=os.environ | {"PYTHONPATH": path}, cwd=ROOT)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert snapshot(folder / "measured" / "d") == before
-    return folder / "measured" / "d"
-
-
-def snapshot(out: Path) -> dict[str, int]:
-    """When every record was written."""
-    names = ("runs", "speed", "checks", "numerics", "evaluations", "tokens", "logs")
-    return {
-        str(path): path.stat().st_mtime_ns
-        for path in sorted(out.rglob("*"))
-        if path.is_file() and path.relative_to(out).parts[0] in names
-    }
+    return folder
 
 
 @pytest.mark.ci
-def test_all_parts_leave_records_that_the_store_reads(measured):
-    counts = store.build(measured)
-    assert counts["runs"] == 2  # a trunk and its branch
-    assert counts["measurements"] == 2 + 4 + 2 + 2  # and the two ceilings
-    assert counts["numerics"] == 4  # one layer, four ways
-    assert counts["evaluations"]
-    with store.connect(measured / "store") as db:
-        assert db.sql("SELECT DISTINCT status FROM checks").fetchall() == [("right",)]
-        statuses = db.sql("SELECT DISTINCT status FROM runs").fetchall()
-        assert statuses == [("done",)]
-        assert db.sql("SELECT count(*) FROM speeds WHERE flops_per_token > 0").fetchall() == [(6,)]
+def test_calls_that_are_killed_end_with_every_record(measured):
+    lines = lines_of(measured / "build" / "d")
+    planned = listed(lines["device"]["study"], measured)
+    assert set(lines) == {"device", *(task.key for job in planned for task in job.tasks)}
+    assert {line.get("status", "done") for line in lines.values()} == {"done"}
+    assert all(not archive.fault(line) for key, line in lines.items() if key.startswith("right/"))
+
+
+@pytest.mark.ci
+def test_the_archive_is_imported_in_another_folder_and_drawn(measured, tmp_path):
+    with zipfile.ZipFile(measured / "kept" / "lmscaling-gpu.zip") as file:
+        names = file.namelist()
+    assert not [name for name in names if name.endswith((".bin", ".safetensors"))]
+    out = tmp_path / "measured" / "d"
+    for _ in range(2):  # again changes nothing
+        archive.unpack(measured / "kept" / "lmscaling-gpu.zip", out)
+    counts = store.build(out)
+    assert counts["runs"] == 2
+    assert counts["measurements"] == 6 + 2 + 2  # steps, samples and the two ceilings
+    with store.connect(out / "store") as db:
+        assert db.sql("SELECT DISTINCT status FROM runs").fetchall() == [("done",)]
+        shares = db.sql(
+            "SELECT optimizer_seconds / seconds FROM speeds WHERE kind = 'time_step'"
+        ).fetchall()
+        assert all(0 < share < 1 for (share,) in shares)
         assert all(number is None for number in targets.measure(db))  # all are for a GPU
+    path = figures.save("step_time", out / "store", out / "figures")
+    assert not figures.is_empty("step_time", path.parent)
 
 
 @pytest.mark.ci
-def test_what_was_measured_is_drawn(measured):
-    store.build(measured)
-    for name in ("dq_error", "throughput", "step_time"):
-        path = figures.save(name, measured / "store", measured / "figures")
-        assert not figures.is_empty(name, path.parent), name
+def test_a_run_trains_with_the_implementation_whose_step_was_the_fastest(measured):
+    out = measured / "build" / "d"
+    steps = {k.split("/")[-1]: line for k, line in lines_of(out).items() if "time_step" in k}
+    seconds = {
+        name: steps[f"softmax.{name}-b2-ctx16"]["value"]["median_seconds"]
+        for name in ("cudnn", "flash")
+    }
+    (run,) = out.glob("runs/softmax-*/run.json")
+    chosen = json.loads(run.read_text())["calibration"]["choice"]["implementation"]
+    assert chosen == min(seconds, key=lambda name: seconds[name])
 
 
-# What there is to do
+# The order
 
 
-def test_a_step_needs_only_results_of_earlier_steps(tiny, tmp_path):
-    planned = plan(tiny, tmp_path)
-    results: set[Path] = set()
-    for one in planned:
-        assert set(one.needs) <= results, one.name
-        assert not one.done
-        results.add(one.result)
-    assert len(results) == len(planned)
-    parts = {one.part for one in planned}
-    assert parts >= {"checks", "speed", "tokens", "runs", "branches", "evaluate", "gradient-error"}
+def test_what_tells_most_comes_first():
+    planned = listed(of_a_gpu(), Path("d"), "NVIDIA H100 80GB HBM3")
+    parts = [job.part for job in planned]
+    assert list(dict.fromkeys(parts)) == [part for part in PARTS if part in parts]
+    sizes = [job.size for job in planned if job.part == "step"]
+    assert list(dict.fromkeys(sizes)) == ["124M", "355M", "774M", "1558M"]
+    assert [job.name for job in planned if job.part == "train"][:3] == [
+        "tokens", "softmax-124M-ctx1024-s0", "linear-124M-ctx1024-s0",
+    ]  # fmt: skip
 
 
-def test_every_sweep_of_a_study_is_measured_after_the_checks_of_its_points(tiny, tmp_path):
-    tune = {"chunks": [16], "implementations": ["linear/chunked"]}
-    (tmp_path / "extra.yaml").write_text(yaml.safe_dump({"speed": {"tune_chunk": tune}}))
-    planned = plan([*tiny, str(tmp_path / "extra.yaml")], tmp_path)
-    kinds = {one.sweep.kind: one for one in planned if one.sweep}
-    assert set(kinds) >= {"time_throughput", "time_step", "time_decode", "tune_chunk"}
-    assert checks_file(tmp_path, "linear/chunked") in kinds["time_step"].needs
-    assert checks_file(tmp_path, "softmax") in kinds["time_decode"].needs
-    tuned = kinds["tune_chunk"].result
-    assert tuned in kinds["time_step"].needs
-    assert kinds["time_step"].command[-2:] == ("--chunks", str(tuned))
+def test_every_kernel_that_is_timed_is_checked_before(tmp_path):
+    planned = listed(of_a_gpu(), tmp_path)
+    checked = {job.name for job in planned if job.part == "right"}
+    assert checked == {"linear/chunked", "softmax/cudnn", "softmax/flash", "cross_entropy"}
 
 
-def test_the_study_of_a_gpu_is_complete():
-    study = grid.expand(study_file.read_study(FILES[:2]))
-    assert len(study.cells) == 16
-    assert {cell.size for cell in study.cells.values()} == {"10M", "25M"}
-    kinds = {sweep.kind for sweep in sweeps.expand(study.study).values()}
-    assert kinds >= {"time_decode", "time_step", "time_throughput"}
+def test_a_process_goes_through_all_contexts_of_an_implementation():
+    planned = listed(of_a_gpu(), Path("d"), "NVIDIA H100 80GB HBM3")
+    (job,) = (j for j in planned if (j.part, j.name) == ("step", "124M softmax/cudnn"))
+    assert [task.key.rpartition("/")[2] for task in job.tasks] == [
+        "softmax.cudnn-b16-ctx1024", "softmax.cudnn-b4-ctx4096", "softmax.cudnn-b1-ctx16384",
+        "softmax.cudnn-b1-ctx65536", "softmax.cudnn-b1-ctx131072",
+    ]  # fmt: skip
 
 
-# One call after another
+@pytest.mark.parametrize(("device", "longest"), [("NVIDIA H100", 16384), ("NVIDIA H200", 65536)])
+def test_a_step_that_cannot_fit_is_not_tried(device, longest):
+    planned = listed(of_a_gpu(), Path("d"), device)
+    (job,) = (j for j in planned if j.name == "774M linear/chunked")
+    assert job.tasks[-1].key.endswith(f"-ctx{longest}")
 
 
-def test_a_step_that_is_done_is_not_repeated(tmp_path, capsys):
-    planned = [step(tmp_path, name, WRITE) for name in ("a", "b")]
-    (tmp_path / "a.txt").write_text("before")
-    assert Session(tmp_path, planned, device(), 60).run()
-    assert [one.result.read_text() for one in planned] == ["before", "once "]
-    assert Session(tmp_path, planned, device(), 60).run()
-    assert planned[1].result.read_text() == "once "
-    assert capsys.readouterr().out.count("done") == 1
+@pytest.mark.parametrize("files", [["study.yaml"], ["study.yaml", "gpu.yaml"]])
+def test_both_softmax_kernels_of_pytorch_are_timed_wherever_one_is(files):
+    values = study_file.read_study([ROOT / "config" / name for name in files])
+    for one in sweeps.expand(grid.expand(values).study).values():
+        ways = {point.way for point in one.points}
+        assert ("softmax/flash" in ways) == ("softmax/cudnn" in ways), one.folder
 
 
-def test_a_call_stops_in_time_and_the_next_continues(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "GRACE_SECONDS", 0.5)
-    monkeypatch.setattr(session, "START_SECONDS", {True: 0.0, False: 0.0})
-    monkeypatch.setattr(session.Step, "resumes", True)
-    slow = step(tmp_path, "slow", f"import time\ntime.sleep(1.5)\n{WRITE}")
-    after = step(tmp_path, "after", WRITE, needs=(slow.result,))
+def test_parts_and_sizes_are_chosen(tmp_path):
+    measure(tmp_path / "d", study(), parts=["ceiling"])
+    assert [k for k in lines_of(tmp_path / "d") if k != "device"] == [
+        k for k in lines_of(tmp_path / "d") if k.startswith("time_ceiling/")
+    ]
+    said = measure(tmp_path / "d", study(), parts=["step"], sizes=["6k"])
+    assert "complete" in said
+
+
+# Time, kills and faults
+
+
+def test_a_line_that_a_kill_has_cut_is_measured_again(tmp_path):
+    measure(tmp_path / "d", study(), parts=["ceiling"])
+    path = tmp_path / "d" / "records.jsonl"
+    whole = lines_of(tmp_path / "d")
+    path.write_bytes(path.read_bytes()[:-20])
+    measure(tmp_path / "d", study(), parts=["ceiling"])
+    assert set(lines_of(tmp_path / "d")) == set(whole)
+
+
+def test_too_little_time_leaves_no_line_and_is_no_failure(tmp_path, monkeypatch):
     begun = time.monotonic()
-    assert not Session(tmp_path, [slow, after], device(), 1.2).run()
-    assert time.monotonic() - begun < 1.8
-    assert not after.done
-    assert "2 steps are left" in Session(tmp_path, [slow, after], device(), 1.2).table()
-    assert Session(tmp_path, [slow, after], device(), 60).run()
-    assert after.done
+    assert "the same command goes on" in measure(tmp_path / "d", study(), minutes=0.01)
+    assert time.monotonic() - begun < 30
+    monkeypatch.setattr(call, "START_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(jobs.sweep, "outcome", lambda *_: time.sleep(60))
+    measure(tmp_path / "d", study(), minutes=0.05, parts=["ceiling"])
+    assert set(lines_of(tmp_path / "d")) == {"device"}
 
 
-def test_a_step_for_which_too_little_time_is_left_is_not_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "GRACE_SECONDS", 0.5)
-    first, second = step(tmp_path, "first", WRITE), step(tmp_path, "second", WRITE)
-    assert not Session(tmp_path, [first, second], device(), 10).run()
-    assert first.done
-    assert not second.done
+def test_what_fails_ends_its_series_and_is_not_tried_again(tmp_path, monkeypatch):
+    def broken(one, point):
+        with (tmp_path / "calls").open("a") as file:
+            file.write(f"{point.name}\n")
+        raise ValueError("no such head")
+
+    monkeypatch.setattr(jobs.sweep, "outcome", broken)
+    for _ in range(2):
+        assert "complete" in measure(tmp_path / "d", study(), parts=["step"])
+    calls = (tmp_path / "calls").read_text().split()
+    assert sorted(calls) == [STEP, "softmax.cudnn-b2-ctx16", "softmax.flash-b2-ctx16"]
+    ends = [line for key, line in lines_of(tmp_path / "d").items() if key.endswith(STEP)]
+    assert [(line["status"], line["message"]) for line in ends] == [("failed", "no such head")]
 
 
-def test_a_step_that_a_complete_call_is_too_short_for_is_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "GRACE_SECONDS", 0.2)
-    long = step(tmp_path, "long", "import time\ntime.sleep(9)")
-    call = Session(tmp_path, [long], device(), 0.5)
-    assert call.run()
-    assert "left out: runs long: failed" in call.table()
-    log = tmp_path / "logs" / "failed" / "runs.long.log"
-    assert "error: not done after 0 s" in log.read_text()
+def test_a_fault_of_the_machine_is_no_result(tmp_path, monkeypatch):
+    def lost(one, point):
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    monkeypatch.setattr(jobs.sweep, "outcome", lost)
+    with pytest.raises(UserError, match="the device of this machine failed"):
+        measure(tmp_path / "d", study(), parts=["step"])
+    assert set(lines_of(tmp_path / "d")) == {"device"}
 
 
-def test_a_crash_costs_one_step_and_those_that_need_it(tmp_path, capsys):
-    bad = step(tmp_path, "bad", "raise SystemExit('it broke')")
-    after = step(tmp_path, "after", WRITE, needs=(bad.result,))
-    other = step(tmp_path, "other", WRITE)
-    call = Session(tmp_path, [bad, after, other], device(), 600)
-    assert call.run()  # nothing is left that can be done
-    assert other.done
-    assert "it broke" in capsys.readouterr().out
-    log = tmp_path / "logs" / "failed" / "runs.bad.log"
-    assert f"left out: runs bad: failed; to try again, delete its log {log}" in call.table()
-    assert "left out: runs after: needs" in call.table()
-    assert "gpu: complete" in call.table()
-    assert call.run()
-    assert "it broke" not in capsys.readouterr().out
-    log.unlink()
-    assert "2 steps are left" in call.table()
+def test_a_full_disk_loses_nothing_that_was_measured(tmp_path):
+    measure(tmp_path / "d", study(), parts=["ceiling"])
+    before = lines_of(tmp_path / "d")
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    size = (tmp_path / "d" / "records.jsonl").stat().st_size + 50
+    limited = f"ulimit -f {size // 1024 + 1}; exec {sys.executable} -m lmscaling gpu "
+    files = " ".join(map(str, [*FILES, tmp_path / "tiny.yaml"]))
+    done = subprocess.run(
+        ["bash", "-c", f"{limited} {files} --only right step --out {tmp_path / 'e'}"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "complete" not in done.stdout
+    assert lines_of(tmp_path / "d") == before
+    archive.read(tmp_path / "e" / "records.jsonl")  # what is there can be read
+
+
+def test_calls_in_one_process_end_with_the_first_that_is_not_done():
+    ends = list(each([lambda: 1, lambda: 1 / 0, lambda: 3], 60))
+    assert [(end.status, end.value) for end in ends] == [("done", 1), ("failed", None)]
+
+
+def test_a_measurement_ends_with_the_process_that_asked_for_it(tmp_path):
+    code = (
+        "import os, time\nfrom pathlib import Path\n"
+        "from lmscaling.bench.isolation import isolated\n"
+        f"isolated(lambda: (Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())), "
+        "time.sleep(60)), 60)"
+    )
+    asked = subprocess.Popen([sys.executable, "-c", code])
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        time.sleep(0.1)
+    asked.kill()
+    asked.wait()
+    pid = int((tmp_path / "pid").read_text())
+    for _ in range(100):
+        state = Path(f"/proc/{pid}/stat")
+        if not state.exists() or state.read_text().split()[2] == "Z":
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    raise AssertionError("it went on")
 
 
 # What is wrong
 
 
-def test_a_wrong_kernel_is_named_and_nothing_of_it_is_timed(tmp_path, monkeypatch, tiny, capsys):
-    right = kernels.load
+def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatch):
+    load = kernels.load
     monkeypatch.setattr(
-        kernels, "load", lambda *name: wrong_keys if name == ("linear", "chunked") else right(*name)
+        kernels, "load", lambda *name: wrong_keys if name == ("linear", "chunked") else load(*name)
     )
-    folder = tmp_path / "checks"
-    for name in ("linear/chunked", "softmax/flash", "linear", "softmax"):
-        said = checks.check(checks_file(tmp_path, name), [name], 0)
-        assert ("wrong" in said) == name.startswith("linear/"), said
-    here = environment.complete(0)
-    assert "dk of integers is not exact" in faults(folder, "linear/chunked", here)
-    assert faults(folder, "softmax/flash", here) == ""
-    made = grid.expand(study_file.read_study([Path(f) for f in tiny]))
-    planned = sweeps.expand(made.study).values()
-    sweep = next(sweep for sweep in planned if sweep.kind == "time_step")
-    write_json(tmp_path / "sweep.json", dump(sweep))
-    runner.measure(tmp_path / "sweep.json", "time_step", tmp_path / "out", None, folder)
-    statuses = json.loads((tmp_path / "out" / "sweep.json").read_text())["statuses"]
-    assert statuses["linear.chunked-b1-ctx16"] == "wrong"
-    assert statuses["softmax.flash-b1-ctx32"] == "done"
-    run = step(tmp_path, "run", WRITE, attention="linear/chunked")
-    call = Session(tmp_path, [run], here, 60)
-    assert call.run()
-    assert not run.done
-    assert "left out: runs run: linear/chunked" in call.table()
+    measure(tmp_path / "d", study(), parts=["right", "step"])
+    lines = lines_of(tmp_path / "d")
+    assert "dk of integers is not exact" in archive.fault(lines["right/linear/chunked"])
+    assert not archive.fault(lines["right/softmax/flash"])
+    archive.unpack(tmp_path / "d" / "kept" / "lmscaling-gpu.zip", tmp_path / "m" / "d")
+    rows = {
+        path.stem: json.loads(path.read_text())
+        for path in (tmp_path / "m" / "d").glob("speed/time_step/*/*.json")
+    }
+    assert rows[STEP]["status"] == "wrong"
+    assert rows[STEP]["median_seconds"] is None
+    assert rows["softmax.flash-b2-ctx16"]["status"] == "done"
 
 
-def test_a_kernel_that_ends_its_process_is_a_row(tmp_path, monkeypatch):
+def test_a_kernel_that_ends_its_process_is_a_line(tmp_path, monkeypatch):
     monkeypatch.setattr(kernels, "load", lambda *_: lambda *_: os._exit(3))
-    said = checks.check(tmp_path / "checks" / "x.jsonl", ["linear/state"], 0)
-    assert "failed" in said
-    assert "exit code 3" in faults(tmp_path / "checks", "linear/state", environment.complete(0))
+    measure(tmp_path / "d", study(), parts=["right"])
+    assert "exit code 3" in archive.fault(lines_of(tmp_path / "d")["right/softmax/flash"])
 
 
-def test_what_was_not_checked_here_is_not_timed(tmp_path):
-    checks.check(tmp_path / "x.jsonl", ["softmax/flash"], 0)
-    here = environment.complete(0)
-    assert not faults(tmp_path, "softmax/flash", here)
-    assert "was not checked" in faults(tmp_path, "softmax/no_flash", here)
-    other = here | {"versions": here["versions"] | {"torch": "0"}}
-    assert "was not checked" in faults(tmp_path, "softmax/flash", other)
+def test_a_kernel_that_repeats_other_numbers_is_wrong(monkeypatch):
+    def unstable(q, k, v, feature_map, normalize):
+        return chunked.attend(q, k, v, feature_map, normalize) + 1e-7 * torch.rand(1)
+
+    monkeypatch.setattr(kernels, "load", lambda *_: unstable)
+    steps = [s for s in sweeps.expand(grid.expand(study()).study).values() if s.kind == "time_step"]
+    found = {each.case.partition(",")[0] for each in right.compared("linear/chunked", steps)
+             if not each.right}  # fmt: skip
+    assert "repeated" in found
 
 
-def test_another_ptxas_is_another_setup(tmp_path):
-    checks.check(tmp_path / "checks" / "x.jsonl", ["softmax/flash"], 0)
-    here = environment.complete(0)
-    other = here | {"versions": here["versions"] | {"ptxas": "13.5.37"}}
-    assert "was not checked" in faults(tmp_path / "checks", "softmax/flash", other)
-    with pytest.raises(UserError, match=r"ptxas none and this is .* ptxas 13\.5\.37"):
-        measure.check_setup(tmp_path, other)
+@pytest.mark.parametrize(
+    ("device", "versions", "said"),
+    [
+        ("NVIDIA H200", {}, "and this is"),
+        (None, {"torch": "1.0"}, "torch 1.0"),
+        (None, {"ptxas": "12.0"}, "ptxas 12.0"),
+    ],
+)
+def test_records_of_another_device_or_version_are_not_continued(tmp_path, device, versions, said):
+    measure(tmp_path / "d", study(), parts=["ceiling"])
+    path = tmp_path / "d" / "records.jsonl"
+    first, *rest = path.read_text().splitlines()
+    line = json.loads(first)
+    line["environment"]["device"] = device or line["environment"]["device"]
+    line["environment"]["versions"] |= versions
+    path.write_text("\n".join([json.dumps(line), *rest, ""]))
+    with pytest.raises(UserError, match=f"{said}.*--out"):
+        measure(tmp_path / "d", study(), parts=["ceiling"])
 
 
-def test_the_version_of_ptxas_is_that_of_triton(monkeypatch):
-    compiler = pytest.importorskip("triton.backends.nvidia.compiler")
-    path = compiler.get_ptxas(90).path
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-    assert f", V{environment.ptxas(9, 0)['ptxas']}\n" in said
-    monkeypatch.setitem(sys.modules, "triton.backends.nvidia.compiler", None)
-    assert environment.ptxas(9, 0) == {}
+def test_another_study_is_not_mixed_in(tmp_path):
+    measure(tmp_path / "d", study(), parts=["ceiling"])
+    with pytest.raises(UserError, match=r"another study.*--out"):
+        measure(tmp_path / "d", study({"budget": "7 updates"}), parts=["ceiling"])
+
+
+# The archive
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    measure(tmp_path / "d", study(), parts=["ceiling"])
+    return tmp_path / "d" / "kept" / "lmscaling-gpu.zip"
+
+
+def changed(path: Path, name: str, content: str) -> Path:
+    """A copy of an archive with one file changed or added."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(path.with_name("new.zip"), "w") as new:
+        for each_name in {*old.namelist(), name}:
+            new.writestr(each_name, content if each_name == name else old.read(each_name))
+    return path.with_name("new.zip")
+
+
+def test_an_archive_of_another_version_is_refused(packed, tmp_path):
+    with zipfile.ZipFile(packed) as file:
+        first, *rest = file.read("records.jsonl").decode().splitlines()
+    other = "\n".join([json.dumps(json.loads(first) | {"format": 99}), *rest, ""])
+    with pytest.raises(UserError, match="format 99"):
+        archive.unpack(changed(packed, "records.jsonl", other), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_archive_writes_only_names_of_ours(packed, tmp_path):
+    hostile = changed(packed, "runs/../../../evil.json", "{}")
+    archive.unpack(hostile, tmp_path / "m" / "d")
+    assert not list(tmp_path.rglob("evil.json"))
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", None])
+def test_a_damaged_or_missing_archive_is_one_sentence(packed, tmp_path, content):
+    if content is None:
+        packed.unlink()
+    else:
+        packed.write_bytes(content + packed.read_bytes()[: len(content) * 50])
+    with pytest.raises(UserError, match=r"copy it again|does not exist"):
+        archive.unpack(packed, tmp_path / "m")
+
+
+def test_an_import_does_not_mix_with_other_records(packed, tmp_path):
+    out = tmp_path / "m" / "d"
+    archive.unpack(packed, out)
+    measure(tmp_path / "other", study(), parts=["ceiling"])
+    with pytest.raises(UserError, match=r"other records.*--out"):
+        archive.unpack(tmp_path / "other" / "kept" / "lmscaling-gpu.zip", out)
+
+
+def test_a_device_is_a_folder_name(packed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    archive.unpack(packed, None)
+    (folder,) = Path("results/measured").iterdir()
+    assert folder.name.replace("-", "").isalnum()
+    assert folder.name == folder.name.lower()
 
 
 # What must be there
 
 
-def test_a_folder_of_another_setup_is_refused(tmp_path):
-    checks.check(tmp_path / "checks" / "x.jsonl", ["softmax/flash"], 0)
-    measure.check_setup(tmp_path, environment.complete(0))
-    other = environment.complete(0) | {"device": "NVIDIA H100"}
-    with pytest.raises(UserError, match="and this is NVIDIA H100"):
-        measure.check_setup(tmp_path, other)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_machine_without_a_gpu_says_so_before_anything_is_measured(tmp_path):
-    with pytest.raises(UserError, match="this machine has none"):
-        measure.measure(FILES[:2], tmp_path / "d", [], 1)
+    with pytest.raises(UserError, match=r"this machine has none.*PRESET=cpu"):
+        measure(tmp_path / "d", of_a_gpu())
     assert not (tmp_path / "d").exists()
 
 
-def test_a_missing_vocabulary_is_said_before_anything_is_measured(tiny, tmp_path, monkeypatch):
-    def offline(name):
-        raise OSError("no network")
-
-    monkeypatch.setattr("tiktoken.get_encoding", offline)
-    (tmp_path / "gpt2.yaml").write_text("tokenizer: gpt2")
-    files = [Path(f) for f in [*tiny, str(tmp_path / "gpt2.yaml")]]
-    with pytest.raises(UserError, match="TIKTOKEN_CACHE_DIR"):
-        measure.measure(files, tmp_path / "d", [], 1)
-    assert not (tmp_path / "d").exists()
-
-
-def test_a_missing_package_is_one_sentence(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pydantic'] = None\n")
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("sys.modules['pydantic'] = None", "has no pydantic; "),
+        ("import typing_extensions; del typing_extensions.Sentinel", "another typing_extensions"),
+        ("sys.modules['isal'] = None", "isal cannot be used"),
+    ],
+)
+def test_a_missing_or_old_package_is_one_sentence(tmp_path, module, said):
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\n{module}\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", str(ROOT / "src"))])
-    done = lmscaling("gpu", env=os.environ | {"PYTHONPATH": path})
+    command = ["gpu", *map(str, FILES), "--out", str(tmp_path / "d"), "--minutes", "0.01"]
+    done = lmscaling(*command, env=os.environ | {"PYTHONPATH": path}, cwd=ROOT)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: this Python has no pydantic; ")
+    assert said in done.stderr
+    assert "wheels/" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -353,17 +473,13 @@ def test_versions_do_not_need_an_installed_package(monkeypatch):
     assert environment.versions()["lmscaling"]
 
 
-def test_given_documents_are_the_validation_set_of_later_calls_too(tiny, tmp_path, monkeypatch):
-    (tmp_path / "v.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
-    monkeypatch.setattr(Session, "run", lambda self: True)
-    for given in ([str(tmp_path / "v.jsonl")], []):
-        measure.measure([Path(f) for f in tiny], tmp_path / "d", given, 1)
-        values = json.loads((tmp_path / "d" / "study.json").read_text())["study"]
-        assert values["datasets"]["sources"]["validation"] == [str(tmp_path / "v.jsonl")]
-
-
-def test_a_device_is_a_folder_name():
-    assert measure.folder_name("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
+def test_the_version_of_ptxas_is_that_of_triton(monkeypatch):
+    compiler = pytest.importorskip("triton.backends.nvidia.compiler")
+    path = compiler.get_ptxas(90).path
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    assert f", V{environment.ptxas(9, 0)['ptxas']}\n" in said
+    monkeypatch.setitem(sys.modules, "triton.backends.nvidia.compiler", None)
+    assert environment.ptxas(9, 0) == {}
 
 
 def test_make_gpu_neither_installs_nor_connects():
@@ -373,6 +489,11 @@ def test_make_gpu_neither_installs_nor_connects():
     assert "pip" not in done.stdout
     assert "venv" not in done.stdout
     assert "PYTHONPATH=src:wheels python3 -m lmscaling gpu" in done.stdout
+
+
+def test_records_stay_out_of_git_until_they_are_imported():
+    given = subprocess.run(["git", "check-ignore", "build/measured/records.jsonl"], cwd=ROOT)
+    assert given.returncode == 0
 
 
 # Numbers

@@ -94,11 +94,17 @@ def jobs(grid: Grid, out: Path, device: str, lines: Lines) -> Iterator[Job]:
 
 def _series(one: Sweep, part: str, device: str) -> Iterator[Job]:
     """A job for each implementation of a sweep, at all contexts."""
+    shapes = {(point.context, point.batch): point for point in one.points}
+    fitting = {
+        shape
+        for shape, point in shapes.items()
+        if part != "step" or fits(one.cell_of(point), point.batch, device)
+    }
     series: dict[tuple[str, int], list[Task]] = {}
     for point in one.points:
         if (point.attention == "peer") == (part == "peer"):
             tasks = series.setdefault((point.way, sweep.batch_of_series(one, point)), [])
-            if part != "step" or fits(one.cell_of(point), point.batch, device):
+            if (point.context, point.batch) in fitting:
                 tasks.append(Task(key_of(one, point), partial(_timed, one, point)))
     for (way, _), tasks in series.items():
         yield Job(

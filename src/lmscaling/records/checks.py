@@ -10,49 +10,6 @@ from lmscaling.files import read_json
 from lmscaling.records import schema
 from lmscaling.records.run import FORMAT
 
-CHECK_STATUSES = {
-    "right": "the error is at most the allowed one",
-    "wrong": "the error is larger than allowed, or not finite",
-    "failed": "raised an error, or ended its process",
-    "oom": "ran out of memory",
-    "slow": "did not end within the time limit",
-}
-"""How a check can end; only an implementation whose checks are all ``right`` may be timed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Check:
-    """``checks/<name>.jsonl``: one comparison of a device's result with the exact one."""
-
-    record: ClassVar[str] = "check"
-    name: str
-    """``attention/implementation``, or an attention alone: the module as a model uses it."""
-    case: str
-    """What was computed: inputs, and sequences x tokens x heads x width. ``elements`` is the
-    element that is furthest off, in units of the root mean square of 16 tokens of its head."""
-    dtype: str
-    """Data type of inputs and results."""
-    quantity: str
-    """``y``, ``dq``, ``dk``, ``dv`` of an implementation; ``y``, ``dx``, ``step``, ``compiled`` of
-    an attention; empty if the computation raised an error."""
-    error: float | None
-    """Root mean square of the difference over that of the exact result, or the largest difference
-    of integers; null if it is not finite or there is no result."""
-    allowed: float
-    """The largest error that counts as right."""
-    status: str
-    """How the check ended: ``right``, ``wrong``, ``failed``, ``oom`` or ``slow``."""
-    message: str
-    """The reason; empty unless something went wrong."""
-    started: str
-    """UTC, ISO 8601."""
-    device: str
-    """Name of the GPU or the CPU."""
-    environment: dict[str, Any]
-    """Host, device, versions, git commit."""
-    format: int = FORMAT
-    """Version of the record's format."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:

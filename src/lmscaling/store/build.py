@@ -21,7 +21,7 @@ from lmscaling.config.budget import parse_budget
 from lmscaling.errors import UserError
 from lmscaling.files import new_folder, parse_json, read_json
 from lmscaling.records import finished, forecast, schema
-from lmscaling.records.checks import Check, Numerics
+from lmscaling.records.checks import Numerics
 from lmscaling.records.design import Design
 from lmscaling.records.exports import EXPORTS
 from lmscaling.records.run import Evaluation, Run
@@ -64,7 +64,6 @@ rows have no attempt and no update."""
 RECORDS: dict[str, tuple[type, str, str]] = {
     "run": (Run, "runs/*/run.json", ""),
     "measurement": (Measurement, "speed/*/*/*.json", "delete it and measure again"),
-    "check": (Check, "checks/*.jsonl", "delete it and check again"),
     "numerics": (Numerics, "numerics/*.jsonl", "delete it and measure again"),
     "sample": (Sample, "samples/*.json", "delete it and run snakemake again"),
     "design": (Design, "designs/*.json", "delete it and type lmscaling design again"),

@@ -7,7 +7,7 @@ explained here, once for all views that have them.
 import duckdb
 
 from lmscaling.records import schema
-from lmscaling.records.checks import Check, Numerics
+from lmscaling.records.checks import Numerics
 from lmscaling.records.design import Design
 from lmscaling.records.forecast import Sealed
 from lmscaling.records.run import End, Evaluation, Gradients, Header, Run, Update, Validation
@@ -25,7 +25,6 @@ RECORDS: dict[str, tuple[type, ...]] = {
     "spikes": (Update,),
     "evaluations": (Evaluation,),
     "measurements": (Measurement,),
-    "checks": (Check,),
     "numerics": (Numerics,),
     "every": (Run, CellRow),
     "known": (Run, CellRow),

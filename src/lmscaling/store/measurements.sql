@@ -21,10 +21,6 @@ SELECT
     setup_of(environment) AS setup
 FROM measurement_rows;
 
--- One row per comparison of a device's result with the exact one.
-CREATE TABLE checks AS
-SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM check_rows;
-
 -- One row per layer of a trained model and way to compute its attention.
 CREATE TABLE numerics AS
 SELECT * EXCLUDE (environment, format), setup_of(environment) AS setup FROM numerics_rows;
