@@ -43,7 +43,6 @@ TINY = {
     "speed": {
         "repeats": 3,
         "target_seconds": 0.01,
-        "time_throughput": {"sizes": ["s"], "contexts": [16], "tokens": 64},
         "time_step": {"sizes": ["s"], "contexts": [16, 32]},
         "time_decode": {"sizes": ["s"], "contexts": [16]},
         "time_layer": [],
