@@ -99,17 +99,20 @@ def publish(study: Path, *points: Measurement) -> None:
 
 
 def tiny() -> list[Measurement]:
-    """Some of every kind, with an end out of memory, one too slow, and another device."""
+    """Some of every kind, with an end out of memory, one too slow, and another device. Steps have
+    4,096 tokens, on the other device one sequence."""
     made = []
     for size, factor in (("s", 1.0), ("m", 3.0)):
         for context in (1024, 2048, 4096):
             flash, chunked = factor * context**2 / 1e8, factor * context / 1e5
             state = None if context == 4096 else factor * context / 1e3
             slow = {"status": "slow"} if state is None else {}
+            n = 4096 // context
+            full = {"size": size, "batch": n, "flops_per_token": 6.0 * PARAMS[size]}
             made += [
-                point("time_step", "softmax flash", context, flash, size=size),
-                point("time_step", "linear chunked", context, chunked, size=size),
-                point("time_step", "linear state", context, state, size=size, **slow),
+                point("time_step", "softmax flash", context, n * flash, **full),
+                point("time_step", "linear chunked", context, n * chunked, **full),
+                point("time_step", "linear state", context, state and n * state, **full, **slow),
                 point("time_decode", "softmax", context, flash / 100, size=size),
                 point("time_decode", "linear", context, 1e-3, size=size),
             ]
@@ -118,11 +121,8 @@ def tiny() -> list[Measurement]:
                       chunk=chunk)
                 for chunk, cost in ((16, 1.5), (64, 1.0), (256, 1.2))
             ]  # fmt: skip
-        full = {"size": size, "batch": 16, "flops_per_token": 6.0 * PARAMS[size]}
-        made.append(point("time_throughput", "softmax flash", 1024, 1e-3 * factor, **full))
-        made.append(point("time_throughput", "linear chunked", 1024, 2e-3 * factor, **full))
-        made.append(point("time_step", "softmax no_flash", 1024, 0.1 * factor, size=size))
-        made.append(point("time_step", "softmax no_flash", 2048, None, size=size))
+        made.append(point("time_step", "softmax no_flash", 1024, 0.4 * factor, size=size, batch=4))
+        made.append(point("time_step", "softmax no_flash", 2048, None, size=size, batch=2))
     for context, reached in ((128, 0.9), (256, None)):
         for method in ("softmax", "linear"):
             learned = {"size": "copy", "batch": 512 // context, "accuracy": reached}

@@ -3,11 +3,17 @@
 import pytest
 import torch
 import torch._dynamo.testing
+from torch.nn.attention import (
+    _registry,
+    current_flash_attention_impl,
+    restore_flash_attention_impl,
+)
 
 from lmscaling import attention, registry
 from lmscaling.bench.checks import variant
 from lmscaling.errors import UserError
 from lmscaling.kernels.rotary import Rotary, unrotated
+from lmscaling.kernels.softmax import _pytorch
 
 NAMES = registry.attentions()
 IMPLEMENTATIONS = [(name, each) for name in NAMES for each in registry.implementations(name)]
@@ -164,6 +170,48 @@ def test_softmax_has_two_back_ends_on_a_gpu_where_cudnn_takes_the_width_of_a_hea
     for d_model in (8, 24, 512):
         assert softmax(d_model, 2, unrotated).tunable("cuda") == {}
     assert softmax(1600, 25, unrotated).tunable("cpu") == {}
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    """A GPU that FlashAttention-4 supports, as far as it can be asked without one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    yield monkeypatch
+    restore_flash_attention_impl(_raise_warn=False)
+
+
+def activated(hopper):
+    """Install FlashAttention-4."""
+    handle = type("Handle", (), {"remove": lambda self: None})
+    hopper.setitem(_registry._FLASH_ATTENTION_IMPLS, "FA4", handle)
+
+
+def test_flash_attention_is_of_the_version_that_was_chosen_last_in_the_whole_process(hopper):
+    activated(hopper)
+    attend = attention.load("softmax")(32, 2, unrotated)
+    for name, active in {"flash4": "FA4", "flash": None, "cudnn": None}.items():
+        attend.implementation = "flash4"
+        attend.implementation = name
+        assert current_flash_attention_impl() == active
+    attend.implementation = "flash4"
+    _pytorch.use_flash(2)  # as every call of another implementation does
+    assert current_flash_attention_impl() is None
+
+
+def test_flash4_is_tried_where_it_can_be_chosen_and_elsewhere_says_what_it_lacks(hopper):
+    attend = attention.load("softmax")(1600, 25, unrotated)
+    assert attend.tunable("cuda") == {"implementation": ("flash", "cudnn")}
+    with pytest.raises(RuntimeError, match=r"pip install flash-attn-4.*flash_attn"):
+        attend.implementation = "flash4"
+    activated(hopper)
+    assert attend.tunable("cuda") == {"implementation": ("flash", "cudnn", "flash4")}
+    assert current_flash_attention_impl() is None
+    hopper.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    hopper.setattr(torch.cuda, "get_device_name", lambda: "A100")
+    assert attend.tunable("cuda") == {"implementation": ("flash", "cudnn")}
+    with pytest.raises(RuntimeError, match=r"needs an H100, H200 or B200.*A100"):
+        attend.implementation = "flash4"
 
 
 def test_a_turned_query_and_key_know_only_their_distance():

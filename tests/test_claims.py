@@ -177,7 +177,7 @@ def test_an_empty_study_tests_nothing_and_says_what_is_missing(study):
 def times(*ratios, contexts=(1024, 2048, 4096), size="s", **columns):
     rows = zip(contexts, ratios, strict=False)
     return DataFrame([
-        {"size": size, "batch": 1, "context": c, "ratio": r, "params": 1, **columns}
+        {"sweep": size, "size": size, "context": c, "ratio": r, "params": 1, **columns}
         for c, r in rows
     ])  # fmt: skip
 
@@ -213,7 +213,7 @@ def draft(*ratios):
 
 def gains(chunked, flash, context=16384):
     return DataFrame([
-        {"size": "s", "batch": 1, "context": context, "chunked_gain": chunked,
+        {"sweep": "s", "size": "s", "context": context, "chunked_gain": chunked,
          "flash_gain": flash, "ratio": chunked / flash},
     ])  # fmt: skip
 
@@ -557,14 +557,39 @@ def test_an_attention_and_an_implementation_of_ones_own_play_the_candidate(study
     )
     made = [one for one in judge_all(study) if one.judgement.verdict != "not tested"]
     assert {(one.name, *one.roles.values()): one.judgement.verdict for one in made} == {
-        ("chunked_always_faster", "gated", "softmax flash"): "holds",
-        ("chunked_always_faster", "linear mine", "softmax flash"): "fails",
+        ("chunked_always_faster", "gated", "softmax fused"): "holds",
+        ("chunked_always_faster", "linear mine", "softmax fused"): "fails",
         ("kv_cache_linear", "softmax"): "holds",
-        ("recurrent_slower", "softmax flash"): "fails",
+        ("recurrent_slower", "softmax fused"): "fails",
         ("sampling_time", "gated", "softmax"): "holds",
     }
     (sampled,) = [one for one in made if one.name == "sampling_time"]
     assert sampled.judgement.why.startswith("Slopes of gated are at most 0.000")
+
+
+def test_linear_attention_is_compared_with_the_fastest_softmax_that_stores_no_matrix(study):
+    speed_points.write(
+        study,
+        step("linear chunked", 1024, 1.0, batch=4), step("linear chunked", 2048, 1.0, batch=2),
+        step("softmax flash", 1024, 2.0, batch=4), step("softmax flash", 2048, 2.0, batch=2),
+        step("softmax cudnn", 1024, 0.8, batch=4), step("softmax no_flash", 1024, 0.5, batch=4),
+    )  # fmt: skip
+    found = {one.name: one.judgement for one in judge_all(study)}
+    one = found["chunked_always_faster"]
+    assert (one.verdict, one.number) == ("fails", 0.8)
+    assert one.why.endswith(" Softmax fused is softmax cudnn or softmax flash.")
+
+
+def test_the_time_of_a_form_is_that_of_a_sequence_however_many_a_step_has(study):
+    rows = [
+        step(method, c, n * (c / 1e5) ** power, batch=n)
+        for method, power in (("linear attention_parallel", 2), ("linear state", 1))
+        for c, n in ((4096, 4), (8192, 2), (16384, 1))
+    ]
+    speed_points.write(study, *rows)
+    (one,) = [one.judgement for one in judge_all(study) if one.name == "form_slopes"]
+    assert one.verdict == "holds"
+    assert one.number in (pytest.approx(1), pytest.approx(2))
 
 
 def test_the_baseline_of_a_study_plays_the_baseline(study, values):
@@ -680,7 +705,7 @@ def test_the_verb_prints_and_writes_and_so_do_the_figures(study):
     assert (held["number"], held["interval"], held["threshold"]) == (
         2.0, {"low": 2.0, "high": 2.0, "assumed": None}, 1.0,
     )  # fmt: skip
-    assert held["roles"] == {"candidate": "linear chunked", "baseline": "softmax flash"}
+    assert held["roles"] == {"candidate": "linear chunked", "baseline": "softmax fused"}
     assert {one["name"]: one["axis"] for one in written}["draft_wins_in_time"] == "hours"
     (study / "claims.json").unlink()
     done = subprocess.run([*run, "figures", study], capture_output=True, text=True, check=True)

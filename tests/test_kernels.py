@@ -8,6 +8,7 @@ Legend: B batch, T tokens, H heads, K key width, V value width.
 
 import inspect
 import math
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,9 @@ from lmscaling.kernels import decode
 from lmscaling.kernels.feature_maps import FEATURE_MAPS, find
 from lmscaling.kernels.linear import chunked
 
-LINEAR, SOFTMAX = kernels.names("linear"), kernels.names("softmax")
+LINEAR = kernels.names("linear")
+LACKS_FLASH4 = torch.cuda.is_available() and not find_spec("flash_attn")
+SOFTMAX = [n for n in kernels.names("softmax") if n != "flash4" or not LACKS_FLASH4]
 LOOPS = {"attention": 63, "state": 100}
 """Most tokens for what computes them one after the other; more would take minutes."""
 MAPS = [(name, normalize) for name in FEATURE_MAPS for normalize in (True, False)]

@@ -165,7 +165,41 @@ def test_the_speed_up_compares_within_a_setup_and_a_size(study):
         assert [1.0, 1.0] in [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
 
 
-def test_nothing_is_compared_where_softmax_flash_is_missing(study):
+def test_the_speed_up_is_over_the_fastest_softmax_of_each_point_which_the_rows_name(study):
+    layer = {"size": "article", "passes": "forward", "n_layer": None}
+    for kind, values in (("time_step", {}), ("time_layer", layer)):
+        speed_points.write(
+            study,
+            *(point(kind, "linear chunked", c, 1.0, **values) for c in (1024, 2048, 4096)),
+            *(point(kind, "softmax flash", c, 4.0, **values) for c in (1024, 2048, 4096)),
+            *(point(kind, "softmax cudnn", c, s, **values) for c, s in ((1024, 5.0), (2048, 3.0))),
+            point(kind, "softmax no_flash", 1024, 2.0, **values),
+        )
+    expected = {1024: ("softmax no_flash", 2.0), 2048: ("softmax cudnn", 3.0)}
+    expected |= {4096: ("softmax flash", 4.0)}
+    for name in ("speed_up", "layer_time"):
+        rows, figure = draw(study, name)
+        chunked = rows[rows.method == "linear chunked"]
+        found = zip(chunked.baseline, chunked.speed_up.round(6), strict=True)
+        assert dict(zip(chunked.context, found, strict=True)) == expected, name
+    assert lines(figure.axes[1], "softmax flash")
+    assert not lines(figure.axes[1], "softmax no_flash")
+
+
+def test_a_device_is_filled_by_steps_of_several_sequences_at_three_contexts_at_most(study):
+    for context in (512, 1024, 2048, 4096, 8192):
+        n = 8192 // context
+        full = {"batch": n, "flops_per_token": 6e3}
+        speed_points.write(study, point("time_step", "softmax flash", context, 2.0, **full))
+    _, figure = draw(study, "throughput")
+    sequences = [
+        f"{n} sequences of {tokens} tokens" for n, tokens in ((16, 512), (8, "1k"), (4, "2k"))
+    ]
+    assert [axes.get_title() for axes in figure.axes[:3]] == sequences
+    assert pairs(lines(figure.axes[0], "softmax flash")[0]) == [(1000, 4096)]
+
+
+def test_nothing_is_compared_where_softmax_is_missing(study):
     layer = {"size": "article", "passes": "forward", "n_layer": None}
     speed_points.write(
         study,
@@ -176,7 +210,7 @@ def test_nothing_is_compared_where_softmax_flash_is_missing(study):
     figures.save("speed_up", study / "store", study / "figures")
     assert figures.is_empty("speed_up", study / "figures")
     _, figure = draw(study, "layer_time")
-    assert [t.get_text() for t in figure.axes[1].texts] == ["softmax flash was not timed"]
+    assert [t.get_text() for t in figure.axes[1].texts] == ["softmax was not timed"]
 
 
 def test_the_note_names_hardware_versions_and_repeats(study):

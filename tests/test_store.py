@@ -557,10 +557,23 @@ def test_a_crossing_is_that_of_one_setup_one_size_and_one_pair(study):
     timed(study, "linear chunked", {16: 1.0, 32: 1.0})
     timed(study, "softmax flash", {16: 0.5}, device="another gpu")
     timed(study, "softmax flash", {16: 0.5}, size="m")
-    timed(study, "softmax cudnn", {16: 0.5, 32: 0.5})
+    timed(study, "softmax no_flash", {16: 0.5, 32: 0.5})
     timed(study, "linear state", {16: 0.5, 32: 0.5})
     assert ask(study, "FROM crossings") == []
     timed(study, "softmax flash", {16: 2.0, 32: 0.1})
-    assert ask(
-        study, "SELECT size, challenger, baseline, status, least_ratio, most_ratio FROM crossings"
-    ) == [("s", "linear chunked", "softmax flash", "until", 0.1, 2.0)]
+    query = (
+        "SELECT size, challenger, baseline, fused, status, least_ratio, most_ratio FROM crossings"
+    )
+    pair = ("s", "linear chunked", "softmax fused")
+    assert ask(study, query) == [(*pair, "softmax flash", "until", 0.1, 2.0)]
+    timed(study, "softmax cudnn", {16: 1.5, 32: 0.5})  # the fastest of each context counts
+    assert ask(study, query) == [(*pair, "softmax cudnn or softmax flash", "until", 0.1, 1.5)]
+
+
+def test_steps_of_constant_tokens_are_one_series_and_batches_of_sampling_are_several(study):
+    for context, batch, seconds in ((16, 4, 1.0), (32, 2, 3.0)):
+        timed(study, "linear chunked", {context: 2.0}, batch=batch)
+        timed(study, "softmax flash", {context: seconds}, batch=batch)
+    assert ask(study, "SELECT status, batch, most_batch, low, high FROM crossings") == [
+        ("from", 2, 4, 16, 32)
+    ]

@@ -272,12 +272,12 @@ def test_batches_of_decoding_are_series_of_their_own(run):
 
 def test_a_full_step_has_as_many_sequences_as_its_tokens_and_counts_its_flops(tmp_path, values):
     given = {"sizes": ["s"], "contexts": [16, 32], "implementations": ["linear/chunked"]}
-    values["speed"] = SPEED | {"time_throughput": given | {"tokens": 64}}
+    values["speed"] = SPEED | {"time_step": given | {"tokens": 64}}
     made = sweeps.expand(grid.expand(values).study).values()
-    sweep = next(sweep for sweep in made if sweep.kind == "time_throughput")
+    sweep = next(sweep for sweep in made if sweep.kind == "time_step")
     assert [(p.context, p.batch) for p in sweep.points] == [(16, 4), (32, 2)]
     write_json(tmp_path / "sweep.json", dump(sweep))
-    runner.measure(tmp_path / "sweep.json", "time_throughput", tmp_path / "out", None)
+    runner.measure(tmp_path / "sweep.json", "time_step", tmp_path / "out", None)
     row = json.loads((tmp_path / "out" / "linear.chunked-b4-ctx16.json").read_text())
     assert row["status"] == "done"
     assert row["flops_per_token"] == GPT(sweep.cell_of(sweep.points[0])).flops_per_token()

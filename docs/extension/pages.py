@@ -104,7 +104,7 @@ NEEDS = {
     "copy_task": "Set `speed: copy_task` in the study.",
     "chunk_time": "Set `speed: tune_chunk` in the study.",
     "layer_time": "Set `speed: time_layer` in the study.",
-    "throughput": "Set `speed: time_throughput` in the study.",
+    "throughput": "Set `tokens` under `speed: time_step` in the study.",
     "memory": "Set `speed: time_step` in the study; the published times have no memory.",
     "loss_by_position": "Set `evaluate:` in the study.",
     "image_samples": "Give `tasks:` a row on a dataset of kind `images`.",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lmscaling import kernels
 from lmscaling.attention._documents import Documents
 from lmscaling.kernels.rotary import Rotate
-from lmscaling.kernels.softmax import flash
+from lmscaling.kernels.softmax import _pytorch, flash
 
 CUDNN_WIDTHS = range(8, 129, 8)
 """Head widths that cuDNN supports on every device."""
@@ -47,13 +47,17 @@ class Attention(nn.Module):
     @implementation.setter
     def implementation(self, name: str) -> None:
         # Loaded here and not in every forward pass, because a compiler cannot trace an import.
-        self._implementation, self._attend = name, kernels.load("softmax", name)
+        attend = kernels.load("softmax", name)
+        _pytorch.use_flash(4 if name == "flash4" else 2)  # which no compiled graph does
+        self._implementation, self._attend = name, attend
 
     def tunable(self, device_type: str) -> dict[str, tuple[int | str, ...]]:
         """The back end on a GPU; a CPU has only one."""
-        if device_type == "cuda" and self.d_model // self.n_head in CUDNN_WIDTHS:
-            return {"implementation": ("flash", "cudnn")}
-        return {}
+        if device_type != "cuda":
+            return {}
+        cudnn = ("cudnn",) * (self.d_model // self.n_head in CUDNN_WIDTHS)
+        names = ("flash", *cudnn, *("flash4",) * _pytorch.has_flash4())
+        return {"implementation": names} if len(names) > 1 else {}
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return self.out(self._mix(self.qkv(x_BTD)).flatten(2))

@@ -12,7 +12,9 @@ is missing.
 implementation (``linear chunked``). The query names a role as ``$candidate`` or ``$baseline``, and
 sentences as ``{candidate}`` or ``{baseline}``. In a study other attentions and implementations also
 play the candidate, and the study's own baseline the baseline. A claim without a role
-``candidate`` speaks of what its source names, and of nothing else.
+``candidate`` speaks of what its source names, and of nothing else. Where a source compares with
+FlashAttention, ``softmax fused`` is the fastest softmax of each point that stores no matrix of
+weights; the explanation names it.
 """
 
 import shutil
@@ -136,7 +138,10 @@ def judge(
                 for attention, n in lost.items()
                 if source == "measured" and len(part) and "seed" in part
             )
-            judgement = replace(judgement, why=judgement.why.format_map(cast) + left_out)
+            fused = sorted(part.fused.dropna().unique()) if "fused" in part else []
+            against = f" Softmax fused is {' or '.join(fused)}." if fused else ""
+            why = judgement.why.format_map(cast) + against + left_out
+            judgement = replace(judgement, why=why)
             judged.append(
                 Judged(
                     name=name, claim=claim(name), source=source, roles=cast, setup=setup,

@@ -13,10 +13,10 @@ def ratios(candidate: str, baseline: str) -> str:
     """Query of how many times as fast a step is with one method as with another: names in quotes,
     or roles."""
     return f"""
-    SELECT source, setup, size, params, batch, context, ratio
+    SELECT source, setup, sweep, size, params, context, fused, ratio
     FROM speed_ratios
     WHERE kind = 'time_step' AND challenger = {candidate} AND baseline = {baseline}
-    ORDER BY source, setup, params, size, batch, context
+    ORDER BY source, setup, params, size, sweep, context
 """
 
 

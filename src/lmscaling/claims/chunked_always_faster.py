@@ -15,7 +15,7 @@ from lmscaling.claims._ratios import ratios
 
 NUMBER = "smallest time ratio, FlashAttention over chunked; range over all points"
 
-ROLES = {"candidate": "linear chunked", "baseline": "softmax flash"}
+ROLES = {"candidate": "linear chunked", "baseline": "softmax fused"}
 
 QUERY = ratios("$candidate", "$baseline")
 

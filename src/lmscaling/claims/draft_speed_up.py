@@ -14,15 +14,15 @@ from lmscaling.claims._judgement import Judgement, overall, points, spread, unte
 
 NUMBER = "largest speed-up near 100,000 tokens, or else at 4,096; range over sizes and contexts"
 
-ROLES = {"candidate": "linear chunked", "baseline": "softmax flash"}
+ROLES = {"candidate": "linear chunked", "baseline": "softmax fused"}
 
 QUERY = """
-    SELECT source, setup, size, params, batch, context, ratio,
+    SELECT source, setup, size, params, context, fused, ratio,
         if(context = 4096, 4096, 100000) AS around
     FROM speed_ratios
     WHERE kind = 'time_step' AND challenger = $candidate AND baseline = $baseline
         AND (context = 4096 OR context BETWEEN 65536 AND 131072)
-    ORDER BY source, setup, params, size, batch, context
+    ORDER BY source, setup, params, size, context
 """
 
 THRESHOLD = 0.5

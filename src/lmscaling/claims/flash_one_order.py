@@ -34,8 +34,8 @@ def judge(rows: DataFrame) -> Judgement:
     names = "linear attention_parallel", "linear attention_parallel_no_flash"
     if rows.empty:
         return orders(rows, 1, THRESHOLD, *names)
-    slopes = last_slopes(rows, ["size", "batch"], "ratio", MODERATE)
-    last = rows.merge(slopes, on=["size", "batch", "context"])
+    slopes = last_slopes(rows, ["sweep", "size"], "ratio", MODERATE)
+    last = rows.merge(slopes, on=["sweep", "size", "context"])
     if last.empty:
         return untested(f"Both were timed only up to {rows.context.max():,} tokens.")
     moving = last.loc[last.slope.abs() > SETTLED]

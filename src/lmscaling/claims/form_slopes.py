@@ -23,13 +23,13 @@ EXPECTED = {
 }  # fmt: skip
 
 QUERY = """
-    SELECT source, setup, sweep, size, params, batch, method, context, seconds
+    SELECT source, setup, sweep, size, params, method, context, seconds / batch AS seconds
     FROM speeds
     WHERE kind = 'time_step' AND seconds IS NOT NULL AND method IN (
         'linear attention', 'linear attention_parallel_no_flash', 'linear attention_parallel',
         'linear state', 'linear state_parallel'
     )
-    ORDER BY source, setup, method, params, size, batch, context
+    ORDER BY source, setup, method, params, size, sweep, context
 """
 
 THRESHOLD = 0.25
@@ -41,7 +41,7 @@ MODERATE = 8192
 
 
 def judge(rows: DataFrame) -> Judgement:
-    slopes = last_slopes(rows, ["sweep", "size", "batch", "method"], "seconds", MODERATE)
+    slopes = last_slopes(rows, ["sweep", "size", "method"], "seconds", MODERATE)
     slopes["expected"] = slopes.method.map(EXPECTED)
     if set(slopes.expected) != {1, 2}:
         return untested(

@@ -14,18 +14,18 @@ from lmscaling.claims._judgement import Judgement, overall, points, spread, unte
 
 NUMBER = "smallest ratio of the speed-ups at the longest common context; range over sizes"
 
-ROLES = {"candidate": "linear chunked", "baseline": "softmax flash"}
+ROLES = {"candidate": "linear chunked", "baseline": "softmax fused"}
 
 QUERY = """
-    SELECT source, setup, size, params, batch, context,
+    SELECT source, setup, sweep, size, params, context, a.fused,
         a.ratio AS chunked_gain, b.ratio AS flash_gain, chunked_gain / flash_gain AS ratio
     FROM (FROM speed_ratios WHERE challenger = $candidate AND baseline = $baseline) a
     JOIN (
         SELECT source, setup, kind, sweep, size, batch, context, ratio
-        FROM speed_ratios WHERE challenger = 'softmax flash' AND baseline = 'softmax no_flash'
+        FROM speed_ratios WHERE challenger = 'softmax fused' AND baseline = 'softmax no_flash'
     ) b USING (source, setup, kind, sweep, size, batch, context)
     WHERE kind = 'time_step'
-    ORDER BY source, setup, params, size, batch, context
+    ORDER BY source, setup, params, size, sweep, context
 """
 
 THRESHOLD = 1.0
@@ -37,10 +37,8 @@ MODERATE = 8192
 
 def judge(rows: DataFrame) -> Judgement:
     if rows.empty:
-        return untested(
-            "No step was timed with {candidate}, {baseline}, softmax flash and softmax no_flash."
-        )
-    longest = rows.loc[rows.groupby(["size", "batch"], sort=False).context.idxmax()]
+        return untested("No step was timed with {candidate}, {baseline} and softmax no_flash.")
+    longest = rows.loc[rows.groupby(["sweep", "size"], sort=False).context.idxmax()]
     judged = longest[longest.context >= MODERATE]
     if judged.empty:
         return untested(f"All three were timed only up to {longest.context.max():,} tokens.")

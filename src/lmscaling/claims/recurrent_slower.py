@@ -14,7 +14,7 @@ from lmscaling.claims._ratios import ratios
 
 NUMBER = "smallest time ratio, one loop over FlashAttention; range over all points"
 
-ROLES = {"baseline": "softmax flash"}
+ROLES = {"baseline": "softmax fused"}
 
 QUERY = ratios("$baseline", "'linear state'")
 

@@ -15,7 +15,7 @@ from lmscaling.claims._ratios import last_slopes, ratios
 
 NUMBER = "smallest slope over the last doubling of the context; range over sizes"
 
-ROLES = {"candidate": "linear chunked", "baseline": "softmax flash"}
+ROLES = {"candidate": "linear chunked", "baseline": "softmax fused"}
 
 QUERY = ratios("$candidate", "$baseline")
 
@@ -27,13 +27,13 @@ MODERATE = 8192
 
 
 def judge(rows: DataFrame) -> Judgement:
-    slopes = last_slopes(rows, ["size", "batch"], "ratio", MODERATE)
+    slopes = last_slopes(rows, ["sweep", "size"], "ratio", MODERATE)
     if slopes.empty:
         return untested(
             "No step was timed with both {candidate} and {baseline} at two contexts up to at least "
             f"{MODERATE:,} tokens."
         )
-    last = rows.merge(slopes, on=["size", "batch", "context"])
+    last = rows.merge(slopes, on=["sweep", "size", "context"])
     parts = [
         f"{row['size']} {row['slope']:.2f} to {row['ratio']:.1f} times as fast at "
         f"{row['context']:,} tokens"

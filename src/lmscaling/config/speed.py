@@ -104,6 +104,8 @@ class Sweep:
     """The model that is measured; attention and context are those of the point."""
     layer: Heads | None = None
     """The layer that is measured if there is no model."""
+    tokens: int | None = None
+    """Tokens of a training step, where there is not one sequence: each context has one batch."""
     points: list[Point] = field(default_factory=list)
     """The points of each series in growing order of context."""
     layers: dict[Name, tuple[Layer, ...]] = field(default_factory=dict)
@@ -112,11 +114,13 @@ class Sweep:
 
     @property
     def folder(self) -> str:
-        """Folder of its records below ``speed/``; it depends on the model, not on the points."""
+        """Folder of its records below ``speed/``, by the model and the tokens, not the points."""
         cell = self.cell
         model = cell and dump(cell.model, exclude_defaults=True) | {"position": cell.position}
         layer = self.layer and dump(self.layer)
         values = {"model": model, "layer": layer, "gpus": self.gpus}
+        if self.tokens:
+            values["tokens"] = self.tokens
         return f"{self.kind}/{self.name}-{digest(values)}"
 
     def cell_of(self, point: Point) -> Cell:

@@ -1,7 +1,7 @@
-"""Time of a training step against the chunk size. One line for each context, darker for longer
-ones; a star marks its fastest chunk size. One panel for each model size and implementation. Bars
-are quartiles over repeats. A cross at the upper edge marks a chunk size that ran out of memory, a
-plus one that exceeded the time limit.
+"""Time of a training step per sequence against the chunk size. One line for each context, darker
+for longer ones; a star marks its fastest chunk size. One panel for each model size and
+implementation. Bars are quartiles over repeats. A cross at the upper edge marks a chunk size that
+ran out of memory, a plus one that exceeded the time limit.
 """
 
 from typing import Any
@@ -18,8 +18,9 @@ SECTION = "speed"
 
 QUERY = """
     SELECT source, setup, sweep, size, params, method, context, chunk, batch, repeats, status,
-        1e3 * seconds AS milliseconds,
-        1e3 * lower_seconds AS lower_milliseconds, 1e3 * upper_seconds AS upper_milliseconds
+        1e3 * seconds / batch AS milliseconds,
+        1e3 * lower_seconds / batch AS lower_milliseconds,
+        1e3 * upper_seconds / batch AS upper_milliseconds
     FROM speeds
     WHERE kind = 'tune_chunk'
     ORDER BY ALL
@@ -39,7 +40,7 @@ def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
         _draw_panel(axes, part, shades, speed.looks(rows))
         axes.set_title(f"{size}, {method}")
     speed.powers_of_two(panels, rows.chunk, "Chunk (tokens)")
-    speed.log_scale(panels, "Time of a step (ms)")
+    speed.log_scale(panels, speed.STEP_TIME)
     return figure
 
 

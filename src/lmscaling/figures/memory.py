@@ -1,4 +1,5 @@
-"""Peak memory of a training step against the context. On a GPU the largest amount allocated at any
+"""Peak memory of a training step against the context. A step has as many sequences as have the
+tokens of the study, one if none are given. On a GPU the largest amount allocated at any
 time, including weights and optimizer state; on a CPU the peak resident memory minus that before the
 measurement. One panel for each size. Marks at the upper edge have no height: a cross is a context
 that ran out of memory, a plus one that exceeded the time limit. Published data have no memory

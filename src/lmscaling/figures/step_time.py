@@ -1,9 +1,10 @@
-"""Time of a training step against the context. A step is the forward pass, backward pass and
-optimizer update of one sequence; one panel for each size. Softmax attention is computed without
-storing the attention matrix (flash, cudnn) or with it (no_flash), linear attention token by token
-(state) or in chunks of tokens (chunked). Bars are quartiles over repeats. Thin grey lines grow
-linearly (1) and quadratically (2) with the context. Marks at the upper edge have no height: a cross
-is a context that ran out of memory, a plus one that exceeded the time limit.
+"""Time of a training step per sequence against the context. A step is the forward pass, backward
+pass and optimizer update of as many sequences as have the tokens of the study, one if none are
+given; published steps have one. One panel for each size. Softmax attention is computed without
+storing the attention matrix (flash, flash4, cudnn) or with it (no_flash), linear attention token by
+token (state) or in chunks of tokens (chunked). Bars are quartiles over repeats. Thin grey lines
+grow linearly (1) and quadratically (2) with the context. Marks at the upper edge have no height: a
+cross is a context that ran out of memory, a plus one that exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection
@@ -17,12 +18,14 @@ SECTION = "speed"
 
 QUERY = """
     SELECT source, setup, sweep, size, params, method, context, batch, chunk, repeats, status,
-        1e3 * seconds AS milliseconds,
-        1e3 * lower_seconds AS lower_milliseconds, 1e3 * upper_seconds AS upper_milliseconds
+        1e3 * seconds / batch AS milliseconds,
+        1e3 * lower_seconds / batch AS lower_milliseconds,
+        1e3 * upper_seconds / batch AS upper_milliseconds
     FROM speeds
     WHERE kind = 'time_step' AND (
         method IN (
-            'softmax flash', 'softmax no_flash', 'softmax cudnn', 'linear state', 'linear chunked'
+            'softmax flash', 'softmax flash4', 'softmax no_flash', 'softmax cudnn', 'linear state',
+            'linear chunked'
         ) OR attention NOT IN ('softmax', 'linear')
     )
     ORDER BY ALL
@@ -30,7 +33,7 @@ QUERY = """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    figure, panels = speed.by_size(rows, "milliseconds", "Time of a step (ms)")
+    figure, panels = speed.by_size(rows, "milliseconds", speed.STEP_TIME)
     for size, axes in panels.items():
         _draw_slopes(axes, rows.loc[(rows["size"] == size) & rows.milliseconds.notna()])
     return figure

@@ -1,8 +1,9 @@
-"""Throughput of a training step that fills the device, against model size. Upper row: tokens per
-second. Lower row: model FLOPs utilization (MFU), counted FLOPs per second, causal attention at half
-the cost, over the dense bfloat16 peak of the device, known for GPUs only. A step is the forward
-pass, backward pass and optimizer update; bars are quartiles over repeats. A cross at the upper edge
-marks a size that ran out of memory.
+"""Throughput of a training step of several sequences, which fill the device, against model size, at
+the three shortest contexts at most. Upper row: tokens per second. Lower row: model FLOPs
+utilization (MFU), counted FLOPs per second, causal attention at half the cost, over the dense
+bfloat16 peak of the device, known for GPUs only. A step is the forward pass, backward pass and
+optimizer update; bars are quartiles over repeats. A cross at the upper edge marks a size that ran
+out of memory.
 """
 
 from duckdb import DuckDBPyConnection
@@ -23,8 +24,8 @@ QUERY = """
         100 * mfu AS percent, 100 * mfu * seconds / upper_seconds AS lower_percent,
         100 * mfu * seconds / lower_seconds AS upper_percent
     FROM speeds
-    WHERE kind = 'time_throughput'
-    QUALIFY params IS NOT NULL
+    WHERE kind = 'time_step' AND batch > 1
+    QUALIFY params IS NOT NULL AND dense_rank() OVER (ORDER BY context) <= 3
     ORDER BY ALL
 """
 

@@ -7,10 +7,10 @@ import duckdb
 from lmscaling.report.table import Table, format_context, query_rows
 
 CROSSINGS = """
-    SELECT kind, size, batch, challenger, baseline, status, context, low, high, shortest, longest,
-        least_ratio, most_ratio, source, setup
+    SELECT kind, size, batch, most_batch, challenger, coalesce(fused, baseline) AS baseline, status,
+        context, low, high, shortest, longest, least_ratio, most_ratio, source, setup
     FROM crossings
-    ORDER BY kind DESC, source, setup, challenger, baseline DESC, params, size, batch
+    ORDER BY kind DESC, source, setup, challenger, crossings.baseline DESC, params, size, batch
 """
 
 KINDS = {"time_step": "training step", "time_decode": "sampled token"}
@@ -37,7 +37,8 @@ def tables(db: duckdb.DuckDBPyConnection) -> list[Table]:
             note="Median times of both implementations at the same contexts and in the same setup. "
             "The context of equal times is interpolated between the two nearest measured contexts, "
             "linearly in the logarithms. The speed ratio is the time of the second implementation "
-            "divided by that of the first, as a range over contexts. "
+            "divided by that of the first, as a range over contexts. Of several softmax "
+            "implementations that store no matrix the fastest at each context counts. "
             + " ".join(f"{name.capitalize()}: {setup}." for (_, setup), name in setups.items()),
             query=CROSSINGS,
             head=("first against second", "timed", "source", "size", "batch size",
@@ -68,7 +69,7 @@ def _row(row: dict[str, Any], setups: dict[tuple[str, str], str]) -> tuple[str, 
         KINDS[row["kind"]],
         setups[row["source"], row["setup"]],
         row["size"],
-        str(row["batch"]),
+        " to ".join(f"{n}" for n in dict.fromkeys((row["batch"], row["most_batch"]))),
         FASTER[row["status"]].format(at=at),
         "" if row["low"] is None else _range(row["low"], row["high"]),
         _range(row["shortest"], row["longest"]),

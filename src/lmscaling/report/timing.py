@@ -16,14 +16,12 @@ class Ratio:
     low: float
     high: float
     """From the quartiles of both; equal to the value where each was timed once."""
-    milliseconds: float
-    """Time of the candidate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
     """A candidate against the baseline, by the implementation of each that reached the longest
-    context, the fastest there, for the smallest batch."""
+    context, the fastest there; of several batches at one context, for the smallest."""
 
     candidate: str
     baseline: str
@@ -45,19 +43,22 @@ def compare(
     groups: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         if row["kind"] == kind and row["attention"] in (candidate, baseline):
-            groups[row["source"], row["setup"], row["batch"]].append(row)
+            # Steps have one batch per context.
+            batch = row["batch"] if kind == "time_decode" else 0
+            groups[row["source"], row["setup"], batch].append(row)
     found = []
     for (source, _, batch), known in groups.items():
         best = {name: _best([r for r in known if r["attention"] == name])
                 for name in (candidate, baseline)}  # fmt: skip
         times = {
-            name: {(r["size"], r["context"]): r for r in known if r["method"] == method}
+            name: {(r["size"], r["context"], r["batch"]): r for r in known if r["method"] == method}
             for name, method in best.items()
         }
-        common = [cell for cell in times[candidate] if cell in times[baseline]]
+        common = sorted(times[candidate].keys() & times[baseline].keys(), reverse=True)
         if common:
             ratios = {
-                cell: _ratio(times[baseline][cell], times[candidate][cell]) for cell in common
+                point[:2]: _ratio(times[baseline][point], times[candidate][point])
+                for point in common
             }
             timing = Timing(candidate=best[candidate], baseline=best[baseline], source=source,
                             ratios=ratios)  # fmt: skip
@@ -68,7 +69,8 @@ def compare(
 def _best(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return ""
-    return min(rows, key=lambda row: (-row["context"], row["seconds"], row["method"]))["method"]
+    first = min(rows, key=lambda r: (-r["context"], r["batch"], r["seconds"], r["method"]))
+    return first["method"]
 
 
 def _ratio(base: dict[str, Any], other: dict[str, Any]) -> Ratio:
@@ -76,4 +78,4 @@ def _ratio(base: dict[str, Any], other: dict[str, Any]) -> Ratio:
         base[one] / other[two] if base[one] and other[two] else base["seconds"] / other["seconds"]
         for one, two in (("lower_seconds", "upper_seconds"), ("upper_seconds", "lower_seconds"))
     )
-    return Ratio(base["seconds"] / other["seconds"], low, high, 1e3 * other["seconds"])
+    return Ratio(base["seconds"] / other["seconds"], low, high)

@@ -153,6 +153,8 @@ COMPUTED = {
     "high": "First context after the last change.",
     "shortest": "Shortest context that both were measured at.",
     "longest": "Longest context that both were measured at.",
+    "fused": "Softmax that was softmax fused, the fastest that stores no matrix; else null.",
+    "most_batch": "Sequences at once at the context that has most.",
     "least_ratio": "Least of seconds of the baseline over seconds of the challenger.",
     "most_ratio": "Most of the same ratio.",
     "table": "Table whose records have the field.",

@@ -11,13 +11,26 @@ SELECT
     flops_per_token * batch * context / seconds / peak_flops AS mfu
 FROM measurements;
 
--- Two methods at the same point: `ratio` is how many times as fast the challenger is.
+-- Two methods at the same point: `ratio` is how many times as fast the challenger is. The method
+-- 'softmax fused' is at each point the fastest softmax that stores no matrix of weights; `fused` says
+-- which one that was.
 CREATE VIEW speed_ratios AS
+WITH timed AS (
+    SELECT *, method AS role FROM speeds WHERE seconds IS NOT NULL
+    UNION ALL
+    SELECT *, 'softmax fused' FROM speeds
+    WHERE attention = 'softmax' AND implementation NOT IN ('', 'no_flash') AND seconds IS NOT NULL
+    QUALIFY row_number() OVER (
+        PARTITION BY source, setup, kind, sweep, size, batch, passes, context
+        ORDER BY seconds, method
+    ) = 1
+)
 SELECT
     source, setup, kind, sweep, size, a.params, a.d_head, batch, passes, context,
-    a.method AS challenger, b.method AS baseline, b.seconds / a.seconds AS ratio
-FROM speeds a JOIN speeds b USING (source, setup, kind, sweep, size, batch, passes, context)
-WHERE a.method <> b.method AND a.seconds IS NOT NULL AND b.seconds IS NOT NULL;
+    a.role AS challenger, b.role AS baseline, b.seconds / a.seconds AS ratio,
+    CASE 'softmax fused' WHEN b.role THEN b.method WHEN a.role THEN a.method END AS fused
+FROM timed a JOIN timed b USING (source, setup, kind, sweep, size, batch, passes, context)
+WHERE a.role <> b.role;
 
 -- What each setup reached at best: bytes per second of a copy, read and written, and FLOP/s of a
 -- square product.
@@ -44,8 +57,9 @@ SELECT
 FROM speeds s LEFT JOIN ceilings c USING (setup, device)
 WHERE s.kind = 'time_layer';
 
--- Where the faster of two ways changes as contexts grow, one row per pair, size, batch and setup:
--- other setups are never compared. `least_ratio` and `most_ratio` are the extremes of
+-- Where the faster of two ways changes as contexts grow, one row per pair, size and setup, and per
+-- batch of sampling: other setups are never compared. Steps have one batch per context, from `batch`
+-- to `most_batch`. `least_ratio` and `most_ratio` are the extremes of
 -- baseline over challenger at common contexts. `context` is where both take the same time in the last
 -- change, on straight lines in logarithms between its neighbours `low` and `high`. A tie is not
 -- faster. Status of the challenger: faster `always`, `never`, `from` or `until` the one change, or
@@ -53,36 +67,38 @@ WHERE s.kind = 'time_layer';
 CREATE VIEW crossings AS
 WITH pairs AS (
     FROM (VALUES
-        ('time_step', 'linear state_parallel', 'softmax flash'),
+        ('time_step', 'linear state_parallel', 'softmax fused'),
         ('time_step', 'linear state_parallel', 'softmax no_flash'),
         ('time_step', 'linear state_parallel', 'linear attention_parallel'),
         ('time_step', 'linear state_parallel', 'linear attention_parallel_no_flash'),
         ('time_step', 'linear state', 'linear attention'),
-        ('time_step', 'linear chunked', 'softmax flash'),
+        ('time_step', 'linear chunked', 'softmax fused'),
         ('time_step', 'linear chunked', 'linear attention_parallel'),
         ('time_step', 'linear chunked', 'linear state_parallel'),
         ('time_decode', 'linear', 'softmax')
     ) AS pairs (kind, challenger, baseline)
     UNION
     -- Every other attention against the fastest forms of these two, and against each other.
-    SELECT a.kind, a.method, b.method
-    FROM speeds a JOIN speeds b USING (kind, sweep)
-    WHERE a.kind IN ('time_step', 'time_decode') AND a.attention NOT IN ('softmax', 'linear')
+    SELECT kind, challenger, baseline FROM speed_ratios
+    WHERE kind IN ('time_step', 'time_decode')
+        AND split_part(challenger, ' ', 1) NOT IN ('softmax', 'linear')
         AND (
-            b.method IN ('softmax', 'softmax flash', 'linear', 'linear chunked')
-            OR b.attention NOT IN ('softmax', 'linear') AND a.attention > b.attention
+            baseline IN ('softmax', 'softmax fused', 'linear', 'linear chunked')
+            OR split_part(baseline, ' ', 1) NOT IN ('softmax', 'linear')
+            AND split_part(challenger, ' ', 1) > split_part(baseline, ' ', 1)
         )
 ),
 compared AS (
     SELECT
         r.*,
+        CASE WHEN kind = 'time_decode' THEN batch END AS series_batch,
         ratio > 1 AS faster,
         lag(context) OVER series AS context_before,
         lag(ratio) OVER series AS ratio_before,
         coalesce(faster <> lag(faster) OVER series, false) AS changes
     FROM speed_ratios r JOIN pairs USING (kind, challenger, baseline)
     WINDOW series AS (
-        PARTITION BY kind, sweep, size, batch, source, setup, challenger, baseline
+        PARTITION BY kind, sweep, size, series_batch, source, setup, challenger, baseline
         ORDER BY context
     )
 )
@@ -95,7 +111,9 @@ SELECT
     END AS status
 FROM (
     SELECT
-        kind, sweep, size, max(params) AS params, batch, source, setup, challenger, baseline,
+        kind, sweep, size, max(params) AS params, min(batch) AS batch, max(batch) AS most_batch,
+        source, setup, challenger, baseline,
+        string_agg(DISTINCT fused, ' or ' ORDER BY fused) AS fused,
         max_by(
             exp(
                 ln(context_before)
@@ -110,5 +128,5 @@ FROM (
         count(*) FILTER (changes) AS n_changes,
         max_by(faster, compared.context) AS last_faster
     FROM compared
-    GROUP BY kind, sweep, size, batch, source, setup, challenger, baseline
+    GROUP BY kind, sweep, size, series_batch, source, setup, challenger, baseline
 );

@@ -30,6 +30,8 @@ ENDS = {
 END, STEP = "_end", 0.1
 """Label of these marks, which no legend shows, and inches between those of the same context."""
 
+STEP_TIME = "Time of a step per sequence (ms)"
+
 QUARTILES = "medians of {} repeats, bars are quartiles"
 """Default description of points and error bars."""
 

@@ -82,6 +82,7 @@ class Method:
 METHODS = {
     "softmax": Method(COLOURS["softmax"], "o"),
     "softmax flash": Method(COLOURS["softmax"], "o"),
+    "softmax flash4": Method("#00A99D", "X"),
     "softmax cudnn": Method("#2B1A5E", "D"),
     "softmax no_flash": Method("#7CC6F2", "s"),
     "linear": Method(COLOURS["linear"], "^"),

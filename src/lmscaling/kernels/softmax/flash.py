@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from lmscaling.kernels import check
-from lmscaling.kernels.softmax._pytorch import attend_by
+from lmscaling.kernels.softmax._pytorch import attend_by, use_flash
 
 
 def attend(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:
@@ -53,6 +53,7 @@ def attend_documents(
     from torch.nn.attention.varlen import varlen_attn  # loads the compiler
 
     check(q_BTHK, k_BTHK, v_BTHV)
+    use_flash(2)
     q, k, v = (x.flatten(0, 1) for x in (q_BTHK, k_BTHK, v_BTHV))
     y = varlen_attn(q, k, v, bounds_P, bounds_P, longest, longest, window_size=(-1, 0))
     assert isinstance(y, Tensor)  # two only if asked for

@@ -26,6 +26,7 @@ SHAPES = {124: (12, 12, 768), 355: (24, 16, 1024), 774: (36, 20, 1280), 1558: (4
 
 METHODS = {
     "softmax flash": "flash",
+    "softmax flash4": "flash",
     "softmax cudnn": "flash",
     "softmax no_flash": "softmax_scores",
     "linear attention_parallel": "tiled",
