@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,6 @@ import duckdb
 import pytest
 import targets
 import torch
-import yaml
 from conftest import ROOT
 from test_main import lmscaling
 
@@ -75,6 +75,20 @@ def measure(out: Path, values: dict, minutes: float = 60, parts=PARTS, sizes=Non
     return call.measure(values, out, out / "kept", minutes, parts, sizes)
 
 
+@pytest.fixture(scope="module")
+def ceilings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a call leaves that measures the ceilings only."""
+    out = tmp_path_factory.mktemp("ceilings") / "d"
+    measure(out, study(), parts=["ceiling"])
+    return out
+
+
+@pytest.fixture
+def begun(ceilings: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(ceilings, tmp_path / "d"))
+
+
 def lines_of(out: Path) -> dict[str, dict]:
     texts = (out / "records.jsonl").read_text().splitlines()
     lines = {json.loads(text)["key"]: json.loads(text) for text in texts}
@@ -100,17 +114,17 @@ def wrong_keys(q, k, v, feature_map, normalize, chunk=64):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What three calls leave of which two were killed, without modules that a machine may lack."""
+    """What three calls of the CPU preset leave of which two were killed, without modules that a
+    machine may lack."""
     folder = tmp_path_factory.mktemp("gpu")
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     blocked = f"import sys\nsys.modules.update(dict.fromkeys({BLOCKED}))\n"
     (folder / "sitecustomize.py").write_text(blocked)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", str(ROOT / "src"))])
     out = folder / "build" / "d"
     command = [sys.executable, "-m", "lmscaling", "gpu", *map(str, FILES)]
-    command += [str(folder / "tiny.yaml"), "--out", str(out), "--archive", str(folder / "kept")]
+    command += ["--out", str(out), "--archive", str(folder / "kept")]
     options = {"env": os.environ | {"PYTHONPATH": path}, "cwd": ROOT}
-    for wait in (random.uniform(0, 3), random.uniform(0, 6)):
+    for wait in (random.uniform(0, 10), random.uniform(0, 20)):
         killed = subprocess.Popen([*command, "--minutes", "60"], **options)
         begun = time.monotonic()
         while not (out / "records.jsonl").exists() and time.monotonic() < begun + 120:
@@ -138,16 +152,19 @@ def test_the_archive_is_imported_in_another_folder_and_drawn(measured, tmp_path)
     with zipfile.ZipFile(measured / "kept" / "lmscaling-gpu.zip") as file:
         names = file.namelist()
     assert not [name for name in names if name.endswith((".bin", ".safetensors"))]
+    shutil.copytree(ROOT / "results" / "published", tmp_path / "published")
     out = tmp_path / "measured" / "d"
     for _ in range(2):  # again changes nothing
         archive.unpack(measured / "kept" / "lmscaling-gpu.zip", out)
-    counts = store.build(out)
-    assert counts["runs"] == 2
-    assert counts["measurements"] == 6 + 2 + 2  # steps, samples and the two ceilings
+    store.build(out)
     with store.connect(out / "store") as db:
-        assert db.sql("SELECT DISTINCT status FROM runs").fetchall() == [("done",)]
+        times = "SELECT count(*) FROM speeds WHERE source = 'measured' AND status = 'done'"
+        assert db.sql(times).fetchall() == [(12 + 12 + 4 + 2,)]  # steps, layers, samples, ceilings
+        ours = db.sql("SELECT DISTINCT status FROM runs WHERE source = 'measured'").fetchall()
+        assert ours == [("done",)]
         shares = db.sql(
-            "SELECT optimizer_seconds / seconds FROM speeds WHERE kind = 'time_step'"
+            "SELECT optimizer_seconds / seconds FROM speeds "
+            "WHERE kind = 'time_step' AND source = 'measured'"
         ).fetchall()
         assert all(0 < share < 1 for (share,) in shares)
         assert all(number is None for number in targets.measure(db))  # all are for a GPU
@@ -158,9 +175,9 @@ def test_the_archive_is_imported_in_another_folder_and_drawn(measured, tmp_path)
 @pytest.mark.ci
 def test_a_run_trains_with_the_implementation_whose_step_was_the_fastest(measured):
     out = measured / "build" / "d"
-    steps = {k.split("/")[-1]: line for k, line in lines_of(out).items() if "time_step" in k}
+    steps = {k.split("/")[-1]: line for k, line in lines_of(out).items() if "step/25k" in k}
     seconds = {
-        name: steps[f"softmax.{name}-b2-ctx16"]["value"]["median_seconds"]
+        name: steps[f"softmax.{name}-b4-ctx64"]["value"]["median_seconds"]
         for name in ("cudnn", "flash")
     }
     (run,) = out.glob("runs/softmax-*/run.json")
@@ -212,25 +229,21 @@ def test_both_softmax_kernels_of_pytorch_are_timed_wherever_one_is(files):
         assert ("softmax/flash" in ways) == ("softmax/cudnn" in ways), one.folder
 
 
-def test_parts_and_sizes_are_chosen(tmp_path):
-    measure(tmp_path / "d", study(), parts=["ceiling"])
-    assert [k for k in lines_of(tmp_path / "d") if k != "device"] == [
-        k for k in lines_of(tmp_path / "d") if k.startswith("time_ceiling/")
-    ]
-    said = measure(tmp_path / "d", study(), parts=["step"], sizes=["6k"])
-    assert "complete" in said
+def test_parts_and_sizes_are_chosen(begun):
+    parts = {key.partition("/")[0] for key in lines_of(begun)}
+    assert parts == {"device", "time_ceiling"}
+    assert "complete" in measure(begun, study(), parts=["step"], sizes=["6k"])
+    assert {key.partition("/")[0] for key in lines_of(begun)} == parts
 
 
 # Time, kills and faults
 
 
-def test_a_line_that_a_kill_has_cut_is_measured_again(tmp_path):
-    measure(tmp_path / "d", study(), parts=["ceiling"])
-    path = tmp_path / "d" / "records.jsonl"
-    whole = lines_of(tmp_path / "d")
+def test_a_line_that_a_kill_has_cut_is_measured_again(begun):
+    path, whole = begun / "records.jsonl", lines_of(begun)
     path.write_bytes(path.read_bytes()[:-20])
-    measure(tmp_path / "d", study(), parts=["ceiling"])
-    assert set(lines_of(tmp_path / "d")) == set(whole)
+    measure(begun, study(), parts=["ceiling"])
+    assert set(lines_of(begun)) == set(whole)
 
 
 def test_too_little_time_leaves_no_line_and_is_no_failure(tmp_path, monkeypatch):
@@ -269,20 +282,20 @@ def test_a_fault_of_the_machine_is_no_result(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_loses_nothing_that_was_measured(tmp_path):
-    measure(tmp_path / "d", study(), parts=["ceiling"])
+    command = f"exec {sys.executable} -m lmscaling gpu {' '.join(map(str, FILES))}"
+    command += f" --out '{tmp_path / 'd'}' --only"
+    run = partial(subprocess.run, capture_output=True, text=True, cwd=ROOT)
+    assert run(["bash", "-c", f"{command} ceiling"]).returncode == 0
     before = lines_of(tmp_path / "d")
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    size = (tmp_path / "d" / "records.jsonl").stat().st_size + 50
-    limited = f"ulimit -f {size // 1024 + 1}; exec {sys.executable} -m lmscaling gpu "
-    files = " ".join(map(str, [*FILES, tmp_path / "tiny.yaml"]))
-    done = subprocess.run(
-        ["bash", "-c", f"{limited} {files} --only right step --out {tmp_path / 'e'}"],
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "complete" not in done.stdout
-    assert lines_of(tmp_path / "d") == before
-    archive.read(tmp_path / "e" / "records.jsonl")  # what is there can be read
+    size = (tmp_path / "d" / "records.jsonl").stat().st_size
+    # A limit on the size of files is refused as a full disk is.
+    limit = f"trap '' XFSZ; ulimit -f {size // 1024 + 1}"
+    full = run(["bash", "-c", f"{limit}; {command} right"])
+    assert full.returncode == 1
+    assert full.stderr.startswith("error: File too large; make room"), full.stderr
+    assert archive.read(tmp_path / "d" / "records.jsonl") == before
+    assert run(["bash", "-c", f"{command} ceiling right"]).returncode == 0
+    assert set(lines_of(tmp_path / "d")) > set(before)
 
 
 def test_calls_in_one_process_end_with_the_first_that_is_not_done():
@@ -359,31 +372,28 @@ def test_a_kernel_that_repeats_other_numbers_is_wrong(monkeypatch):
         (None, {"ptxas": "12.0"}, "ptxas 12.0"),
     ],
 )
-def test_records_of_another_device_or_version_are_not_continued(tmp_path, device, versions, said):
-    measure(tmp_path / "d", study(), parts=["ceiling"])
-    path = tmp_path / "d" / "records.jsonl"
+def test_records_of_another_device_or_version_are_not_continued(begun, device, versions, said):
+    path = begun / "records.jsonl"
     first, *rest = path.read_text().splitlines()
     line = json.loads(first)
     line["environment"]["device"] = device or line["environment"]["device"]
     line["environment"]["versions"] |= versions
     path.write_text("\n".join([json.dumps(line), *rest, ""]))
     with pytest.raises(UserError, match=f"{said}.*--out"):
-        measure(tmp_path / "d", study(), parts=["ceiling"])
+        measure(begun, study(), parts=["ceiling"])
 
 
-def test_another_study_is_not_mixed_in(tmp_path):
-    measure(tmp_path / "d", study(), parts=["ceiling"])
+def test_another_study_is_not_mixed_in(begun):
     with pytest.raises(UserError, match=r"another study.*--out"):
-        measure(tmp_path / "d", study({"budget": "7 updates"}), parts=["ceiling"])
+        measure(begun, study({"budget": "7 updates"}), parts=["ceiling"])
 
 
 # The archive
 
 
 @pytest.fixture
-def packed(tmp_path: Path) -> Path:
-    measure(tmp_path / "d", study(), parts=["ceiling"])
-    return tmp_path / "d" / "kept" / "lmscaling-gpu.zip"
+def packed(begun: Path) -> Path:
+    return begun / "kept" / "lmscaling-gpu.zip"
 
 
 def changed(path: Path, name: str, content: str) -> Path:
@@ -422,9 +432,11 @@ def test_a_damaged_or_missing_archive_is_one_sentence(packed, tmp_path, content)
 def test_an_import_does_not_mix_with_other_records(packed, tmp_path):
     out = tmp_path / "m" / "d"
     archive.unpack(packed, out)
-    measure(tmp_path / "other", study(), parts=["ceiling"])
+    with zipfile.ZipFile(packed) as file:
+        first, *rest = file.read("records.jsonl").decode().splitlines()
+    other = "\n".join([json.dumps(json.loads(first) | {"id": "another"}), *rest, ""])
     with pytest.raises(UserError, match=r"other records.*--out"):
-        archive.unpack(tmp_path / "other" / "kept" / "lmscaling-gpu.zip", out)
+        archive.unpack(changed(packed, "records.jsonl", other), out)
 
 
 def test_a_device_is_a_folder_name(packed, tmp_path, monkeypatch):

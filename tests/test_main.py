@@ -150,7 +150,7 @@ def test_a_shell_completes_verbs_options_and_files():
 
 UNKNOWN = [
     (["statsu"], "'statsu' is no verb; nearest is 'status'; "),
-    (["check", "kernel"], "'check kernel' is no verb; nearest is 'check kernels'; "),
+    (["check", "attentoin"], "'check attentoin' is no verb; nearest is 'check attention'; "),
     (["plan", "--devcie", "x"], "plan takes no '--devcie'; type lmscaling plan --help"),
     (["reset", "--context", "x"], "invalid int value: 'x'; type lmscaling reset --help"),
     (["export"], "required: run, folder; type lmscaling export --help"),

@@ -210,27 +210,29 @@ def test_a_finished_run_has_its_own_numbers_and_refits_the_others(tmp_path):
     assert after[other].source == "predicted"
 
 
-def test_steps_of_the_speed_study_refit_predictions(tmp_path):
+@pytest.mark.parametrize("place", ["c4", "measured/nvidia-h100"])
+def test_steps_of_the_speed_study_or_of_a_measured_device_refit_predictions(tmp_path, place):
     speed = {
         "timeout_seconds": 60, "repeats": 3, "target_seconds": 1,
         "time_step": {"sizes": ["355M"], "contexts": [8192],
                       "implementations": ["softmax/flash"]},
     }  # fmt: skip
     made = laid_out(speed=speed)
-    before = {f.name: f for f in planned(made, tmp_path).forecasts}
+    results = tmp_path / "c4"
+    before = {f.name: f for f in planned(made, results).forecasts}
     (folder,) = study_plan.sweeps.expand(made.study)
-    path = tmp_path / "speed" / folder / "softmax.flash-b1-ctx8192.json"
+    path = tmp_path / place / "speed" / folder / "softmax.flash-b1-ctx8192.json"
     path.parent.mkdir(parents=True)
     row = {"device": NAME, "batch": 1, "median_seconds": 1.0}
     path.write_text(json.dumps(row))
-    plan = planned(made, tmp_path)
+    plan = planned(made, results)
     after = {f.name: f for f in plan.forecasts}
     assert plan.updates_measured == 1
     assert after["softmax-355M-ctx8192-s0"].update_seconds > 1.2 * (
         before["softmax-355M-ctx8192-s0"].update_seconds
     )
     path.write_text(json.dumps(row | {"device": "NVIDIA A100-SXM4-80GB"}))
-    assert planned(made, tmp_path).updates_measured == 0
+    assert planned(made, results).updates_measured == 0
 
 
 def test_masked_documents_take_the_time_of_their_own_length(tmp_path):

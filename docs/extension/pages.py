@@ -109,7 +109,7 @@ NEEDS = {
     "loss_by_position": "Set `evaluate:` in the study.",
     "image_samples": "Give `tasks:` a row on a dataset of kind `images`.",
     "learning_rates": "Give `axes.lr_scale` several values.",
-    "dq_error": "`make gpu` measures it.",
+    "dq_error": "`lmscaling gradient-error` measures it in the layers of a run.",
     "critical_batch": "Runs of this package log the norms of gradients.",
     "learning_curves_flops": "The published curves have no FLOPs for each attention.",
     "forecasts": "`lmscaling forecast --seal` writes them before the runs begin.",

@@ -36,7 +36,7 @@ FAMILIES = {
 VERSIONS = ("torch", "triton", "snakemake")
 """Packages whose versions ``--version`` prints."""
 
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Faults of the system that whoever has typed a verb can mend."""
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -75,9 +75,10 @@ def _run(words: list[str]) -> str:
     except OSError as error:
         if args.verb.by_workflow or error.errno not in REFUSED:
             raise
+        where = f"{error.filename}: " if error.filename else ""
         raise UserError(
-            f"{error.filename}: {error.strerror}; make room or change its permissions, then type "
-            f"lmscaling {name} again"
+            f"{where}{error.strerror}; make room or change its permissions, then type lmscaling "
+            f"{name} again"
         ) from error
 
 

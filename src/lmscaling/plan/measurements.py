@@ -4,6 +4,7 @@ its speed study. They replace predictions, and refit the coefficients of the oth
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,12 +153,14 @@ def _of_cells(
 
 
 def _of_steps(grid: Grid, kind: Device, results: Path) -> Iterator[Update]:
-    """Points of ``time_step`` whose implementation the model knows."""
+    """Points of ``time_step`` whose implementation the model knows, also those that were measured
+    by ``lmscaling gpu``."""
     own = grid.study.own_devices
+    folders = [results, *sorted(results.parent.glob("measured/*"))]
     for folder, sweep in sweeps.expand(grid.study).items():
         points = sweep.points if sweep.kind == "time_step" and sweep.gpus else []
-        for point in points:
-            path = results / "speed" / folder / f"{point.name}.json"
+        for place, point in product(folders, points):
+            path = place / "speed" / folder / f"{point.name}.json"
             method = f"{point.attention} {point.implementation}"
             way = facts.METHODS.get(method)
             is_known = way or not point.implementation
