@@ -3,12 +3,14 @@
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -282,8 +284,8 @@ def test_a_fault_of_the_machine_is_no_result(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_loses_nothing_that_was_measured(tmp_path):
-    command = f"exec {sys.executable} -m lmscaling gpu {' '.join(map(str, FILES))}"
-    command += f" --out '{tmp_path / 'd'}' --only"
+    words = [sys.executable, "-m", "lmscaling", "gpu", *FILES, "--out", tmp_path / "d", "--only"]
+    command = f"exec {shlex.join(map(str, words))}"
     run = partial(subprocess.run, capture_output=True, text=True, cwd=ROOT)
     assert run(["bash", "-c", f"{command} ceiling"]).returncode == 0
     before = lines_of(tmp_path / "d")
