@@ -99,7 +99,7 @@ def lines_of(out: Path) -> dict[str, dict]:
 
 
 def listed(values: dict, out: Path, device: str = "") -> list[jobs.Job]:
-    return list(jobs.jobs(grid.expand(values), out, device, {}))
+    return list(jobs.jobs(grid.expand(values), out, device, {}, 0.0))
 
 
 def of_a_gpu() -> dict:
@@ -456,6 +456,23 @@ def test_a_device_is_a_folder_name(packed, tmp_path, monkeypatch):
 def test_a_machine_without_a_gpu_says_so_before_anything_is_measured(tmp_path):
     with pytest.raises(UserError, match=r"this machine has none.*PRESET=cpu"):
         measure(tmp_path / "d", of_a_gpu())
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_missing_vocabulary_is_said_before_anything_is_measured(tmp_path, monkeypatch):
+    def offline(name):
+        raise OSError("no network")
+
+    monkeypatch.setattr("tiktoken.get_encoding", offline)
+    with pytest.raises(UserError, match="TIKTOKEN_CACHE_DIR"):
+        measure(tmp_path / "d", study({"tokenizer": "gpt2"}))
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_missing_text_is_said_before_anything_is_measured(tmp_path):
+    row = {"sources": {"kind": "stdlib", "validation": ["c4.jsonl"]}}
+    with pytest.raises(UserError, match=r"c4\.jsonl does not exist"):
+        measure(tmp_path / "d", study({"datasets": row}))
     assert not (tmp_path / "d").exists()
 
 

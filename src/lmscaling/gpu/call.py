@@ -21,6 +21,7 @@ from typing import Any
 from lmscaling.bench.isolation import Ended, Refused, each, isolated
 from lmscaling.config import grid, study_file
 from lmscaling.config.speed import PEERS
+from lmscaling.data import vocabulary
 from lmscaling.errors import UserError
 from lmscaling.gpu import archive
 from lmscaling.gpu.jobs import Job, Lines, jobs
@@ -70,13 +71,9 @@ def measure(
             raise UserError(f"{name} cannot be used: {error}; put a wheel into wheels/") from error
     study = grid.expand(values)
     on = int(bool(study.study.gpus))
-    try:
-        here = isolated(partial(environment.complete, on), SETUP_SECONDS).value
-    except Refused as error:
-        raise UserError(f"{error}, or type make gpu PRESET=cpu") from error
-    if not here:
-        raise UserError("the device cannot be used; type python -m lmscaling doctor")
-    here["versions"] |= environment.versions_if_installed(tuple(PEERS.values()))
+    here = _device(on)
+    if "train" in parts:
+        _require_text(study)
     with lock.hold(out, f"{out} is being measured"):
         lines = archive.read(out / "records.jsonl")
         if not lines:
@@ -86,7 +83,7 @@ def measure(
         study_file.write_record(out / "study.json", {"command": "lmscaling gpu", "study": values})
         listed = [
             job
-            for job in jobs(study, out, here["device"], lines)
+            for job in jobs(study, out, here["device"], lines, end)
             if job.part in parts and not (sizes and job.size and job.size not in sizes)
         ]
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -103,6 +100,27 @@ def measure(
     return f"gpu: {goes_on}; lmscaling gpu --import {archive.path(folder)} uses the records"
 
 
+def _device(on: int) -> dict[str, Any]:
+    """``environment.complete``, with the packages that others compare with."""
+    try:
+        here = isolated(partial(environment.complete, on), SETUP_SECONDS).value
+    except Refused as error:
+        raise UserError(f"{error}, or type make gpu PRESET=cpu") from error
+    if not here:
+        raise UserError("the device cannot be used; type python -m lmscaling doctor")
+    here["versions"] |= environment.versions_if_installed(tuple(PEERS.values()))
+    return here
+
+
+def _require_text(study: grid.Grid) -> None:
+    """Refuse what training would miss in the last of the calls."""
+    corpus = study.corpora[study.tokens]
+    for _, path in corpus.source.local():
+        if not Path(path).is_file():
+            raise UserError(f"{path} does not exist; correct dataset {corpus.dataset}")
+    vocabulary.load(corpus.encoding)
+
+
 def _failed(job: Job, lines: Lines) -> bool:
     return any(lines[t.key]["status"] != "done" for t in job.tasks if t.key in lines)
 
@@ -113,9 +131,8 @@ def _run(job: Job, lines: Lines, out: Path, folder: Path, end: float, on: int) -
     no_text = job.part == "train" and job.name != "tokens" and "train/tokens" not in lines
     if not left or no_text or _failed(job, lines):
         return
-    calls = [lambda task=task: task.call(end - time.monotonic()) for task in left]
     with gpus.reserved(0 if job.part == "train" else on):  # a run reserves its GPU itself
-        ends = each(calls, job.limit_seconds, end)
+        ends = each([task.call for task in left], job.limit_seconds, end)
         for task in left:
             started, begun = environment.now(), time.monotonic()
             try:

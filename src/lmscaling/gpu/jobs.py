@@ -5,6 +5,7 @@ A job is a process that goes from short contexts to long ones, until a task fail
 
 import gc
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
@@ -44,8 +45,8 @@ class Task(NamedTuple):
     """One measurement: a line of ``records.jsonl``."""
 
     key: str
-    call: Callable[[float], Any]
-    """Takes the seconds that are left. Its value is JSON; None if another call must go on."""
+    call: Callable[[], Any]
+    """Its value is JSON; None if another call must go on."""
 
 
 class Job(NamedTuple):
@@ -60,7 +61,7 @@ class Job(NamedTuple):
     """Row under ``sizes:``, if it is of one."""
 
 
-def jobs(grid: Grid, out: Path, device: str, lines: Lines) -> Iterator[Job]:
+def jobs(grid: Grid, out: Path, device: str, lines: Lines, end: float) -> Iterator[Job]:
     """The jobs of a study in order.
 
     Args:
@@ -68,6 +69,7 @@ def jobs(grid: Grid, out: Path, device: str, lines: Lines) -> Iterator[Job]:
         out: Folder of tokens and runs.
         device: Its name.
         lines: What is known when training begins.
+        end: When a run must have saved itself, as ``time.monotonic`` counts.
     """
     planned = list(sweeps.expand(grid.study).values())
     steps = [one for one in planned if one.kind == "time_step"]
@@ -88,7 +90,7 @@ def jobs(grid: Grid, out: Path, device: str, lines: Lines) -> Iterator[Job]:
         if part == "train":
             yield Job("train", "tokens", [Task("train/tokens", partial(_tokens, grid, out))])
             for cell in sorted(grid.cells.values(), key=lambda x: (x.model.d_model, x.context)):
-                call = partial(_train, cell, grid, out, steps, lines)
+                call = partial(_train, cell, grid, out, steps, lines, end)
                 yield Job(part, cell.name, [Task(f"train/{cell.run}", call)], size=cell.size)
 
 
@@ -125,11 +127,11 @@ def fits(cell: Cell, batch: int, device: str) -> bool:
     return needed <= FULL * known.memory_bytes
 
 
-def _compared(name: str, steps: list[Sweep], _: float) -> list[dict[str, Any]]:
+def _compared(name: str, steps: list[Sweep]) -> list[dict[str, Any]]:
     return [asdict(found) for found in right.compared(name, steps)]
 
 
-def _timed(one: Sweep, point: Point, _: float) -> dict[str, Any]:
+def _timed(one: Sweep, point: Point) -> dict[str, Any]:
     torch.compiler.reset()  # graphs of other shapes would count against the limit of compilations
     gc.collect()
     if one.gpus:
@@ -137,7 +139,7 @@ def _timed(one: Sweep, point: Point, _: float) -> dict[str, Any]:
     return sweep.outcome(one, point)
 
 
-def _tokens(grid: Grid, out: Path, _: float) -> dict[str, int]:
+def _tokens(grid: Grid, out: Path) -> dict[str, int]:
     from lmscaling.data import chunk, shards
 
     folder, counts = out / "tokens" / grid.tokens, {}
@@ -152,7 +154,7 @@ def _tokens(grid: Grid, out: Path, _: float) -> dict[str, int]:
 
 
 def _train(
-    cell: Cell, grid: Grid, out: Path, steps: list[Sweep], lines: Lines, seconds: float
+    cell: Cell, grid: Grid, out: Path, steps: list[Sweep], lines: Lines, end: float
 ) -> dict[str, Any] | None:
     """Train a cell as the workflow does, with the implementation whose step was the fastest."""
     from lmscaling.train import run, settings
@@ -178,7 +180,7 @@ def _train(
         made = run.train(
             out / "cells" / f"{cell.run}.json", out / "tokens" / grid.tokens / "manifest.json",
             out / "scratch" / cell.run, out / "runs" / cell.run / "run.json", calibration,
-            stop_after=seconds - SAVE_SECONDS,
+            stop_after=end - time.monotonic() - SAVE_SECONDS,
         )  # fmt: skip
     except SystemExit:  # saved
         return None
