@@ -5,7 +5,7 @@
 Losses of the study are those of ``cpu_answers.py``. Published gaps are those of the claims
 (``claims/_contrasts.py``): between the training losses of two runs of one size and context, when
 the one that lasted fewer hours ends. Speed-ups are those of the figure ``speed_up``: a training
-step with softmax over one with chunked linear attention.
+step with the fastest softmax over one with chunked linear attention.
 """
 
 import math
@@ -255,7 +255,7 @@ def draw_published(
     left.yaxis.set_minor_locator(NullLocator())
     left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}{TIMES}"))
     left.set_title("A training step is faster at long contexts …", loc="left", weight="bold")
-    left.set_ylabel("Time of softmax / time of linear")
+    left.set_ylabel("Time of the fastest softmax / time of linear")
     right.set_title("… but after equal hours the loss is higher", loc="left", weight="bold")
     right.set_ylabel("Loss of linear minus softmax (nats per token)")
     right.set_ylim(-0.015, None)

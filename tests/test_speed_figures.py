@@ -188,15 +188,14 @@ def test_the_speed_up_is_over_the_fastest_softmax_of_each_point_which_the_rows_n
 
 def test_a_device_is_filled_by_steps_of_several_sequences_at_three_contexts_at_most(study):
     for context in (512, 1024, 2048, 4096, 8192):
-        n = 8192 // context
-        full = {"batch": n, "flops_per_token": 6e3}
-        speed_points.write(study, point("time_step", "softmax flash", context, 2.0, **full))
+        for size, seconds in (("s", 2.0), ("m", 4.0)):
+            full = {"size": size, "batch": 8192 // context, "flops_per_token": 6e3}
+            speed_points.write(study, point("time_step", "softmax flash", context, seconds, **full))
     _, figure = draw(study, "throughput")
-    sequences = [
+    assert [axes.get_title() for axes in figure.axes[:3]] == [
         f"{n} sequences of {tokens} tokens" for n, tokens in ((16, 512), (8, "1k"), (4, "2k"))
     ]
-    assert [axes.get_title() for axes in figure.axes[:3]] == sequences
-    assert pairs(lines(figure.axes[0], "softmax flash")[0]) == [(1000, 4096)]
+    assert pairs(lines(figure.axes[0], "softmax flash")[0]) == [(1000, 4096), (3000, 2048)]
 
 
 def test_nothing_is_compared_where_softmax_is_missing(study):

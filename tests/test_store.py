@@ -577,3 +577,9 @@ def test_steps_of_constant_tokens_are_one_series_and_batches_of_sampling_are_sev
     assert ask(study, "SELECT status, batch, most_batch, low, high FROM crossings") == [
         ("from", 2, 4, 16, 32)
     ]
+    for batch, contexts in ((1, (16, 32)), (3, (64, 128))):
+        for method in ("linear", "softmax"):
+            times = dict.fromkeys(contexts, 1.0)
+            timed(study, method, times, kind="time_decode", batch=batch)
+    query = "SELECT batch, most_batch, longest FROM crossings WHERE kind = 'time_decode' ORDER BY 1"
+    assert ask(study, query) == [(1, 1, 32), (3, 3, 128)]

@@ -273,9 +273,10 @@ def test_batches_of_decoding_are_series_of_their_own(run):
 def test_a_full_step_has_as_many_sequences_as_its_tokens_and_counts_its_flops(tmp_path, values):
     given = {"sizes": ["s"], "contexts": [16, 32], "implementations": ["linear/chunked"]}
     values["speed"] = SPEED | {"time_step": given | {"tokens": 64}}
-    made = sweeps.expand(grid.expand(values).study).values()
-    sweep = next(sweep for sweep in made if sweep.kind == "time_step")
+    full = {s.kind: s for s in sweeps.expand(grid.expand(values).study).values()}
+    sweep = full["time_step"]
     assert [(p.context, p.batch) for p in sweep.points] == [(16, 4), (32, 2)]
+    assert {(p.context, p.batch) for p in full["tune_chunk"].points} == {(16, 4), (32, 2)}
     write_json(tmp_path / "sweep.json", dump(sweep))
     runner.measure(tmp_path / "sweep.json", "time_step", tmp_path / "out", None)
     row = json.loads((tmp_path / "out" / "linear.chunked-b4-ctx16.json").read_text())
@@ -377,6 +378,17 @@ def test_points_that_are_added_change_no_folder_and_another_model_does(values, p
     values["sizes"]["s"]["d_model"] = 16
     other = {s.kind: s for s in sweeps.expand(grid.expand(values).study).values()}
     assert other["time_step"].folder != planned["time_step"].folder
+
+
+def test_steps_of_other_tokens_are_another_sweep_with_chunks_of_its_own(values, planned):
+    folders = {planned["time_step"].folder}
+    for tokens in (64, 128):
+        values["speed"] = SPEED | {"time_step": SPEED["time_step"] | {"tokens": tokens}}
+        made = {s.kind: s.folder for s in sweeps.expand(grid.expand(values).study).values()}
+        assert made["tune_chunk"] == made["time_step"].replace("time_step/", "tune_chunk/")
+        assert made["time_decode"] == planned["time_decode"].folder
+        folders.add(made["time_step"])
+    assert len(folders) == 3
 
 
 @pytest.fixture
