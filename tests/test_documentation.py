@@ -176,6 +176,6 @@ def test_the_picture_shows_what_the_readme_says():
     slower = steps[steps.speed_up < 1]
     than_flash = slower[slower.baseline == "softmax flash"]
     assert (len(than_flash), len(slower), len(steps)) == (8, 9, 34)
-    assert f"(fastest softmax: {len(slower)})" in text
+    assert f"at {len(slower)} against the fastest softmax" in text
     assert "124M" not in set(than_flash["size"])
     assert slower.context.max() == 4096
