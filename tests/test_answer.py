@@ -12,7 +12,7 @@ from conftest import ROOT
 from snakemake.cli import parse_config
 
 from lmscaling.config import grid, study_file
-from lmscaling.report import answer, chart, contest
+from lmscaling.report import answer, chart, contest, timing
 from lmscaling.report.contest import Evidence
 from snakemake_logger_plugin_lmscaling import rewritten
 
@@ -322,3 +322,24 @@ def test_colours_of_text_are_readable_in_both_themes(colour):
     ((light, dark),) = chart.colours(["one"], {"one": colour}).values()
     assert chart._contrast(chart._rgb(light), chart._rgb("#eef0f2")) >= 4.5
     assert chart._contrast(chart._rgb(dark), chart._rgb("#272b31")) >= 4.5
+
+
+def test_steps_of_constant_tokens_are_one_comparison_and_batches_of_sampling_are_several():
+    times = {("time_step", 4, 64): 2.0, ("time_step", 1, 256): 8.0}
+    times |= {("time_decode", 1, 64): 3.0, ("time_decode", 4, 64): 5.0}
+    rows = [
+        {
+            "source": "measured", "setup": "a", "kind": kind, "attention": name, "method": name,
+            "size": "s", "batch": batch, "context": context, "seconds": seconds,
+            "lower_seconds": None, "upper_seconds": None,
+        }
+        for (kind, batch, context), ratio in times.items()
+        for name, seconds in (("softmax", ratio), ("linear", 1.0))
+    ]  # fmt: skip
+    for kind, expected in (
+        ("time_step", {("s", 64): 2.0, ("s", 256): 8.0}),
+        ("time_decode", {("s", 64): 3.0}),  # the smallest batch
+    ):
+        found = timing.compare(rows, kind, "linear", "softmax")
+        assert found
+        assert {cell: ratio.value for cell, ratio in found.ratios.items()} == expected

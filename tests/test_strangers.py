@@ -75,7 +75,7 @@ def test_figures_tables_and_crossings_compare_it_with_every_other(place):
     with connect(place.results / "store") as db:
         query = "SELECT DISTINCT challenger, baseline FROM crossings WHERE kind = 'time_step'"
         pairs = set(db.sql(query).fetchall())
-        assert {(name, "softmax flash") for name in NAMES} < pairs
+        assert {(name, "softmax fused") for name in NAMES} < pairs
         assert ("window", "gate") in pairs
         methods = db.sql("SELECT DISTINCT method FROM speeds WHERE kind = 'time_decode'").fetchall()
     assert {m for (m,) in methods} == {"softmax", *NAMES}
