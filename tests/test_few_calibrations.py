@@ -1,8 +1,8 @@
 """``calibrate: auto``: few cells are measured, and the others train with what they tell."""
 
 import json
-import re
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
