@@ -148,13 +148,12 @@ def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
         return Plan().in_one_pass() if shape.gate != "none" else Plan()
     B, T, _ = qkv_BTW.shape
     device = torch.cuda.get_device_properties(qkv_BTW.device)
-    wanted = PROGRAMS_PER_PROCESSOR * device.multi_processor_count
-    segments = max(1, min(-(-wanted // (B * shape.heads)), T // SEGMENT_TOKENS))
+    parts = segments(B * shape.heads, T, device.multi_processor_count)
     if given := _given.get(_function(shape)):
-        plan = replace(given, segments=segments)
+        plan = replace(given, segments=parts)
         return plan.in_one_pass() if shape.gate != "none" else plan
     architecture = numbered(device.major, device.minor)
-    plan = configured(architecture, qkv_BTW.dtype, shape, segments)
+    plan = configured(architecture, qkv_BTW.dtype, shape, parts)
     name, width = str(qkv_BTW.dtype).removeprefix("torch."), block(max(shape.key, shape.value))
     found = tuned.find(tuned.entries(), architecture, name, width, B * shape.heads, T)
     if found is not None:
@@ -168,6 +167,14 @@ def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
             one_pass=found.backward is not None,
         )
     return plan.in_one_pass() if plan.one_pass or shape.gate != "none" else plan
+
+
+def segments(sequences: int, T: int, processors: int) -> int:
+    """Parts of each sequence, one for each head: as many as let all programs run at once.
+
+    One part more would add a second, nearly empty wave, which takes as long as the first.
+    """
+    return max(1, min(PROGRAMS_PER_PROCESSOR * processors // sequences, T // SEGMENT_TOKENS))
 
 
 def numbered(major: int, minor: int) -> int:
