@@ -145,6 +145,19 @@ def test_segments_have_at_least_512_tokens() -> None:
     assert [segments(1, T, 132) for T in (1, 1023, 1024, 2048)] == [1, 1, 2, 4]
 
 
+def test_gated_attentions_on_hopper_have_chunks_that_warpgroups_multiply() -> None:
+    gated = replace(SHAPE, key=32, gate="head")
+    plan = configured(90, torch.bfloat16, gated).in_one_pass()
+    assert (plan.forward.chunk, plan.backward.chunk) == (64, 64)
+    assert configured(90, torch.bfloat16, replace(gated, key=64)).backward.chunk == 32
+    assert configured(80, torch.bfloat16, gated).backward.chunk == 32
+    rows = [r for r in offline.read().values() if r.target == "sm_90"]
+    names = {f"chunked_backward_bf16_64_{name}" for name in ("mamba2", "retention")}
+    stacks = [row.stack_bytes for row in rows if row.kernel in names]
+    assert len(stacks) == 6
+    assert max(stacks) <= 224
+
+
 def test_an_amd_device_is_not_taken_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     assert numbered(9, 0) == 90
     monkeypatch.setattr(torch.version, "hip", "6.3")

@@ -137,9 +137,12 @@ ONE_PASS = {
 the two kernels and executes 0.83 of their instructions."""
 SPILLING = Config(chunk=32, warps=8, stages=1)
 """Of the same kernel elsewhere, where only given states need it."""
-GATED = Config(chunk=32, stages=1)
-"""Of the same kernel with gates, which need more registers: 224 to 352 bytes of stack on sm_90, and
-968 with chunks of 64 tokens."""
+GATED = {("warpgroup", 16): _ONE_STAGE, ("warpgroup", 32): _ONE_STAGE}
+"""Of the same kernel with gates, by tensor cores and padded width of a key. At K 32 and V 64, as of
+the gated attentions, it executes 0.8 of the instructions of ``GATED_ELSEWHERE``."""
+GATED_ELSEWHERE = Config(chunk=32, stages=1)
+"""Chunks of 64 tokens need more registers: on sm_90 at K 64, and without warpgroups, they take 400
+to 1,000 bytes of stack and hardly fewer instructions, if any."""
 
 
 def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
@@ -187,7 +190,9 @@ def configured(architecture: int, dtype: torch.dtype, shape: Shape, segments: in
     cores = {9: "warpgroup", 10: "tensor memory"}.get(architecture // 10, "warp")
     kind = (cores, dtype, block(max(shape.key, shape.value)))
     forward, backward_q, backward_kv = TABLE.get(kind, (SAFE, SAFE, SAFE))
-    backward = ONE_PASS.get(kind, SPILLING) if shape.gate == "none" else GATED
+    backward = ONE_PASS.get(kind, SPILLING)
+    if shape.gate != "none":
+        backward = GATED.get((cores, block(shape.key)), GATED_ELSEWHERE)
     return Plan(
         forward=forward,
         backward=SAFE if dtype == torch.float32 else backward,
