@@ -3,9 +3,8 @@
     python benchmarks/compiled.py sm_90 gfx942 --only chunked
     python benchmarks/compiled.py sm_90 gfx942 --sample
 
-Triton compiles without a device and brings ptxas and nvdisasm along. A package of kernels takes
-part by ``offline_cases(sm)`` in its ``launch`` module. ``offline.py`` runs this under several
-versions of Triton.
+Triton compiles without a device and brings ptxas and nvdisasm along. ``launched.py`` says what to
+compile. ``offline.py`` runs this under several versions of Triton.
 """
 
 import argparse
@@ -17,46 +16,44 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 # Interpreted kernels cannot be compiled; Triton reads the variable when a kernel is defined.
 os.environ.pop("TRITON_INTERPRET", None)
 
+import launched
 import sass
 import triton
+from launched import Launch
 from offline import Row
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-PACKAGES = ("chunked_triton", "tiled_triton", "delta_triton", "cross_entropy_triton")
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-SAMPLED = re.compile("_bf16(_64)?$")
+SAMPLED = re.compile("_bf16(_64(_mamba2)?)?$")
 """Cases of which a sample takes one for each kernel."""
 AMD = 0
 """The architecture of all AMD devices, as in ``plan.numbered``."""
 
-Case = tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]
 
-
-def cases(target: str) -> Iterator[Case]:
+def cases(target: str) -> Iterator[Launch]:
     """Everything to compile for ``sm_90`` or ``gfx942``."""
-    sm = int(target[3:]) if target.startswith("sm_") else AMD
-    for package in PACKAGES:
-        yield from import_module(f"lmscaling.kernels.{package}.launch").offline_cases(sm)
+    return launched.cases(int(target[3:]) if target.startswith("sm_") else AMD)
 
 
-def every(targets: Sequence[str], only: str = "") -> Iterator[tuple[Case, str]]:
+def every(targets: Sequence[str], only: str = "") -> Iterator[tuple[Launch, str]]:
     """Each case whose name contains ``only``, with its target."""
     for target in targets:
-        yield from ((case, target) for case in cases(target) if only in case[0])
+        yield from ((case, target) for case in cases(target) if only in case.name)
 
 
-def sample(targets: Sequence[str]) -> Iterator[tuple[Case, str]]:
+def sample(targets: Sequence[str]) -> Iterator[tuple[Launch, str]]:
     """One case of each kernel, for the next target in turn that it is compiled for."""
-    found = {t: {case[0]: case for case in cases(t) if SAMPLED.search(case[0])} for t in targets}
+    found = {
+        t: {case.name: case for case in cases(t) if SAMPLED.search(case.name)} for t in targets
+    }
     names = dict.fromkeys(name for each in found.values() for name in each)
     for i, name in enumerate(names):
         turn = (targets[(i + j) % len(targets)] for j in range(len(targets)))
@@ -64,48 +61,38 @@ def sample(targets: Sequence[str]) -> Iterator[tuple[Case, str]]:
         yield found[target][name], target
 
 
-def compiled(case: Case, target: str) -> Row:
+def compiled(case: Launch, target: str) -> Row:
     """Compile one kernel; a failure is in ``fault``."""
-    name, *_, num_warps, _, _ = case
     on_nvidia = target.startswith("sm_")
     same: dict[str, Any] = {
-        "kernel": name,
+        "kernel": case.name,
         "target": target,
         "triton": triton.__version__,
         "ptxas": get_ptxas(int(target[3:])).version if on_nvidia else "",
-        "warps": num_warps,
     }
     try:
-        made = _made(case, target)
+        binary = made(case, target)
     except Exception as error:  # each stage of the compiler has errors of its own
         lines = str(error).splitlines() or [""]
         return Row(**same, fault=f"{type(error).__name__}: {lines[0]}")
-    same["shared_bytes"] = made.metadata.shared
-    same["loop_tokens"] = case[3].get("BLOCK_C", 0)
-    return Row(**same, **(_nvidia if on_nvidia else _amd)(made.asm))
+    same |= {"warps": binary.metadata.num_warps, "shared_bytes": binary.metadata.shared}
+    same["loop_tokens"] = case.constants.get("BLOCK_C", 0)
+    return Row(**same, **(_nvidia if on_nvidia else _amd)(binary.asm))
 
 
-def _made(case: Case, target: str) -> Any:
-    _, kernel, types, constants, num_warps, num_stages, aligned = case
+def made(case: Launch, target: str) -> Any:
+    """What Triton makes of a kernel."""
     gpu = GPUTarget("hip", target, 64)
     if target.startswith("sm_"):
         gpu = GPUTarget("cuda", int(target[3:]), 32)
-    elif "PIN" in constants:
-        constants = constants | {"PIN": False}  # its assembly is NVIDIA's
-    names = kernel.arg_names
-    signature = {n: "constexpr" if n in constants else types[n] for n in names}
+    names = case.kernel.arg_names
     source = ASTSource(
-        fn=kernel,
-        signature=signature,
-        constexprs={(names.index(n),): value for n, value in constants.items()},
-        attrs={
-            (i,): [["tt.divisibility", 16]]
-            for i, n in enumerate(names)
-            if n in aligned or signature[n].startswith("*")
-        },
+        fn=case.kernel,
+        signature={n: case.signature.get(n, "constexpr") for n in names},
+        constexprs={(names.index(n),): value for n, value in case.constants.items()},
+        attrs={(names.index(n),): [["tt.divisibility", 16]] for n in case.aligned},
     )
-    options = {"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True}
-    return triton.compile(source, target=gpu, options=options)
+    return triton.compile(source, target=gpu, options=case.options | {"enable_fp_fusion": True})
 
 
 def _nvidia(assembly: dict[str, Any]) -> dict[str, Any]:

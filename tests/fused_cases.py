@@ -271,15 +271,15 @@ def test_same_numbers_one_token_at_a_time_with_gates(normalize: bool) -> None:
     torch.testing.assert_close(state[0], last.kv_NHKV, rtol=1e-4, atol=1e-5)
 
 
-GATES: list[tuple[str, float, int, tuple[int, ...]]] = [
-    # gate, largest negative logarithm, segments, tokens of each sequence
-    ("none", 0.0, 2, ()),
-    ("none", 0.0, 1, (1, 33, 46)),
-    ("head", 0.1, 1, ()),
-    ("head", 0.5, 3, (33, 47)),
-    ("token", 0.3, 2, ()),
-    ("token", 5.0, 1, (1, 33, 46)),
-    ("token", 80.0, 3, ()),
+GATES: list[tuple[str, float, int, int, tuple[int, ...]]] = [
+    # gate, largest negative logarithm, chunk, segments, tokens of each sequence
+    ("none", 0.0, 16, 2, ()),
+    ("none", 0.0, 16, 1, (1, 33, 46)),
+    ("head", 0.1, 64, 1, ()),
+    ("head", 0.5, 16, 3, (33, 47)),
+    ("token", 0.3, 64, 2, ()),
+    ("token", 5.0, 16, 1, (1, 33, 46)),
+    ("token", 80.0, 16, 3, ()),
 ]
 
 
@@ -289,7 +289,7 @@ GATES: list[tuple[str, float, int, tuple[int, ...]]] = [
 )
 @pytest.mark.parametrize("case", GATES, ids=str)
 def test_numbers_are_near_to_float64_with_gates_and_states(
-    case: tuple[str, float, int, tuple[int, ...]],
+    case: tuple[str, float, int, int, tuple[int, ...]],
     normalize: bool,
     dtype: torch.dtype,
     monkeypatch: pytest.MonkeyPatch,
@@ -298,7 +298,7 @@ def test_numbers_are_near_to_float64_with_gates_and_states(
 
     Gradients are differences: an error of a tenth of that of their terms is allowed too.
     """
-    gate, strongest, segments, lengths = case
+    gate, strongest, chunk, segments, lengths = case
     B, T, H, K, V = 1, 80, 2, 24, 16
     q, k, v, dy = sample(B, T, H, K, V, dtype)
     seeded = torch.Generator().manual_seed(1)
@@ -311,7 +311,7 @@ def test_numbers_are_near_to_float64_with_gates_and_states(
     state = State(uniform(N, H, K, V) - 0.5, uniform(N, H, K))
     dstate = State(uniform(H, K, V).expand(N, H, K, V), uniform(N, H, K) * normalize)
     leaves = [x.requires_grad_() for x in (q, k, v, decay, *state)]
-    monkeypatch.setattr(op, "choose", lambda *_: plan(16, segments, one_pass=True))
+    monkeypatch.setattr(op, "choose", lambda *_: plan(chunk, segments, one_pass=True))
     y, states = op.chunked(
         pack(q, k, v), H, K, "softplus", normalize,
         log_decay=None if gate == "none" else decay,

@@ -3,17 +3,12 @@
 import ast
 import importlib.util
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-
-from lmscaling.kernels.chunked_triton.plan import Shape, configured
 
 pytestmark = pytest.mark.ci
 KERNELS = Path(__file__).parents[1] / "src" / "lmscaling" / "kernels" / "chunked_triton"
-SHAPE = Shape(heads=12, key=64, value=64, feature_map="softplus", normalize=True)
 
 
 class WithoutGates(ast.NodeTransformer):
@@ -46,21 +41,11 @@ def without_gates(name: str, folder: Path):
     return module
 
 
-def code(kernel, build) -> str:
+def code(launch) -> str:
     """PTX without what depends on where its source lies."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+    from compiled import made
 
-    names = kernel.arg_names
-    source = ASTSource(
-        fn=kernel,
-        signature={n: build.signature.get(n, "constexpr") for n in names},
-        constexprs={(names.index(n),): value for n, value in build.constants.items()},
-        attrs={(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n.endswith("_ptr")},
-    )
-    options = {"num_warps": build.warps, "num_stages": build.stages}
-    ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    ptx = made(launch, "sm_90").asm["ptx"]
     ptx = ptx[: ptx.index(".section")] if ".section" in ptx else ptx
     kept = [x for x in ptx.splitlines() if not re.match(r"\s*(\.loc|\.file|//|\$L__tmp)", x)]
     return "\n".join(line.split("//")[0].rstrip() for line in kept)
@@ -70,16 +55,13 @@ def code(kernel, build) -> str:
 def test_without_gates_nothing_of_them_is_compiled(name, tmp_path, monkeypatch):
     pytest.importorskip("triton", reason="Triton is not installed: extra test, on Linux")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    from lmscaling.kernels.chunked_triton import launch
+    import launched
 
-    plan = configured(90, torch.bfloat16, SHAPE, segments=2).in_one_pass()
     bare = without_gates(name, tmp_path)
-    made = [
-        b for b in launch.builds(SHAPE, torch.bfloat16, plan) if hasattr(bare, b.kernel.__name__)
-    ]
-    assert made
-    codes = [code(build.kernel, build) for build in made]
-    assert codes == [code(getattr(bare, build.kernel.__name__), build) for build in made]
-    gated = launch.builds(replace(SHAPE, gate="token"), torch.bfloat16, plan)
-    other = next(build for build in gated if build.kernel is made[0].kernel)
-    assert code(other.kernel, other) != codes[0]
+    every = launched.attention(90, launched.linear, one_pass=True)
+    made = [launch for launch in every if hasattr(bare, launch.kernel.__name__)]
+    codes = [code(launch) for launch in made]
+    ungated = [launch._replace(kernel=getattr(bare, launch.kernel.__name__)) for launch in made]
+    assert codes == [code(launch) for launch in ungated]
+    gated = made[0]._replace(constants=made[0].constants | {"GATE": "token"})
+    assert code(gated) != codes[0]

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import offline
 import pytest
@@ -10,7 +12,14 @@ import sass
 import torch
 from conftest import ROOT
 
-from lmscaling.kernels.chunked_triton.plan import SAFE, Shape, configured, numbered
+from lmscaling.kernels.chunked_triton.plan import (
+    SAFE,
+    Shape,
+    choose,
+    configured,
+    numbered,
+    segments,
+)
 
 OTHERS = offline.others()
 SHAPE = Shape(heads=12, key=64, value=64, feature_map="softplus", normalize=True)
@@ -109,6 +118,44 @@ def test_the_backward_pass_in_one_kernel_computes_features_once_and_hardly_spill
     assert len(hopper) == 3
     assert max(row.loop_mufu for row in hopper) <= 130
     assert max(row.stack_bytes for row in rows if row.target in ("sm_90", "sm_100")) <= 128
+
+
+@pytest.mark.parametrize("heads", [12, 16, 20, 25])
+@pytest.mark.parametrize(
+    ("B", "T"), [(16, 1024), (8, 1024), (4, 4096), (1, 16384), (1, 65536), (1, 131072)]
+)
+def test_programs_of_cut_sequences_fill_more_than_half_of_a_device_and_run_at_once(
+    heads: int, B: int, T: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = SimpleNamespace(multi_processor_count=132, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+    given: Any = SimpleNamespace(
+        is_cuda=True, device="cuda", dtype=torch.bfloat16, shape=(B, T, 3 * 64 * heads)
+    )
+    plan = choose(given, replace(SHAPE, heads=heads))
+    programs = B * heads * -(-T // plan.segment_tokens(T))
+    if B * heads > 132:
+        assert (plan.segments, programs) == (1, B * heads)
+    else:
+        assert plan.segments > 1
+        assert 132 < programs <= 264
+
+
+def test_segments_have_at_least_512_tokens() -> None:
+    assert [segments(1, T, 132) for T in (1, 1023, 1024, 2048)] == [1, 1, 2, 4]
+
+
+def test_gated_attentions_on_hopper_have_chunks_that_warpgroups_multiply() -> None:
+    gated = replace(SHAPE, key=32, gate="head")
+    plan = configured(90, torch.bfloat16, gated).in_one_pass()
+    assert (plan.forward.chunk, plan.backward.chunk) == (64, 64)
+    assert configured(90, torch.bfloat16, replace(gated, key=64)).backward.chunk == 32
+    assert configured(80, torch.bfloat16, gated).backward.chunk == 32
+    rows = [r for r in offline.read().values() if r.target == "sm_90"]
+    names = {f"chunked_backward_bf16_64_{name}" for name in ("mamba2", "retention")}
+    stacks = [row.stack_bytes for row in rows if row.kernel in names]
+    assert len(stacks) == 6
+    assert max(stacks) <= 224
 
 
 def test_an_amd_device_is_not_taken_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
-"""Launch the kernels of one call, or list what to compile without a device."""
+"""Launch the kernels of one call."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -15,14 +13,7 @@ from lmscaling.kernels.chunked_triton.backward_q import _chunked_backward_q_kern
 from lmscaling.kernels.chunked_triton.config import Config
 from lmscaling.kernels.chunked_triton.features import LOG2_E
 from lmscaling.kernels.chunked_triton.forward import _chunked_forward_kernel
-from lmscaling.kernels.chunked_triton.plan import (
-    Plan,
-    Shape,
-    block,
-    compiles_gates,
-    configured,
-    state_width,
-)
+from lmscaling.kernels.chunked_triton.plan import Plan, Shape, block, state_width
 from lmscaling.kernels.chunked_triton.sums import (
     _scan_kernel,
     _sums_backward_kernel,
@@ -30,23 +21,8 @@ from lmscaling.kernels.chunked_triton.sums import (
 )
 from lmscaling.kernels.segments import Segments, cut
 
-POINTERS = {torch.bfloat16: "*bf16", torch.float32: "*fp32"}
-IN_DTYPE = ("qkv_ptr", "y_ptr", "dy_ptr", "dqkv_ptr", "kept_ptr")
-"""Arguments that have the dtype of the call; other pointers are float32 or int32."""
 SCAN_ELEMENTS, SCAN_WARPS = 1024, 4
 """Of a state that one program of the scan takes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Build:
-    """Everything needed to compile a kernel for a device that is absent."""
-
-    kernel: Any
-    signature: dict[str, str]
-    """Type of each argument that is not a constant. Pointers and strides are multiples of 16."""
-    constants: dict[str, Any]
-    warps: int
-    stages: int
 
 
 class Forward(NamedTuple):
@@ -72,36 +48,6 @@ class Backward(NamedTuple):
     """Gradient of the logarithms, float32: ``[B, T, H]``, or ``[H]`` if ``gate`` is ``"head"``."""
     dinitial: Tensor
     """Gradient of the state before each sequence."""
-
-
-def builds(shape: Shape, dtype: torch.dtype, plan: Plan) -> list[Build]:
-    """Every kernel that a forward and a backward pass launch, except the scan."""
-    split = plan.segments > 1
-    flags = {"BEFORE": split, "AFTER": split, "KEEP": plan.one_pass, "FINAL": False}
-    kernels: list[tuple[Any, Config]] = [(_chunked_forward_kernel, plan.forward)]
-    if plan.one_pass:
-        kernels.append((_chunked_backward_kernel, plan.backward))
-    else:
-        kernels.append((_chunked_backward_q_kernel, plan.backward_q))
-        kernels.append((_chunked_backward_kv_kernel, plan.backward_kv))
-    if split:
-        kernels += [(_sums_forward_kernel, plan.sums), (_sums_backward_kernel, plan.sums)]
-    result = []
-    for kernel, config in kernels:
-        given = flags | {"BEFORE": split and kernel is not _chunked_backward_kernel}
-        constants = _constants(kernel, shape, config, given, dtype == torch.bfloat16)
-        arguments = [name for name in kernel.arg_names if name not in constants]
-        signature = {name: _type(name, dtype) for name in arguments}
-        result.append(
-            Build(
-                kernel=kernel,
-                signature=signature,
-                constants=constants,
-                warps=config.warps,
-                stages=config.stages,
-            )
-        )
-    return result
 
 
 def forward(
@@ -328,43 +274,3 @@ def _constants(
         **flags,
     }
     return {name: value for name, value in every.items() if name in kernel.arg_names}
-
-
-def _type(argument: str, dtype: torch.dtype) -> str:
-    """The type of an argument, by its name."""
-    if argument in IN_DTYPE:
-        return POINTERS[dtype]
-    if argument == "table_ptr":
-        return "*i32"
-    return "*fp32" if argument.endswith("_ptr") else "i32"
-
-
-def offline_cases(
-    architecture: int,
-) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]]:
-    """What benchmarks/offline.py compiles for an architecture, numbered as in ``sm_90``.
-
-    Yields name, kernel, types of the arguments, constants, warps, stages, and the arguments that
-    are multiples of 16 in addition to the pointers. Kernels that keep states or have gates say so
-    in their names.
-    """
-    for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 64)):
-        shape = Shape(heads=12, key=width, value=width, feature_map="softplus", normalize=True)
-        plan = configured(architecture, dtype, shape, segments=2)
-        plans = [("", shape, replace(plan, one_pass=False)), ("_kept", shape, plan.in_one_pass())]
-        if (dtype, width) == (torch.bfloat16, 64) and compiles_gates(architecture):
-            gated = replace(shape, gate="token")
-            gated_plan = configured(architecture, dtype, gated, segments=2)
-            plans.append(("_gated", gated, gated_plan.in_one_pass()))
-        seen = set()
-        for suffix, given, way in plans:
-            for build in builds(given, dtype, way):
-                name = build.kernel.__name__.strip("_").removesuffix("_kernel")
-                if suffix == "_kept" and name in seen and name != "chunked_forward":
-                    continue
-                seen.add(name)
-                name += "" if name == "chunked_backward" and suffix == "_kept" else suffix
-                strides = [n for n in build.signature if n.startswith("stride_")]
-                short = POINTERS[dtype].removeprefix("*")
-                case = (build.kernel, build.signature, build.constants, build.warps, build.stages)
-                yield f"{name}_{short}_{width}", *case, strides

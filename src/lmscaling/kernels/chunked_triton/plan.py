@@ -137,9 +137,12 @@ ONE_PASS = {
 the two kernels and executes 0.83 of their instructions."""
 SPILLING = Config(chunk=32, warps=8, stages=1)
 """Of the same kernel elsewhere, where only given states need it."""
-GATED = Config(chunk=32, stages=1)
-"""Of the same kernel with gates, which need more registers: 224 to 352 bytes of stack on sm_90, and
-968 with chunks of 64 tokens."""
+GATED = {("warpgroup", 16): _ONE_STAGE, ("warpgroup", 32): _ONE_STAGE}
+"""Of the same kernel with gates, by tensor cores and padded width of a key. At K 32 and V 64, as of
+the gated attentions, it executes 0.8 of the instructions of ``GATED_ELSEWHERE``."""
+GATED_ELSEWHERE = Config(chunk=32, stages=1)
+"""Chunks of 64 tokens need more registers: on sm_90 at K 64, and without warpgroups, they take 400
+to 1,000 bytes of stack and hardly fewer instructions, if any."""
 
 
 def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
@@ -148,13 +151,12 @@ def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
         return Plan().in_one_pass() if shape.gate != "none" else Plan()
     B, T, _ = qkv_BTW.shape
     device = torch.cuda.get_device_properties(qkv_BTW.device)
-    wanted = PROGRAMS_PER_PROCESSOR * device.multi_processor_count
-    segments = max(1, min(-(-wanted // (B * shape.heads)), T // SEGMENT_TOKENS))
+    parts = segments(B * shape.heads, T, device.multi_processor_count)
     if given := _given.get(_function(shape)):
-        plan = replace(given, segments=segments)
+        plan = replace(given, segments=parts)
         return plan.in_one_pass() if shape.gate != "none" else plan
     architecture = numbered(device.major, device.minor)
-    plan = configured(architecture, qkv_BTW.dtype, shape, segments)
+    plan = configured(architecture, qkv_BTW.dtype, shape, parts)
     name, width = str(qkv_BTW.dtype).removeprefix("torch."), block(max(shape.key, shape.value))
     found = tuned.find(tuned.entries(), architecture, name, width, B * shape.heads, T)
     if found is not None:
@@ -170,6 +172,14 @@ def choose(qkv_BTW: Tensor, shape: Shape) -> Plan:
     return plan.in_one_pass() if plan.one_pass or shape.gate != "none" else plan
 
 
+def segments(sequences: int, T: int, processors: int) -> int:
+    """Parts of each sequence, one for each head: as many as let all programs run at once.
+
+    One part more would add a second, nearly empty wave, which takes as long as the first.
+    """
+    return max(1, min(PROGRAMS_PER_PROCESSOR * processors // sequences, T // SEGMENT_TOKENS))
+
+
 def numbered(major: int, minor: int) -> int:
     """A device's architecture as in ``sm_90``; 0 for AMD, whose numbers mean other devices."""
     return 0 if torch.version.hip else 10 * major + minor
@@ -180,7 +190,9 @@ def configured(architecture: int, dtype: torch.dtype, shape: Shape, segments: in
     cores = {9: "warpgroup", 10: "tensor memory"}.get(architecture // 10, "warp")
     kind = (cores, dtype, block(max(shape.key, shape.value)))
     forward, backward_q, backward_kv = TABLE.get(kind, (SAFE, SAFE, SAFE))
-    backward = ONE_PASS.get(kind, SPILLING) if shape.gate == "none" else GATED
+    backward = ONE_PASS.get(kind, SPILLING)
+    if shape.gate != "none":
+        backward = GATED.get((cores, block(shape.key)), GATED_ELSEWHERE)
     return Plan(
         forward=forward,
         backward=SAFE if dtype == torch.float32 else backward,

@@ -9,9 +9,6 @@ Source: the online sum of Milakov and Gimelshein 2018 (arXiv:1805.02867), algori
 # Triton compiles these functions; its type stubs accept neither tiles nor constants.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportCallIssue=false
 
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -73,22 +70,7 @@ def cross_entropy(logits_NV: Tensor, y_N: Tensor, scale: float | None) -> Tensor
     gradient = scale is not None
     with torch.cuda.device_of(logits_NV):
         _cross_entropy_kernel[(N,)](
-            logits_NV, y_N, loss_N, scale or 0.0, V, gradient, BLOCK, num_warps=WARPS
-        )
+            logits_NV, y_N, loss_N, scale or 0.0, V,
+            GRADIENT=gradient, BLOCK_V=BLOCK, num_warps=WARPS,
+        )  # fmt: skip
     return loss_N
-
-
-def offline_cases(
-    architecture: int,
-) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]]:
-    """The kernels that benchmarks/offline.py compiles; the same for every architecture.
-
-    Yields name, kernel, types of the arguments, constants, warps, stages, and the arguments that
-    are multiples of 16 in addition to the pointers.
-    """
-    for short, gradient in (("bf16", True), ("bf16", False), ("fp32", True)):
-        name = f"cross_entropy{'_gradient' if gradient else ''}_{short}"
-        types = {"logits_ptr": f"*{short}", "y_ptr": "*i64", "loss_ptr": "*fp32"}
-        types |= {"scale": "fp32", "V": "i32"}
-        constants = {"GRADIENT": gradient, "BLOCK_V": BLOCK}
-        yield name, _cross_entropy_kernel, types, constants, WARPS, 2, ["V"]

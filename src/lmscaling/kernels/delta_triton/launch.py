@@ -1,6 +1,5 @@
-"""Launch the kernels of one call, or list what to compile without a device."""
+"""Launch the kernels of one call."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -129,40 +128,3 @@ def _constants(
         "BLOCK_V": min(split, value),
         "WARPS": warps,
     }
-
-
-def offline_cases(
-    architecture: int,
-) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]]:
-    """The kernels that benchmarks/offline.py compiles; the same for every architecture but AMD's,
-    which have no products in three parts of tf32.
-
-    Yields name, kernel, types of the arguments, constants, warps, stages, and the arguments that
-    are multiples of 16 in addition to the pointers.
-    """
-    if not architecture:
-        return
-    kernels = (
-        _delta_prepare_kernel,
-        _delta_scan_kernel,
-        _delta_scan_backward_kernel,
-        _delta_gradients_kernel,
-    )
-    for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 64)):
-        short = {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype]
-        constants = _constants(dtype, 12, width, width, True, True)
-        for kernel in kernels:
-            fixed = {n: value for n, value in constants.items() if n in kernel.arg_names}
-            types = {n: _type(n, short) for n in kernel.arg_names if n not in fixed}
-            name = kernel.__name__.strip("_").removesuffix("_kernel")
-            yield f"{name}_{short}_{width}", kernel, types, fixed, _warps(kernel, constants), 1, []
-
-
-def _type(argument: str, dtype: str) -> str:
-    """The type of an argument, by its name."""
-    if not argument.endswith("_ptr"):
-        return "fp32" if argument == "scale" else "i32"
-    if argument in ("table_ptr", "chunks_ptr"):
-        return "*i32"
-    single = ("beta", "g", "decay", "initial", "final", "dbeta", "dg", "dinitial", "dfinal")
-    return "*fp32" if argument.removesuffix("_ptr") in single else f"*{dtype}"

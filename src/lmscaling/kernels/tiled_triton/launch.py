@@ -1,10 +1,7 @@
-"""Grids and tile sizes of the quadratic kernels, and the list to compile without a device."""
+"""Grids and tile sizes of the quadratic kernels."""
 
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
 # Triton's annotations of constants are not types, as pyright assumes.
-
-from collections.abc import Iterator
-from typing import Any
 
 import torch
 import triton
@@ -159,37 +156,3 @@ def _tile(
         "num_warps": warps,
         "num_stages": stages,
     }
-
-
-def offline_cases(
-    architecture: int,
-) -> Iterator[tuple[str, Any, dict[str, str], dict[str, Any], int, int, list[str]]]:
-    """The kernels that benchmarks/offline.py compiles; for AMD (0), none wider than they run there.
-
-    Yields name, kernel, types of the arguments, constants, warps, stages, and the arguments that
-    are multiples of 16 in addition to the pointers.
-    """
-    kernels = (
-        ("quadratic_forward", _quadratic_forward_kernel, FORWARD, {"NORMALIZE": True}),
-        ("quadratic_queries", _queries_backward_kernel, QUERIES, {"FEATURE_MAP": "softplus"}),
-        ("quadratic_keys", _keys_backward_kernel, KEYS, {"FEATURE_MAP": "softplus"}),
-    )
-    kinds = [(torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 64)]
-    for dtype, width in kinds if architecture else kinds[::2]:
-        for name, kernel, table, constants in kernels:
-            tile = _tile(table, dtype, width, width)
-            warps, stages = tile.pop("num_warps"), tile.pop("num_stages")
-            fixed = {"WINDOW": 0, "GROUP": 1, "K": width, "V": width, **constants, **tile}
-            types = {n: _type(n, dtype) for n in kernel.arg_names if n not in fixed}
-            strides = [n for n in types if n.startswith("stride_")]
-            short = {torch.bfloat16: "bf16", torch.float32: "fp32"}[dtype]
-            yield f"{name}_{short}_{width}", kernel, types, fixed, warps, stages, strides
-
-
-def _type(name: str, dtype: torch.dtype) -> str:
-    """Triton's name for the type of an argument."""
-    if name in ("y32_ptr", "inverse_ptr", "delta_ptr"):
-        return "*fp32"
-    if name.endswith("_ptr"):
-        return "*bf16" if dtype == torch.bfloat16 else "*fp32"
-    return "fp32" if name == "epsilon" else "i32"
