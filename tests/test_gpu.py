@@ -146,7 +146,7 @@ def test_calls_that_are_killed_end_with_every_record(measured):
     planned = listed(lines["device"]["study"], measured)
     assert set(lines) == {"device", *(task.key for job in planned for task in job.tasks)}
     assert {line.get("status", "done") for line in lines.values()} == {"done"}
-    assert all(not archive.fault(line) for key, line in lines.items() if key.startswith("right/"))
+    assert all(not right.fault(line) for key, line in lines.items() if key.startswith("right/"))
 
 
 @pytest.mark.ci
@@ -337,8 +337,8 @@ def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatc
     )
     measure(tmp_path / "d", study(), parts=["right", "step"])
     lines = lines_of(tmp_path / "d")
-    assert "dk of integers is not exact" in archive.fault(lines["right/linear/chunked"])
-    assert not archive.fault(lines["right/softmax/flash"])
+    assert "dk of integers is not exact" in right.fault(lines["right/linear/chunked"])
+    assert not right.fault(lines["right/softmax/flash"])
     archive.unpack(tmp_path / "d" / "kept" / "lmscaling-gpu.zip", tmp_path / "m" / "d")
     rows = {
         path.stem: json.loads(path.read_text())
@@ -352,7 +352,7 @@ def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatc
 def test_a_kernel_that_ends_its_process_is_a_line(tmp_path, monkeypatch):
     monkeypatch.setattr(kernels, "load", lambda *_: lambda *_: os._exit(3))
     measure(tmp_path / "d", study(), parts=["right"])
-    assert "exit code 3" in archive.fault(lines_of(tmp_path / "d")["right/softmax/flash"])
+    assert "exit code 3" in right.fault(lines_of(tmp_path / "d")["right/softmax/flash"])
 
 
 def test_a_kernel_that_repeats_other_numbers_is_wrong(monkeypatch):

@@ -6,14 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lmscaling import registry
 from lmscaling.bench import sweep
-from lmscaling.bench.checks import exactness
+from lmscaling.bench.checks import right
 from lmscaling.bench.isolation import Ended
 from lmscaling.config import grid, sweeps
 from lmscaling.errors import UserError
 from lmscaling.files import new_file, parse_json, write_json, write_text
-from lmscaling.gpu.jobs import Lines, key_of
+from lmscaling.gpu.jobs import Lines, check_of, key_of
 from lmscaling.records.run import FORMAT
 
 MEASURED = Path("results/measured")
@@ -52,16 +51,10 @@ def said(line: dict[str, Any]) -> str:
     if line["status"] != "done":
         return f"{line['status']}: {line['message']}"
     if isinstance(value := line["value"], list):
-        return fault(line) or f"right in {len(value)} comparisons"
+        return right.fault(line) or f"right in {len(value)} comparisons"
     if "median_seconds" in value:
         return f"{1e3 * value['median_seconds']:.4g} ms"
     return ", ".join(f"{name} {x}" for name, x in value.items())
-
-
-def fault(line: dict[str, Any]) -> str:
-    """What is wrong with a kernel by the line of its checks; empty if nothing is."""
-    found = (exactness.Comparison(**values) for values in line["value"] or [])
-    return line["message"] or exactness.first_fault(found) or ""
 
 
 def require_same(first: dict[str, Any], here: dict[str, Any], study: Any, out: Path) -> None:
@@ -121,8 +114,7 @@ def unpack(archive: Path, out: Path | None) -> str:
         for point in one.points:
             if line := lines.get(key_of(one, point)):
                 ended = Ended(line["status"], line["message"], line["value"])
-                check = lines.get(f"right/{registry.checked_by(point.way)}")
-                if check and (wrong := fault(check)):
+                if wrong := right.fault(lines.get(check_of(point))):
                     ended = Ended("wrong", wrong, None)
                 row = sweep.record_of(one, point, ended, line["started"], here)
                 file = out / "speed" / one.folder / f"{point.name}.json"

@@ -119,6 +119,11 @@ def key_of(one: Sweep, point: Point) -> str:
     return f"{one.folder}/{point.name}"
 
 
+def check_of(point: Point) -> str:
+    """The key of the checks of a point's kernel."""
+    return f"right/{registry.checked_by(point.way)}"
+
+
 def fits(cell: Cell, batch: int, device: str) -> bool:
     """Whether a step fits into the memory of a device by our own estimate, if that is known."""
     if not (known := devices.find(device)):
@@ -167,6 +172,7 @@ def _train(
             for one in steps
             for point in one.points
             if (one.name, point.attention, point.context) == wanted
+            and not right.fault(lines.get(check_of(point)))
         }
         known = {name: lines[key] for name, key in keys.items() if key in lines}
         times = {

@@ -5,6 +5,7 @@ Legend: B sequences, T tokens, H heads, K head width.
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from lmscaling import kernels, registry
 from lmscaling.bench import layer
@@ -53,3 +54,12 @@ def compared(name: str, steps: list[Sweep]) -> Iterator[Comparison]:
     ]
     for shape in shapes:
         yield from exactness.every(registry.family(kind), attend, device, dtype, shape)
+
+
+def fault(line: dict[str, Any] | None) -> str:
+    """What is wrong with a kernel, by the values of its comparisons or the message of their end;
+    empty if nothing is, or if it was not compared."""
+    if line is None:
+        return ""
+    found = (Comparison(**values) for values in line["value"] or [])
+    return line["message"] or exactness.first_fault(found) or ""
