@@ -86,7 +86,8 @@ def measure(
             for job in jobs(study, out, here["device"], lines, end)
             if job.part in parts and not (sizes and job.size and job.size not in sizes)
         ]
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda got, _: sys.exit(128 + got))
         with (out / "log.txt").open("a", buffering=1) as log, contextlib.redirect_stderr(log):
             for job in listed:
                 if end - time.monotonic() >= START_SECONDS[on]:
