@@ -29,7 +29,7 @@ from lmscaling.errors import UserError
 from lmscaling.evaluate import gradient_error
 from lmscaling.gpu import PARTS, archive, call, jobs
 from lmscaling.kernels.linear import chunked
-from lmscaling.runtime import environment
+from lmscaling.runtime import environment, gpus
 from lmscaling.store import build as store
 
 FILES = [ROOT / "config" / name for name in ("study.yaml", "gpu.yaml", "gpu_cpu.yaml")]
@@ -382,6 +382,11 @@ def test_records_of_another_device_or_version_are_not_continued(begun, device, v
     line["environment"]["versions"] |= versions
     path.write_text("\n".join([json.dumps(line), *rest, ""]))
     with pytest.raises(UserError, match=f"{said}.*--out"):
+        measure(begun, study(), parts=["ceiling"])
+
+
+def test_two_calls_at_once_are_refused(begun):
+    with gpus.locked(begun / "lock"), pytest.raises(UserError, match="another call"):
         measure(begun, study(), parts=["ceiling"])
 
 

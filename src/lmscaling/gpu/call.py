@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from lmscaling.errors import UserError
 from lmscaling.gpu import archive
 from lmscaling.gpu.jobs import Job, Lines, jobs
 from lmscaling.records.run import FORMAT
-from lmscaling.runtime import environment, gpus, lock
+from lmscaling.runtime import environment, gpus
 
 PACKAGES = ("numpy", "safetensors", "tiktoken", "isal", "orjson", "xxhash", "psutil")
 """Packages that jobs import; this module itself has loaded torch, pydantic and yaml."""
@@ -74,7 +74,7 @@ def measure(
     here = _device(on)
     if "train" in parts:
         _require_text(study)
-    with lock.hold(out, f"{out} is being measured"):
+    with _alone(out):
         lines = archive.read(out / "records.jsonl")
         if not lines:
             first = {"format": FORMAT, "id": uuid.uuid4().hex, "environment": here, "study": values}
@@ -99,6 +99,17 @@ def measure(
     done = f"{left} of {sum(len(job.tasks) for job in listed)} measurements are left"
     goes_on = f"{done}; the same command goes on" if left else "complete"
     return f"gpu: {goes_on}; lmscaling gpu --import {archive.path(folder)} uses the records"
+
+
+@contextlib.contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Refuse a second call at the same time. A lock of the system ends with whoever is killed."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(gpus.locked(out / "lock"))
+        except BlockingIOError:
+            raise UserError(f"another call measures into {out}; wait for it") from None
+        yield
 
 
 def _device(on: int) -> dict[str, Any]:

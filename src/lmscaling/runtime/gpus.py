@@ -87,7 +87,7 @@ def _lock(n: int, candidates: list[str], locks: ExitStack) -> list[str]:
             free = []
             for gpu in candidates:
                 try:
-                    attempt.enter_context(_locked(_folder() / f"{gpu}.lock"))
+                    attempt.enter_context(locked(_folder() / f"{gpu}.lock"))
                 except BlockingIOError:
                     continue
                 free.append(gpu)
@@ -101,7 +101,7 @@ def _lock(n: int, candidates: list[str], locks: ExitStack) -> list[str]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold a lock that ends with this process.
 
     Raises:
