@@ -426,14 +426,20 @@ def test_an_archive_writes_only_names_of_ours(packed, tmp_path):
     assert not list(tmp_path.rglob("evil.json"))
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", None])
-def test_a_damaged_or_missing_archive_is_one_sentence(packed, tmp_path, content):
-    if content is None:
-        packed.unlink()
-    else:
-        packed.write_bytes(content + packed.read_bytes()[: len(content) * 50])
-    with pytest.raises(UserError, match=r"copy it again|does not exist"):
+@pytest.mark.parametrize("damage", ["empty", "text", "cut", "bits", "folder", "missing"])
+def test_a_damaged_or_missing_archive_is_one_sentence(packed, tmp_path, damage):
+    content = packed.read_bytes()
+    packed.unlink()
+    if damage == "folder":
+        packed.mkdir()
+    elif damage != "missing":
+        changed_bits = content[:100] + bytes(255 - x for x in content[100:200]) + content[200:]
+        cut = content[: len(content) // 2]
+        of = {"empty": b"", "text": b"no archive", "cut": cut, "bits": changed_bits}
+        packed.write_bytes(of[damage])
+    with pytest.raises(UserError, match=r"copy it again|correct its path"):
         archive.unpack(packed, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
 
 
 def test_an_import_does_not_mix_with_other_records(packed, tmp_path):

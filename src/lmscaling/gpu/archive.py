@@ -2,6 +2,7 @@
 
 import re
 import zipfile
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -91,18 +92,19 @@ def unpack(archive: Path, out: Path | None) -> str:
         with zipfile.ZipFile(archive) as file:
             names = [name for name in file.namelist() if COPIED.fullmatch(name)]
             files = {name: file.read(name).decode() for name in ("records.jsonl", *names)}
-    except FileNotFoundError:
-        raise UserError(f"{archive} does not exist; correct its path") from None
-    except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"{archive}: {error.strerror}; correct its path") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
         raise UserError(f"{archive} is damaged ({error}); copy it again") from error
     lines = _lines(files["records.jsonl"].encode(), archive)
-    first = lines["device"]
+    first = lines.get("device", {})
     if first.get("format") != FORMAT:
         raise UserError(
             f"{archive} has format {first.get('format')} and this version reads {FORMAT}; import "
             "it with the version that wrote it"
         )
     here, values = first["environment"], first["study"]
+    planned = sweeps.expand(grid.expand(values).study).values()
     folder = re.sub(r"[^a-z0-9]+", "-", here["device"].lower()).strip("-")
     out = out or MEASURED / folder
     known = read(out / "records.jsonl")
@@ -110,7 +112,7 @@ def unpack(archive: Path, out: Path | None) -> str:
         raise UserError(f"{out} has other records; give --out another folder")
     for name, text in files.items():
         write_text(out / name, text)
-    for one in sweeps.expand(grid.expand(values).study).values():
+    for one in planned:
         for point in one.points:
             if line := lines.get(key_of(one, point)):
                 ended = Ended(line["status"], line["message"], line["value"])
