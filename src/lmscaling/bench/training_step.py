@@ -81,13 +81,13 @@ class Step:
         """Measure further updates on the same loss; ``more`` are columns of the outcome."""
         seconds, most = self.sweep.target_seconds, self.sweep.repeats
         timing = launched(lambda: self(loss_of), self.memory, seconds, most)
-        median = timing.seconds[len(timing.seconds) // 2]
-        replayed = None
-        if self.sweep.gpus and median < LONG_SECONDS:
-            with suppress(RuntimeError):  # memory may not suffice for a graph as well
-                replayed = timed(lambda: self(loss_of), self.memory, seconds / 2, most)
         self.backward(loss_of)
         updates = launched(self.update, self.memory, seconds / 4, most)
+        self.adamw.zero_grad(set_to_none=True)
+        replayed = None
+        if self.sweep.gpus and statistics.median(timing.seconds) < LONG_SECONDS:
+            with suppress(RuntimeError):  # memory may not suffice for a graph as well
+                replayed = timed(lambda: self(loss_of), self.memory, seconds / 2, most)
         return timing.outcome(
             self.point,
             self.dtype,
