@@ -71,7 +71,7 @@ def test_a_measured_step_is_a_step_of_training(sweep, monkeypatch):
     assert all(changed)
     steps = outcome.warm_up + 3
     assert {int(s["step"]) for s in one.adamw.state.values()} == {2 * steps}  # and updates alone
-    assert 0 < (outcome.optimizer_seconds or 0)
+    assert (outcome.optimizer_seconds or 0) > 0
     assert outcome.repeats == 3
     assert (outcome.least_seconds or 0) > 0
     assert (outcome.dtype, outcome.compiled, outcome.captured) == ("float32", False, False)
