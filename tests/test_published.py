@@ -94,7 +94,7 @@ def test_every_row_is_in_the_store_and_the_ends_of_series_too(published):
     assert store.build(published) == {
         "cells": 48, "runs": 48, "attempts": 0, "updates": 2469, "validations": 0, "spikes": 0,
         "evaluations": 0, "measurements": 215 + 29 + 74 + 3,
-        "checks": 0, "gradients": 0, "numerics": 0, "designs": 0, "forecasts": 0,
+        "gradients": 0, "numerics": 0, "designs": 0, "forecasts": 0,
         "samples": 0,
     }  # fmt: skip
     ends = "SELECT method, context FROM speeds WHERE size = '124M' AND status = 'oom' ORDER BY ALL"

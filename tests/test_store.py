@@ -128,7 +128,7 @@ def test_a_whole_log_is_its_rows(study, runs):
     )
     assert store.build(study) == {
         "cells": 4, "runs": 1, "attempts": 1, "updates": 2, "gradients": 0, "validations": 1,
-        "spikes": 0, "evaluations": 0, "measurements": 0, "checks": 0, "numerics": 0,
+        "spikes": 0, "evaluations": 0, "measurements": 0, "numerics": 0,
         "forecasts": 0, "designs": 0, "samples": 0,
     }  # fmt: skip
     assert ask(study, "SELECT update, tokens, train_loss, surviving FROM updates") == [

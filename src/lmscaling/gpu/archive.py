@@ -100,8 +100,8 @@ def unpack(archive: Path, out: Path | None) -> str:
     first = lines.get("device", {})
     if first.get("format") != FORMAT:
         raise UserError(
-            f"{archive} has format {first.get('format')} and this version reads {FORMAT}; import "
-            "it with the version that wrote it"
+            f"{archive} has format {first.get('format')} and this version reads {FORMAT}; type "
+            "lmscaling gpu --import with the version that wrote it"
         )
     here, values = first["environment"], first["study"]
     planned = sweeps.expand(grid.expand(values).study).values()

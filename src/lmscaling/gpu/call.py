@@ -108,7 +108,9 @@ def _alone(out: Path) -> Iterator[None]:
         try:
             stack.enter_context(gpus.locked(out / "lock"))
         except BlockingIOError:
-            raise UserError(f"another call measures into {out}; wait for it") from None
+            raise UserError(
+                f"another call measures into {out}; start again when it has ended"
+            ) from None
         yield
 
 
@@ -117,7 +119,7 @@ def _device(on: int) -> dict[str, Any]:
     try:
         here = isolated(partial(environment.complete, on), SETUP_SECONDS).value
     except Refused as error:
-        raise UserError(f"{error}, or type make gpu PRESET=cpu") from error
+        raise UserError(f"{error}; or type make gpu PRESET=cpu") from error
     if not here:
         raise UserError("the device cannot be used; type python -m lmscaling doctor")
     here["versions"] |= environment.versions_if_installed(tuple(PEERS.values()))
