@@ -98,8 +98,8 @@ def names(made):
 NAMES = [
     ([], "c4-gpt2-7d1e0c42", "softmax-124M-ctx256-s0-9cfb08e1", "f445d308"),
     (["demo"], "stdlib-bytes-707d5a0e", "softmax-2k-ctx64-s0-a27f2fc8", "576cae80"),
-    (["gpu"], "sources-gpt2-0b92bbd3", "softmax-10M-ctx1024-s0-f8b27a47", "18f2a5c0"),
-    (["gpu", "gpu_cpu"], "sources-bytes-707d5a0e", "softmax-6k-ctx64-s0-1e1cdc11", "07c3ca49"),
+    (["gpu"], "sources-gpt2-f3800c72", "softmax-124M-ctx1024-s0-356238a2", "c2b7540d"),
+    (["gpu", "gpu_cpu"], "sources-bytes-be05fe95", "softmax-25k-ctx64-s0-ae860aac", "14b04d33"),
     (["long"], "pg19-gpt2-fb64ec4f", "softmax-124M-ctx1024-s0-8d55048f", "0e6a6897"),
     (["lr_sweep"], "c4-gpt2-7d1e0c42", "softmax-124M-ctx1024-s0-lr0.25-1496c9d4", "d03d8093"),
 ]
