@@ -64,11 +64,7 @@ def measure(
             or ``out`` has records of another device, other versions or another study.
     """
     end = time.monotonic() + 60 * minutes
-    for name in PACKAGES:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise UserError(f"{name} cannot be used: {error}; put a wheel into wheels/") from error
+    _require_packages()
     study = grid.expand(values)
     on = int(bool(study.study.gpus))
     here = _device(on)
@@ -124,6 +120,15 @@ def _device(on: int) -> dict[str, Any]:
         raise UserError("the device cannot be used; type python -m lmscaling doctor")
     here["versions"] |= environment.versions_if_installed(tuple(PEERS.values()))
     return here
+
+
+def _require_packages() -> None:
+    """Import what jobs will import: what is there may not fit what else is there."""
+    for name in PACKAGES:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise UserError(f"{name} cannot be used: {error}; put a wheel into wheels/") from error
 
 
 def _require_text(study: grid.Grid) -> None:
