@@ -19,7 +19,7 @@ PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
 GPU_FLAGS ?=# e.g. --minutes 5 --only step --size 124M
 
-.PHONY: help demo test compilers mutate coverage lint figures docs gpu package clean
+.PHONY: help demo test renew compilers mutate coverage lint figures docs gpu package clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -30,6 +30,10 @@ demo: $(INSTALLED) ## train 36 tiny models on the CPU and draw every figure
 
 test: $(TESTABLE) ## run the tests, in ten minutes on two cores; TESTS="not slow" runs all that .ci/run does
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$(TESTS)" $(PYTEST_FLAGS)
+
+renew: $(TESTABLE) ## write the outputs in tests/golden anew; read the diff
+	rm -f tests/golden/messages.txt
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow" --renew
 
 compilers: $(TRITONS:%=.triton/%) ## unpack versions of Triton for benchmarks/offline.py; 2.3 GB
 

@@ -13,6 +13,10 @@ import numpy as np
 import pytest
 import strangers
 import torch
+from golden import Golden, Sentences
+from golden import refused as refused  # for the tests
+from golden import sentence as sentence
+from hypothesis import settings
 
 from lmscaling.config import grid
 from lmscaling.config.cell import Cell
@@ -26,6 +30,10 @@ from lmscaling.runtime.environment import processor
 # variable is read when torch is loaded: in every process that a test starts, but here too late.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
+
+# The same examples at every run, on every machine; a slow core is no failure.
+settings.register_profile("tests", derandomize=True, deadline=None, max_examples=50)
+settings.load_profile("tests")
 
 LONGEST = ("test_slurm.py", "test_ranks.py")
 
@@ -60,6 +68,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail where real texts or published curves are missing, instead of skipping",
     )
+    parser.addoption("--renew", action="store_true", help="write the files in tests/golden anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Sentences(bool(config.getoption("--renew"))))
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compares an output with a file in ``golden/``."""
+    return Golden(bool(request.config.getoption("--renew")))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
