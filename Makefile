@@ -10,6 +10,7 @@ DOCUMENTED := .venv/installed-for-docs
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 STUDY ?= published
 TESTS ?= not slow and not ci
+TIMES ?= 10
 TRITONS := 3.6.0 3.7.1 3.9.0# of PyTorch 2.11, of 2.12 and 2.13, and the newest
 MEASURED := $(if $(filter published,$(STUDY)),$(patsubst %/study.json,%,$(wildcard results/measured/*/study.json)))
 
@@ -19,7 +20,7 @@ PRESET ?= gpu
 GPU_STUDY ?= config/study.yaml config/gpu.yaml $(if $(filter cpu,$(PRESET)),config/gpu_cpu.yaml)
 GPU_FLAGS ?=# e.g. --minutes 5 --only step --size 124M
 
-.PHONY: help demo test renew compilers mutate coverage lint figures docs gpu package clean
+.PHONY: help demo test races renew compilers mutate coverage lint figures docs gpu package clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -28,8 +29,14 @@ help: ## list these targets
 demo: $(INSTALLED) ## train 36 tiny models on the CPU and draw every figure
 	@$(BIN)/lmscaling demo
 
-test: $(TESTABLE) ## run the tests, in ten minutes on two cores; TESTS="not slow" runs all that .ci/run does
+test: $(TESTABLE) ## run the tests, in six minutes on two cores; TESTS="not slow" runs all that .ci/run does
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$(TESTS)" $(PYTEST_FLAGS)
+
+races: $(TESTABLE) ## run the tests of kills, clocks and Slurm ten times beside busy loops
+	@for i in $$(seq $$((2 * $$(nproc)))); do (while kill -0 $$$$ 2>/dev/null; do :; done) & done; \
+	for i in $$(seq $(TIMES)); do \
+		$(BIN)/python -m pytest -q -n auto --dist loadfile -m race || failed="$$failed $$i"; \
+	done; echo "failed:$${failed:- none} of $(TIMES)"; test -z "$$failed"
 
 renew: $(TESTABLE) ## write the outputs in tests/golden anew; read the diff
 	rm -f tests/golden/messages.txt
