@@ -155,12 +155,6 @@ def test_it_takes_the_faster_back_end_where_there_are_two(cell, places, monkeypa
     assert [getattr(block.attention, "implementation", None) for block in gpt.blocks] == ["cudnn"]
 
 
-def test_a_guess_is_no_measurement(cell):
-    result = settings.guessed(cell)
-    assert (result.measured, result.micro_batch, result.update_seconds) == (False, 4, None)
-    assert (result.compiled, result.recompute, result.choice) == (False, False, {})
-
-
 def test_a_cell_for_gpus_is_not_calibrated_on_a_cpu(cell, tmp_path):
     values = json.loads(cell.to_json()) | {"gpus": 2}
     (tmp_path / "cell.json").write_text(json.dumps(values))

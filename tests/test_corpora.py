@@ -120,17 +120,6 @@ def test_a_bad_document_is_an_error_or_left_out_and_counted(tmp_path, name):
     assert rows(path).source.identity() == rows(path, on_bad="skip").source.identity()
 
 
-def test_parquet_counts_nulls_and_bytes_that_are_no_text(tmp_path):
-    texts = pa.array([b"a", None, b"\xff", b"b"] + [b"c"] * 96).cast(pa.binary())
-    table = pa.table({"text": pa.Array.from_buffers(pa.string(), len(texts), texts.buffers())})
-    pq.write_table(table, tmp_path / "a.parquet")
-    with refused(UserError, "a.parquet", "row 2", "null"):
-        list(sources.read_records(tmp_path / "a.parquet", "text").texts)
-    made = sources.read_records(tmp_path / "a.parquet", "text", 0.02)
-    assert "".join(made.texts) == "ab" + "c" * 96
-    assert [*made.bad.values()] == [1, 1]
-
-
 def test_more_bad_documents_than_allowed_are_an_error_with_their_reasons(tmp_path):
     path, out = tmp_path / "a.jsonl", tmp_path / "train-00000.bin"
     path.write_text('{"text": "x"}\n' * 97 + "no\n" * 2 + '{"text": 1}\n')
@@ -187,18 +176,6 @@ def test_patterns_of_local_files_are_sorted_and_name_what_is_missing(tmp_path):
         file_names.local([f"{tmp_path}/d*.jsonl"])
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "text"])
-def test_a_row_takes_patterns_and_ranges_of_files(tmp_path, kind):
-    for i in range(3):
-        lines(tmp_path / f"{i}.jsonl", [f"document {i}"])
-    named = {"kind": kind, "validation": [f"{tmp_path}/2.jsonl"]}
-    by_range = corpus(named | {"train": [f"{tmp_path}/{{0..1}}.jsonl"]}).source
-    by_pattern = corpus(named | {"train": [f"{tmp_path}/[01].jsonl"]}).source
-    listed = corpus(named | {"train": [f"{tmp_path}/{i}.jsonl" for i in (0, 1)]}).source
-    assert by_range.files("train") == by_pattern.files("train") == listed.files("train")
-    assert by_pattern.first(1).files("train") == listed.first(1).files("train")
-
-
 HUB = {"kind": "hub", "repository": "./hub", "train": "t-{00..02}.jsonl.zst"}
 
 
@@ -250,17 +227,6 @@ def test_later_paths_and_how_a_single_one_is_written_change_no_run():
     written = {"train": "{shard}", "validation": "{shard}", "shards": 1}
     assert row(**written).identity() == row(**written, validation_shards=1).identity()
     assert row(**written).identity() != row(**written, validation_shards=2).identity()
-
-
-def test_a_hub_row_without_validation_files_holds_documents_out(tmp_path):
-    texts = [f"document {i}" for i in range(400)]
-    for i in range(2):
-        records(tmp_path / f"t-0{i}.jsonl.zst", texts)
-    given = row(repository=str(tmp_path), holdout=0.1, shards=2)
-    held = [*given.read("validation", 0, None).texts]
-    kept = [[*given.read("train", i, None).texts] for i in (0, 1)]
-    assert 10 < len(held) < 100
-    assert kept[0] == kept[1] == [text for text in texts if text not in held]
 
 
 def test_a_fetched_file_that_training_reads_too_outlives_validation(tmp_path):

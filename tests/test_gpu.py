@@ -235,13 +235,6 @@ def test_a_step_that_cannot_fit_is_not_tried(device, longest):
     assert job.tasks[-1].key.endswith(f"-ctx{longest}")
 
 
-@pytest.mark.parametrize("n_files", [1, 2])
-def test_both_softmax_kernels_of_pytorch_are_timed_wherever_one_is(n_files):
-    for one in sweeps.expand(grid.expand(read(n_files)).study).values():
-        ways = {point.way for point in one.points}
-        assert ("softmax/flash" in ways) == ("softmax/cudnn" in ways), one.folder
-
-
 def test_parts_and_sizes_are_chosen(begun):
     parts = {key.partition("/")[0] for key in lines_of(begun)}
     assert parts == {"device", "time_ceiling"}

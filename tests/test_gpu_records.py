@@ -178,15 +178,6 @@ def test_a_missing_or_old_package_is_one_sentence(tmp_path, module, said):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_versions_do_not_need_an_installed_package(monkeypatch):
-    def version(name):
-        assert name != "lmscaling"
-        return "1"
-
-    monkeypatch.setattr(environment, "version", version)
-    assert environment.versions()["lmscaling"]
-
-
 def test_the_version_of_ptxas_is_that_of_triton(monkeypatch):
     compiler = pytest.importorskip("triton.backends.nvidia.compiler")
     path = compiler.get_ptxas(90).path
@@ -202,11 +193,6 @@ def test_make_gpu_neither_installs_nor_connects():
     )
     assert not {"pip", "venv"} & {*re.findall(r"\w+", done.stdout)}
     assert "PYTHONPATH=src:wheels" in done.stdout
-
-
-def test_records_stay_out_of_git_until_they_are_imported():
-    given = subprocess.run(["git", "check-ignore", "build/measured/records.jsonl"], cwd=ROOT)
-    assert given.returncode == 0
 
 
 # Numbers

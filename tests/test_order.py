@@ -138,16 +138,6 @@ def test_seeds_and_epochs_have_orders_of_their_own():
     assert len(orders) == 6
 
 
-def test_neighbouring_text_makes_no_update():
-    """Of the blocks that one update reads, few are neighbours."""
-    order, update = Order(2**17, 0), 4
-    blocks = [order.source(place, 10_000, 1) for place in range(4096)]
-    groups = np.array(blocks).reshape(-1, update)
-    pairs = np.abs(np.diff(groups, axis=1))
-    assert np.mean(pairs == 1) < 0.005
-    assert np.median(pairs) > 500
-
-
 BLOCK = 3
 
 

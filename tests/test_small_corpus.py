@@ -1,5 +1,6 @@
 """Several epochs over a small text: the row that limits it, the study, the figure and the claim."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -119,6 +120,7 @@ def test_both_losses_are_those_of_whole_epochs_and_the_best_one_is_marked(study)
 def test_the_mark_is_hollow_at_the_end_of_runs_and_its_interval_ends_there(study):
     _, figure = draw(study, [3.5, 3.2, 3.1, 3.0])
     assert marker(figure).get_markerfacecolor() == "white"
+    shutil.rmtree(study / "runs")
     _, figure = draw(study, [3.5, 3.0, 3.2, 3.4], [3.5, 3.2, 3.0, 3.4])
     assert marker(figure).get_xdata()[0] == 2.5
     lines = [line for line in figure.axes[0].lines if line.get_marker() == "|"]

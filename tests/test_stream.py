@@ -64,6 +64,10 @@ def test_any_tokens_come_back_from_their_shards(tokens, data):
         found = stream.read(start, stop)
         assert found.dtype == whole.dtype == shards.token_type(Path(folder, "train-00000.bin"))
         assert found.tolist() == whole[start:stop].tolist()
+        if len(whole) > 1:
+            slab = stream.slab(1, len(whole) - 1)
+            assert slab.dtype == whole.dtype
+            assert slab.tolist() == [whole[:-1].tolist(), whole[1:].tolist()]
         with pytest.raises(EOFError, match=f" {len(whole)}, .* {len(whole) + 1} "):
             stream.read(start, len(whole) + 1)
         for i, part in enumerate(tokens):
@@ -120,24 +124,6 @@ def test_the_start_of_a_long_document_is_found_over_many_shards(tmp_path):
     stream = Stream(write_documents(tmp_path, [[300, 40_000]]), "train")
     for start in (300, 301, 4396, 4397, 4398, 20_000, 40_299):
         assert stream.positions(start, stream.read(start, start + 1)).tolist() == [start - 300]
-
-
-@pytest.mark.parametrize("world", [1, 4])
-def test_each_rank_knows_the_positions_of_its_share_in_every_epoch(tmp_path, world):
-    stream = Stream(write_documents(tmp_path, [[100, 7], [300]]), "train")
-    expected = plain(stream.read(0, stream.tokens))
-    for update in range(1, 2 * stream.updates(32) + 1):
-        for rank in range(world):
-            [(start, stop)] = stream.pieces(update, 32, rank, world)
-            inputs, _ = stream.slab(update, 32, rank, world)
-            assert stream.positions(start, inputs).tolist() == expected[start:stop]
-
-
-def test_the_last_update_needs_one_token_more(manifest):
-    stream = Stream(manifest, "train")
-    assert stream.updates(37) == 10  # 11 * 37 = 407, but the last target is missing
-    assert stream.updates(58) == 7
-    assert (stream.slab(11, 37) == stream.slab(1, 37)).all()  # the first update of a new epoch
 
 
 def test_who_asks_for_no_positions_needs_no_sidecar(manifest):

@@ -17,7 +17,6 @@ from lmscaling.config.datasets import Tokenizer as Row
 from lmscaling.config.types import Split
 from lmscaling.config.validation import checked
 from lmscaling.data import encoders, shards, tokenizer_file, vocabulary
-from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 
@@ -192,37 +191,6 @@ def test_a_copy_is_checked_and_says_the_row(tmp_path):
     assert not (tmp_path / "c.json").exists()
 
 
-@pytest.fixture
-def wide(tmp_path):
-    """Shards of a vocabulary of 70,258 tokens, whose ids of text begin at 70,000."""
-    valid, train = (lines(tmp_path / f"{n}.jsonl", [f"the {n}", f"end{n}"]) for n in "vt")
-    source = {"kind": "jsonl", "train": [train], "validation": [valid]}
-    row = tokenizer_files.row(tokenizer_files.small(70_000), tmp_path / "wide.json", 70_258)
-    splits: tuple[Split, Split] = ("validation", "train")
-    for split in splits:
-        made(source, row, tmp_path / "wide" / f"{split}-00000.bin", split)
-    shards.write_manifest(tmp_path / "wide" / "manifest.json", {"train": 1, "validation": 1})
-    return tmp_path / "wide" / "manifest.json"
-
-
-def test_more_than_65536_tokens_are_uint32_in_the_layout_of_llm_c_for_llama(wide):
-    header = np.fromfile(wide.with_name("train-00000.bin"), dtype="<i4", count=256)
-    assert header[:3].tolist() == [20240801, 7, 10]
-    assert not header[3:].any()
-    documents = [70_257, 70_256, *(70_000 + b for b in b"e t"), 70_257]
-    expected = [*documents, *(70_000 + b for b in b"endt")]
-    assert read(wide.with_name("train-00000.bin")).tolist() == expected
-
-
-def test_a_stream_has_the_type_of_its_shards(wide):
-    stream = Stream(wide, "train")
-    tokens = stream.read(0, stream.tokens)
-    assert tokens.dtype == np.uint32
-    assert tokens.tolist() == read(wide.with_name("train-00000.bin")).tolist()
-    assert stream.slab(1, 4).dtype == np.uint32
-    assert stream.positions(1, tokens[1:]).tolist() == [1, 2, 3, 4, 0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize(("n_vocab", "type_"), [(65_536, np.uint16), (65_537, np.uint32)])
 def test_the_type_of_a_shard_changes_above_65536_tokens(tmp_path, n_vocab, type_):
     first = n_vocab - 258
@@ -265,9 +233,3 @@ def test_every_way_is_timed_by_stage_and_one_with_other_ids_is_called_different(
     assert [row.split()[-1] for row in rows] == ["DIFFERENT"] * 2 + ["identical"] * 2
     assert all(re.search(r"\d+ MB", row) for row in rows[1:])
     assert " 200 " in last
-
-
-def test_too_few_documents_are_told(tmp_path, ranks):
-    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
-    with refused(UserError, "1 documents", 50):
-        tokenizing.bench([tmp_path / "a.jsonl"], ranks)
