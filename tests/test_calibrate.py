@@ -227,7 +227,7 @@ def test_a_cell_for_which_every_trial_fails_gets_every_reason(failing, places):
     failing(lambda name, size: errors[name])
     with pytest.raises(UserError) as raised:  # names the processor
         calibrate.calibrate(*places)
-    assert f"implementation flash, recomputed blocks: {NO_PLAN}" in str(raised.value)
+    assert f"flash, recomputed blocks: {NO_PLAN}" in str(raised.value)
     assert f"implementation cudnn: {errors['cudnn']}" in str(raised.value)
     assert not places[1].exists()
 

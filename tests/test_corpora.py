@@ -111,8 +111,9 @@ def test_a_bad_document_is_an_error_or_left_out_and_counted(tmp_path, name):
     path, out = tmp_path / "a.jsonl", tmp_path / "train-00000.bin"
     path.write_bytes(good + line + good)
     # the versions of the reader differ in what they call nested too deeply
-    with pytest.raises(UserError, match=rf"a.jsonl, line 1501: .*({said}).* on_bad: skip"):
+    with pytest.raises(UserError, match=rf"line 1501: .*({said})") as raised:
         tokenize(rows(path), "train", 0, out)
+    assert "on_bad" in str(raised.value)
     assert not out.exists()
     made = tokenize(rows(path, on_bad="skip"), "train", 0, out)
     assert made["documents"] == 3000

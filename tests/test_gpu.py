@@ -20,13 +20,12 @@ import targets
 import torch
 from conftest import ROOT, refused, sentence
 
-from lmscaling import figures, kernels
+from lmscaling import figures
 from lmscaling.bench.checks import right
 from lmscaling.bench.isolation import each
-from lmscaling.config import grid, study_file, sweeps
+from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
 from lmscaling.gpu import PARTS, archive, call, jobs
-from lmscaling.kernels.linear import chunked
 from lmscaling.store import build as store
 
 FILES = [ROOT / "config" / name for name in ("study.yaml", "gpu.yaml", "gpu_cpu.yaml")]
@@ -110,11 +109,6 @@ def listed(values: dict, out: Path, device: str = "") -> list[jobs.Job]:
 def of_a_gpu(device: str = "") -> list[jobs.Job]:
     """The jobs of the study of a GPU."""
     return listed(read(2), Path("d"), device)
-
-
-def wrong_keys(q, k, v, feature_map, normalize, chunk=64):
-    """Right forward; the gradient by the keys is lost."""
-    return chunked.attend(q, k.detach(), v, feature_map, normalize) + 0 * k.sum()
 
 
 def wait_for(is_so, seconds=300.0):
@@ -323,42 +317,3 @@ def test_a_measurement_ends_with_the_process_that_asked_for_it(tmp_path):
     asked.wait()
     stat = Path("/proc", (tmp_path / "pid").read_text(), "stat")
     wait_for(lambda: not stat.exists() or stat.read_text().split()[2] == "Z", 60)
-
-
-# What is wrong
-
-
-def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatch):
-    load = kernels.load
-    monkeypatch.setattr(
-        kernels, "load", lambda *name: wrong_keys if name == ("linear", "chunked") else load(*name)
-    )
-    measure(tmp_path / "d", study(), parts=["right", "step"])
-    lines = lines_of(tmp_path / "d")
-    assert right.fault(lines["right/linear/chunked"]).startswith("dk of integers")
-    assert not right.fault(lines["right/softmax/flash"])
-    archive.unpack(tmp_path / "d" / "kept" / "lmscaling-gpu.zip", tmp_path / "m" / "d")
-    rows = {
-        path.stem: json.loads(path.read_text())
-        for path in (tmp_path / "m" / "d").glob("speed/time_step/*/*.json")
-    }
-    assert rows[STEP]["status"] == "wrong"
-    assert rows[STEP]["median_seconds"] is None
-    assert rows["softmax.flash-b2-ctx16"]["status"] == "done"
-
-
-def test_a_kernel_that_ends_its_process_is_a_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(kernels, "load", lambda *_: lambda *_: os._exit(3))
-    measure(tmp_path / "d", study(), parts=["right"])
-    assert "exit code 3" in right.fault(lines_of(tmp_path / "d")["right/softmax/flash"])
-
-
-def test_a_kernel_that_repeats_other_numbers_is_wrong(monkeypatch):
-    def unstable(q, k, v, feature_map, normalize):
-        return chunked.attend(q, k, v, feature_map, normalize) + 1e-7 * torch.rand(1)
-
-    monkeypatch.setattr(kernels, "load", lambda *_: unstable)
-    steps = [s for s in sweeps.expand(grid.expand(study()).study).values() if s.kind == "time_step"]
-    found = {each.case.partition(",")[0] for each in right.compared("linear/chunked", steps)
-             if not each.right}  # fmt: skip
-    assert "repeated" in found

@@ -14,13 +14,17 @@ import pytest
 import targets
 import torch
 from conftest import ROOT, refused, sentence
-from test_gpu import FILES, ceilings, measure, read, study  # noqa: F401
+from test_gpu import FILES, STEP, ceilings, lines_of, measure, read, study  # noqa: F401
 from test_main import lmscaling
 
+from lmscaling import kernels
+from lmscaling.bench.checks import right
+from lmscaling.config import grid, sweeps
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
 from lmscaling.evaluate import gradient_error
 from lmscaling.gpu import archive
+from lmscaling.kernels.linear import chunked
 from lmscaling.model.gpt import GPT
 from lmscaling.runtime import environment, gpus
 
@@ -90,6 +94,50 @@ def test_a_device_is_a_folder_name(packed, tmp_path, monkeypatch):
     (folder,) = Path("results/measured").iterdir()
     assert folder.name.replace("-", "").isalnum()
     assert folder.name == folder.name.lower()
+
+
+# What is wrong
+
+
+def wrong_keys(q, k, v, feature_map, normalize, chunk=64):
+    """Right forward; the gradient by the keys is lost."""
+    return chunked.attend(q, k.detach(), v, feature_map, normalize) + 0 * k.sum()
+
+
+def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatch):
+    load = kernels.load
+    monkeypatch.setattr(
+        kernels, "load", lambda *name: wrong_keys if name == ("linear", "chunked") else load(*name)
+    )
+    measure(tmp_path / "d", study(), parts=["right", "step"])
+    lines = lines_of(tmp_path / "d")
+    assert right.fault(lines["right/linear/chunked"]).startswith("dk of integers")
+    assert not right.fault(lines["right/softmax/flash"])
+    archive.unpack(tmp_path / "d" / "kept" / "lmscaling-gpu.zip", tmp_path / "m" / "d")
+    rows = {
+        path.stem: json.loads(path.read_text())
+        for path in (tmp_path / "m" / "d").glob("speed/time_step/*/*.json")
+    }
+    assert rows[STEP]["status"] == "wrong"
+    assert rows[STEP]["median_seconds"] is None
+    assert rows["softmax.flash-b2-ctx16"]["status"] == "done"
+
+
+def test_a_kernel_that_ends_its_process_is_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels, "load", lambda *_: lambda *_: os._exit(3))
+    measure(tmp_path / "d", study(), parts=["right"])
+    assert "exit code 3" in right.fault(lines_of(tmp_path / "d")["right/softmax/flash"])
+
+
+def test_a_kernel_that_repeats_other_numbers_is_wrong(monkeypatch):
+    def unstable(q, k, v, feature_map, normalize):
+        return chunked.attend(q, k, v, feature_map, normalize) + 1e-7 * torch.rand(1)
+
+    monkeypatch.setattr(kernels, "load", lambda *_: unstable)
+    steps = [s for s in sweeps.expand(grid.expand(study()).study).values() if s.kind == "time_step"]
+    found = {each.case.partition(",")[0] for each in right.compared("linear/chunked", steps)
+             if not each.right}  # fmt: skip
+    assert "repeated" in found
 
 
 # What is another

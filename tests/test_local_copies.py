@@ -83,9 +83,9 @@ def test_a_full_or_a_missing_disk_costs_a_sentence(
     assert len(stream.read(0, sum(LENGTHS))) == sum(LENGTHS)
     wait_until(lambda: said.append(capfd.readouterr().err) or any(said))
     assert len(stream.read(0, sum(LENGTHS))) == sum(LENGTHS)
-    said = "".join([*said, capfd.readouterr().err])
-    assert reason in said
-    assert said.count("node_scratch: ") == 1
+    whole = "".join([*said, capfd.readouterr().err])
+    assert reason in whole
+    assert whole.count("node_scratch: ") == 1
     assert not copies(tmp_path / "local")
 
 

@@ -256,10 +256,10 @@ def test_the_next_update_is_read_while_the_current_one_is_used(tokens, cell):
     began = threading.Event()
 
     class Watched(Stream):
-        def slab(self, update, *shape):
+        def slab(self, update, update_tokens, rank=0, world=1):
             if update == 5:
                 began.set()
-            return super().slab(update, *shape)
+            return super().slab(update, update_tokens, rank, world)
 
     stream = Watched(tokens, "train")
     updates = Updates(stream, cell, done=3, rank=0, world=1)

@@ -22,7 +22,7 @@ END = 256
 LENGTHS = st.lists(st.integers(1, 25), min_size=1, max_size=12)
 
 
-def llm_c(path, tokens, token=shards.TOKEN):
+def llm_c(path, tokens, token: np.dtype = shards.TOKEN):
     with shards.writing(path, token) as writer:
         writer.write(np.asarray(tokens, dtype=token))
     return str(path)

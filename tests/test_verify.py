@@ -165,7 +165,7 @@ def test_wide_tokens_are_verified(tmp_path):
     for split in ("train", "validation"):
         write_shard(tmp_path / f"{split}-00000.bin", documents, **values)
     shards.write_manifest(tmp_path / "manifest.json", {"train": 1, "validation": 1})
-    assert "2 shards of 10" in verify.verify(tmp_path / "manifest.json")
+    assert ": 2 shards" in verify.verify(tmp_path / "manifest.json")
     write_shard(tmp_path / "train-00000.bin", documents + 1, **values)
     with pytest.raises(UserError, match="1 of 2"):
         verify.verify(tmp_path / "manifest.json")
