@@ -4,6 +4,7 @@ import errno
 import gzip
 import json
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import ROOT, refused, sentence
 from test_data import corpus, lines
 
 from lmscaling.config import file_names, grid
 from lmscaling.config.datasets import Corpus
 from lmscaling.config.types import Split
 from lmscaling.config.validation import checked
-from lmscaling.data import chunk, ngrams, sources
+from lmscaling.data import chunk, ngrams, shards, sources
 from lmscaling.data.kinds.hub import Hub
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
@@ -56,88 +57,77 @@ def test_every_format_has_the_same_documents_and_says_its_hash(tmp_path, name):
     assert described["sha256"] == sources.sha256_of(path)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.9])
-@pytest.mark.parametrize("name", FORMATS[1:])
-def test_a_truncated_file_is_an_error_also_where_bad_documents_are_left_out(tmp_path, name, share):
-    path = records(tmp_path / name, [f"{'x' * 50} {i}" for i in range(100)])
-    whole = path.read_bytes()
-    for n in (len(whole) - 3, len(whole) // 2):
-        path.write_bytes(whole[:n])
-        with pytest.raises(UserError, match=r"not valid (gzip|zstd|Parquet|JSON)"):
-            list(sources.read_records(path, "text", share).texts)
-
-
-def test_a_file_of_another_format_is_told_which_are_known(tmp_path):
-    (tmp_path / "a.csv").write_text("text\nx\n")
-    with pytest.raises(UserError, match=r"a.csv has a name of no known format; .*\.parquet"):
-        sources.read_records(tmp_path / "a.csv", "text")
+def rows(path, **values):
+    """A corpus of one training file."""
+    return corpus({"kind": "jsonl", "train": [str(path)], "holdout": 1e-9} | values)
 
 
 @pytest.mark.parametrize(
-    ("column", "key", "sentence"),
+    ("name", "what"),
+    [("a.jsonl", "JSON"), ("a.json.gz", "gzip"), ("a.jsonl.zst", "zstd"), ("a.parquet", "Parquet")],
+)
+def test_a_truncated_file_is_an_error_also_where_bad_documents_are_left_out(tmp_path, name, what):
+    path = records(tmp_path / name, [f"{'x' * 50} {i}" for i in range(100)])
+    out = tmp_path / "train-00000.bin"
+    whole = path.read_bytes()
+    for n, how in ((len(whole) - 3, "skip"), (len(whole) // 2, "skip"), (len(whole) - 3, "fail")):
+        path.write_bytes(whole[:n])
+        # libraries have words of their own
+        with pytest.raises(UserError, match=f"{name}.*not valid {what}"):
+            tokenize(rows(path, on_bad=how, bad_share=0.9), "train", 0, out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "key", "values"),
     [
-        (
-            pa.array(["x"]),
-            "txt",
-            "has no column 'txt'; nearest is 'text'; allowed: text; set text:",
-        ),
-        (pa.array([1]), "text", "column 'text' of .* has type int64; allowed: string"),
+        ("a.csv", ["x"], "text", [".parquet", ".jsonl"]),
+        ("a.parquet", ["x"], "txt", ["'txt'", "'text'"]),
+        ("a.parquet", [1], "text", ["'text'", "int64"]),
     ],
 )
-def test_a_column_without_text_is_one_sentence(tmp_path, column, key, sentence):
-    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=sentence):
-        list(sources.read_records(tmp_path / "a.parquet", key).texts)
+def test_a_file_without_such_text_is_refused(tmp_path, name, column, key, values):
+    pq.write_table(pa.table({"text": pa.array(column)}), tmp_path / name)
+    with refused(UserError, name, *values):
+        list(sources.read_records(tmp_path / name, key).texts)
 
 
 BAD = {
     "no JSON": (b"{]\n", "not valid JSON"),
     "not UTF-8": (b'{"text": "\xff"}\n', "not valid JSON"),
-    "2,000 brackets": (b"[" * 2000 + b"]" * 2000 + b"\n", "no text|nested too deeply"),
-    "200,000 brackets": (b"[" * 200_000 + b"]" * 200_000 + b"\n", "nested too deeply"),
-    "null": (b'{"text": null}\n', "null in place of text under 'text'"),
-    "a number": (b'{"text": 3}\n', "int in place of text under 'text'"),
-    "no key": (b'{"txt": "x"}\n', "no text under 'text'; nearest is 'txt'"),
-    "a list": (b'["text"]\n', "no text under 'text'"),
+    "2,000 brackets": (b"[" * 2000 + b"]" * 2000 + b"\n", "no text|nested"),
+    "200,000 brackets": (b"[" * 200_000 + b"]" * 200_000 + b"\n", "nested"),
+    "null": (b'{"text": null}\n', "null .* 'text'"),
+    "a number": (b'{"text": 3}\n', "int .* 'text'"),
+    "no key": (b'{"txt": "x"}\n', "'text'; .* 'txt'"),
+    "a list": (b'["text"]\n', "'text'"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_document_is_an_error_or_left_out_and_counted(tmp_path, name):
-    line, sentence = BAD[name]
+    line, said = BAD[name]
     good = b"".join(b'{"text": "%d"}\n' % i for i in range(1500))
-    (tmp_path / "a.jsonl").write_bytes(good + line + good)
-    row = {"kind": "jsonl", "train": [str(tmp_path / "a.jsonl")], "holdout": 1e-9}
-    with pytest.raises(UserError, match=rf"a.jsonl, line 1501: ({sentence})") as raised:
-        tokenize(corpus(row), "train", 0, tmp_path / "train-00000.bin")
-    assert "on_bad: skip" in str(raised.value)
-    assert not (tmp_path / "train-00000.bin").exists()
-    row["on_bad"] = "skip"
-    made = tokenize(corpus(row), "train", 0, tmp_path / "train-00000.bin")
+    path, out = tmp_path / "a.jsonl", tmp_path / "train-00000.bin"
+    path.write_bytes(good + line + good)
+    # the versions of the reader differ in what they call nested too deeply
+    with pytest.raises(UserError, match=rf"line 1501: .*({said})") as raised:
+        tokenize(rows(path), "train", 0, out)
+    assert "on_bad" in str(raised.value)
+    assert not out.exists()
+    made = tokenize(rows(path, on_bad="skip"), "train", 0, out)
     assert made["documents"] == 3000
     assert sum(made["bad_documents"].values()) == 1
-    assert corpus(row).source.identity() == corpus(row | {"on_bad": "fail"}).source.identity()
-
-
-def test_parquet_counts_nulls_and_bytes_that_are_no_text(tmp_path):
-    texts = pa.array([b"a", None, b"\xff", b"b"] + [b"c"] * 96).cast(pa.binary())
-    table = pa.table({"text": pa.Array.from_buffers(pa.string(), len(texts), texts.buffers())})
-    pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(UserError, match="row 2: null in place of text under 'text'"):
-        list(sources.read_records(tmp_path / "a.parquet", "text").texts)
-    made = sources.read_records(tmp_path / "a.parquet", "text", 0.02)
-    assert "".join(made.texts) == "ab" + "c" * 96
-    assert made.bad == {"null in place of text": 1, "bytes that are not UTF-8": 1}
+    assert rows(path).source.identity() == rows(path, on_bad="skip").source.identity()
 
 
 def test_more_bad_documents_than_allowed_are_an_error_with_their_reasons(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' * 97 + "no\n" * 2 + '{"text": 1}\n')
-    row = {"kind": "jsonl", "train": [str(tmp_path / "a.jsonl")], "holdout": 1e-9, "on_bad": "skip"}
-    said = r"3 of 100 documents .*\(2 not valid JSON, 1 int in place of text\).* 0.001, bad_share:"
-    with pytest.raises(UserError, match=said):
-        tokenize(corpus(row), "train", 0, tmp_path / "train-00000.bin")
-    made = tokenize(corpus(row | {"bad_share": 0.03}), "train", 0, tmp_path / "train-00000.bin")
-    assert made["bad_documents"] == {"not valid JSON": 2, "int in place of text": 1}
+    path, out = tmp_path / "a.jsonl", tmp_path / "train-00000.bin"
+    path.write_text('{"text": "x"}\n' * 97 + "no\n" * 2 + '{"text": 1}\n')
+    with refused(UserError, "a.jsonl", "3 of 100", "(2 ", "1 int", "0.001"):
+        tokenize(rows(path, on_bad="skip"), "train", 0, out)
+    made = tokenize(rows(path, on_bad="skip", bad_share=0.03), "train", 0, out)
+    assert sorted(made["bad_documents"].values()) == [1, 2]
 
 
 def test_documents_that_are_left_out_are_told_with_the_manifest_and_the_plan(tmp_path, values):
@@ -154,19 +144,17 @@ def test_documents_that_are_left_out_are_told_with_the_manifest_and_the_plan(tmp
         }
         (folder / f"train-{i:05d}.json").write_text(json.dumps(part))
     kept = documents.count(folder, {"train": 2, "validation": 0})
-    sentence = (
-        "train: 1,000 documents; left out: 8 equal to a validation document, 1 like a validation "
-        "document, 6 not valid JSON"
-    )
-    assert documents.sentences(kept) == [sentence]
+    (said,) = documents.sentences(kept)
+    assert re.findall(r"[\d,]*\d", said) == ["1,000", "8", "1", "6"]
+    sentence("documents", said)
     shapes = dict.fromkeys(laid_out.cells, Shape(100, 600.0))
     for earlier in (True, False):  # a plan from before the text was tokenized, and a later one
         results = tmp_path / "nothing" if earlier else tmp_path
         made = study_plan.make(laid_out, shapes, "NVIDIA H100", results)
-        assert made.text.left_out == ([] if earlier else [sentence])
+        assert made.text.left_out == ([] if earlier else [said])
         (tmp_path / "plan.json").write_text(json.dumps(made.to_json()))
         [table] = provenance.plan_tables(tmp_path / "plan.json")
-        assert table.note.count(sentence) == 1
+        assert table.note.count(said) == 1
 
 
 def test_ranges_count_with_the_digits_of_their_first_number():
@@ -174,7 +162,7 @@ def test_ranges_count_with_the_digits_of_their_first_number():
     assert file_names.numbered("{1..2}/{0..1}") == ["1/0", "1/1", "2/0", "2/1"]
     assert file_names.numbered("plain") == ["plain"]
     for name in ("{3..1}", "{0..999}/{0..9999}"):
-        with pytest.raises(ValueError, match=r"has an empty range, or more than 1,000,000 files"):
+        with refused(ValueError, name, "1,000,000"):
             file_names.numbered(name)
 
 
@@ -185,22 +173,8 @@ def test_patterns_of_local_files_are_sorted_and_name_what_is_missing(tmp_path):
         f"{tmp_path}/{name}" for name in ("a[1].jsonl", "b/10.jsonl", "b/2.jsonl", "c.jsonl")
     ]
     assert file_names.local([f"{tmp_path}/a[1].jsonl"]) == [f"{tmp_path}/a[1].jsonl"]
-    with pytest.raises(
-        UserError, match=r"no file matches .*/d\*.jsonl'; correct the dataset's row"
-    ):
+    with refused(UserError, f"{tmp_path}/d*.jsonl"):
         file_names.local([f"{tmp_path}/d*.jsonl"])
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "text"])
-def test_a_row_takes_patterns_and_ranges_of_files(tmp_path, kind):
-    for i in range(3):
-        lines(tmp_path / f"{i}.jsonl", [f"document {i}"])
-    named = {"kind": kind, "validation": [f"{tmp_path}/2.jsonl"]}
-    by_range = corpus(named | {"train": [f"{tmp_path}/{{0..1}}.jsonl"]}).source
-    by_pattern = corpus(named | {"train": [f"{tmp_path}/[01].jsonl"]}).source
-    listed = corpus(named | {"train": [f"{tmp_path}/{i}.jsonl" for i in (0, 1)]}).source
-    assert by_range.files("train") == by_pattern.files("train") == listed.files("train")
-    assert by_pattern.first(1).files("train") == listed.first(1).files("train")
 
 
 HUB = {"kind": "hub", "repository": "./hub", "train": "t-{00..02}.jsonl.zst"}
@@ -227,21 +201,20 @@ def test_a_hub_row_takes_a_template_a_list_or_ranges():
 
 
 REFUSED = [
-    ({"train": "t-*.gz"}, "train 't-*.gz' is a pattern, and plans do not ask the hub"),
-    ({"train": "t-{shard}"}, "shards is missing; give the number of files that 't-{shard}' is"),
-    ({"shards": 4}, "shards 4 is more than the 3 files that the row names"),
-    ({"train": ["{shard}", "b"]}, "train '{shard}' does not number its files"),
-    ({"train": "{shard}{split}", "shards": 1}, "has braces with 'split'; allowed: {shard}"),
-    ({"train": "{2..1}"}, "'{2..1}' has an empty range"),
-    ({"documents": [3]}, "documents counts complete files, but a share of them is held out"),
+    ({"train": "t-*.gz"}, "train", "'t-*.gz'"),
+    ({"train": "t-{shard}"}, "shards", "'t-{shard}'"),
+    ({"shards": 4}, "shards 4", 3),
+    ({"train": ["{shard}", "b"]}, "train", "'{shard}'"),
+    ({"train": "{shard}{split}", "shards": 1}, "train", "'split'"),
+    ({"train": "{2..1}"}, "source", "'{2..1}'"),
+    ({"documents": [3]}, "documents", "held out"),
 ]
 
 
-@pytest.mark.parametrize(("values", "sentence"), REFUSED)
-def test_paths_on_the_hub_that_mean_nothing_are_one_sentence(values, sentence):
-    with pytest.raises(UserError) as raised:
+@pytest.mark.parametrize(("values", "place", "value"), REFUSED)
+def test_paths_on_the_hub_that_mean_nothing_are_refused(values, place, value):
+    with refused(UserError, place, value):
         row(**values)
-    assert sentence in str(raised.value)
 
 
 def test_later_paths_and_how_a_single_one_is_written_change_no_run():
@@ -255,17 +228,6 @@ def test_later_paths_and_how_a_single_one_is_written_change_no_run():
     written = {"train": "{shard}", "validation": "{shard}", "shards": 1}
     assert row(**written).identity() == row(**written, validation_shards=1).identity()
     assert row(**written).identity() != row(**written, validation_shards=2).identity()
-
-
-def test_a_hub_row_without_validation_files_holds_documents_out(tmp_path):
-    texts = [f"document {i}" for i in range(400)]
-    for i in range(2):
-        records(tmp_path / f"t-0{i}.jsonl.zst", texts)
-    given = row(repository=str(tmp_path), holdout=0.1, shards=2)
-    held = [*given.read("validation", 0, None).texts]
-    kept = [[*given.read("train", i, None).texts] for i in (0, 1)]
-    assert 10 < len(held) < 100
-    assert kept[0] == kept[1] == [text for text in texts if text not in held]
 
 
 def test_a_fetched_file_that_training_reads_too_outlives_validation(tmp_path):
@@ -289,7 +251,7 @@ def plain_runs(text, n):
     return {tuple(words[i : i + n]) for i in range(len(words) - n + 1)}
 
 
-def sentence(generator, n):
+def words(generator, n):
     return " ".join(generator.choices(WORDS, k=n))
 
 
@@ -309,22 +271,22 @@ def test_hashes_of_runs_are_equal_exactly_where_the_runs_are():
                 assert table.setdefault(value, tuple(words[i : i + n])) == tuple(words[i : i + n])
 
 
-def test_a_long_document_has_the_runs_of_its_parts(monkeypatch):
-    text = sentence(random.Random(1), 1000)
-    whole = ngrams.hashes(text, 13)
-    monkeypatch.setattr(ngrams, "WORDS", 70)
-    assert np.array_equal(ngrams.hashes(text, 13), whole)
-    assert len(whole) == 988
+def test_a_long_document_has_the_runs_of_its_parts():
+    text = words(random.Random(1), 110_000).split()
+    parts = [text[:40_012], text[40_000:80_012], text[80_000:]]
+    whole = ngrams.hashes(" ".join(text), 13)
+    assert np.array_equal(np.concatenate([ngrams.hashes(" ".join(p), 13) for p in parts]), whole)
+    assert len(whole) == 110_000 - 12
 
 
 def test_training_leaves_out_documents_like_a_validation_document(tmp_path):
     generator = random.Random(2)
-    held = [sentence(generator, 40) for _ in range(30)]
+    held = [words(generator, 40) for _ in range(30)]
     run = " ".join(held[7].split()[5:18])
     like = {
         "thirteen words in other type": f"before {run.upper().replace(' ', ', ')}! after",
         "twelve words": f"before {run.rpartition(' ')[0]} after",
-        "no words in common": sentence(generator, 200),
+        "no words in common": words(generator, 200),
         "short": "w1 w2",
         "over two documents": f"{' '.join(held[0].split()[-6:])} {' '.join(held[1].split()[:7])}",
     }
@@ -332,50 +294,47 @@ def test_training_leaves_out_documents_like_a_validation_document(tmp_path):
     train = lines(tmp_path / "t.jsonl", [*like.values(), held[3]])
     source = {"kind": "jsonl", "train": [train], "validation": [validation]}
     folder = tmp_path / "tokens"
-    for words, near in ((None, 0), (13, 1), (12, 2)):
-        given = corpus(source | ({"decontaminate": words} if words else {}))
+    for n, near in ((None, 0), (13, 1), (12, 2)):
+        given = corpus(source | ({"decontaminate": n} if n else {}))
         tokenize(given, "validation", 0, folder / "validation-00000.bin")
         made = tokenize(given, "train", 0, folder / "train-00000.bin")
         counts = made["documents"], made["documents_dropped"], made["near_duplicates"]
         assert counts == (len(like) - near, 1, near)
-        assert ("decontaminate" in given.source.identity()) == bool(words)
+        assert ("decontaminate" in given.source.identity()) == bool(n)
         assert text_needs.missing(given.source, folder, "validation", 1) == []
         (folder / "validation-00000.ngrams").unlink(missing_ok=True)
-        assert text_needs.missing(given.source, folder, "validation", 1) == [0] * bool(words)
+        assert text_needs.missing(given.source, folder, "validation", 1) == [0] * bool(n)
 
 
-def test_an_index_finds_every_run_and_only_those(tmp_path, monkeypatch):
-    monkeypatch.setattr(ngrams, "FILTER_BITS", 10)  # nearly all bits are set
-    monkeypatch.setattr(ngrams, "BLOCK", 64)
+def test_an_index_finds_every_run_and_only_those(tmp_path):
     generator = random.Random(3)
-    texts = [sentence(generator, 50) for _ in range(200)]
-    for i in range(2):
-        hashes = np.unique(np.concatenate([ngrams.hashes(t, 13) for t in texts[i:100:2]]))
-        hashes.tofile(tmp_path / f"{i}.ngrams")
+    texts = [words(generator, 50) for _ in range(200)]
+    found = [ngrams.hashes(t, 13) for t in texts]
+    # Other hashes: many, and the neighbours of those of texts that are not in the index.
+    others = np.random.default_rng(0).integers(2**64, size=1_200_000, dtype=np.uint64)
+    near = np.concatenate([hashes + np.uint64(1) for hashes in found[100:]])
+    np.sort(np.concatenate([*found[:50], others])).tofile(tmp_path / "0.ngrams")
+    np.sort(np.concatenate([*found[50:100], near])).tofile(tmp_path / "1.ngrams")
     index = ngrams.Index(sorted(tmp_path.glob("*.ngrams")), 13)
     assert [index.has(text) for text in texts] == [True] * 100 + [False] * 100
     assert not index.has("")
 
 
-def test_a_full_disk_ends_tokenization_with_a_sentence_and_leaves_complete_shards(
-    tmp_path, monkeypatch
-):
+def test_a_full_disk_ends_tokenization_and_leaves_complete_shards(tmp_path, monkeypatch):
     paths = [lines(tmp_path / f"{i}.jsonl", [f"{i} {k}" for k in range(9)]) for i in range(3)]
     given = corpus({"kind": "jsonl", "train": paths, "validation": paths[:1]})
-    write = chunk.tokenize_shard.__globals__["shards"].Writer.write
+    write = shards.Writer.write
 
     def full(self, tokens):
         if tokens[1] == ord("1"):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(self, tokens)
 
-    monkeypatch.setattr("lmscaling.data.shards.Writer.write", full)
-    with pytest.raises(UserError, match=r"shard 1: .*: No space left on device; make room"):
+    monkeypatch.setattr(shards.Writer, "write", full)
+    with refused(UserError, "shard 1", "No space left on device"):
         chunk.tokenize(given, "train", range(3), tmp_path / "t", lambda i: True)
-    assert sorted(p.name for p in (tmp_path / "t").iterdir()) == [
-        "train-00000.bin",
-        "train-00000.json",
-    ]
+    made = sorted(p.name for p in (tmp_path / "t").iterdir())
+    assert made == ["train-00000.bin", "train-00000.json"]
 
 
 def test_the_ready_rows_are_valid_pinned_and_name_their_files():
@@ -388,13 +347,3 @@ def test_the_ready_rows_are_valid_pinned_and_name_their_files():
             assert source.expected_tokens
             assert source.expected_bytes
             assert len(source.files("train")) == len(set(source.files("train")))
-
-
-def test_the_reader_of_parquet_holds_a_page_and_not_the_file(tmp_path):
-    text = "x" * 10_000
-    pq.write_table(pa.table({"text": [text] * 5000}), tmp_path / "a.parquet", compression="none",
-                   use_dictionary=False, row_group_size=500)  # fmt: skip
-    before, most = pa.total_allocated_bytes(), 0
-    for _ in sources.read_records(tmp_path / "a.parquet", "text").texts:
-        most = max(most, pa.total_allocated_bytes() - before)
-    assert 0 < most < 20e6 < (tmp_path / "a.parquet").stat().st_size

@@ -1,6 +1,7 @@
 """Text to shards: what the tokens are, who made them, and that no split knows the other."""
 
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -8,18 +9,22 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
+from conftest import refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lmscaling.config import grid
 from lmscaling.config.datasets import Corpus, Tokenizer
 from lmscaling.config.validation import checked
-from lmscaling.data import shards, sources
+from lmscaling.data import document_positions, shards, sources
 from lmscaling.data.tokenize import tokenize
 from lmscaling.data.vocabulary import END_OF_TEXT, encoding
 from lmscaling.errors import UserError
-from lmscaling.files import sha256_of
 
 BYTES = {"encoding": "bytes", "vocab_size": 257}
 GPT2 = {"encoding": "gpt2", "vocab_size": 50257}
@@ -75,43 +80,36 @@ def test_a_thousand_real_documents_are_exactly_their_gpt2_tokens(c4, real_data, 
     assert all(encoder.decode(p[1:].tolist()) == t for p, t in zip(pieces, texts, strict=True))
 
 
-def test_no_validation_document_is_trained_on(c4, real_data, tmp_path):
-    validation = tokenize(corpus(c4, "gpt2"), "validation", 0, tmp_path / "validation-00000.bin")
-    assert validation["documents"] == 200
-    # The validation file now also holds ten of the training documents.
+def test_no_validation_document_is_trained_on(c4, tmp_path):
+    """The validation file also holds ten of the training documents."""
     train = tmp_path / "hub" / "en" / "c4-train.00000-of-01024.json.gz"
     with gzip.open(train, "rt") as file:
         ten = [next(file) for _ in range(10)]
     with gzip.open(tmp_path / "hub" / "en" / "c4-validation.00000-of-00008.json.gz", "at") as file:
         file.writelines(ten)
     given = corpus(c4, "gpt2")
-    tokenize(given, "validation", 0, tmp_path / "validation-00000.bin")
+    held = tokenize(given, "validation", 0, tmp_path / "validation-00000.bin")
     made = tokenize(given, "train", 0, tmp_path / "train-00000.bin")
-    assert (made["documents"], made["documents_dropped"]) == (990, 10)
+    assert (held["documents"], made["documents"], made["documents_dropped"]) == (210, 990, 10)
 
 
-def test_the_header_is_that_of_llm_c(tmp_path):
-    source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", ["ab", "c"])], "holdout": 1e-9}
-    made = tokenize(corpus(source), "train", 0, tmp_path / "train-00000.bin")
-    header = np.fromfile(tmp_path / "train-00000.bin", dtype="<i4", count=256)
-    assert header[:3].tolist() == [20240520, 1, 5]
-    assert not header[3:].any()
-    assert read(tmp_path / "train-00000.bin").tolist() == [256, 97, 98, 256, 99]
-    assert made["sha256"] == sha256_of(tmp_path / "train-00000.bin", 1024)
-
-
-def test_the_words_of_the_end_of_text_token_forge_no_boundary(tmp_path):
-    source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", [f"x{END_OF_TEXT}y"])]}
-    given = corpus(source | {"holdout": 1e-9})
-    tokenize(given, "train", 0, tmp_path / "train-00000.bin")
-    assert np.flatnonzero(read(tmp_path / "train-00000.bin") == 256).tolist() == [0]
-
-
-def test_any_text_survives_the_bytes_encoding():
+@settings(max_examples=25)
+@given(st.lists(st.text() | st.just(f"x{END_OF_TEXT}y"), min_size=1, max_size=9, unique=True))
+def test_any_documents_come_back_from_their_shard_and_forge_no_boundary(texts):
+    with TemporaryDirectory() as folder:
+        source = {"kind": "jsonl", "train": [lines(Path(folder, "a.jsonl"), texts)]}
+        out = Path(folder, "train-00000.bin")
+        made = tokenize(corpus(source | {"holdout": 1e-9}), "train", 0, out)
+        tokens = read(out)
+    pieces = np.split(tokens, np.flatnonzero(tokens == 256)[1:])
+    assert [bytes(piece[1:].tolist()).decode() for piece in pieces] == texts
+    assert made["documents"] == len(texts)
+    assert made["bytes"] == sum(len(text.encode()) for text in texts)
+    assert made["tokens"] == made["bytes"] + len(texts)
+    assert made["sha256"] == hashlib.sha256(tokens.tobytes()).hexdigest()
+    assert made["own_context"] == document_positions.own_context([len(p) for p in pieces])
     encoder = encoding(Tokenizer(**BYTES))
-    text = "a\n" * 100 + "\0\tß→🙂" + END_OF_TEXT
-    assert encoder.decode(encoder.encode_ordinary(text)) == text
-    assert len(encoder.encode_ordinary(text)) == len(text.encode())
+    assert [encoder.decode(encoder.encode_ordinary(text)) for text in texts] == texts
 
 
 def test_the_standard_library_splits_by_content_and_says_which_python(tmp_path):
@@ -146,13 +144,12 @@ def test_sources_of_packages_come_once_each_and_documents_of_others_validate(tmp
 
 
 def test_text_files_are_documents_and_a_shared_one_is_validation(tmp_path):
+    source: dict[str, Any] = {"kind": "text"}
     for name, text in {"a": "one", "b": "two", "v": "two"}.items():
         (tmp_path / name).write_text(text)
-    names = {n: str(tmp_path / n) for n in "abv"}
-    source = {"kind": "text", "train": [names["a"], names["b"]], "validation": [names["v"]]}
-    given = corpus(source)
-    tokenize(given, "validation", 0, tmp_path / "validation-00000.bin")
-    made = tokenize(given, "train", 0, tmp_path / "train-00000.bin")
+        source.setdefault("validation" if name == "v" else "train", []).append(f"{tmp_path}/{name}")
+    tokenize(corpus(source), "validation", 0, tmp_path / "validation-00000.bin")
+    made = tokenize(corpus(source), "train", 0, tmp_path / "train-00000.bin")
     assert (made["documents"], made["documents_dropped"]) == (1, 1)
 
 
@@ -212,90 +209,66 @@ STEPS = """
 import json, sys
 from pathlib import Path
 from lmscaling.config import grid
-from lmscaling.data import shards
-from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.plan import text_needs
 
-laid_out = grid.expand(json.load(sys.stdin))
-(folder, corpus), = laid_out.corpora.items()
+((folder, corpus),) = grid.expand(json.load(sys.stdin)).corpora.items()
 for split in ("validation", "train"):
-    tokenize(corpus, split, 0, Path(folder, f"{split}-00000.bin"))
-    assert not text_needs.missing(corpus.source, Path(folder), split, 1)
-shards.write_manifest(Path(folder, "manifest.json"), {"train": 1, "validation": 1})
-stream = Stream(Path(folder, "manifest.json"), "train")
-print(bytes(stream.read(1, stream.tokens).astype("u1")).decode())
+    tokenize(corpus, split, 0, Path("tokens", f"{split}-00000.bin"))
+    assert not text_needs.missing(corpus.source, Path("tokens"), split, 1)
 """
 
 
-def test_a_new_kind_of_dataset_is_one_file(values, tmp_path):
-    package = Path(sources.__file__).parents[1]
-    copy = tmp_path / "src" / "lmscaling"
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "data" / "kinds" / "two_tables.py").write_text(KIND)
+def test_a_new_kind_of_dataset_is_one_file(values, package, tmp_path):
+    package.write("data/kinds/two_tables", KIND)
     (tmp_path / "t.csv").write_text("id,text\n1,to train\n2,shared\n")
     (tmp_path / "v.csv").write_text("id,text\n3,shared\n")
     row = {"kind": "two_tables", "train": "t.csv", "validation": "v.csv"}
     values |= {"datasets": {"tables": row}, "dataset": "tables"}
     done = subprocess.run(
         [sys.executable, "-c", STEPS], input=json.dumps(values), capture_output=True, text=True,
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(copy.parent)}, check=False,
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(package.src)}, check=False,
     )  # fmt: skip
-    assert (done.stderr, done.stdout) == ("", "to train\n")
-    assert len(list(tmp_path.glob("tables-bytes-*/*.bin"))) == 2
+    assert done.stderr == ""
+    assert read(tmp_path / "tokens" / "train-00000.bin").tolist() == [256, *b"to train"]
     row["kind"] = "two_table"
-    with pytest.raises(UserError, match="kind is 'two_table'"):
+    with refused(UserError, "kind", "'two_table'"):
         grid.expand(values)
 
 
-BROKEN = [
-    ("a.jsonl", '{"text": "x"}\n{"text": "y', "line 2: not valid JSON"),
-    ("a.jsonl", '{"txt": "x"}\n', "line 1: no text under 'text'; nearest is 'txt'"),
-    ("a.jsonl", "[1]\n", "line 1: no text under 'text'"),
-    ("a.json.gz", "no gzip", "is not valid gzip"),
-    ("b.jsonl", "", "a.jsonl does not exist; nearest is 'b.jsonl'"),
-    ("a.jsonl", "", "the train split has no document"),
-]
+BROKEN = {
+    "cut": ("a.jsonl", '{"text": "x"}\n{"text": "y', 2),
+    "another key": ("a.jsonl", '{"txt": "x"}\n', "'txt'"),
+    "a list": ("a.jsonl", "[1]\n", 1),
+    "not packed": ("a.json.gz", "no gzip", "gzip"),
+    "missing": ("b.jsonl", "", "'b.jsonl'"),
+    "empty": ("a.jsonl", "", "train"),
+}
 
 
-@pytest.mark.parametrize(("name", "text", "sentence"), BROKEN)
-def test_a_broken_source_is_one_sentence_and_leaves_nothing(tmp_path, name, text, sentence):
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_source_is_named_and_leaves_nothing(tmp_path, what):
+    name, text, value = BROKEN[what]
     data = tmp_path / "data"
     data.mkdir()
     (data / name).write_text(text)
     wanted = "a.jsonl" if name == "b.jsonl" else name
     given = corpus({"kind": "jsonl", "train": [str(data / wanted)], "holdout": 1e-9})
-    with pytest.raises(UserError, match=sentence):
+    with refused(UserError, value, *([] if what == "empty" else [wanted])):
         tokenize(given, "train", 0, tmp_path / "out" / "train-00000.bin")
     assert not list((tmp_path / "out").glob("*"))
     assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_a_file_missing_from_a_hub_folder_names_the_nearest(c4, tmp_path):
-    given = corpus(c4 | {"train": "en/c4-train.{shard:05d}-of-01025.json.gz"}, "gpt2")
-    with pytest.raises(UserError, match=r"does not exist; nearest is 'c4-train.00000-of-01024"):
-        tokenize(given, "train", 0, tmp_path / "train-00000.bin")
-
-
-def test_a_gzip_cut_short_on_a_hub_folder_is_refused(c4, tmp_path):
-    file = tmp_path / "hub" / "en" / "c4-train.00000-of-01024.json.gz"
-    file.write_bytes(file.read_bytes()[:-1000])
-    with pytest.raises(UserError, match="is not valid gzip"):
-        tokenize(corpus(c4, "gpt2"), "train", 0, tmp_path / "train-00000.bin")
-    assert not (tmp_path / "train-00000.bin").exists()
-
-
 def test_a_row_with_the_wrong_vocabulary_is_told_the_right_one():
-    with pytest.raises(UserError, match="bytes has 257 tokens, but its row states vocab_size 256"):
+    with refused(UserError, "vocab_size", 256, 257):
         checked(Tokenizer, {"encoding": "bytes", "vocab_size": 256}, "study file")
 
 
-def test_a_missing_vocabulary_says_where_to_put_it(monkeypatch, tmp_path):
-    import tiktoken
-
+def test_a_missing_vocabulary_says_where_to_put_it(monkeypatch):
     def unreachable(name):
         raise ConnectionError("no route to host")
 
-    monkeypatch.setattr(tiktoken, "get_encoding", unreachable)
-    with pytest.raises(UserError, match="set TIKTOKEN_CACHE_DIR"):
+    monkeypatch.setattr("tiktoken.get_encoding", unreachable)
+    with refused(UserError, "TIKTOKEN_CACHE_DIR"):
         encoding(Tokenizer(encoding="gpt2", vocab_size=50257))

@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lmscaling.data import document_positions
 
 SEPARATOR = 256
+TOKENS = st.lists(st.sampled_from([SEPARATOR, 7, 255, 257]), max_size=200)
+LENGTHS = st.lists(st.integers(1, 70) | st.integers(1, 5000), max_size=6)
 
 
 def plain(tokens, before=0):
@@ -25,16 +29,14 @@ def text(lengths, seed=0):
     return tokens
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 63, 100, 1000])
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 1.0])
-@pytest.mark.parametrize("before", [0, 1, 777])
-def test_positions_are_those_of_a_plain_loop(n, share, before):
-    rng = np.random.default_rng(n)
-    tokens = np.where(rng.random(n) < share, SEPARATOR, 7).astype(np.uint16)
-    assert document_positions.positions(tokens, SEPARATOR, before).tolist() == plain(tokens, before)
+@given(TOKENS, st.integers(0, 1000))
+def test_positions_are_those_of_a_plain_loop(tokens, before):
+    found = document_positions.positions(np.array(tokens, dtype=np.uint16), SEPARATOR, before)
+    assert found.tolist() == plain(tokens, before)
 
 
 def test_bins_are_what_their_bounds_say():
+    assert [document_positions.bounds(bin) for bin in range(4)] == [(0, 1), (1, 2), (2, 4), (4, 8)]
     positions = np.arange(1000)
     for bin in range(11):
         low, high = document_positions.bounds(bin)
@@ -42,30 +44,17 @@ def test_bins_are_what_their_bounds_say():
         assert high == document_positions.bounds(bin + 1)[0]
 
 
-@pytest.mark.parametrize("lengths", [[1], [2, 1, 1], [64, 65, 63], [1000, 1, 4096, 4097]])
-def test_lengths_alone_tell_how_many_tokens_stand_in_each_bin(lengths):
-    positions = document_positions.positions(text(lengths), SEPARATOR)
-    assert (
-        document_positions.own_context(lengths)
-        == np.bincount(document_positions.bins(positions)).tolist()
-    )
-
-
-def test_no_document_has_no_tokens():
-    assert document_positions.own_context([]) == []
-    assert document_positions.total([]) == []
-
-
-def test_counts_of_shards_add_up_to_those_of_all_their_text():
-    parts = [[5, 1000], [3], [64, 64, 2]]
-    counts = document_positions.total(document_positions.own_context(part) for part in parts)
-    assert counts == document_positions.own_context([n for part in parts for n in part])
-
-
-@pytest.mark.parametrize("lengths", [[1], [100, 7, 300, 1]])
-def test_a_share_is_that_of_the_tokens_with_so_many_before_them(lengths):
-    positions = document_positions.positions(text(lengths), SEPARATOR)
-    found = document_positions.shares(document_positions.own_context(lengths))
+@given(st.lists(LENGTHS.filter(bool), max_size=3))
+def test_lengths_alone_tell_how_many_tokens_of_all_shards_stand_in_each_bin(shards):
+    counts = document_positions.total(map(document_positions.own_context, shards))
+    lengths = [n for shard in shards for n in shard]
+    assert counts == document_positions.own_context(lengths)
+    if not lengths:
+        assert counts == []
+        return
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    assert counts == np.bincount(document_positions.bins(positions)).tolist()
+    found = document_positions.shares(counts)
     assert found == {n: pytest.approx((positions >= n).mean()) for n in found}
     assert list(found) == [2**i for i in range(len(found))]
     assert 2 * max(found, default=0.5) >= max(lengths)  # beyond the last, there is none

@@ -7,6 +7,7 @@ import re
 import socket
 
 import pytest
+from conftest import refused, sentence
 from hub import COMMIT, serving
 
 from lmscaling.config.datasets import Corpus
@@ -55,12 +56,19 @@ def row():
     return checked(Corpus, values, "corpus").source
 
 
-def test_a_file_comes_whole_and_with_the_hubs_own_hash(hub, row, tmp_path):
-    made = row.fetch(FILE, tmp_path / "out" / FILE)
-    assert (tmp_path / "out" / FILE).read_bytes() == (tmp_path / "hub" / FILE).read_bytes()
-    assert made == json.loads((tmp_path / "out" / f"{FILE}.fetched.json").read_text())
+def test_a_file_comes_whole_with_the_hubs_own_hash_and_no_second_copy(
+    hub, row, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    made = row.fetch(FILE, out / FILE)
+    assert (out / FILE).read_bytes() == (tmp_path / "hub" / FILE).read_bytes()
+    assert made == json.loads((out / f"{FILE}.fetched.json").read_text())
     assert made["sha256"] == sha256_of(tmp_path / "hub" / FILE)
     assert (made["revision"], made["bytes"]) == (COMMIT, N)
+    left = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
+    assert left == [FILE, f"{FILE}.fetched.json"]
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_download_that_breaks_off_goes_on_where_it_broke_off(hub, row, tmp_path):
@@ -83,15 +91,13 @@ def test_a_hub_that_is_busy_is_asked_again_after_longer_and_longer_waits(
 
 def test_a_file_that_is_not_the_hubs_is_refused_and_deleted(hub, row, tmp_path):
     hub.wrong_hash = True
-    with pytest.raises(
-        UserError, match=r"arrived with hash .*, but the hub states 0{64}; the file is deleted"
-    ):
+    with refused(UserError, FILE, "0" * 64):
         row.fetch(FILE, tmp_path / "out" / FILE)
     assert not list((tmp_path / "out" / "en").iterdir())
 
 
 def test_a_file_that_the_hub_does_not_have_names_the_row(hub, row, tmp_path):
-    with pytest.raises(UserError, match=r"en/c.gz of owner/texts .* does not exist on the hub"):
+    with refused(UserError, "en/c.gz", "owner/texts"):
         row.fetch("en/c.gz", tmp_path / "c.gz")
 
 
@@ -105,29 +111,32 @@ def test_a_hub_out_of_reach_is_asked_once_and_says_what_to_put_where(
         "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
         f"http://127.0.0.1:{port}" + "/{repo_id}/resolve/{revision}/{filename}",
     )
-    with pytest.raises(UserError, match=r"cannot be reached from this machine.* set mirror: in"):
+    with pytest.raises(UserError, match=r"reached .* mirror:"):  # at a port of chance
         row.fetch(FILE, tmp_path / FILE)
     assert "next attempt" not in capsys.readouterr().err
 
 
 REFUSED = {
-    "gated": ((403, {"X-Error-Code": "GatedRepo"}), r"is gated: .*ask them on http.*owner/texts"),
-    "gated, no login": ((401, {"X-Error-Code": "GatedRepo"}), r"is gated: .*`hf auth login`"),
-    "forbidden": ((403, {}), r"forbids you to read owner/texts \(403\).*set HF_TOKEN"),
-    "no login": ((401, {}), r"forbids you to read owner/texts \(401\).*`hf auth login`"),
-    "no repository": ((404, {"X-Error-Code": "RepoNotFound"}), r"does not exist.*repository: in"),
-    "no revision": ((404, {"X-Error-Code": "RevisionNotFound"}), r"no revision 1+ .*revision: in"),
-    "no file": ((404, {"X-Error-Code": "EntryNotFound"}), r"en/a.* does not exist.*train: or"),
+    "gated": (403, "GatedRepo", "gated", "owner/texts"),
+    "gated, no login": (401, "GatedRepo", "gated", "`hf auth login`"),
+    "forbidden": (403, "", "403", "HF_TOKEN"),
+    "no login": (401, "", "401", "`hf auth login`"),
+    "no repository": (404, "RepoNotFound", "owner/texts", "repository:"),
+    "no revision": (404, "RevisionNotFound", COMMIT, "revision:"),
+    "no file": (404, "EntryNotFound", FILE, "train:"),
 }
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_refusal_is_a_sentence_of_its_own_and_is_not_asked_again(
+def test_a_refusal_has_a_remedy_of_its_own_and_is_not_asked_again(
     hub, row, tmp_path, capsys, reason
 ):
-    hub.refusal, sentence = REFUSED[reason]
-    with pytest.raises(UserError, match=sentence):
+    status, code, *said = REFUSED[reason]
+    hub.refusal = status, {"X-Error-Code": code} if code else {}
+    with pytest.raises(UserError) as caught:  # some name the port of this server
         row.fetch(FILE, tmp_path / "out" / FILE)
+    assert all(word in str(caught.value) for word in said)
+    sentence("UserError", str(caught.value).replace(hub.url, "http://hub"))
     assert hub.asked == 1
     assert "next attempt" not in capsys.readouterr().err
     assert not list((tmp_path / "out").rglob("*.*"))
@@ -135,7 +144,7 @@ def test_a_refusal_is_a_sentence_of_its_own_and_is_not_asked_again(
 
 def test_offline_mode_is_said_by_its_name(hub, row, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match="because HF_HUB_OFFLINE is set"):
+    with refused(UserError, "owner/texts", "HF_HUB_OFFLINE"):
         row.fetch(FILE, tmp_path / FILE)
     assert hub.asked == 0
 
@@ -153,16 +162,8 @@ def test_a_file_in_the_cache_of_the_user_needs_no_network_and_stays_there(
     assert made["sha256"] == sha256_of(tmp_path / "hub" / FILE) == sha256_of(cache / cached)
     with open(cached, "r+b") as file:
         file.write(b"damaged")
-    with pytest.raises(UserError, match=r"is in the cache as .*delete it there and run again"):
+    with pytest.raises(UserError, match=re.escape(cached)):
         row.fetch(FILE, tmp_path / "again" / FILE)
-
-
-def test_a_download_leaves_no_second_copy(hub, row, tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    row.fetch(FILE, tmp_path / "out" / FILE)
-    left = [p.relative_to(tmp_path / "out") for p in (tmp_path / "out").rglob("*") if p.is_file()]
-    assert sorted(map(str, left)) == [FILE, f"{FILE}.fetched.json"]
-    assert not (tmp_path / "cache").exists()
 
 
 def test_the_login_of_the_user_is_used(hub, row, tmp_path, monkeypatch):
@@ -189,16 +190,14 @@ def test_attempts_that_get_further_do_not_count(hub, row, tmp_path, monkeypatch)
 
 def test_a_hub_that_breaks_off_again_and_again_at_the_same_byte_is_given_up(hub, row, tmp_path):
     hub.break_off_after = [20_000, *[0] * 5] * (len(module.WAITS) + 1)
-    with pytest.raises(
-        UserError, match=r"cannot be downloaded: .*set mirror: in the dataset's row"
-    ):
+    with pytest.raises(UserError, match=rf"{FILE} .* mirror: "):
         row.fetch(FILE, tmp_path / FILE)
     assert hub.break_off_after == []
 
 
 def test_a_hub_without_hashes_is_refused_before_the_download(hub, row, tmp_path):
     hub.tag = "5f3a-1234"
-    with pytest.raises(UserError, match=r"states no commit and no SHA-256 .* set HF_ENDPOINT"):
+    with pytest.raises(UserError, match=rf"{hub.url} .* HF_ENDPOINT"):
         row.fetch(FILE, tmp_path / FILE)
     assert hub.sent == []
 
@@ -206,7 +205,7 @@ def test_a_hub_without_hashes_is_refused_before_the_download(hub, row, tmp_path)
 def test_a_download_that_trickles_ends(hub, row, tmp_path, monkeypatch):
     hub.trickle = True
     monkeypatch.setattr(module, "STALLED_SECONDS", 0.5)
-    with pytest.raises(UserError, match=r"less than 10 kB of en/a.* arrived in 0.5 s; check"):
+    with refused(UserError, FILE, "0.5 s"):
         row.fetch(FILE, tmp_path / FILE)
 
 
@@ -214,14 +213,15 @@ def test_a_long_download_says_now_and_then_how_far_it_is(hub, row, tmp_path, mon
     monkeypatch.setattr(module, "PROGRESS_SECONDS", 0)
     row.fetch(FILE, tmp_path / FILE)
     said = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(rf"fetch: {FILE}: 150 kB of 300 kB \(50%\), \S+ [kMG]B/s", said[14])
+    assert FILE in said[14]
+    assert re.findall(r"\d+ kB|\d+%", said[14])[:3] == ["150 kB", "300 kB", "50%"]
     assert len(said) == 30
 
 
-def test_a_full_disk_is_a_sentence(hub, row, tmp_path, monkeypatch):
+def test_a_full_disk_is_named(hub, row, tmp_path, monkeypatch):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(module, "hf_hub_download", full)
-    with pytest.raises(UserError, match="cannot be written: No space left on device"):
+    with refused(UserError, FILE, "No space left on device"):
         row.fetch(FILE, tmp_path / FILE)

@@ -1,62 +1,65 @@
-"""Measuring one point of the speed study: what is computed is what the point says."""
+"""Measuring points of the speed study: what is computed is what the point says, and is right."""
 
-import math
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 import torch
+from conftest import refused
+from speed_points import point as measured_point
+from speed_points import write
 from torch import nn
 
 from lmscaling import attention, kernels
-from lmscaling.bench import clock, copy_task, decode, layer, memory, training_step
+from lmscaling.bench import clock, copy_task, decode, layer, memory, sweep, training_step
+from lmscaling.bench.checks import exactness
 from lmscaling.bench.memory import Memory
+from lmscaling.config import grid, sweeps
 from lmscaling.config.cell import Cell, Model
 from lmscaling.config.speed import Heads, Sweep
+from lmscaling.config.types import dump
 from lmscaling.errors import UserError
-from lmscaling.kernels.gated import plain
+from lmscaling.files import write_json
 from lmscaling.model.gpt import GPT
 from lmscaling.records.timing import Point
+from lmscaling.store import build as store
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def sweep(cell: Cell) -> Sweep:
+def tiny(cell: Cell) -> Sweep:
     """A tiny model that is measured three times."""
     shape = Model(n_layer=2, n_head=2, d_model=32, vocab_size=20)
     return Sweep(
-        kind="time_step",
-        name="tiny",
-        gpus=0,
-        timeout_seconds=10,
-        repeats=3,
-        target_seconds=0.0,
+        kind="time_step", name="tiny", gpus=0, timeout_seconds=10, repeats=3, target_seconds=0.0,
         cell=replace(cell, model=shape),
-    )
+    )  # fmt: skip
 
 
 def point(attention: str, implementation: str = "", context: int = 24, **more) -> Point:
     return Point(attention=attention, implementation=implementation, context=context, **more)
 
 
-def heads(sweep: Sweep) -> Sweep:
-    return replace(sweep, cell=None, layer=Heads(n_head=2, d_head=16))
+def heads(tiny: Sweep) -> Sweep:
+    return replace(tiny, cell=None, layer=Heads(n_head=2, d_head=16))
 
 
 @pytest.mark.parametrize("kind", ["linear", "softmax"])
-def test_every_implementation_has_the_loss_of_the_model_it_computes(sweep, kind):
+def test_every_implementation_has_the_loss_of_the_model_it_computes(tiny, kind):
     x, y = torch.randint(20, (2, 2, 24), generator=torch.Generator().manual_seed(0))
-    expected = training_step.Step(sweep, point(kind)).gpt.loss(x, y)
+    expected = training_step.Step(tiny, point(kind)).gpt.loss(x, y)
     for name in kernels.names(kind):
-        made = training_step.Step(sweep, point(kind, name))
+        made = training_step.Step(tiny, point(kind, name))
         torch.testing.assert_close(made.gpt.loss(x, y), expected)
         assert {b.get_submodule("attention").implementation for b in made.gpt.blocks} == {name}
 
 
-def test_a_measured_step_is_a_step_of_training(sweep, monkeypatch):
-    made = []
+def test_a_measured_step_is_a_step_of_training(tiny, monkeypatch):
+    made, norms = [], []
+    clip = nn.utils.clip_grad_norm_
 
     class Watched(training_step.Step):
         def __init__(self, *arguments):
@@ -65,50 +68,45 @@ def test_a_measured_step_is_a_step_of_training(sweep, monkeypatch):
             made.append(self)
 
     monkeypatch.setattr(training_step, "Step", Watched)
-    outcome = training_step.measure(sweep, point("linear", "chunked", batch=2))
+    monkeypatch.setattr(nn.utils, "clip_grad_norm_", lambda p, n: norms.append(n) or clip(p, n))
+    outcome = training_step.measure(tiny, point("linear", "chunked", batch=2))
     (one,) = made
     changed = [(p != q).any() for p, q in zip(one.first, one.gpt.parameters(), strict=True)]
     assert all(changed)
     steps = outcome.warm_up + 3
     assert {int(s["step"]) for s in one.adamw.state.values()} == {2 * steps}  # and updates alone
-    assert (outcome.optimizer_seconds or 0) > 0
-    assert outcome.repeats == 3
-    assert (outcome.least_seconds or 0) > 0
+    assert {*norms} == {1.0}
+    assert min(outcome.optimizer_seconds or 0, outcome.least_seconds or 0) > 0
+    assert (outcome.repeats, outcome.params, outcome.chunk) == (3, one.gpt.params, 64)
     assert (outcome.dtype, outcome.compiled, outcome.captured) == ("float32", False, False)
-    assert (outcome.params, outcome.chunk) == (one.gpt.params, 64)
 
 
-def test_a_gradient_is_clipped_before_the_step(sweep, monkeypatch):
-    norms = []
-    monkeypatch.setattr(
-        torch.nn.utils, "clip_grad_norm_", lambda parameters, most: norms.append(most)
-    )
-    training_step.measure(sweep, point("softmax"))
-    assert set(norms) == {1.0}
-
-
-@pytest.mark.parametrize("measure", [training_step.measure, decode.measure])
-def test_an_unknown_implementation_is_refused(sweep, measure):
-    with pytest.raises(UserError, match="'chunkd' has no file; nearest is 'chunked'"):
-        measure(sweep, point("linear", "chunkd"))
+@pytest.mark.parametrize(
+    ("measure", "what", "named"),
+    [
+        (training_step.measure, point("linear", "chunkd"), ["'chunkd'", "'chunked'"]),
+        (decode.measure, point("linear", "chunkd"), ["'chunkd'", "'chunked'"]),
+        (training_step.measure, point("softmax", "flash", chunk=8), ["tune_chunk"]),
+        (training_step.measure, point("linear", "state_parallel", chunk=8), ["tune_chunk"]),
+        (copy_task.measure, point("linear", context=1), ["context of 1"]),
+    ],
+)
+def test_a_point_that_cannot_be_is_refused(tiny, measure, what, named):
+    with refused(UserError, *named):
+        measure(tiny, what)
+    with refused(UserError, "'flsh'", "'flash'"):
+        layer.measure(heads(tiny), point("softmax", "flsh", passes="forward"))
 
 
 @pytest.mark.parametrize("implementation", ["chunked", "chunked_materialized"])
-def test_the_chunk_of_a_point_is_the_chunk_in_use(sweep, implementation, monkeypatch):
-    used, cut = [], plain.cut
-    monkeypatch.setattr(plain, "cut", lambda x, chunk: used.append(chunk) or cut(x, chunk))
-    outcome = training_step.measure(sweep, point("linear", implementation, chunk=8))
-    assert (outcome.chunk, set(used)) == (8, {8})
+def test_the_chunk_of_a_point_is_the_chunk_in_use(tiny, implementation):
+    made = training_step.Step(tiny, point("linear", implementation, chunk=8))
+    assert {b.get_submodule("attention").chunk for b in made.gpt.blocks} == {8}
+    assert training_step.measure(tiny, point("linear", implementation, chunk=8)).chunk == 8
+    assert training_step.measure(tiny, point("softmax", "flash")).chunk is None
 
 
-@pytest.mark.parametrize("name", ["softmax/flash", "linear/state_parallel"])
-def test_a_chunk_that_nothing_takes_is_refused(sweep, name):
-    with pytest.raises(UserError, match=r"takes no chunk here; leave it out of tune_chunk"):
-        training_step.measure(sweep, point(*name.split("/"), chunk=8))
-    assert training_step.measure(sweep, point(*name.split("/"))).chunk is None
-
-
-def test_a_variant_without_implementations_is_measured_as_it_is(sweep, monkeypatch):
+def test_a_variant_without_implementations_is_measured_as_it_is(tiny, monkeypatch):
     class Plain(nn.Module):
         def __init__(self, d_model, n_head, rotate):
             super().__init__()
@@ -121,61 +119,39 @@ def test_a_variant_without_implementations_is_measured_as_it_is(sweep, monkeypat
             return 1.0
 
     monkeypatch.setattr(attention, "load", lambda name: Plain)
-    outcome = training_step.measure(sweep, point("plain"))
+    outcome = training_step.measure(tiny, point("plain"))
     assert (outcome.repeats, outcome.chunk) == (3, None)
-    with pytest.raises(
-        UserError, match="implementation 'fast': this attention has no option implementation"
-    ):
-        training_step.measure(sweep, point("plain", "fast"))
+    with refused(UserError, "'fast'", "implementation"):
+        training_step.measure(tiny, point("plain", "fast"))
 
 
-@pytest.mark.parametrize("name", ["linear", "softmax"])
-@pytest.mark.parametrize("position", ["learned", "rope", "none"])
+@pytest.mark.parametrize(("name", "position"), [("linear", "rope"), ("softmax", "learned")])
 def test_a_token_is_sampled_behind_a_cache_that_a_forward_pass_has_filled(
-    sweep, name, position, monkeypatch
+    tiny, name, position, monkeypatch
 ):
     given, prefill = [], GPT.prefill
     monkeypatch.setattr(
         GPT, "prefill", lambda gpt, x, states: given.append(x) or prefill(gpt, x, states)
     )
-    gpt = GPT(replace(sweep.cell, attention=name, position=position, context=25))
+    gpt = GPT(replace(tiny.cell, attention=name, position=position, context=25))
     x_B, states = decode.filled(gpt, 3, 24)
     (x_BT,) = given
     assert x_BT.shape == (3, 24)
     assert x_BT.unique().numel() > 10
-    for state in states.blocks:
-        filled = state.k_BHTK[:, :, :24] if name == "softmax" else state.kv_BHKK
-        assert (filled != 0).all()
+    assert states.length == 24
     logits_BV, _ = gpt.decode_step(x_B, states)
     whole = gpt(torch.cat((x_BT, x_B.unsqueeze(1)), 1))[:, -1]
     torch.testing.assert_close(logits_BV, whole, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", ["linear", "softmax"])
-def test_every_repeat_samples_the_same_token_at_the_same_length(sweep, name, monkeypatch):
-    lengths, one = [], GPT.decode_step
-    monkeypatch.setattr(
-        GPT,
-        "decode_step",
-        lambda gpt, x, states: lengths.append(states.length) or one(gpt, x, states),
-    )
-    outcome = decode.measure(sweep, point(name, batch=2))
-    assert lengths == [24] * (outcome.warm_up + 3)
-    assert (outcome.dtype, outcome.chunk) == ("float32", None)
-    assert outcome.params
+    outcome = decode.measure(tiny, point(name, batch=2))
+    assert (outcome.dtype, outcome.chunk, outcome.repeats) == ("float32", None, 3)
 
 
 @pytest.mark.parametrize("kind", ["linear", "softmax"])
-def test_a_layer_is_measured_forward_and_with_gradients(sweep, kind, monkeypatch):
-    graded, grad = [], torch.autograd.grad
-    monkeypatch.setattr(torch.autograd, "grad", lambda *given: graded.append(given) or grad(*given))
+def test_a_layer_is_measured_forward_and_with_gradients(tiny, kind):
     for name in kernels.names(kind):
-        for passes, each in (("forward", 0), ("forward+backward", 1)):
-            graded.clear()
-            outcome = layer.measure(heads(sweep), point(kind, name, batch=2, passes=passes))
-            assert outcome.repeats == 3
-            assert len(graded) == each * (outcome.warm_up + 3)
-            assert outcome.params is None
+        for passes in ("forward", "forward+backward"):
+            outcome = layer.measure(heads(tiny), point(kind, name, batch=2, passes=passes))
+            assert (outcome.repeats, outcome.params) == (3, None)
 
 
 def test_a_layer_gets_views_of_one_projection_and_returns_one_gradient():
@@ -188,16 +164,11 @@ def test_a_layer_gets_views_of_one_projection_and_returns_one_gradient():
     call = layer.call(attend, "linear", "forward+backward", (2, 5, 3, 4), torch.float32, CPU)
     (gradient,) = cast("tuple[torch.Tensor]", call())
     ((q, k, v, options),) = given
-    assert q._base is k._base is v._base
+    assert len({x.untyped_storage().data_ptr() for x in (q, k, v)}) == 1
     assert gradient.shape == (2, 5, 3, 3, 4)
     assert options == ("softplus", True)
     layer.call(attend, "softmax", "forward", (2, 5, 3, 4), torch.float32, CPU)()
     assert given[1][3] == ()
-
-
-def test_an_unknown_layer_is_refused(sweep):
-    with pytest.raises(UserError, match="'flsh' has no file; nearest is 'flash'"):
-        layer.measure(heads(sweep), point("softmax", "flsh", passes="forward"))
 
 
 @pytest.mark.parametrize("context", [2, 3, 8, 9])
@@ -211,37 +182,15 @@ def test_a_sequence_is_repeated_behind_a_separator(context):
     assert set(y[:, -n:].unique().tolist()) == {1, 2, 3, 4}
 
 
-@pytest.fixture
-def task(sweep: Sweep) -> Sweep:
-    """One layer that is to repeat sequences of four symbols."""
+def test_a_step_of_the_copy_task_is_timed_and_nothing_is_learned(tiny):
     shape = Model(n_layer=1, n_head=2, d_model=32, vocab_size=5)
-    assert sweep.cell
-    return replace(sweep, kind="copy_task", cell=replace(sweep.cell, model=shape, lr=3e-3))
-
-
-def test_a_step_of_the_copy_task_is_timed_and_nothing_is_learned(task):
+    task = replace(tiny, kind="copy_task", cell=replace(tiny.cell, model=shape, lr=3e-3))
     outcome = copy_task.measure(task, point("linear", context=8, batch=4, updates=10))
-    assert (outcome.loss, outcome.accuracy) == (None, None)
-    assert outcome.repeats == 3
-
-
-def test_only_the_copy_has_a_loss(task):
-    made = training_step.Step(task, point("softmax", context=8))
-    x, y = copy_task.sequences(3, 8, 4, torch.Generator().manual_seed(0))
-    loss = copy_task._loss(made, x, y)
-    assert loss.item() == pytest.approx(math.log(64), abs=0.2)
-    torch.testing.assert_close(
-        copy_task._loss(made, x, torch.cat((y[:, :4] * 0, y[:, 4:]), 1)), loss
-    )
-
-
-def test_a_context_without_room_for_a_copy_is_refused(task):
-    with pytest.raises(UserError, match="a context of 1 has no room for a copy"):
-        copy_task.measure(task, point("linear", context=1))
+    assert (outcome.loss, outcome.accuracy, outcome.repeats) == (None, None, 3)
 
 
 @pytest.mark.skipif(not memory.PROCESS.is_dir(), reason="the system does not say what is resident")
-def test_memory_on_the_cpu_is_the_most_that_was_resident_less_what_was_before(sweep):
+def test_memory_on_the_cpu_is_the_most_that_was_resident_less_what_was_before(tiny):
     before = torch.ones(2**22)
     watched = Memory(CPU)
     assert (watched.peak_bytes() or 0) < 2**22
@@ -252,16 +201,11 @@ def test_memory_on_the_cpu_is_the_most_that_was_resident_less_what_was_before(sw
     del before
     short, long = (
         layer.measure(
-            heads(sweep), point("softmax", "no_flash", context=context, passes="forward")
+            heads(tiny), point("softmax", "no_flash", context=context, passes="forward")
         ).peak_memory_bytes
         for context in (64, 1024)
     )
     assert (long or 0) > (short or 0) + 2 * 2 * 1024**2 * 4  # scores and weights of two heads
-
-
-def test_where_the_system_does_not_say_memory_is_not_known(sweep, monkeypatch):
-    monkeypatch.setattr(memory, "PROCESS", Path("/nowhere"))
-    assert training_step.measure(sweep, point("linear")).peak_memory_bytes is None
 
 
 @pytest.mark.parametrize("measured", [clock.timed, clock.launched])
@@ -270,4 +214,98 @@ def test_repeats_go_on_for_so_long_but_never_too_often(measured):
         calls = []
         timing = measured(lambda calls=calls: calls.append(0), Memory(CPU), seconds, most)
         assert len(timing.seconds) == expected
+        assert timing.seconds == sorted(timing.seconds)
         assert len(calls) == expected + timing.warm_up
+
+
+# What is right may be timed
+
+
+def test_a_wrong_gradient_is_found():
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, k):
+            return k.clone()
+
+        @staticmethod
+        def backward(ctx, *dk):
+            return 2 * dk[0]
+
+    def attend(q, k, v, *options):
+        return exactness.linear(q, Doubled.apply(k), v, *options)
+
+    said = exactness.fault("linear", attend, CPU, torch.float32, 16)
+    assert said is not None
+    assert said.startswith("dk of integers")
+    said = exactness.fault("peer", attend, CPU, torch.float32, 16)
+    assert said is not None
+    assert said.startswith("dk is 1 ")
+    assert said.endswith(" 0.0001")
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("linear", torch.float32),
+        ("softmax", torch.bfloat16),
+        ("gated", torch.bfloat16),
+        ("gated_delta", torch.float32),
+    ],
+)
+def test_ours_are_right(kind, dtype):
+    for name in kernels.names(kind):
+        assert exactness.fault(kind, kernels.load(kind, name), CPU, dtype, 16) is None, name
+
+
+def records(values: dict, folder: Path, kind: str, **section) -> list[dict]:
+    """The records of a sweep of a study with one section of one kind."""
+    values["speed"] = {"timeout_seconds": 20, "repeats": 3, "target_seconds": 1e-4} | section
+    (one,) = sweeps.expand(grid.expand(values).study).values()
+    write_json(folder / "sweep.json", dump(one))
+    sweep.measure(folder / "sweep.json", kind, folder / "out", None)
+    paths = [path for path in (folder / "out").glob("*.json") if path.name != "sweep.json"]
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def test_a_copy_and_a_product_are_timed(values, tmp_path):
+    sizes = {"copy_bytes": 1024, "matmul_width": 16}
+    rows = records(values, tmp_path, "time_ceiling", time_ceiling=sizes)
+    assert {(row["attention"], row["context"]) for row in rows} == {("copy", 1024), ("matmul", 16)}
+    for row in rows:
+        assert (row["status"], row["n_head"], row["dtype"]) == ("done", None, "float32")
+
+
+def test_a_layer_of_a_library_that_is_not_installed_is_a_record(values, tmp_path, monkeypatch):
+    monkeypatch.setattr(layer.peers, "installed", dict)
+    preset = {
+        "name": "one", "n_head": 1, "d_head": 16, "batch": 1, "passes": ["forward"],
+        "contexts": [8], "implementations": ["peer/fla_chunk"], "repeats": 3,
+    }  # fmt: skip
+    (row,) = records(values, tmp_path, "time_layer", time_layer=[preset])
+    assert row["status"] == "failed"
+    assert "flash-linear-attention" in row["message"]
+
+
+def test_a_time_stands_beside_the_floor_of_its_own_setup(tmp_path, values):
+    (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    shape = {"n_head": 2, "d_head": 64, "batch": 4, "n_layer": None, "size": "one"}
+    write(
+        tmp_path,
+        measured_point("time_ceiling", "copy", 10**9, 1e-3),
+        measured_point("time_ceiling", "matmul", 1000, 1e-3),
+        measured_point("time_ceiling", "copy", 10**9, 1.0, device="another"),
+        *(
+            measured_point("time_layer", "linear chunked", 100, 8e-7, passes=passes, **shape)
+            for passes in ("forward", "forward+backward")
+        ),
+    )
+    store.build(tmp_path)
+    with store.connect(tmp_path / "store") as db:
+        ceilings = db.sql("SELECT copy_bytes_per_second, matmul_flops FROM ceilings ORDER BY ALL")
+        assert ceilings.fetchall() == [(2e9, None), (2e12, pytest.approx(2e12))]
+        rows = db.sql("SELECT kind, ns_per_token_head, floor_fraction FROM kernel_times ORDER BY 3")
+        # A token of a head moves 516 bytes forward and 900 more backward, at 2 TB/s, in 1 ns.
+        assert rows.fetchall() == [
+            ("linear", pytest.approx(1), pytest.approx(0.258)),
+            ("linear", pytest.approx(1), pytest.approx(0.708)),
+        ]

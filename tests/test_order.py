@@ -1,14 +1,20 @@
-"""Shuffled text: a permutation of blocks from the seed, the same for every shape of a run."""
+"""The order of text: the same for every shape of a run, and a permutation of blocks if shuffled."""
 
+import copy
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from conftest import write_shard, write_tokens
+from conftest import STUDY, refused, write_shard, write_tokens
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lmscaling.config import grid
-from lmscaling.data import order as module
 from lmscaling.data import shards
 from lmscaling.data.order import Order, permuted
 from lmscaling.data.stream import Stream
@@ -16,36 +22,88 @@ from lmscaling.errors import UserError
 from lmscaling.train.checkpoint import Expected, Progress
 from lmscaling.train.module import Updates, micro_batches
 
-LENGTHS = [100, 7, 300, 41, 2, 160]
-TOKENS = sum(LENGTHS)
+CELL = next(iter(grid.expand(copy.deepcopy(STUDY)).cells.values()))
+WINDOW = 4096
+"""Blocks of a window, as the documentation states them."""
 
 
-@pytest.fixture
-def manifest(tmp_path):
-    """Shards whose token number i is i."""
-    start = 0
-    for i, n in enumerate(LENGTHS):
-        write_shard(tmp_path / f"train-{i:05d}.bin", np.arange(start, start + n, dtype=np.uint16))
-        start += n
-    shards.write_manifest(tmp_path / "manifest.json", {"train": len(LENGTHS), "validation": 0})
-    return tmp_path / "manifest.json"
+@contextmanager
+def numbered(lengths):
+    """The manifest of shards with these lengths, whose token number i is i."""
+    with TemporaryDirectory() as folder:
+        start = 0
+        for i, n in enumerate(lengths):
+            tokens = np.arange(start, start + n, dtype=np.uint16)
+            write_shard(Path(folder, f"train-{i:05d}.bin"), tokens)
+            start += n
+        path = Path(folder, "manifest.json")
+        shards.write_manifest(path, {"train": len(lengths), "validation": 0})
+        yield path
 
 
-def expected_inputs(order, window, epoch):
+@cache
+def epoch_of(tokens, order, epoch):
     """The inputs of an epoch, from a list of all blocks."""
-    complete = (TOKENS - 1) // order.block
+    if order is None:
+        return list(range(tokens - 1))
+    complete = (tokens - 1) // order.block
     places = []
-    for first in range(0, complete, window):
-        n = min(window, complete - first)
-        places += [first + permuted(i, n, order.seed, epoch, first // window) for i in range(n)]
+    for first in range(0, complete, WINDOW):
+        n = min(WINDOW, complete - first)
+        places += [first + permuted(i, n, order.seed, epoch, first // WINDOW) for i in range(n)]
     inputs = [place * order.block + i for place in places for i in range(order.block)]
-    return inputs + list(range(complete * order.block, TOKENS - 1))
+    return inputs + list(range(complete * order.block, tokens - 1))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 16, 17, 100, 1023, 4096])
-def test_a_permutation_has_every_number_once(n):
-    for key in [(0,), (0, 1, 0), (2**40, 3, 9)]:
-        assert sorted(permuted(i, n, *key) for i in range(n)) == list(range(n))
+def inputs(slab, context, micro=1):
+    """The inputs of a slab, whose targets are the tokens that follow in the text."""
+    found = []
+    for x_BT, y_BT in micro_batches(slab, context, micro):
+        assert x_BT.shape == (micro, context)
+        assert y_BT.equal(x_BT + 1)
+        found += x_BT.flatten().tolist()
+    return found
+
+
+SMALL = st.integers(1, 4)
+
+
+@given(
+    st.lists(st.integers(1, 120), min_size=1, max_size=6),
+    st.none() | st.builds(Order, st.integers(1, 40) | st.integers(41, 700), st.integers(0, 2)),
+    st.tuples(SMALL, SMALL, SMALL, SMALL),
+    st.integers(0, 1000),
+)
+def test_every_shape_of_a_run_reads_the_documented_tokens_each_once(lengths, order, shape, done):
+    micro, context, world, steps = shape
+    update_tokens = micro * context * world * steps
+    with numbered(lengths) as manifest:
+        stream = Stream(manifest, "train", order=order)
+        assert stream.updates(update_tokens) == (sum(lengths) - 1) // update_tokens
+        if not (updates := stream.updates(update_tokens)):
+            return
+        cell = replace(CELL, context=context, update_tokens=update_tokens, epochs=2)
+        ranks = [Updates(stream, cell, 0, rank, world) for rank in range(world)]
+        wide = Updates(stream, replace(cell, context=micro * context), 0, 0, 1)
+        single, longer = [], []
+        for u in range(2 * updates):
+            single += [n for rank in ranks for n in inputs(rank[u], context, micro)]
+            longer += inputs(wide[u], micro * context)
+            assert stream.epoch(u + 1, update_tokens) == 1 + u // updates
+        once = updates * update_tokens
+        expected = [epoch_of(sum(lengths), order, 1 + epoch)[:once] for epoch in range(2)]
+        assert single == longer == expected[0] + expected[1]
+        assert all(len(set(epoch)) == once for epoch in expected)
+
+        done %= 2 * updates + 1
+        again = Updates(Stream(manifest, "train", order=order), cell, done, world - 1, world)
+        assert len(again) == 2 * updates - done
+        assert all(x.equal(ranks[-1][done + i]) for i, x in enumerate(again))
+
+
+@given(st.integers(1, 3000), st.tuples(st.integers(0, 2**40), st.integers(0, 9)))
+def test_a_permutation_has_every_number_once(n, key):
+    assert sorted(permuted(i, n, *key) for i in range(n)) == list(range(n))
 
 
 def test_all_orders_of_a_few_blocks_come_about_equally_often():
@@ -61,123 +119,87 @@ def test_the_order_is_that_of_every_version():
     assert permuted(10**9, 10**12, 5, 2, 7) == 525_782_636_475
 
 
-def test_two_thousand_shapes_of_a_run_read_exactly_the_expected_tokens(manifest, cell, monkeypatch):
-    rng = np.random.default_rng(0)
-    streams, epochs = {}, {}
-    for _ in range(2000):
-        window = int(rng.choice([2, 5, 4096]))
-        block = int(rng.choice([1, 3, 16, 64, 200, 1000]))
-        order = Order(block, int(rng.integers(2)))
-        micro, context, world, steps = (int(n) for n in rng.choice([1, 2, 3, 4], 4))
-        update_tokens = micro * context * world * steps
-        monkeypatch.setattr(module, "WINDOW", window)
-        stream = streams.setdefault((window, order), Stream(manifest, "train", order=order))
-        updates = stream.updates(update_tokens)
-        assert updates == (TOKENS - 1) // update_tokens
-        done = int(rng.integers(2 * updates))  # a run that continues after these
-        epoch = 1 + done // updates
-        key = window, order, epoch
-        inputs = epochs.setdefault(key, expected_inputs(order, window, epoch))
-        shape = replace(cell, context=context, update_tokens=update_tokens, epochs=2)
-        found = []
-        for rank in range(world):
-            slab = Updates(stream, shape, done, rank, world)[0]
-            for x_BT, y_BT in micro_batches(slab, context, micro):
-                assert x_BT.shape == (micro, context)
-                assert y_BT.equal(x_BT + 1)  # the token that follows in the text
-                found += x_BT.flatten().tolist()
-        start = done % updates * update_tokens
-        assert found == inputs[start : start + update_tokens]
+def test_windows_keep_their_places_and_are_permuted_each_in_its_own_way():
+    with numbered([3 * WINDOW + 100]) as manifest:
+        stream = Stream(manifest, "train", order=Order(2, 0))
+        found = inputs(Updates(stream, replace(CELL, update_tokens=12_000), 0, 0, 1)[0], 16)
+        assert found == epoch_of(stream.tokens, stream.order, 1)[:12_000]
+        first, second = found[: 2 * WINDOW], found[2 * WINDOW :]
+        assert sorted(first) == list(range(2 * WINDOW))
+        assert first[: len(second)] != [n - 2 * WINDOW for n in second]
+        # A run that has read a token depends on all text of its window.
+        assert stream.order
+        assert stream.order.window(1) == (0, 2 * WINDOW)
+        assert stream.order.window(2 * WINDOW) == (2 * WINDOW, 4 * WINDOW)
 
 
-@pytest.mark.parametrize("block", [1, 7, 64, 608, 609, 610, 10_000])
-def test_an_epoch_reads_every_token_once(manifest, block):
-    stream = Stream(manifest, "train", order=Order(block, 0))
-    read = np.concatenate([stream.slab(u, 1)[0] for u in range(1, TOKENS)])
-    assert sorted(read) == list(range(TOKENS - 1))
+def test_seeds_and_epochs_have_orders_of_their_own():
+    orders = {tuple(epoch_of(600, Order(16, seed), epoch)) for seed in range(3) for epoch in (1, 2)}
+    assert len(orders) == 6
 
 
-def test_seeds_and_epochs_have_orders_of_their_own(manifest):
-    def epoch(seed, number):
-        stream = Stream(manifest, "train", order=Order(16, seed))
-        n = stream.updates(16)
-        return [int(stream.slab(number * n + u, 16)[0, 0]) for u in range(1, n + 1)]
-
-    orders = [tuple(epoch(seed, number)) for seed in range(3) for number in range(3)]
-    assert len(set(orders)) == 9
-    assert all(sorted(order) == sorted(orders[0]) for order in orders)
-
-
-def test_neighbouring_text_makes_no_update():
-    """Of the blocks that one update reads, few are neighbours."""
-    order, update = Order(2**17, 0), 4
-    blocks = [order.source(place, 10_000, 1) for place in range(4096)]
-    groups = np.array(blocks).reshape(-1, update)
-    pairs = np.abs(np.diff(groups, axis=1))
-    assert np.mean(pairs == 1) < 0.005
-    assert np.median(pairs) > 500
+BLOCK = 3
 
 
 def grown(folder, order):
-    """The same text with two shards and with three."""
+    """The same text with two shards, which end in the second window, and with three."""
     manifests = []
-    for name, lengths in [("a", [100, 75]), ("b", [100, 75, 300])]:
+    for name, lengths in [("a", [10_000, 7_000]), ("b", [10_000, 7_000, 30_000])]:
         (folder / name).mkdir()
         manifests.append(write_tokens(folder / name, lengths, []))
     return [Stream(manifest, "train", order=order) for manifest in manifests]
 
 
 def at(updates, stream):
-    """Progress of a run on a stream, in updates of 10 tokens."""
-    shard, tokens_id = stream.reached(10 * updates)
+    """Progress of a run on a stream, in updates of 1,024 tokens; a window has twelve."""
+    shard, tokens_id = stream.reached(1024 * updates)
     return Progress(
         run="r", update=updates, train_seconds=1.0, shard=shard, tokens_id=tokens_id,
         update_seconds=0.1,
     )  # fmt: skip
 
 
-def test_more_text_changes_no_complete_window(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "WINDOW", 4)
-    short, long = grown(tmp_path, Order(10, 0))
-    for update in range(1, 17):  # windows of 40 tokens; the fifth is not complete
-        assert short.slab(update, 10).tolist() == long.slab(update, 10).tolist()
-        assert short.reached(10 * update) == long.reached(10 * update)
+@pytest.mark.parametrize("order", [Order(BLOCK, 0), None])
+def test_more_text_changes_no_complete_window(tmp_path, order):
+    short, long = grown(tmp_path, order)
+    for update in range(1, 13 if order else 17):
+        assert short.slab(update, 1024).tolist() == long.slab(update, 1024).tolist()
+        assert short.reached(1024 * update) == long.reached(1024 * update)
+    if order:
+        assert short.slab(13, 1024).tolist() != long.slab(13, 1024).tolist()
 
 
-@pytest.mark.parametrize("order", [Order(10, 0), None])
-@pytest.mark.parametrize("updates", [16, 17, 20])  # before the last window, in it, a second epoch
-def test_a_run_goes_on_with_the_text_that_it_has_begun(tmp_path, monkeypatch, order, updates):
-    monkeypatch.setattr(module, "WINDOW", 4)
+@pytest.mark.parametrize("order", [Order(BLOCK, 0), None])
+@pytest.mark.parametrize("updates", [12, 13, 20])  # before the last window, in it, a second epoch
+def test_a_run_goes_on_with_the_text_that_it_has_begun(tmp_path, order, updates):
     short, long = grown(tmp_path, order)
     progress = at(updates, short)
-    Expected("r", 10, short.go_on).check(progress)
-    Expected("r", 10, long.go_on).check(progress)
-    is_kept = updates == 20 or (updates == 17 and order)
-    assert long.tokens == (175 if is_kept else 475)
-    for update in range(updates + 1, 30 if is_kept else 17):
-        assert short.slab(update, 10).tolist() == long.slab(update, 10).tolist()
+    Expected("r", 1024, short.go_on).check(progress)
+    Expected("r", 1024, long.go_on).check(progress)
+    is_kept = updates == 20 or (updates == 13 and order)
+    assert long.tokens == (17_000 if is_kept else 47_000)
+    for update in range(updates + 1, 30 if is_kept else 13):
+        assert short.slab(update, 1024).tolist() == long.slab(update, 1024).tolist()
 
 
 def test_a_run_does_not_go_on_with_other_tokens(tmp_path):
     short, _ = grown(tmp_path, Order(10, 0))
     (tmp_path / "c").mkdir()
-    other = Stream(write_tokens(tmp_path / "c", [101, 75], []), "train", order=Order(10, 0))
-    with pytest.raises(ValueError, match=r"up to shard 1, and the tokens here are .* shard 1"):
-        Expected("r", 10, other.go_on).check(at(3, short))
+    other = Stream(write_tokens(tmp_path / "c", [10_001, 7000], []), "train", order=Order(10, 0))
+    with refused(ValueError, short.shards[1].id[:12], other.shards[1].id[:12]):
+        Expected("r", 1024, other.go_on).check(at(3, short))
 
 
-def test_a_shard_that_changes_between_two_reads_is_checked_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("lmscaling.data.stream.OPEN", 1)
-    stream = Stream(write_tokens(tmp_path, [100, 100], [50]), "train")
-    first = stream.read(0, 100)
-    stream.read(100, 200)
+def test_a_shard_that_changes_between_two_reads_is_checked_again(tmp_path):
+    n = 12  # more shards than are open at once
+    stream = Stream(write_tokens(tmp_path, [100] * n, [50]), "train")
+    first = stream.read(0, 100 * n)
     path = tmp_path / "train-00000.bin"
     data = path.read_bytes()
     path.write_bytes(data)  # another time, the same tokens
-    assert stream.read(0, 100).tolist() == first.tolist()
-    stream.read(100, 200)
+    assert stream.read(0, 100 * n).tolist() == first.tolist()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(UserError, match="has SHA-256"):
+    with refused(UserError, path.name, "SHA-256"):
         stream.read(0, 100)
 
 

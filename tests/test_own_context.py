@@ -1,12 +1,15 @@
 """Every figure of losses at contexts says how much of the text has how much of its document."""
 
+import copy
 import gzip
 import json
+import re
 import shutil
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, STUDY, sentence
+from pandas import DataFrame
 from test_figures import LOSSES, NAMES, finish
 from test_store import evaluated, evaluation, log
 
@@ -18,22 +21,11 @@ from lmscaling.data.vocabulary import encoding
 from lmscaling.figures.shared import own_context, style
 from lmscaling.store import build as store
 
-LINE = (
-    "In lines, 88 % of tokens are preceded by at least 16 tokens of their own document, 75 % by 32."
-)
-
-
-@pytest.fixture
-def study(tmp_path, values):
-    """Two sizes and two learning rates at two contexts."""
-    values["axes"] |= {"size": ["s", "m"], "context": [16, 32], "lr_scale": [1.0, 2.0]}
-    (tmp_path / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
-    return tmp_path
-
-
-@pytest.fixture
-def cells(study):
-    return list(study_file.read_record(study / "study.json").grid.cells.values())
+TEXTS = {
+    "few": [[100, 1, 7]], "one": [[64]], "long": [[4097, 300]], "short": [[3]],
+    "twice": [[128], [16] * 8],
+}  # fmt: skip
+"""Lengths of the documents of each text of a dataset."""
 
 
 def counted(run, lengths, context=16, **values):
@@ -46,151 +38,134 @@ def counted(run, lengths, context=16, **values):
     ]
 
 
-def asked(study, query):
+def write(study, **changes):
+    """A study with two sizes and two learning rates at two contexts; returns its cells."""
+    values = copy.deepcopy(STUDY) | changes
+    values["axes"] |= {"size": ["s", "m"], "context": [16, 32], "lr_scale": [1.0, 2.0]}
+    (study / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
+    return list(study_file.read_record(study / "study.json").grid.cells.values())
+
+
+def ask(study, query):
     store.build(study)
     with store.connect(study / "store") as db:
         return db.sql(query).fetchall()
 
 
-def words(study, name="context_scaling"):
-    store.build(study)
-    style.use()  # where lines break depends on the font
-    with store.connect(study / "store") as db:
-        return own_context.note(db, db.sql(figures.load(name).QUERY).df())
-
-
-def evaluate(study, cells, lengths):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A study with evaluations on its own text, ``lines``, and on other ones."""
+    study = tmp_path_factory.mktemp("own")
+    cells = write(study)
     finish(study, cells)
     for cell in cells:
-        evaluated(study, cell.run, log(*counted(cell.run, lengths, cell.context)))
+        evaluated(study, cell.run, log(*counted(cell.run, [128], cell.context)))
+    for name, texts in TEXTS.items():
+        for i, lengths in enumerate(texts):
+            rows = counted(cells[0].run, lengths, dataset=name)
+            evaluated(study, cells[0].run, log(*rows), f"{name}-bytes-{i}")
+    # A shorter part of the same text.
+    rows = counted(cells[3].run, [10], cells[3].context, dataset="long")
+    evaluated(study, cells[3].run, log(*rows), "long-bytes-0")
+    store.build(study)
+    return study
 
 
-def renamed(study, **changes):
-    """The same study with another dataset or encoding."""
-    record = json.loads((study / "study.json").read_text())
-    record["study"] |= changes
-    (study / "study.json").write_text(json.dumps(record))
-    return list(study_file.read_record(study / "study.json").grid.cells.values())
+@pytest.fixture(scope="module")
+def db(folder):
+    style.use()  # where lines break depends on the font
+    with store.connect(folder / "store") as db:
+        yield db
 
 
-@pytest.mark.parametrize("lengths", [[100, 1, 7], [64], [4097, 300]])
-def test_shares_are_those_of_the_documents(study, cells, lengths):
-    evaluate(study, cells, lengths)
-    found = asked(study, "SELECT before, share FROM own_context ORDER BY before")
+def note(db, *contexts, **values):
+    """What is said below losses at these contexts."""
+    rows = DataFrame({"context": contexts, "loss": [1.0] * len(contexts)} | values)
+    if said := own_context.note(db, rows):
+        sentence("figure", said)
+    return said
+
+
+def datasets(said):
+    return re.findall(r"^In (\w+),", said, re.MULTILINE)
+
+
+def numbers(said):
+    return re.findall(r"[\d.,]*\d %|none|[\d,]*\d", said)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_shares_are_those_of_the_documents_of_all_texts_of_a_dataset(db, name):
+    query = "SELECT before, share FROM own_context WHERE dataset = ?"
+    lengths = [n for text in TEXTS[name] for n in text]
     expected = {0: 1.0} | document_positions.shares(document_positions.own_context(lengths))
     expected[2 * max(expected)] = 0.0
-    assert dict(found) == pytest.approx(expected)
+    assert dict(db.execute(query, [name]).fetchall()) == pytest.approx(expected)
 
 
-def test_the_longest_text_of_a_dataset_counts(study, cells):
-    evaluate(study, cells, [10])
-    evaluated(study, cells[3].run, log(*counted(cells[3].run, [10, 1000])))
-    assert asked(study, "SELECT max(before) FROM own_context") == [(1024,)]
+def test_every_figure_of_losses_at_contexts_says_it_and_no_other(folder, db):
+    said = {n: own_context.note(db, db.sql(figures.load(n).QUERY).df()) for n in NAMES}
+    by_text = {name: words for name, words in said.items() if words}
+    assert {*by_text} == {*LOSSES}
+    own = by_text["context_scaling"]
+    assert numbers(own) == ["88 %", "16", "75 %", "32"]
+    # Losses of cells are on their own text, those of evaluations on each of a final run.
+    assert datasets(own) == ["lines"]
+    assert datasets(by_text["loss_by_position"]) == ["lines", "long"]
+    assert own in figures.save("context_scaling", folder / "store", folder / "figures").read_text()
 
 
-def test_every_figure_of_losses_at_contexts_says_it_and_no_other(study, cells):
-    evaluate(study, cells, [128])
-    store.build(study)
-    with store.connect(study / "store") as db:
-        said = {n: own_context.note(db, db.sql(figures.load(n).QUERY).df()) for n in NAMES}
-    assert {name for name, words in said.items() if words} == {*LOSSES}
-    assert {words for words in said.values() if words} == {LINE}
-
-
-def test_a_study_without_runs_says_nothing(study):
-    assert words(study) == ""
-
-
-def test_a_figure_that_is_saved_bears_the_line(study, cells):
-    evaluate(study, cells, [128])
-    store.build(study)
-    drawn = figures.save("context_scaling", study / "store", study / "figures").read_text()
-    assert LINE in drawn
-
-
-def test_contexts_longer_than_any_document_have_none(study, cells):
-    evaluate(study, cells, [3])
-    assert words(study) == "In lines, no token is preceded by 4 tokens of its own document."
-
-
-def test_contexts_beside_the_bins_have_the_nearest_below(study):
-    made = json.loads((study / "study.json").read_text())["study"]["axes"] | {"context": [24, 48]}
-    every = {"tokens": 192, "every_tokens": 192}
-    evaluate(study, renamed(study, axes=made, update_tokens=192, validation=every), [128])
-    assert (
-        words(study)
-        == "In lines, 75 % of tokens are preceded by at least 32 tokens of their own document."
-    )
-
-
-def test_no_evaluation_is_no_line(study, cells):
-    finish(study, cells)
-    for cell in cells:
-        evaluated(study, cell.run, b"")
-    assert words(study) == ""
-
-
-def test_two_texts_of_one_dataset_count_together(study, cells):
-    evaluate(study, cells, [128])
-    for cell in cells:
-        evaluated(study, cell.run, log(*counted(cell.run, [16] * 8, cell.context)), "lines-bytes-1")
-    said = (
-        "In lines, 44 % of tokens are preceded by at least 16 tokens of their own document, "
-        "38 % by 32."
-    )
-    assert words(study) == said
-
-
-def test_two_datasets_are_two_lines(study, cells):
-    evaluate(study, cells, [128])
-    for cell in cells:
-        evaluated(
-            study, cell.run, log(*counted(cell.run, [64], cell.context, dataset="b")), "b-bytes-0"
-        )
-    said = words(study, "loss_by_position").splitlines()
-    assert [line.split(",")[0] for line in said] == ["In b", "In lines"]
-    assert len(words(study).splitlines()) == 1  # losses of cells are on their own text
-
-
-C4 = (
-    "In c4, 21 % of tokens are preceded by at least 1,024 tokens of their own document, 10 % by "
-    "2,048, 0.6 % by 8,192, none by\n16,384 (3,000 documents)."
+@pytest.mark.parametrize(
+    ("contexts", "dataset", "expected"),
+    [
+        ((16, 32), "short", ["4"]),  # the shortest length that no token reaches
+        ((24, 48), "lines", ["75 %", "32"]),  # the nearest below
+        ((16, 32), "twice", ["44 %", "16", "38 %", "32"]),
+        ((16, 32), "another", []),
+    ],
 )
+def test_shares_are_said_at_contexts_of_the_figure(db, contexts, dataset, expected):
+    assert numbers(note(db, *contexts, dataset=dataset)) == expected
 
 
-@pytest.fixture
-def published(tmp_path):
-    """A copy of what is in git."""
-    folder = tmp_path / "published"
+def test_what_is_no_loss_by_context_has_no_note(db):
+    assert note(db) == note(db, 16, setup="x") == ""
+    assert own_context.note(db, DataFrame({"context": [16], "seconds": [1.0]})) == ""
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The store of a copy of what is in git."""
+    folder = tmp_path_factory.mktemp("git") / "published"
     folder.mkdir()
     for file in (ROOT / "results" / "published").glob("*.csv"):
         shutil.copy(file, folder)
-    return folder
+    store.build(folder)
+    with store.connect(folder / "store") as db:
+        yield db
 
 
 def test_published_losses_are_on_c4(published):
-    assert words(published) == C4
+    style.use()
+    said = own_context.note(published, published.sql(figures.load("context_scaling").QUERY).df())
+    sentence("figure", said)
+    assert numbers(said.replace("c4", "C")) == [
+        "21 %", "1,024", "10 %", "2,048", "0.6 %", "8,192", "none", "16,384", "3,000",
+    ]  # fmt: skip
 
 
-def test_c4_in_other_tokens_is_another_text(study):
+def test_the_sample_of_c4_counts_without_an_evaluation_in_its_tokens_alone(tmp_path):
     rows = {"c4": {"kind": "jsonl", "train": ["a"], "validation": ["v"]}}
-    finish(study, renamed(study, datasets=rows, dataset="c4"))
-    assert asked(study, "FROM own_context WHERE dataset = 'c4'") == []
-
-
-def test_an_evaluation_of_c4_replaces_the_sample(study):
-    rows = {"c4": {"kind": "jsonl", "train": ["a"], "validation": ["v"]}}
-    tokenizers = {"bytes": {"encoding": "gpt2", "vocab_size": 50257}}
-    made = renamed(study, datasets=rows, dataset="c4", tokenizers=tokenizers)
-    finish(study, made)
-    assert asked(study, "SELECT DISTINCT documents FROM own_context WHERE dataset = 'c4'") == [
-        (3000,)
-    ]
-    rows = counted(made[0].run, [128], dataset="c4")
-    evaluated(study, made[0].run, log(*rows), "c4-bytes-0")
-    assert asked(study, "SELECT DISTINCT documents FROM own_context WHERE dataset = 'c4'") == [
-        (None,)
-    ]
+    query = "SELECT DISTINCT documents FROM own_context WHERE dataset = 'c4'"
+    finish(tmp_path, write(tmp_path, datasets=rows, dataset="c4"))
+    assert ask(tmp_path, query) == []
+    gpt2 = {"bytes": {"encoding": "gpt2", "vocab_size": 50257}}
+    cells = write(tmp_path, datasets=rows, dataset="c4", tokenizers=gpt2)
+    finish(tmp_path, cells)
+    assert ask(tmp_path, query) == [(3000,)]
+    made = log(*counted(cells[0].run, [128], dataset="c4"))
+    evaluated(tmp_path, cells[0].run, made, "c4-bytes-0")
+    assert ask(tmp_path, query) == [(None,)]
 
 
 def test_the_sample_of_c4_agrees_with_documents_that_are_here(published, real_data, monkeypatch):
@@ -205,7 +180,7 @@ def test_the_sample_of_c4_agrees_with_documents_that_are_here(published, real_da
     rng = np.random.default_rng(0)
     draws = [document_positions.own_context(rng.choice(lengths, len(lengths))) for _ in range(200)]
     found = document_positions.shares(document_positions.own_context(lengths))
-    sample = dict(asked(published, "SELECT before, share FROM own_context"))
+    sample = dict(published.sql("SELECT before, share FROM own_context").fetchall())
     assert sample.pop(16384) == 0
     assert max(lengths) <= 16384
     for before, share in sample.items():

@@ -2,30 +2,29 @@
 
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from test_data import corpus, read
+from conftest import refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_data import corpus
+from test_documents import plain, text
 
 from lmscaling.data import document_positions, shards, token_files
-from lmscaling.data.kinds import bin as kind
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 from lmscaling.plan import text_needs
 
 END = 256
+LENGTHS = st.lists(st.integers(1, 25), min_size=1, max_size=12)
 
 
-def written(lengths, seed=0):
-    """Documents of so many tokens, end-of-text included."""
-    rng = np.random.default_rng(seed)
-    return [rng.integers(0, END, n - 1).astype(np.uint16) for n in lengths]
-
-
-def llm_c(path, tokens):
-    with shards.writing(path) as writer:
-        writer.write(np.asarray(tokens, dtype=np.uint16))
+def llm_c(path, tokens, token: np.dtype = shards.TOKEN):
+    with shards.writing(path, token) as writer:
+        writer.write(np.asarray(tokens, dtype=token))
     return str(path)
 
 
@@ -34,92 +33,71 @@ def nanogpt(path, tokens):
     return str(path)
 
 
-def stream(documents):
-    """The documents with end-of-text before each."""
-    return np.concatenate([np.concatenate([[END], d]) for d in documents]).astype(np.uint16)
-
-
-def imported(layout, train, validation, folder):
-    """All shards of a text, and the row that made them."""
-    row = {"kind": "bin", "layout": layout, "train": train, "validation": validation}
+def imported(layout, files, folder):
+    """The stream of a text of such files, after a look at all that is written beside it."""
+    row = {"kind": "bin", "layout": layout, "train": files, "validation": files[:1]}
     given = corpus(row)
     counts = {}
     for split in ("validation", "train"):
         counts[split] = len(given.source.files(split))
         for i in range(counts[split]):
             tokenize(given, split, i, folder / f"{split}-{i:05d}.bin")
+        assert text_needs.missing(given.source, folder, split, counts[split]) == []
     own = shards.write_manifest(folder / "manifest.json", counts)
-    return given.source, own
+    stream = Stream(folder / "manifest.json", "train")
+    positions = np.array(plain(stream.read(0, stream.tokens)))
+    assert own["train"] == np.bincount(document_positions.bins(positions)).tolist()
+    assert stream.positions(0, stream.read(0, stream.tokens)).tolist() == positions.tolist()
+    return stream
 
 
-LENGTHS = [1, 2, 700, 1, 1, 40, 3000, 5]
+@given(LENGTHS, st.lists(st.integers(1, 300), max_size=3))
+@settings(max_examples=25)
+def test_files_of_llm_c_are_copied_byte_for_byte(lengths, cuts):
+    """Files are cut anywhere: a document ends in a later one."""
+    tokens = text(lengths)
+    places = sorted({0, *(cut for cut in cuts if cut < len(tokens)), len(tokens)})
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        parts = [tokens[a:b] for a, b in pairwise(places)]
+        files = [llm_c(folder / f"{i}.bin", part) for i, part in enumerate(parts)]
+        stream = imported("llm.c", files, folder / "made")
+        for i, file in enumerate(files):
+            made = folder / "made" / f"train-{i:05d}.bin"
+            assert made.read_bytes() == Path(file).read_bytes()
+        assert stream.read(0, stream.tokens).tolist() == tokens.tolist()
 
 
-@pytest.fixture
-def small(monkeypatch):
-    """Blocks and shards that are shorter than a document."""
-    monkeypatch.setattr(token_files, "BLOCK", 64)
-    monkeypatch.setattr(kind, "SHARD_TOKENS", 500)
+@given(LENGTHS, st.integers(1, 60))
+@settings(max_examples=25)
+def test_files_of_nanogpt_have_their_end_of_text_first_and_no_other_change(lengths, n):
+    tokens = text(lengths)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        file = nanogpt(folder / "t.bin", np.roll(tokens, -1))
+        stream = imported("nanogpt", [file], folder / "made")
+        assert stream.read(0, stream.tokens).tolist() == tokens.tolist()
+        positions = plain(tokens)
+        for start in range(0, len(tokens), n):  # in shards of n tokens
+            part = token_files.of_nanogpt(Path(file), start, n, END)
+            found = np.concatenate(list(part.blocks)).tolist()
+            assert found == tokens[start : start + n].tolist()
+            assert tokens[start] == END or part.before == positions[start]
 
 
-def check(folder, own, documents):
-    tokens = stream(documents)
-    made = Stream(folder / "manifest.json", "train")
-    assert np.array_equal(made.read(0, made.tokens), tokens)
-    found = document_positions.positions(tokens, END)
-    assert own["train"] == np.bincount(document_positions.bins(found)).tolist()
-    assert np.array_equal(made.positions(777, tokens[777:900]), found[777:900])
-
-
-def test_files_of_llm_c_are_copied_byte_for_byte(tmp_path, small):
-    documents = written(LENGTHS)
-    tokens = stream(documents)
-    cuts = [
-        0,
-        3,
-        900,
-        1000,
-        len(tokens),
-    ]  # a document begins in the second file, and ends in the last
-    parts = [tokens[a:b] for a, b in pairwise(cuts)]
-    files = [llm_c(tmp_path / f"{i}.bin", part) for i, part in enumerate(parts)]
-    row, own = imported("llm.c", files, files[:1], tmp_path / "made")
-    for i, file in enumerate(files):
-        assert (tmp_path / "made" / f"train-{i:05d}.bin").read_bytes() == Path(file).read_bytes()
-    assert text_needs.missing(row, tmp_path / "made", "train", len(files)) == []
-    check(tmp_path / "made", own, documents)
-
-
-def test_files_of_nanogpt_have_their_end_of_text_first_and_no_other_change(tmp_path, small):
-    documents = written(LENGTHS)
-    after = np.concatenate([np.concatenate([d, [END]]) for d in documents])
-    file = nanogpt(tmp_path / "train.bin", after)
-    row, own = imported("nanogpt", [file], [file], tmp_path / "made")
-    n = len(row.files("train"))
-    assert n == -(-len(after) // 500)
-    assert text_needs.missing(row, tmp_path / "made", "train", n) == []
-    joined = np.concatenate([read(tmp_path / "made" / f"train-{i:05d}.bin") for i in range(n)])
-    assert np.array_equal(joined, np.roll(after, 1))
-    check(tmp_path / "made", own, documents)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_any_lengths_of_documents_and_shards_are_converted_exactly(tmp_path, monkeypatch, seed):
-    rng = np.random.default_rng(seed)
-    monkeypatch.setattr(token_files, "BLOCK", int(rng.integers(1, 20)))
-    monkeypatch.setattr(kind, "SHARD_TOKENS", int(rng.integers(1, 30)))
-    documents = written(rng.integers(1, 25, 12), seed)
-    tokens = stream(documents)
-    file = nanogpt(tmp_path / "t.bin", np.roll(tokens, -1))
-    _, own = imported("nanogpt", [file], [file], tmp_path / "made")
-    made = Stream(tmp_path / "made" / "manifest.json", "train")
-    assert np.array_equal(made.read(0, made.tokens), tokens)
-    found = document_positions.positions(tokens, END)
-    assert own["train"] == np.bincount(document_positions.bins(found)).tolist()
-
-
-def wrong_magic(path):
-    nanogpt(path, range(600))
+def test_documents_that_are_longer_than_what_is_read_at_once_are_found(tmp_path):
+    tokens = text([9, 2**23 + 5, 7])
+    stop = 2**23 + 9
+    after = Path(nanogpt(tmp_path / "t.bin", np.roll(tokens, -1)))
+    files = [llm_c(tmp_path / f"{i}.bin", part) for i, part in enumerate(np.split(tokens, [stop]))]
+    for part in (
+        token_files.of_nanogpt(after, stop, 2**23, END),
+        token_files.of_llm_c([*map(Path, files)], END),
+    ):
+        assert part.before == 2**23
+        assert np.concatenate(list(part.blocks)).tolist() == tokens[stop:].tolist()
+    whole = token_files.of_nanogpt(after, 0, 2**27, END)
+    assert np.array_equal(np.concatenate(list(whole.blocks)), tokens)
 
 
 def wrong_count(path):
@@ -129,54 +107,43 @@ def wrong_count(path):
 
 
 REFUSED = {
-    "other header": ("llm.c", wrong_magic, r"begins with 65536, 196610; allowed: 20240520, 1"),
-    "other size": ("llm.c", wrong_count, r"has 1032 bytes, but its header states 3 tokens"),
-    "inside": ("llm.c", lambda p: llm_c(p, [1, END]), r"begins inside a document; .*token 256"),
-    "token": ("llm.c", lambda p: llm_c(p, [END, 257]), r"has token 257; allowed: up to 256"),
-    "odd": ("nanogpt", lambda p: p.write_bytes(b"\0\1\0"), r"has 3 bytes; allowed: two for each"),
-    "no end": ("nanogpt", lambda p: nanogpt(p, [END, 1]), r"ends with token 1; .*after each doc"),
-    "token ": ("nanogpt", lambda p: nanogpt(p, [300, END]), r"has token 300; allowed: up to 256"),
+    "other header": ("llm.c", lambda p: nanogpt(p, range(600)), ["65536, 196610", "20240520, 1"]),
+    "other size": ("llm.c", wrong_count, [1032, "3 tokens"]),
+    "inside": ("llm.c", lambda p: llm_c(p, [1, END]), ["token 256"]),
+    "token": ("llm.c", lambda p: llm_c(p, [END, 257]), ["token 257", 256]),
+    "odd": ("nanogpt", lambda p: p.write_bytes(b"\0\1\0"), ["3 bytes"]),
+    "no end": ("nanogpt", lambda p: nanogpt(p, [END, 1]), ["token 1;", 256]),
+    "token of nanogpt": ("nanogpt", lambda p: nanogpt(p, [300, END]), ["token 300", 256]),
+    "missing": ("nanogpt", lambda p: p.with_suffix(".b").touch(), []),
 }
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_file_that_is_no_such_file_is_one_sentence_and_is_not_deleted(tmp_path, reason):
-    layout, write, sentence = REFUSED[reason]
+def test_a_file_that_is_no_such_file_is_refused_and_is_not_deleted(tmp_path, reason):
+    layout, write, values = REFUSED[reason]
     write(tmp_path / "a.bin")
-    row = {"kind": "bin", "layout": layout, "train": [f"{tmp_path}/*.bin"]}
+    row = {"kind": "bin", "layout": layout, "train": [f"{tmp_path}/a.bin"]}
     given = corpus(row | {"validation": [f"{tmp_path}/a.bin"]})
-    with pytest.raises(UserError, match=sentence) as raised:
+    is_of_tokens = reason.startswith("token")
+    with refused(UserError, *([] if is_of_tokens else ["a.bin"]), *values) as caught:
         tokenize(given, "train", 0, tmp_path / "made" / "train-00000.bin")
-    assert "delete" not in str(raised.value)
+    assert "delete" not in str(caught.value)
     assert not list((tmp_path / "made").glob("*"))
 
 
 ROW = {"kind": "bin", "layout": "llm.c", "train": ["a.bin"], "validation": ["v.bin"]}
 
 
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"validation": []}, "validation is missing"),
-        ({"decontaminate": 13}, "decontaminate needs text"),
-        ({"shuffle": "documents"}, "shuffle needs text"),
-    ],
-)
-def test_what_needs_text_is_refused(values, sentence):
-    with pytest.raises(UserError, match=sentence):
+@pytest.mark.parametrize("values", [
+    {"validation": []}, {"decontaminate": 13}, {"shuffle": "documents"},
+])  # fmt: skip
+def test_what_needs_text_is_refused(values):
+    with refused(UserError, *values):
         corpus(ROW | values)
 
 
-def test_a_file_that_does_not_exist_is_named():
-    with pytest.raises(UserError, match=r"dataset file a.bin does not exist"):
-        corpus(ROW | {"layout": "nanogpt"}).source.files("train")
-    with pytest.raises(UserError, match=r"dataset file a.bin does not exist"):
-        corpus(ROW).source.tokens("train", 0, END)
-
-
 def test_files_of_llm_c_for_large_vocabularies_have_wide_tokens(tmp_path):
-    end, wide = 128_000, np.array([128_000, 7, 127_999, 128_000, 65_536], dtype=np.uint32)
-    with shards.writing(tmp_path / "a.bin", shards.WIDE) as writer:
-        writer.write(wide)
-    tokens = token_files.of_llm_c([tmp_path / "a.bin"], end)
-    assert np.concatenate(list(tokens.blocks)).tolist() == wide.tolist()
+    wide = [128_000, 7, 127_999, 128_000, 65_536]
+    file = llm_c(tmp_path / "a.bin", wide, shards.WIDE)
+    tokens = token_files.of_llm_c([Path(file)], 128_000)
+    assert np.concatenate(list(tokens.blocks)).tolist() == wide

@@ -40,7 +40,7 @@ def halves(token: bytes, ranks: dict[bytes, int]) -> list[bytes]:
 def gpt2(ranks: Path) -> Tokenizer:
     """GPT-2 for ``tokenizers``, from a file of ranks, with its special token."""
     encoder: tiktoken.Encoding = vocabulary.encoding(Row(encoding="gpt2"), ranks)
-    known = encoder._mergeable_ranks
+    known = {encoder.decode_single_token_bytes(i): i for i in range(encoder.n_vocab - 1)}
     merged = sorted((token for token in known if len(token) > 1), key=known.__getitem__)
     merges = [tuple(map(named, halves(token, known))) for token in merged]
     made = byte_level({named(token): rank for token, rank in known.items()}, merges)

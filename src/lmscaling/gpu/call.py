@@ -172,8 +172,9 @@ def _run(job: Job, lines: Lines, out: Path, folder: Path, end: float, on: int) -
 
 
 def _add(out: Path, lines: Lines, key: str, values: dict[str, Any]) -> None:
-    """Write a line to the disk."""
+    """Write a whole line to the disk; a file without a buffer would take a part of one."""
     lines[key] = {"key": key, **values}
-    with (out / "records.jsonl").open("ab", buffering=0) as file:
+    with (out / "records.jsonl").open("ab") as file:
         file.write(json.dumps(lines[key]).encode() + b"\n")
+        file.flush()
         os.fsync(file.fileno())

@@ -1,0 +1,306 @@
+"""What a call that measures a device leaves, what it needs, and what its numbers say."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import duckdb
+import pytest
+import targets
+import torch
+from conftest import ROOT, refused, sentence
+from test_gpu import FILES, STEP, ceilings, lines_of, measure, read, study  # noqa: F401
+from test_main import lmscaling
+
+from lmscaling import kernels
+from lmscaling.bench.checks import right
+from lmscaling.config import grid, sweeps
+from lmscaling.data.stream import Stream
+from lmscaling.errors import UserError
+from lmscaling.evaluate import gradient_error
+from lmscaling.gpu import archive
+from lmscaling.kernels.linear import chunked
+from lmscaling.model.gpt import GPT
+from lmscaling.runtime import environment, gpus
+
+# The archive
+
+
+@pytest.fixture
+def packed(ceilings: Path, tmp_path: Path) -> Path:  # noqa: F811
+    """The archive of ceilings."""
+    return Path(shutil.copy(ceilings / "kept" / "lmscaling-gpu.zip", tmp_path))
+
+
+def changed(path: Path, name: str, content: str) -> Path:
+    """A copy of an archive with one file changed or added."""
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(path.with_name("new.zip"), "w") as new:
+        for each_name in {*old.namelist(), name}:
+            new.writestr(each_name, content if each_name == name else old.read(each_name))
+    return path.with_name("new.zip")
+
+
+def with_device(path: Path, **values) -> Path:
+    """A copy of an archive with other values in its first line, which is of the device."""
+    with zipfile.ZipFile(path) as file:
+        first, *rest = file.read("records.jsonl").decode().splitlines()
+    other = "\n".join([json.dumps(json.loads(first) | values), *rest, ""])
+    return changed(path, "records.jsonl", other)
+
+
+def test_an_archive_of_another_version_is_refused(packed, tmp_path):
+    with refused(UserError, "format 99"):
+        archive.unpack(with_device(packed, format=99), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_archive_writes_only_names_of_ours(packed, tmp_path):
+    hostile = changed(packed, "runs/../../../evil.json", "{}")
+    archive.unpack(hostile, tmp_path / "m" / "d")
+    assert not list(tmp_path.rglob("evil.json"))
+
+
+@pytest.mark.parametrize("damage", ["empty", "text", "cut", "bits", "folder", "missing"])
+def test_a_damaged_or_missing_archive_is_refused(packed, tmp_path, damage):
+    content = packed.read_bytes()
+    packed.unlink()
+    if damage == "folder":
+        packed.mkdir()
+    elif damage != "missing":
+        changed_bits = content[:100] + bytes(255 - x for x in content[100:200]) + content[200:]
+        cut = content[: len(content) // 2]
+        of = {"empty": b"", "text": b"no archive", "cut": cut, "bits": changed_bits}
+        packed.write_bytes(of[damage])
+    with pytest.raises(UserError, match=packed.name):  # zipfile has words of its own
+        archive.unpack(packed, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_import_does_not_mix_with_other_records(packed, tmp_path):
+    out = tmp_path / "m" / "d"
+    archive.unpack(packed, out)
+    with refused(UserError, out, "--out"):
+        archive.unpack(with_device(packed, id="another"), out)
+
+
+def test_a_device_is_a_folder_name(packed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    archive.unpack(packed, None)
+    (folder,) = Path("results/measured").iterdir()
+    assert folder.name.replace("-", "").isalnum()
+    assert folder.name == folder.name.lower()
+
+
+# What is wrong
+
+
+def wrong_keys(q, k, v, feature_map, normalize, chunk=64):
+    """Right forward; the gradient by the keys is lost."""
+    return chunked.attend(q, k.detach(), v, feature_map, normalize) + 0 * k.sum()
+
+
+def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatch):
+    load = kernels.load
+    monkeypatch.setattr(
+        kernels, "load", lambda *name: wrong_keys if name == ("linear", "chunked") else load(*name)
+    )
+    measure(tmp_path / "d", study(), parts=["right", "step"])
+    lines = lines_of(tmp_path / "d")
+    assert right.fault(lines["right/linear/chunked"]).startswith("dk of integers")
+    assert not right.fault(lines["right/softmax/flash"])
+    archive.unpack(tmp_path / "d" / "kept" / "lmscaling-gpu.zip", tmp_path / "m" / "d")
+    rows = {
+        path.stem: json.loads(path.read_text())
+        for path in (tmp_path / "m" / "d").glob("speed/time_step/*/*.json")
+    }
+    assert rows[STEP]["status"] == "wrong"
+    assert rows[STEP]["median_seconds"] is None
+    assert rows["softmax.flash-b2-ctx16"]["status"] == "done"
+
+
+def test_a_kernel_that_ends_its_process_is_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels, "load", lambda *_: lambda *_: os._exit(3))
+    measure(tmp_path / "d", study(), parts=["right"])
+    assert "exit code 3" in right.fault(lines_of(tmp_path / "d")["right/softmax/flash"])
+
+
+def test_a_kernel_that_repeats_other_numbers_is_wrong(monkeypatch):
+    def unstable(q, k, v, feature_map, normalize):
+        return chunked.attend(q, k, v, feature_map, normalize) + 1e-7 * torch.rand(1)
+
+    monkeypatch.setattr(kernels, "load", lambda *_: unstable)
+    steps = [s for s in sweeps.expand(grid.expand(study()).study).values() if s.kind == "time_step"]
+    found = {each.case.partition(",")[0] for each in right.compared("linear/chunked", steps)
+             if not each.right}  # fmt: skip
+    assert "repeated" in found
+
+
+# What is another
+
+
+@pytest.fixture
+def begun(ceilings: Path, tmp_path: Path) -> Path:  # noqa: F811
+    """A copy of what the call left."""
+    return Path(shutil.copytree(ceilings, tmp_path / "d"))
+
+
+@pytest.mark.parametrize(
+    ("device", "versions", "said"),
+    [
+        ("NVIDIA H200", {}, "NVIDIA H200"),
+        (None, {"torch": "1.0"}, "torch 1.0"),
+        (None, {"ptxas": "12.0"}, "ptxas 12.0"),
+    ],
+)
+def test_records_of_another_device_or_version_are_not_continued(begun, device, versions, said):
+    path = begun / "records.jsonl"
+    first, *rest = path.read_text().splitlines()
+    line = json.loads(first)
+    line["environment"]["device"] = device or line["environment"]["device"]
+    line["environment"]["versions"] |= versions
+    path.write_text("\n".join([json.dumps(line), *rest, ""]))
+    with pytest.raises(UserError, match=f"{said}.*--out"):  # names this machine
+        measure(begun, study(), parts=["ceiling"])
+
+
+def test_two_calls_at_once_and_another_study_are_refused(begun):
+    with gpus.locked(begun / "lock"), refused(UserError, begun):
+        measure(begun, study(), parts=["ceiling"])
+    with refused(UserError, begun, "--out"):
+        measure(begun, study({"budget": "7 updates"}), parts=["ceiling"])
+
+
+# What must be there
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_machine_without_a_gpu_says_so_before_anything_is_measured(tmp_path):
+    with refused(UserError, "PRESET=cpu"):
+        measure(tmp_path / "d", read(2))
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_missing_vocabulary_is_said_before_anything_is_measured(tmp_path, monkeypatch):
+    def offline(name):
+        raise OSError("no network")
+
+    monkeypatch.setattr("tiktoken.get_encoding", offline)
+    with refused(UserError, "TIKTOKEN_CACHE_DIR"):
+        measure(tmp_path / "d", study({"tokenizer": "gpt2"}))
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_missing_text_is_said_before_anything_is_measured(tmp_path):
+    row = {"sources": {"kind": "stdlib", "validation": ["c4.jsonl"]}}
+    with refused(UserError, "c4.jsonl", "sources"):
+        measure(tmp_path / "d", study({"datasets": row}))
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_package_that_cannot_be_used_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "isal", None)
+    with refused(UserError, "isal", "wheels/"):
+        measure(tmp_path / "d", study())
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("sys.modules['pydantic'] = None", "pydantic"),
+        ("import typing_extensions; del typing_extensions.Sentinel", "typing_extensions"),
+    ],
+)
+def test_a_missing_or_old_package_is_one_sentence(tmp_path, module, said):
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\n{module}\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", str(ROOT / "src"))])
+    command = ["gpu", *map(str, FILES), "--out", str(tmp_path / "d"), "--minutes", "0.01"]
+    done = lmscaling(*command, env=os.environ | {"PYTHONPATH": path}, cwd=ROOT)
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "wheels/" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_version_of_ptxas_is_that_of_triton(monkeypatch):
+    compiler = pytest.importorskip("triton.backends.nvidia.compiler")
+    path = compiler.get_ptxas(90).path
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    assert f", V{environment.ptxas(9, 0)['ptxas']}\n" in said
+    monkeypatch.setitem(sys.modules, "triton.backends.nvidia.compiler", None)
+    assert environment.ptxas(9, 0) == {}
+
+
+def test_make_gpu_neither_installs_nor_connects():
+    done = subprocess.run(
+        ["make", "-n", "gpu", "PRESET=cpu"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert not {"pip", "venv"} & {*re.findall(r"\w+", done.stdout)}
+    assert "PYTHONPATH=src:wheels" in done.stdout
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("mean", [0.0, 3.0])
+def test_centring_keeps_dq_where_values_have_a_mean(mean):
+    torch.manual_seed(0)
+    q, k, v, dy = (torch.randn(1, 1024, 1, 64) for _ in range(4))
+    v = v + mean * torch.randn(64)
+    rows = gradient_error.compared(*(x.bfloat16() for x in (q, k, v, dy)))
+    errors = {row["implementation"]: row["dq_error"] for row in rows}
+    assert errors["centred"] < 0.006
+    assert errors["chunked"] < 0.006
+    assert errors["uncentred"] < 0.01 if not mean else 0.1 < errors["uncentred"] < 0.2
+
+
+def test_mean_over_deviation_is_what_it_says():
+    v = torch.randn(1, 4000, 2, 8, generator=torch.Generator().manual_seed(0)) * 2 + 6
+    assert gradient_error.mean_over_sd(v) == pytest.approx(3, rel=0.02)
+
+
+def test_layers_see_what_training_shows_them(cell, tokens):
+    ids = torch.from_numpy(Stream(tokens, "train").read(0, cell.context + 1).astype("int64"))
+    (q, k, v, dy), *rest = gradient_error.inputs(GPT(cell), ids)
+    assert not rest  # one block
+    assert q.shape == k.shape == v.shape == dy.shape == (1, cell.context, 1, 8)
+    assert dy.float().abs().sum() > 0
+
+
+# Targets
+
+
+def test_targets_are_measured_and_judged():
+    columns = (
+        "kind VARCHAR, implementation VARCHAR, passes VARCHAR, dtype VARCHAR, batch BIGINT, "
+        "n_head BIGINT, context BIGINT, ns_per_token_head DOUBLE, median_seconds DOUBLE, "
+        "status VARCHAR, setup VARCHAR"
+    )
+    with duckdb.connect() as db:
+        db.execute(f"CREATE TABLE kernel_times ({columns})")
+        for kind, name, ns in (
+            ("linear", "chunked", 0.5), ("softmax", "flash", 2.0), ("softmax", "cudnn", 1.0),
+            ("peer", "fla_chunk", 2.0),
+        ):  # fmt: skip
+            row = (kind, name, "forward+backward", "bfloat16", 128, 12, 1024, ns, 1e-3, "done", "x")
+            db.execute("INSERT INTO kernel_times VALUES (" + "?, " * 10 + "?)", row)
+        found = [
+            (t.verdict(db.sql(t.query).fetchall()[0][0]), t.name)
+            for t in targets.TARGETS
+            if "kernel_times" in t.query
+        ]
+    assert {verdict for verdict, _ in found} == {"reached", "not measured"}
+    sentence("targets", "\n".join(f"{verdict}: {name}" for verdict, name in found))
+
+
+def test_a_target_that_is_missed_says_by_how_much():
+    least = next(t for t in targets.TARGETS if t.bound == "at least" and t.value == 35)
+    assert least.verdict(35.0) == "reached"
+    assert least.verdict(28.0).endswith("20%")
+    most = next(t for t in targets.TARGETS if t.value == 600)
+    assert most.verdict(900.0).endswith("50%")
+    assert most.verdict(None) == "not measured"
