@@ -92,11 +92,9 @@ def test_the_delta_rule_starts_anew_at_each_sequence():
         expected = of_each(recurrence, tokens, state, lengths)
         close(found, expected)
         close(gradients(found, inputs), gradients(expected, inputs))
-    none = delta.attend(*(x[:1] for x in inputs[:3]), inputs[4].squeeze(-1), None, state[:1])[0]
-    no_decay = delta.attend(
-        *inputs[:3], inputs[4].squeeze(-1), 0 * inputs[3].squeeze(-1), state[:1]
-    )[0]
-    close(none, no_decay)
+    q, k, v, g, beta = (x.squeeze(-1) if x.shape[-1] == 1 else x for x in inputs[:5])
+    none = delta.attend(q, k, v, beta, None, state[:1])[0]
+    close(none, delta.attend(q, k, v, beta, 0 * g, state[:1])[0])
 
 
 def test_the_state_of_a_prompt_is_one_that_the_kernel_of_a_step_takes(monkeypatch):

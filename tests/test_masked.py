@@ -7,7 +7,6 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-import strangers
 import torch
 import torch._dynamo.testing
 from conftest import calibration, refused, sentence, write_shard
@@ -91,26 +90,17 @@ def gradients(gpt):
     return found
 
 
-def one_by_one(gpt, x, y):
-    """Logits, and the gradients of the mean loss, of documents that never meet."""
-    logits = torch.empty(*x.shape, gpt.wte.num_embeddings, dtype=torch.float64)
-    for b, here in pieces(x):
-        part, target = x[None, b, here], y[None, b, here]
-        logits[b, here] = gpt(part)[0].detach()
-        (gpt.loss(part, target) * part.numel() / x.numel()).backward()
-    return logits, gradients(gpt)
-
-
 def assert_separate(gpt, alone, x, y):
     """Within 1e-10 of the largest logit, and of the largest gradient of each parameter."""
-    expected, sums = one_by_one(alone, x, y)
-    found = gpt(x).detach()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10 * expected.abs().max().item())
+    expected = torch.empty(*x.shape, gpt.wte.num_embeddings, dtype=torch.float64)
+    for b, here in pieces(x):  # documents that never meet
+        part, target = x[None, b, here], y[None, b, here]
+        expected[b, here] = alone(part)[0].detach()
+        (alone.loss(part, target) * part.numel() / x.numel()).backward()
     gpt.loss(x, y).backward()
-    for (name, _), a, b in zip(gpt.named_parameters(), gradients(gpt), sums, strict=True):
-        torch.testing.assert_close(
-            a, b, rtol=0, atol=1e-10 * b.abs().max().item(), msg=lambda m, name=name: f"{name}: {m}"
-        )
+    found, sums = [gpt(x).detach(), *gradients(gpt)], [expected, *gradients(alone)]
+    for a, b in zip(found, sums, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10 * b.abs().max().item())
 
 
 @pytest.mark.parametrize(
@@ -220,14 +210,6 @@ def test_flash_attention_gets_the_bounds_of_the_documents(rotate, monkeypatch):
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("name", strangers.RIGHT)
-def test_a_variant_of_a_stranger_needs_nothing_for_documents(package, masked, name):
-    package.write("mine", strangers.RIGHT[name])
-    variant.check(variant.Variant(name="mine", rotated=True, masked=True), torch.device("cpu"))
-    gpt, alone = masked("mine"), masked("mine", documents="mixed")
-    assert_separate(gpt, alone, *batch(STARTS))
-
-
 def test_a_check_of_mixed_documents_is_known_by_what_earlier_versions_wrote(cell, tmp_path):
     variant.require(cell, torch.device("cpu"), tmp_path / "checks.json")
     variant.require(
@@ -263,35 +245,20 @@ def test_a_sequence_of_masked_documents_lies_in_one_block_of_shuffled_text(value
     grid.expand({**values, "documents": "mixed"})
 
 
-def counted_in_windows(lengths, context):
-    """Lengths of the parts of documents in the complete windows of a text."""
-    starts = np.zeros(sum(lengths), bool)
-    starts[np.cumsum([0, *lengths[:-1]])] = True
-    n = len(starts) // context * context
-    starts[:n:context] = True
-    return np.diff(np.flatnonzero(starts[:n]), append=n)
-
-
 @pytest.mark.parametrize(("mean", "context"), [(480, 1024), (480, 8192), (4000, 1024)])
 def test_lengths_of_documents_in_windows_are_near_to_those_that_are_counted(mean, context):
     """Within 5 % of the mean over tokens, and 1 % where windows are the shorter."""
     rng = np.random.default_rng(0)
     lengths = np.maximum(1, rng.lognormal(np.log(mean) - 0.5, 1.0, 2_000_000 // mean)).astype(int)
-    counted = counted_in_windows(lengths, context)
+    n = lengths.sum() // context * context
+    starts = np.union1d(np.cumsum([0, *lengths[:-1]]), np.arange(0, n, context))
+    counted = np.diff(starts[starts < n], append=n)
     pieces = document_positions.lengths_in_windows(document_positions.own_context(lengths), context)
     assert sum(pieces.values()) == pytest.approx(1)
     for most in (64, context):  # FLOPs of a chunk, and of softmax
         found = sum(share * min(most, n) for n, share in pieces.items())
         expected = (counted * np.minimum(most, counted)).sum() / counted.sum()
         assert found == pytest.approx(expected, rel=0.05 if mean < context else 0.01)
-
-
-def test_a_text_that_is_one_document_fills_every_window():
-    counts = document_positions.own_context([2**30])
-    assert document_positions.lengths_in_windows(counts, 1024)[1024] == pytest.approx(1, abs=1e-4)
-    assert document_positions.lengths_in_windows(document_positions.own_context([1] * 9), 1024) == {
-        1: 1.0
-    }
 
 
 def test_flops_are_counted_at_the_lengths_of_the_documents(masked):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -60,12 +61,6 @@ def test_its_first_weights_have_the_spread_of_gpt2(gpt):
             narrow = name.endswith(("attention.out.weight", "down.weight"))
             std = 0.02 / math.sqrt(6) if narrow else 0.02
             assert p.std().item() == pytest.approx(std, rel=0.05), name
-
-
-def test_its_first_loss_is_that_of_knowing_nothing(gpt):
-    torch.manual_seed(0)
-    x, y = torch.randint(0, 257, (2, 8, 32))
-    assert gpt.loss(x, y).item() == pytest.approx(math.log(320), abs=0.1)
 
 
 def test_the_first_loss_at_the_width_of_gpt2_is_that_of_gpt2(cell):
@@ -169,7 +164,8 @@ def test_a_token_shift_adds_half_of_the_embedding_before_and_learns_the_share(ce
         gpt.shift.add_(torch.randn(64))
     before = torch.cat((torch.zeros(2, 1, 64), gpt.wte(x[:, :-1])), 1)
     expected = gpt.wte(x) + gpt.shift * before + gpt.wpe(torch.arange(32))
-    gpt.blocks, gpt.norm = nn.ModuleList(), nn.Identity()  # what is left reads the embedding
+    bare: Any = gpt  # without blocks and norm it gives the embedding
+    bare.blocks, bare.norm = nn.ModuleList(), nn.Identity()
     torch.testing.assert_close(gpt.hidden(x), expected)
     gpt.loss(x, x).backward()
     assert gpt.shift.grad is not None
@@ -177,19 +173,16 @@ def test_a_token_shift_adds_half_of_the_embedding_before_and_learns_the_share(ce
 
 
 def test_a_token_shift_is_a_vector_of_parameters_that_does_not_decay(cell):
-    plain = GPT(replace(cell, model=gpt_shape(), context=32))
-    gpt = shifting(cell)
+    plain, gpt = GPT(replace(cell, model=gpt_shape(), context=32)), shifting(cell)
     assert (gpt.params, gpt.params_total) == (plain.params + 64, plain.params_total + 64)
     settings = replace(cell.optimizer, weight_decay=0.1)
     groups = optimizer.build(gpt, replace(cell, optimizer=settings)).param_groups
     assert [g["weight_decay"] for g in groups if any(p is gpt.shift for p in g["params"])] == [0.0]
-
-
-def test_a_token_shift_leaves_the_other_first_weights_as_they_are(cell):
-    plain = dict(GPT(replace(cell, model=gpt_shape(), context=32)).named_parameters())
-    shifted = dict(shifting(cell).named_parameters())
-    assert shifted.keys() - plain.keys() == {"shift"}
-    assert all(torch.equal(shifted[name].float(), p) for name, p in plain.items())
+    shifted = dict(gpt.named_parameters())
+    assert shifted.keys() - dict(plain.named_parameters()).keys() == {"shift"}
+    assert all(torch.equal(shifted[name].float(), p) for name, p in plain.named_parameters())
+    for gpus, itemsize in ((0, 4), (1, 2)):  # an embedding more in its state
+        assert gpt.state_bytes(gpus) == plain.state_bytes(gpus) + 64 * itemsize
 
 
 @pytest.mark.parametrize(("position", "n"), [("learned", 0), ("rope", 1), ("none", 20)])
@@ -203,12 +196,6 @@ def test_a_token_shift_goes_on_from_a_prompt(cell, position, n):
         logits, states = gpt.decode_step(x[:, t], states)
         found.append(logits)
     torch.testing.assert_close(torch.stack(found, 1), gpt(x)[:, max(0, n - 1) :])
-
-
-@pytest.mark.parametrize(("gpus", "itemsize"), [(0, 4), (1, 2)])
-def test_a_token_shift_keeps_one_embedding_more_in_its_state(cell, gpus, itemsize):
-    plain = GPT(replace(cell, model=gpt_shape(), context=32))
-    assert shifting(cell).state_bytes(gpus) == plain.state_bytes(gpus) + 64 * itemsize
 
 
 def test_a_chosen_initial_scale_is_that_of_all_weights(cell):

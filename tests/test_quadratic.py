@@ -3,8 +3,8 @@
 import os
 from collections.abc import Mapping
 
-from test_fused import FILES, run_cases
+from test_fused import run_cases
 
 
 def check_bounds(cases: str, environment: Mapping[str, str] = os.environ) -> None:
-    run_cases(cases, interpret=True, cases=FILES[1], environment=environment)
+    run_cases(cases, interpret=True, environment=environment)
