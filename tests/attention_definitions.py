@@ -74,10 +74,21 @@ def gated_delta(layer: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tenso
     return weights(q, k, g) @ replaced / q.shape[-1] ** 0.5
 
 
+def featured(
+    layer: Any, q: Tensor, k: Tensor, v: Tensor, near: Tensor | float = 1.0, epsilon: float = 0.0
+) -> Tensor:
+    """Rotated, it divides by what is not rotated: Su et al. 2021, eq. 19."""
+    above = (turned(layer, q) @ turned(layer, k).mT * near).tril()
+    return above @ v / ((q @ k.mT * near).tril().sum(-1, True) + epsilon)
+
+
+def linear(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return featured(layer, (1 + q.exp()).log(), (1 + k.exp()).log(), v)
+
+
 def elu(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k = (torch.where(x > 0, x + 1, x.exp()) for x in (q, k))
-    above = (turned(layer, q) @ turned(layer, k).mT).tril()
-    return above @ v / (q @ k.mT).tril().sum(-1, True)
+    return featured(layer, q, k, v)
 
 
 def taylor2(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -97,34 +108,20 @@ def favor(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def cosformer(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     t = torch.arange(q.shape[2], dtype=q.dtype)
-    near = ((t[:, None] - t) * math.pi / (2 * layer.context)).cos().tril()
-    q, k = q.relu(), k.relu()
-    above = turned(layer, q) @ turned(layer, k).mT * near
-    return above @ v / ((q @ k.mT * near).sum(-1, True) + 1e-6)
+    near = ((t[:, None] - t) * math.pi / (2 * layer.context)).cos()
+    return featured(layer, q.relu(), k.relu(), v, near, 1e-6)
 
 
 def local(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     s = turned(layer, q) @ turned(layer, k).mT / q.shape[-1] ** 0.5
-    far = torch.ones_like(s, dtype=torch.bool).triu(1).logical_or(
-        torch.ones_like(s, dtype=torch.bool).tril(-layer.window)
-    )  # fmt: skip
+    distance = torch.arange(len(s[0, 0]))[:, None] - torch.arange(len(s[0, 0]))
+    far = (distance < 0) | (distance >= getattr(layer, "window", len(distance)))
     return s.masked_fill(far, -math.inf).softmax(-1) @ v
 
 
-def linear(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Rotated, it divides by what is not rotated: Su et al. 2021, eq. 19."""
-    q, k = ((1 + x.exp()).log() for x in (q, k))
-    above = (turned(layer, q) @ turned(layer, k).mT).tril()
-    return above @ v / (q @ k.mT).tril().sum(-1, True)
-
-
-def softmax(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    a = (turned(layer, q) @ turned(layer, k).mT / q.shape[-1] ** 0.5).exp().tril()
-    return a @ v / a.sum(-1, True)
-
-
 DECAYING = {f.__name__: f for f in (retention, mamba2, gated, gated_delta)}
-AVERAGING = {f.__name__: f for f in (linear, softmax, elu, taylor2, favor, cosformer, local)}
+AVERAGING = {f.__name__: f for f in (linear, elu, taylor2, favor, cosformer, local)}
+AVERAGING["softmax"] = local
 
 
 def output(name: str, layer: Any, x: Tensor) -> Tensor:
@@ -145,6 +142,7 @@ def linear_product(q: Tensor, k: Tensor, v: Tensor, feature_map: str, normalize:
     """Linear attention, ``[B, T, H, .]``, as one T x T product in the dtype of its arguments."""
     phi = find(feature_map)
     a = torch.einsum("bthk,bshk->bhts", phi.of(q), phi.of(k)).tril()
+    a = a.triu(1 - window) if window else a
     y = torch.einsum("bhts,bshv->bthv", a, v)
     return y / (a.sum(-1) + phi.epsilon).transpose(1, 2).unsqueeze(-1) if normalize else y
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
+from attention_definitions import linear_product
 from torch import Tensor
-
-from lmscaling.kernels import feature_maps
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
@@ -52,15 +51,10 @@ def quadratic(
     tensors: Sequence[Tensor], feature_map: str, normalize: bool, window: int = 0
 ) -> list[Tensor]:
     """y, dq, dk, dv from all pairs of tokens, by autograd, in the dtype of the arguments."""
-    phi = feature_maps.find(feature_map)
     *leaves, dy = (x.detach().requires_grad_() for x in tensors)
     q, k, v = leaves
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    a_BHTS = torch.einsum("bthk,bshk->bhts", phi.of(q), phi.of(k)).tril()
-    a_BHTS = a_BHTS.triu(1 - window) if window else a_BHTS
-    y_BTHV = torch.einsum("bhts,bshv->bthv", a_BHTS, v)
-    if normalize:
-        y_BTHV = y_BTHV / (a_BHTS.sum(-1) + phi.epsilon).transpose(1, 2).unsqueeze(-1)
+    y_BTHV = linear_product(q, k, v, feature_map, normalize, window)
     return [y_BTHV.detach(), *torch.autograd.grad(y_BTHV, leaves, dy)]
 
 

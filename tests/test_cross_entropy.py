@@ -5,7 +5,6 @@ What its kernel computes is tested by cross_entropy_cases.py.
 
 import gc
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,9 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lmscaling.config.cell import Model
 from lmscaling.kernels import cross_entropy
-from lmscaling.model.gpt import GPT
 
 N, D, V = 40, 16, 320
 
@@ -97,20 +94,6 @@ def test_gradients_scale_with_that_of_the_loss_and_add_over_micro_batches() -> N
         (cross_entropy.mean(leaves[0][half], leaves[1], y[half], 7) / 2).backward()
     expected = outcome(plain, leaves, y)[1:]
     torch.testing.assert_close([x.grad for x in leaves], expected, rtol=1e-12, atol=1e-14)
-
-
-def test_a_weight_that_is_also_the_embedding_gets_both_gradients(cell: Any) -> None:
-    shape = Model(n_layer=1, n_head=2, d_model=16, vocab_size=257)
-    gpt = GPT(replace(cell, model=shape, context=8, attention="softmax")).double()
-    x, y = torch.randint(0, 257, (2, 2, 8))
-    expected = F.cross_entropy(gpt(x).flatten(0, 1), y.flatten())
-    weights = list(gpt.parameters())
-    torch.testing.assert_close(
-        torch.autograd.grad(gpt.loss(x, y), weights),
-        torch.autograd.grad(expected, weights),
-        rtol=1e-10,
-        atol=1e-14,
-    )
 
 
 class Products(TorchDispatchMode):

@@ -11,7 +11,6 @@ from attention_definitions import (
     linear_product,
     of_each,
     recurrence,
-    slopes,
 )
 from conftest import refused
 from hypothesis import given, settings
@@ -107,23 +106,6 @@ def test_the_state_of_a_prompt_is_one_that_the_kernel_of_a_step_takes(monkeypatc
 
 
 @with_any_gate
-def test_the_gradient_of_a_gate_is_a_sum_over_later_tokens(kind):
-    """Of ``q dq - k dk`` for each channel, and what the last state adds; of any loss.
-
-    The delta rule's adds ``-2 (v dv - beta dbeta)``.
-    """
-    inputs = drawn(29, kind)
-    outputs = CORES[kind](*inputs)
-    d, tail = gradients(outputs, inputs), (outputs[1] * slopes(outputs)[1]).sum(-1)
-    sums = inputs[0] * d[0] - inputs[1] * d[1]
-    if kind != "channel":
-        sums, tail = sums.sum(-1, keepdim=True), tail.sum(-1, keepdim=True)
-    if kind == "delta":
-        sums = sums - 2 * ((inputs[2] * d[2]).sum(-1, keepdim=True) - inputs[5] * d[5])
-    close(sums.flip(1).cumsum(1).flip(1) + tail.unsqueeze(1), d[3])
-
-
-@with_any_gate
 @pytest.mark.parametrize("strength", [0.0, 20.0, 200.0, "once"])
 def test_strong_gates_are_finite_and_right_in_float32(kind, strength):
     exact = drawn(70, kind, K=16)
@@ -137,21 +119,6 @@ def test_strong_gates_are_finite_and_right_in_float32(kind, strength):
         gradients(CORES[kind](*exact), exact), strict=True,
     ):  # fmt: skip
         assert ((one - other).abs().max() / other.abs().max().clamp(min=1)) < 3e-5
-
-
-# The delta rule
-
-
-def test_the_delta_rule_at_the_ends_of_beta():
-    q, k, v, g, state, beta = (x.detach() for x in drawn(40, "delta"))
-    empty = 0 * state
-    close(delta_core(k, k, v, g, state, 1 + 0 * beta)[0], v)  # a unit key reads what it wrote
-    assert not delta_core(q, k, v, g, empty, 0 * beta)[0].any()
-    _, turned = delta_core(q, k, 0 * v, 0 * g, state, 2 + 0 * beta)
-    close(turned.norm(dim=(2, 3)), state.norm(dim=(2, 3)))  # reflections keep it
-    orthogonal = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0].view(1, 6, 1, 6)
-    given = q[:1, :6, :1], orthogonal, v[:1, :6, :1], g[:1, :6, :1], empty[:1, :1]
-    close(delta_core(*given, 1 + 0 * beta[:1, :6, :1]), recurrence(*given))
 
 
 # Linear attention as a function

@@ -73,15 +73,14 @@ def test_the_first_loss_at_the_width_of_gpt2_is_that_of_gpt2(cell):
         assert 10.85 < gpt.loss(x, y).item() < 11.15
 
 
-@pytest.mark.parametrize("rows", [1, 7, 64])
-def test_a_loss_made_in_parts_has_the_value_and_gradient_of_the_whole(gpt, rows, monkeypatch):
-    monkeypatch.setattr("lmscaling.model.gpt.LOGITS_AT_ONCE", rows * 320)
+def test_its_loss_has_the_value_and_gradient_of_pytorchs_cross_entropy(gpt):
     gpt, (x, y) = gpt.double(), torch.randint(0, 257, (2, 2, 32))
-    parts, weights = gpt.loss(x, y), list(gpt.parameters())
+    loss, weights = gpt.loss(x, y), list(gpt.parameters())
     whole = nn.functional.cross_entropy(gpt(x).flatten(0, 1), y.flatten())
-    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=0)
+    torch.testing.assert_close(loss, whole, rtol=1e-12, atol=0)
+    torch.testing.assert_close(gpt.token_losses(x, y).mean(), whole.detach(), rtol=1e-12, atol=0)
     torch.testing.assert_close(
-        torch.autograd.grad(parts, weights), torch.autograd.grad(whole, weights),
+        torch.autograd.grad(loss, weights), torch.autograd.grad(whole, weights),
         rtol=1e-9, atol=1e-13,
     )  # fmt: skip
 

@@ -178,52 +178,36 @@ def test_an_amd_device_is_not_taken_for_hopper(monkeypatch: pytest.MonkeyPatch) 
 # Races with products in flight
 
 
-def hazards(*lines: str, loop: tuple[int, int] | None = None) -> list[str]:
-    words = [line.partition(" ") for line in lines]
-    code = [sass.Instruction(name, tuple(rest.split(", ")), False) for name, _, rest in words]
-    return sass.hazards(code, [loop] if loop else [])
-
-
 OTHER = LAST.replace("R56", "R24").replace("R148", "R152")
 PARTLY = WAIT.replace("0x0", "0x1")
-BODY = ("MOV R148, R1", FIRST, LAST)
-RACES: dict[str, tuple[list[list[str]], list[list[str]]]] = {
-    # what has none, what has one
-    "a wait for products": (
-        [
-            ["MOV R144, R1", FIRST, LAST, WAIT, "MOV R144, R56", "FADD R57, R56, R2"],
-            [FIRST, "MOV R9, R10", LAST, "STS [R3], R4", "LDS.128 R140, [R3]", WAIT],
-        ],
-        [
-            [FIRST, "F2FP.BF16.PACK_AB R145, R1, R2", LAST, WAIT],
-            [FIRST, LAST, "LDS.128 R148, [R3]", WAIT],
-            [FIRST, LAST, "LDS.128 R145, [R3]", WAIT],
-        ],
-    ),
-    "unfinished sums": (
-        [[FIRST, LAST, "STS [R3], R88", WAIT]],
-        [[FIRST, LAST, "FMUL R60, R60, R2", WAIT], [FIRST, LAST, "STS [R3], R87", WAIT]],
-    ),
-    "a wait that leaves one group": (
-        [[FIRST, LAST, OTHER, PARTLY, "MOV R56, R1", WAIT]],
-        [[FIRST, LAST, OTHER, PARTLY, "MOV R24, R1", WAIT]],
-    ),
-    "the next iteration": (
-        [[*BODY, WAIT], [*BODY, WAIT, "BRA .L_x_1"]],
-        [[*BODY, "BRA .L_x_1"]],
-    ),
-}
+JUMP = "BRA .L_x_1"
+RACES = [
+    # whether there is a race, instructions
+    (False, ["MOV R144, R1", FIRST, LAST, WAIT, "MOV R144, R56", "FADD R57, R56, R2"]),
+    (False, [FIRST, "MOV R9, R10", LAST, "STS [R3], R4", "LDS.128 R140, [R3]", WAIT]),
+    (True, [FIRST, "F2FP.BF16.PACK_AB R145, R1, R2", LAST, WAIT]),  # a factor
+    (True, [FIRST, LAST, "LDS.128 R148, [R3]", WAIT]),
+    (True, [FIRST, LAST, "LDS.128 R145, [R3]", WAIT]),
+    (True, [FIRST, LAST, "FMUL R60, R60, R2", WAIT]),  # unfinished sums
+    (True, [FIRST, LAST, "STS [R3], R87", WAIT]),
+    (False, [FIRST, LAST, "STS [R3], R88", WAIT]),
+    (False, [FIRST, LAST, OTHER, PARTLY, "MOV R56, R1", WAIT]),  # a wait that leaves one group
+    (True, [FIRST, LAST, OTHER, PARTLY, "MOV R24, R1", WAIT]),
+    (False, ["MOV R148, R1", FIRST, LAST, WAIT]),
+    (True, ["MOV R148, R1", FIRST, LAST, JUMP]),  # with the next iteration
+    (False, ["MOV R148, R1", FIRST, LAST, WAIT, JUMP]),
+]
 
 
-@pytest.mark.parametrize("kind", RACES)
-def test_a_race_with_products_in_flight_is_found(kind: str) -> None:
-    for lines, count in ((x, n) for n, each in enumerate(RACES[kind]) for x in each):
-        loop = (0, len(lines)) if lines[-1].startswith("BRA") else None
-        said = hazards(*lines, loop=loop)
-        assert bool(said) == bool(count)
-        for text in said:
-            sentence("race", text)
-            assert "HGMMA" in text
+@pytest.mark.parametrize(("races", "lines"), RACES)
+def test_a_race_with_products_in_flight_is_found(races: bool, lines: list[str]) -> None:
+    words = [line.partition(" ") for line in lines]
+    code = [sass.Instruction(name, tuple(rest.split(", ")), False) for name, _, rest in words]
+    said = sass.hazards(code, [(0, len(lines))] if JUMP in lines else [])
+    assert bool(said) == races
+    for text in said:
+        sentence("race", text)
+        assert "HGMMA" in text
 
 
 def test_instructions_and_loops_are_read_from_a_listing() -> None:
