@@ -138,7 +138,9 @@ def output(name: str, layer: Any, x: Tensor) -> Tensor:
     return layer.out(y.transpose(1, 2).flatten(2))
 
 
-def linear_product(q: Tensor, k: Tensor, v: Tensor, feature_map: str, normalize: bool) -> Tensor:
+def linear_product(
+    q: Tensor, k: Tensor, v: Tensor, feature_map: str, normalize: bool, window: int = 0
+) -> Tensor:
     """Linear attention, ``[B, T, H, .]``, as one T x T product in the dtype of its arguments."""
     phi = find(feature_map)
     a = torch.einsum("bthk,bshk->bhts", phi.of(q), phi.of(k)).tril()
