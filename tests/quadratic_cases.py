@@ -111,7 +111,7 @@ def test_errors_stay_small_at_400_tokens_whatever_the_mean_of_the_values() -> No
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("dtype", [SINGLE, HALF])
+@pytest.mark.parametrize("dtype", [HALF] if INTERPRETED else [SINGLE, HALF])
 @pytest.mark.parametrize("width", [64] if INTERPRETED else [16, 24, 64, 128])
 def test_tiles_of_a_device_pass_the_check_before_a_measurement(
     width: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -123,7 +123,7 @@ def test_tiles_of_a_device_pass_the_check_before_a_measurement(
 
 @pytest.mark.ci
 @pytest.mark.usefixtures("unpoisoned")
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("normalize", [True])
 def test_operators_are_what_pytorch_asks_of_them(normalize: bool) -> None:
     q, k, v, dy = sample(1, 20, 1, 16, 16)
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]

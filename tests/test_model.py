@@ -99,7 +99,7 @@ def test_blocks_computed_again_give_the_same_bits(gpt):
 @pytest.mark.parametrize(
     ("attention", "recompute"),
     [("softmax", True), ("linear", False), ("gated", True), ("taylor2", False), ("local", True),
-     ("favor", False), ("mamba2", False)],
+     ("favor", False), ("gated_delta", False)],
 )  # fmt: skip
 def test_compiled_blocks_are_one_graph_and_give_the_same_numbers(gpt, cell, attention, recompute):
     """Captured and differentiated by the compiler, then run without its generated code."""
