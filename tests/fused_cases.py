@@ -182,7 +182,7 @@ def test_same_bits_whatever_comes_later(segments: int, one_pass: bool) -> None:
 @pytest.mark.ci
 @pytest.mark.parametrize(("one_pass", "T"), [(True, 4096), (False, 1024)])
 def test_same_error_of_dq_whatever_the_mean_of_the_values(one_pass: bool, T: int) -> None:
-    """1 %; at 4,096 tokens and a mean of three deviations a state that is not centred gives 20 %."""
+    """1 %; a state that is not centred gives 20 % at 4,096 tokens and a mean of 3 deviations."""
     q, k, v, dy = sample(1, T, 1, 64, 64)
     v = v + 3 * torch.randn(64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     q, k, v, dy = (x.bfloat16() for x in (q, k, v, dy))
