@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lmscaling.kernels.feature_maps import find
 from lmscaling.kernels.rotary import Rotary, unrotated
 
 Core = Callable[..., tuple[Tensor, Tensor]]
@@ -73,10 +74,21 @@ def gated_delta(layer: Any, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tenso
     return weights(q, k, g) @ replaced / q.shape[-1] ** 0.5
 
 
+def featured(
+    layer: Any, q: Tensor, k: Tensor, v: Tensor, near: Tensor | float = 1.0, epsilon: float = 0.0
+) -> Tensor:
+    """Rotated, it divides by what is not rotated: Su et al. 2021, eq. 19."""
+    above = (turned(layer, q) @ turned(layer, k).mT * near).tril()
+    return above @ v / ((q @ k.mT * near).tril().sum(-1, True) + epsilon)
+
+
+def linear(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return featured(layer, (1 + q.exp()).log(), (1 + k.exp()).log(), v)
+
+
 def elu(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k = (torch.where(x > 0, x + 1, x.exp()) for x in (q, k))
-    above = (turned(layer, q) @ turned(layer, k).mT).tril()
-    return above @ v / (q @ k.mT).tril().sum(-1, True)
+    return featured(layer, q, k, v)
 
 
 def taylor2(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -96,22 +108,20 @@ def favor(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def cosformer(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     t = torch.arange(q.shape[2], dtype=q.dtype)
-    near = ((t[:, None] - t) * math.pi / (2 * layer.context)).cos().tril()
-    q, k = q.relu(), k.relu()
-    above = turned(layer, q) @ turned(layer, k).mT * near
-    return above @ v / ((q @ k.mT * near).sum(-1, True) + 1e-6)
+    near = ((t[:, None] - t) * math.pi / (2 * layer.context)).cos()
+    return featured(layer, q.relu(), k.relu(), v, near, 1e-6)
 
 
 def local(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     s = turned(layer, q) @ turned(layer, k).mT / q.shape[-1] ** 0.5
-    far = torch.ones_like(s, dtype=torch.bool).triu(1).logical_or(
-        torch.ones_like(s, dtype=torch.bool).tril(-layer.window)
-    )  # fmt: skip
+    distance = torch.arange(len(s[0, 0]))[:, None] - torch.arange(len(s[0, 0]))
+    far = (distance < 0) | (distance >= getattr(layer, "window", len(distance)))
     return s.masked_fill(far, -math.inf).softmax(-1) @ v
 
 
 DECAYING = {f.__name__: f for f in (retention, mamba2, gated, gated_delta)}
-AVERAGING = {f.__name__: f for f in (elu, taylor2, favor, cosformer, local)}
+AVERAGING = {f.__name__: f for f in (linear, elu, taylor2, favor, cosformer, local)}
+AVERAGING["softmax"] = local
 
 
 def output(name: str, layer: Any, x: Tensor) -> Tensor:
@@ -128,15 +138,82 @@ def output(name: str, layer: Any, x: Tensor) -> Tensor:
     return layer.out(y.transpose(1, 2).flatten(2))
 
 
-def recurrence(q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Gated linear attention token by token, ``[B, T, H, .]``; g has gates of tokens or
-    channels."""
+def linear_product(
+    q: Tensor, k: Tensor, v: Tensor, feature_map: str, normalize: bool, window: int = 0
+) -> Tensor:
+    """Linear attention, ``[B, T, H, .]``, as one T x T product in the dtype of its arguments."""
+    phi = find(feature_map)
+    a = torch.einsum("bthk,bshk->bhts", phi.of(q), phi.of(k)).tril()
+    a = a.triu(1 - window) if window else a
+    y = torch.einsum("bhts,bshv->bthv", a, v)
+    return y / (a.sum(-1) + phi.epsilon).transpose(1, 2).unsqueeze(-1) if normalize else y
+
+
+def softmax_product(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Softmax attention, ``[B, T, H, .]``, as one T x T product in the dtype of its arguments."""
+    scores = torch.einsum("bthk,bshk->bhts", q, k) / math.sqrt(q.shape[-1])
+    later = torch.ones_like(scores, dtype=torch.bool).triu(1)
+    return torch.einsum("bhts,bshv->bthv", scores.masked_fill(later, -math.inf).softmax(-1), v)
+
+
+def recurrence(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor, beta: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Gated linear attention token by token, ``[B, T, H, .]``; g has gates of tokens or channels.
+
+    With ``beta``, ``[B, T, H, 1]``, this part of what the key reads is replaced: the delta rule.
+    """
     rows = []
     for t in range(q.shape[1]):
-        kept = g[:, t].exp().unsqueeze(-1)
-        state = kept * state + k[:, t].unsqueeze(-1) * v[:, t].unsqueeze(-2)
+        state, u = g[:, t].exp().unsqueeze(-1) * state, v[:, t]
+        if beta is not None:
+            u = beta[:, t] * (u - torch.einsum("bhk,bhkv->bhv", k[:, t], state))
+        state = state + k[:, t].unsqueeze(-1) * u.unsqueeze(-2)
         rows.append(torch.einsum("bhk,bhkv->bhv", q[:, t], state))
     return torch.stack(rows, 1), state
+
+
+def of_each(
+    attend: Core, tokens: Sequence[Tensor], initial: Tensor, lengths: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Each sequence by itself: these follow one another in the rows; without lengths, the rows.
+
+    Args:
+        attend: From q, k, v, gates, the state and what else there is of tokens.
+        tokens: Tensors ``[B, T, ...]``.
+        initial: State before each sequence.
+        lengths: Tokens of each sequence.
+    """
+    if not lengths:
+        return attend(*tokens[:4], initial, *tokens[4:])
+    parts = zip(*(x.flatten(0, 1).split(list(lengths)) for x in tokens), strict=True)
+    done = [
+        attend(*(x[None] for x in each[:4]), initial[i : i + 1], *(x[None] for x in each[4:]))
+        for i, each in enumerate(parts)
+    ]
+    y, last = zip(*done, strict=True)
+    return torch.cat(y, 1).view(*tokens[0].shape[:2], *y[0].shape[2:]), torch.cat(last)
+
+
+def delta_sample(
+    lengths: Sequence[int], H: int, K: int, V: int, dtype: torch.dtype = torch.float64
+) -> tuple[list[Tensor], list[Tensor]]:
+    """q, k, v, g, beta and states of one row of sequences; the gradients of y and of the states.
+
+    q, k, v and the gradient of y have the dtype, the others at least float32.
+    """
+    T, P = sum(lengths), len(lengths)
+    seeded = torch.Generator().manual_seed(T + H + K + V)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=seeded, dtype=torch.float64)
+
+    single = torch.promote_types(dtype, torch.float32)
+    q, k = (F.normalize(normal(1, T, H, K), dim=-1).to(dtype) for _ in range(2))
+    v, dy = (normal(1, T, H, V).to(dtype) for _ in range(2))
+    g, beta = F.logsigmoid(normal(1, T, H, 1)), 2 * normal(1, T, H, 1).sigmoid()
+    initial, dlast = normal(P, H, K, V), normal(P, H, K, V)
+    return [q, k, v, *(x.to(single) for x in (g, beta, initial))], [dy, dlast.to(single)]
 
 
 def slopes(outputs: Sequence[Tensor]) -> list[Tensor]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 
 import pytest
+from conftest import refused
 from hub import COMMIT, serving
 from test_data import corpus, lines
 
@@ -50,27 +51,29 @@ def test_shards_that_exist_are_neither_made_again_nor_touched(text, tmp_path):
 def test_a_bad_shard_names_itself_and_the_others_are_made(text, tmp_path):
     for i in (1, 3):
         (tmp_path / f"{i}.jsonl").write_text("no json\n")
-    with pytest.raises(UserError) as raised:
+    with refused(UserError, "2 of 5", "d train shard 1: ", "d train shard 3: "):
         make(text, tmp_path / "tokens")
-    said = str(raised.value)
-    assert said.startswith("2 of 5 shards were not made; d train shard 1: ")
-    assert "; d train shard 3: " in said
     assert names(tmp_path / "tokens") == [f"train-{i:05d}.json" for i in (0, 2, 4)]
     lines(tmp_path / "1.jsonl", ["good"])
-    with pytest.raises(UserError, match=r"^d train shard 3: .*3.jsonl, line 1"):
+    with refused(UserError, "d train shard 3: ", "3.jsonl, line 1"):
         make(text, tmp_path / "tokens")
 
 
-def test_a_shard_that_another_job_made_meanwhile_is_no_error(text, tmp_path, monkeypatch):
-    folder, tokenize = tmp_path / "tokens", chunk.tokenize_shard
+def test_a_shard_that_another_job_made_meanwhile_is_no_error(text, tmp_path):
+    """It makes the shard between the two questions whether it is missing."""
+    folder, asked = tmp_path / "tokens", []
 
-    def late(*arguments):
-        tokenize(*arguments)
-        raise UserError("the file is gone")
+    def is_missing(i):
+        asked.append(i)
+        if len(asked) == 2:
+            lines(tmp_path / "0.jsonl", ["good"])
+            make(text, folder, shards=[0])
+        return bool(missing(text.source, folder, "train", 1, 0))
 
-    monkeypatch.setattr(chunk, "tokenize_shard", late)
-    assert make(text, folder) == N
-    assert len(names(folder)) == N
+    (tmp_path / "0.jsonl").write_text("no json\n")
+    assert chunk.tokenize(text, "train", [0], folder, is_missing) == 1
+    assert asked == [0, 0]
+    assert names(folder) == ["train-00000.json"]
 
 
 def test_a_killed_job_leaves_complete_shards_and_the_next_makes_the_rest(text, tmp_path):
@@ -98,7 +101,7 @@ def test_a_name_of_a_chunk_says_its_shards():
     name = "validation-00016-00031"
     assert str(Chunk.named(name)) == name
     assert Chunk.named(name).numbers == range(16, 32)
-    with pytest.raises(UserError, match="allowed: names as train-00000-00015"):
+    with refused(UserError, "train-16"):
         Chunk.named("train-16")
 
 
@@ -139,7 +142,7 @@ def test_files_are_fetched_once_side_by_side_and_used_up(hub, fetched, tmp_path)
 
 def test_a_file_that_the_hub_lacks_stops_no_other(hub, fetched, tmp_path):
     files = fetched.source.files("train")[::-1]
-    with pytest.raises(UserError, match=r"^4.json of owner/texts at 1+ does not exist"):
+    with refused(UserError, "4.json of owner/texts at 1111"):
         chunk.fetch(fetched.source, files, tmp_path / "sources", at_once=1)
     assert len(list((tmp_path / "sources").glob("?.json"))) == 4
 
@@ -148,6 +151,6 @@ def test_a_fetched_file_stays_until_its_shard_is_complete(hub, fetched, tmp_path
     sources = tmp_path / "sources"
     chunk.fetch(fetched.source, ["0.json", "1.json"], sources, at_once=2)
     (sources / "1.json").write_text("changed\n")
-    with pytest.raises(UserError, match="d train shard 1"):
+    with refused(UserError, "d train shard 1"):
         make(fetched, tmp_path / "tokens", range(2), sources=sources)
     assert [p.name for p in sources.glob("?.json")] == ["1.json"]

@@ -1,102 +1,107 @@
-"""The fused kernels; what they compute is tested by fused_cases.py, in processes of their own."""
+"""All kernels, by their ``*_cases.py`` in processes of their own; see kernel_device.py.
+
+The quick cases of all kernels share one process of Triton's interpreter, and so do the others.
+"""
 
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from lmscaling.kernels import feature_maps
-from lmscaling.kernels.linear import chunked
-
-CASES = Path(__file__).with_name("fused_cases.py")
-PARTS = ["numbers_are and not two_kernels", "operator"]
-SLOW_PARTS = ["same and not two_kernels", "numbers_are and two_kernels", "same and two_kernels"]
-"""The same numbers from other calls, and the backward pass in two kernels, which devices before
-Hopper use."""
+KERNELS = ("fused", "fused_state", "quadratic", "delta", "cross_entropy", "masked")
+FILES = [Path(__file__).with_name(f"{kernel}_cases.py") for kernel in KERNELS]
 WITH_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+ON_A_DEVICE = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 WITHOUT_TRITON = """
 import sys
 sys.modules["triton"] = None
 import torch
-from lmscaling.kernels.linear import chunked
+from lmscaling import kernels
+from lmscaling.kernels import cross_entropy
 x = torch.ones(1, 3, 1, 4)
-assert torch.equal(chunked.attend(x, x, x, "softplus", True), x)
+for name in ("chunked", "attention_parallel"):
+    assert torch.equal(kernels.load("linear", name)(x, x, x, "softplus", True), x)
+assert torch.equal(kernels.load("gated_delta", "chunked")(x, x / 2, 4 * x, x[..., 0])[0], 4 * x)
+assert cross_entropy.mean(x[0, :, 0], x[0, :, 0], torch.zeros(3, dtype=int), 2).isfinite()
 """
+
+
+def start(options: list[str], interpret: bool, environment: Mapping[str, str] = os.environ) -> str:
+    """A run of cases that passes."""
+    given = {name: x for name, x in environment.items() if not name.startswith("PYTEST_")}
+    chosen = {"TRITON_INTERPRET": str(int(interpret)), "TRITON_DEFAULT_FP_FUSION": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, *options], env=given | chosen, capture_output=True, text=True
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done.stdout
 
 
 def run_cases(
     part: str,
     interpret: bool,
-    cases: Path = CASES,
+    cases: Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    given = {name: x for name, x in environment.items() if not name.startswith("PYTEST_")}
-    chosen = {"TRITON_INTERPRET": str(int(interpret)), "TRITON_DEFAULT_FP_FUSION": "1"}
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", part]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(cases)],
-        env=given | chosen,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    """Those of a file, or of all, whose name has a part must pass."""
+    files = [str(file) for file in ([cases] if cases else FILES)]
+    said = start(["-k", part, "-m", "", *files], interpret, environment)
+    assert " passed" in said, said
+    assert " failed" not in said, said
+    assert " error" not in said, said
 
 
-def test_every_case_belongs_to_a_part() -> None:
-    names = [line for line in CASES.read_text().splitlines() if line.startswith("def test_")]
-    kinds = [part.split()[0] for part in [*PARTS, *SLOW_PARTS]]
-    assert [line for line in names if not any(kind in line for kind in kinds)] == []
+@cache
+def ran(folder: Path, marked: str, interpret: bool) -> dict[str, list[tuple[str, str]]]:
+    """Names of cases and what was wrong with them, by the file."""
+    out = folder / f"{marked or 'all'}.xml"
+    said = start(["-m", marked, f"--junitxml={out}", *map(str, FILES)], interpret)
+    found = {kernel: [] for kernel in KERNELS}
+    for case in ElementTree.parse(out).iter("testcase"):
+        kernel = case.attrib["classname"].split(".")[-1].removesuffix("_cases")
+        faults = [case.find("failure"), case.find("error")]
+        wrong = "\n".join(x.text or said for x in faults if x is not None)
+        found[kernel].append((case.attrib["name"], wrong))
+    return found
+
+
+def check(cases: list[tuple[str, str]]) -> None:
+    assert cases
+    assert [(name, wrong) for name, wrong in cases if wrong] == []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cases")
 
 
 @WITH_TRITON
-@pytest.mark.parametrize(
-    "part", [*PARTS, *(pytest.param(part, marks=pytest.mark.ci) for part in SLOW_PARTS)]
-)
-def test_kernels_are_right_in_the_interpreter(part: str) -> None:
-    run_cases(part, interpret=True)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernels_are_right_in_the_interpreter(folder: Path, kernel: str) -> None:
+    check(ran(folder, "not ci", True)[kernel])
+
+
+@pytest.mark.ci
+@WITH_TRITON
+@pytest.mark.parametrize("kernel", ["fused", "quadratic", "cross_entropy", "masked"])
+def test_slower_cases_are_right_in_the_interpreter(folder: Path, kernel: str) -> None:
+    check(ran(folder, "ci", True)[kernel])
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize("part", [*PARTS, *SLOW_PARTS])
-def test_kernels_are_right_on_a_device(part: str) -> None:
-    run_cases(part, interpret=False)
+@ON_A_DEVICE
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_kernels_are_right_on_a_device(folder: Path, kernel: str) -> None:
+    check(ran(folder, "", False)[kernel])
 
 
 def test_plain_pytorch_needs_no_triton() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT_TRITON], check=True)
-
-
-@pytest.mark.parametrize("phi", feature_maps.FEATURE_MAPS)
-@pytest.mark.parametrize("normalize", [True, False])
-def test_tensors_of_a_processor_are_computed_in_plain_pytorch(phi: str, normalize: bool) -> None:
-    q, k, v = torch.rand(3, 2, 70, 2, 8, dtype=torch.float64)
-    f = feature_maps.find(phi)
-    a_BHTS = torch.einsum("bthk,bshk->bhts", f.of(q), f.of(k)).tril()
-    if normalize:
-        a_BHTS = a_BHTS / (a_BHTS.sum(-1, keepdim=True) + f.epsilon)
-    expected = torch.einsum("bhts,bshv->bthv", a_BHTS, v)
-    torch.testing.assert_close(chunked.attend(q, k, v, phi, normalize), expected)
-
-
-@pytest.mark.parametrize("leading", [(2, 5), (1, 5), (2, 1)])
-@pytest.mark.parametrize("heads", [1, 3])
-def test_views_of_a_projection_are_not_copied(leading: tuple[int, int], heads: int) -> None:
-    qkv_BTW = torch.randn(*leading, 3 * heads * 4)
-    q, k, v = qkv_BTW.unflatten(-1, (3, heads, -1)).unbind(2)
-    row_BTW = chunked.packed(q, k, v)
-    assert torch.equal(row_BTW, qkv_BTW)
-    assert row_BTW.data_ptr() == qkv_BTW.data_ptr()
-
-
-def test_other_tensors_are_packed_in_order() -> None:
-    qkv_BTW = torch.randn(2, 5, 3 * 2 * 4)
-    q, k, v = qkv_BTW.unflatten(-1, (3, 2, -1)).unbind(2)
-    for x, y, z in ((k, q, v), (q, k, v + 1), (q, q, v), (q.flip(1), k.flip(1), v.flip(1))):
-        parts = [part.flatten(2) for part in (x, y, z)]
-        assert torch.equal(chunked.packed(x, y, z), torch.cat(parts, -1))
