@@ -79,6 +79,7 @@ class Sentences:
         self.renew = renew
         self.unknown: list[str] = []
 
+    @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
     def pytest_testnodedown(self, node: Any) -> None:
         said.update(getattr(node, "workeroutput", {}).get("said", []))
 

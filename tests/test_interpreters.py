@@ -5,7 +5,6 @@ from pathlib import Path
 import offline
 import pytest
 from test_fused import run_cases
-from test_quadratic import check_bounds
 
 CROSS_ENTROPY = Path(__file__).with_name("cross_entropy_cases.py")
 VERSIONS = offline.others()  # test_fused.py and others use the installed one
@@ -27,4 +26,4 @@ def test_the_cross_entropy_kernel_is_right(triton: str) -> None:
 
 
 def test_the_quadratic_kernels_keep_their_bounds(triton: str) -> None:
-    check_bounds("sample", offline.environment(triton))
+    run_cases("sample", True, environment=offline.environment(triton))
