@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tomllib
 
-import snakemake_fork
 import pytest
+import snakemake_fork
 import yaml
 from conftest import ROOT, STUDY
 

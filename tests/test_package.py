@@ -150,13 +150,12 @@ def test_an_installed_wheel_plans_a_study_in_an_empty_folder_with_a_space(
     asked = (sys.executable, "-m", "snakemake", "--configfile", "config/first.yaml", "-n")
     plan = type_(*asked)
     assert len(re.findall(r"^  train +mine-25k-ctx", plan, re.MULTILINE)) == 2
-    assert "15 jobs are to be done" in plan
     slurm = type_(*asked, "--profile", "slurm")
-    assert "15 jobs are to be done" in slurm
-    said = type_(lmscaling, "claims", "results/published")
-    assert "claims: results/published/claims.json" in said
+    for said in (plan, slurm):
+        assert re.findall(r"^(\d+) jobs", said, re.MULTILINE) == ["15"]
+    assert "results/published/claims.json" in type_(lmscaling, "claims", "results/published")
     (folder / "Snakefile").unlink()
-    assert "No Snakefile found" in type_(*asked, check=False)
+    assert "No Snakefile" in type_(*asked, check=False)
 
 
 def test_the_citation_names_this_version_and_the_study_that_it_follows():
