@@ -9,12 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import STUDY, refused, sentence
+from conftest import STUDY, sentence
 from product import Place, without_verbs
 from test_store import end, header, log, record, update
 
 from lmscaling.config import grid, study_file
-from lmscaling.errors import UserError
 from lmscaling.formatting import printable
 from lmscaling.records import ledger
 from lmscaling.runtime import console
@@ -161,16 +160,6 @@ def test_seventy_two_cells_that_fail_four_times_print_fewer_than_sixty_lines(on_
     assert len(screen.lines) < 60
     assert sum("is held at" in line for line in screen.lines) <= 5
     assert len(screen.console.failures) == 72
-
-
-def test_with_verbose_or_printshellcmds_snakemakes_own_text_is_shown():
-    screen = Screen(condense=False)
-    screen.hears("Select jobs to execute...")
-    screen.submits(1, RUN.format(0))
-    screen.fails(1)
-    assert screen.lines[0] == "Select jobs to execute..."
-    assert "has failed" not in screen.stream.getvalue()
-    assert list(screen.console.failures) == [1]
 
 
 def test_a_terminal_of_few_characters_shows_the_reason():
@@ -351,17 +340,3 @@ def test_a_dry_run_of_many_jobs_counts_them_by_rule():
     assert lines[1].split() == ["tokenize", "1,000", "missing"]
     assert lines[2].split() == ["report", "1", "other", "parameters"]
     assert len(lines) < 10
-
-
-def test_targets_are_resolved_by_their_path_from_here(tmp_path):
-    (tmp_path / "done.json").touch()
-    asked = requested.Targets(
-        lambda name: name in ("all", "x/new.json"), lambda: ["all", "figures"]
-    )
-    assert asked.resolve_all(["./x/new.json", "all", f"{tmp_path}/done.json"]) == [
-        "x/new.json",
-        "all",
-    ]
-    assert asked.resolve(str(tmp_path / "x" / "new.json")) == "x/new.json"
-    with refused(UserError, "figurs", "figures"):
-        asked.resolve("figurs")

@@ -172,7 +172,7 @@ def test_a_failing_cell_stops_no_other_and_is_named_at_the_end_with_what_to_do(s
     broken, said = storm.runs[5], storm.said()
     assert not (storm.results / "runs" / broken / "run.json").exists()
     # One retry is the profile's; a budget in updates may take any time, so it has two more jobs.
-    assert len(re.findall(r"submitted with SLURM jobid .*softmax-s-ctx16-s5", storm.logged())) == 4
+    assert len(re.findall(r"SLURM jobid .*softmax-s-ctx16-s5", storm.logged())) == 4
     (told,) = re.findall(r"^softmax-s-ctx16-s5  failed .*", said, re.MULTILINE)
     assert "Not a directory" in told or "File exists" in told
 

@@ -148,7 +148,7 @@ def session(cluster, tmp_path, *answers, extra=""):
     cluster.program("srun", 'while [[ $1 == -* ]]; do shift; done; exec "$@"')
     profile = place.root / "profiles/slurm/config.yaml"
     profile.write_text(
-        profile.read_text().replace("default-resources:", f"default-resources:\n{extra}")
+        profile.read_text().replace("\ndefault-resources:", f"\ndefault-resources:\n{extra}")
     )
     polls = str(ROOT / "tests" / "slurm_polls")
     environment = place.environment

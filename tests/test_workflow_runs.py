@@ -111,6 +111,8 @@ def test_what_is_added_is_computed_and_what_is_reset_again_and_the_rest_stays(pl
 
 
 def test_an_edited_helper_draws_its_figures_and_one_that_fails_holds_up_no_other(place):
+    drawn = place.results / "figures/drawn.json"
+    before = json.loads(drawn.read_text())
     place.append("src/lmscaling/figures/shared/curves.py", "# edited\n")
     place.edit("src/lmscaling/figures/context_scaling.py", "QUERY =", "QUERY = 'SELECT' #")
     failed = place.snakemake("--cores", "2", check=False)
@@ -118,8 +120,9 @@ def test_an_edited_helper_draws_its_figures_and_one_that_fails_holds_up_no_other
     assert "context_scaling (" in failed.stdout + failed.stderr
     log = (place.results / "logs/draw.log").read_text()
     assert "Traceback" in log
-    assert re.findall(r"(\w+)\.svg", log) == ["learning_curves"]
-    assert json.loads((place.results / "figures/drawn.json").read_text()).keys() == FIGURES
+    after = json.loads(drawn.read_text())
+    assert before.keys() == after.keys() == FIGURES
+    assert {name for name in after if after[name] != before[name]} == {"learning_curves"}
     assert (place.results / "figures/context_scaling.svg").is_file()
 
 
@@ -185,7 +188,7 @@ def test_figures_draw_what_exists_beside_a_running_workflow_and_train_nothing(pl
         assert place.plan("figures") == []  # it declares no output
         place.snakemake("--", "figures")
         counts = re.findall(r"Of \d+ cells: [^.]*", (place.results / "report.html").read_text())
-        assert counts[0].split(": ")[1] == "1 running, 1 pending"
+        assert counts[0].split(": ")[1].split(", ") == ["1 running", "1 pending"]
         assert (place.results / "figures" / "learning_curves.svg").is_file()
         assert process.poll() is None
         os.killpg(process.pid, signal.SIGTERM)
