@@ -179,12 +179,6 @@ def trained(plan: list[tuple[str, str]]) -> list[str]:
     return [run.rpartition("-")[0] for run in runs]
 
 
-def evaluated(plan: list[tuple[str, str]]) -> list[str]:
-    """What a plan evaluates: cells and datasets by name."""
-    files = [Path(out) for rule, out in plan if rule == "evaluate"]
-    return [f"{p.parent.name.rpartition('-')[0]} {p.name.split('-')[0]}" for p in files]
-
-
 def product(root: Path) -> Place:
     """A copy of the product with the study, nothing of it done."""
     root.mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import STUDY, refused, sentence
-from product import OVERLAY, Place, evaluated, product, trained, without_verbs
+from product import OVERLAY, Place, product, trained, without_verbs
 from test_store import end, header, log, record, update
 
 from lmscaling.config import grid
@@ -41,14 +41,18 @@ def place(finished: Place, tmp_path: Path) -> Place:
 
 
 def expensive(plan):
-    """Cells, evaluations and sweeps of a plan by name, and chunks of texts."""
-    found = [("train", cell) for cell in trained(plan)]
-    found += [("evaluate", what) for what in evaluated(plan)]
+    """What a plan computes that takes long: rules and names without hashes."""
+    found = []
     for rule, out in plan:
-        if rule not in {*BEHIND, "train", "evaluate"}:
-            name = Path(out).stem if rule == "tokenize" else Path(out).parent.name
-            stem = Path(out).stem if rule in ("calibrate", "check") else name
-            found.append((rule, stem if rule == "tokenize" else stem.rpartition("-")[0]))
+        path = Path(out)
+        name = path.parent.name.rpartition("-")[0]
+        if rule == "tokenize":
+            name = path.stem
+        elif rule in ("calibrate", "check"):
+            name = path.stem.rpartition("-")[0]
+        elif rule == "evaluate":
+            name += f" {path.name.partition('-')[0]}"
+        found += [(rule, name)] if rule not in BEHIND else []
     return sorted(found)
 
 
@@ -124,10 +128,11 @@ def test_a_finished_study_plans_nothing_after_comments_and_losses_of_what_can_be
 def test_lost_tokens_are_made_again_only_for_a_new_cell(place):
     shutil.rmtree(place.results / "tokens")
     place.study(axes={"size": ["s", "m"], "attention": ["linear"]}, branches=None)
-    plan = place.plan()
-    assert trained(plan) == ["linear-m-ctx16-s0"]
-    assert evaluated(plan) == ["linear-m-ctx16-s0 lines"]
-    assert "tokenize" in dict(plan)
+    assert expensive(place.plan()) == [
+        ("calibrate", "linear-m-ctx16"), ("evaluate", "linear-m-ctx16-s0 lines"),
+        ("tokenize", "train-00000-00000"), ("tokenize", "validation-00000-00000"),
+        *train("linear-m-ctx16"),
+    ]  # fmt: skip
 
 
 def test_scrambled_times_compute_nothing(place):
@@ -181,11 +186,13 @@ def test_an_edited_figure_is_drawn_and_the_report_written(place):
     assert place.plan() == [("draw", "results/tiny/figures/context_scaling.svg"), report]
 
 
-def test_a_lost_point_plans_exactly_its_sweep(place):
+def test_a_lost_point_and_a_lost_record_plan_exactly_their_jobs(place):
     (point,) = place.results.glob("speed/time_step/*/softmax-b1-ctx16.json")
     point.unlink()
     (point.parent / "sweep.json").unlink()
-    assert expensive(place.plan()) == [("time_step", "s")]
+    (lost,) = place.results.glob("runs/softmax-s-ctx16-s0-????????/run.json")
+    lost.unlink()
+    assert expensive(place.plan()) == [("time_step", "s"), *train("softmax-s-ctx16")]
 
 
 def test_forcing_a_finished_cell_cannot_delete_it(place):

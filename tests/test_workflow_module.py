@@ -76,34 +76,6 @@ def test_the_record_names_the_study_files_that_were_given(folder):
     assert record["study"] == {"a": 1}
 
 
-def test_only_runs_without_a_record_match_but_inside_a_job_all_do(study, folder):
-    """A pattern is followed by the rest of a path, on which some depend."""
-    done = name_in(runs(study).trunks, "softmax")
-    open_run = name_in(runs(study).trunks, "linear")
-    (branch,) = runs(study).branches
-
-    def matched(**place):
-        jobs = runs(study, **place)
-        names = (done, open_run, branch)
-        kinds = (("train", jobs.trunk_pattern), ("branch", jobs.branch_pattern))
-        return {
-            (rule, name)
-            for rule, pattern in kinds
-            for name in names
-            if re.fullmatch(f"({pattern})/run", f"{name}/run")
-        }
-
-    everything = {("train", done), ("train", open_run), ("branch", branch)}
-    assert matched() == matched(in_job=True) == everything
-    leave(folder, f"results/tiny/runs/{done}/run.json")
-    assert matched() == everything - {("train", done)}
-    leave(folder, f"results/tiny/runs/{branch}/run.json")
-    assert matched() == {("train", open_run)}
-    leave(folder, f"results/tiny/runs/{open_run}/run.json")
-    assert matched() == set()
-    assert matched(in_job=True) == everything
-
-
 @given(
     hashes=st.lists(st.sampled_from(["1234567a", "1234567b", "00000000"]), min_size=1, max_size=9),
     chosen=st.data(),
@@ -116,23 +88,6 @@ def test_a_short_pattern_matches_exactly_what_is_pending(hashes, chosen, end):
     pending = [name for name in names if chosen.draw(st.booleans())]
     pattern = runs_module.some_of("[^/]+", pending, names)
     assert [name for name in names if re.fullmatch(f"({pattern}){end}", name + end)] == pending
-
-
-def test_a_lost_record_of_a_finished_study_is_a_target_and_others_follow_from_the_report(
-    study, folder
-):
-    """Snakemake asks for no input of a store that exists."""
-    jobs, made = runs(study), grid.expand(study)
-    parts = workflow.Evaluations(made, jobs), workflow.Sweeps(made)
-    records = workflow.Records(jobs, *parts, ["store.parquet"], workflow.Samples(made, jobs))
-    report, sweeps = "results/tiny/report.html", [n for n in records.names if "/speed/" in n]
-    assert sweeps
-    assert records.targets(of()) == [report, *sweeps]
-    leave(folder, "store.parquet")
-    for name in records.names[1:]:
-        leave(folder, name)
-    assert "/runs/" in records.names[0]
-    assert records.targets(of()) == [report, records.names[0], *sweeps]
 
 
 def test_one_job_trains_the_missing_branches_of_a_trunk_and_is_named_after_the_last(study, folder):

@@ -126,29 +126,6 @@ def test_an_edited_helper_draws_its_figures_and_one_that_fails_holds_up_no_other
     assert (place.results / "figures/context_scaling.svg").is_file()
 
 
-def test_few_calibrations_are_made_before_what_trains_with_them(place):
-    """The linear cell has a calibration; the study gets contexts, and softmax one of its own."""
-    place.study(calibrate="auto", axes={"context": [16, 32]}, branches=None, evaluate=None)
-    blocks = re.split(r"\n(?=(?:local)?rule )", place.snakemake("-n", "-p").stdout)
-    jobs = [text for text in blocks if re.match(r"rule (calibrate|train):", text)]
-    training = [text for text in jobs if text.startswith("rule train:")]
-    (softmax,) = (
-        re.findall(r"output: (\S+)", text)[0] for text in jobs if text.startswith("rule calibrate:")
-    )
-    waits = {"softmax": softmax, "linear": "calibrations/linear-s-ctx16-"}
-    for text in training:
-        (inputs,) = re.findall(r"^    input: (.*)$", text, re.MULTILINE)
-        assert waits["softmax" if "runs/softmax" in text else "linear"] in inputs
-    plan = place.plan()
-    (run,) = (out for rule, out in plan if rule == "train" and "linear" in out)
-    place.snakemake("--cores", "1", run)
-    settings = json.loads((place.root / run).read_text())["calibration"]
-    assert not settings["measured"]
-    assert settings["nearest"].startswith("linear-s-ctx16-")
-    assert set(settings["choice"]) == {"chunk"}
-    assert records(place).keys() - FIRST.keys() == {"linear-s-ctx32-s0"}
-
-
 def test_an_attention_that_looks_ahead_is_not_trained_and_the_rest_goes_on(place):
     leaks = strangers.file(more=strangers.COUNTED).replace("triu(1)", "triu(2)")
     (place.root / "src/lmscaling/attention/mine.py").write_text(leaks)
