@@ -15,14 +15,17 @@ from typing import Any, TypeVar
 
 import yaml
 from conftest import ROOT, STUDY, write_tokens
-from speed_of_python import slowness
 
 from lmscaling.config import grid, study_file
 from lmscaling.data import verify
 from lmscaling.files import write_json
 
 NEEDED = ("slurmctld", "slurmd", "munged", "ip", "unshare", "nsenter")
-PATIENCE_SECONDS = 180.0 * slowness()
+PATIENCE_SECONDS = 400.0
+"""Nothing here takes a tenth of it, on a machine with nothing else to do."""
+
+SIGTERM_PENDING = 1 << (signal.SIGTERM - 1)
+"""Its bit in the masks of ``/proc/<pid>/status``."""
 
 T = TypeVar("T")
 
@@ -63,23 +66,23 @@ class Cluster:
 
     def run(self, *command: str) -> str:
         """What a command says that must succeed."""
-        done = self._tried(*command)
+        done = self.tried(*command)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
     def kill(self, *pids: str) -> None:
         """End processes without a warning, some of which may be ending by themselves."""
-        self._tried("kill", "-KILL", *pids)
+        self.tried("kill", "-KILL", *pids)
 
         def gone() -> bool:
-            states = self._tried("ps", "--no-headers", "-o", "stat", "-p", ",".join(pids)).stdout
+            states = self.tried("ps", "--no-headers", "-o", "stat", "-p", ",".join(pids)).stdout
             return all(state.startswith("Z") for state in states.split())
 
         eventually(gone, f"end of {pids}")
 
     def heal(self) -> None:
         """A node that takes jobs, whatever a test that failed has left."""
-        if not self._tried("pgrep", "-x", "slurmd").stdout:
+        if not self.tried("pgrep", "-x", "slurmd").stdout:
             self.run("slurmd")
 
         def well() -> bool:
@@ -90,7 +93,8 @@ class Cluster:
 
         eventually(well, "node that takes jobs")
 
-    def _tried(self, *command: str) -> "subprocess.CompletedProcess[str]":
+    def tried(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        """A command that may fail."""
         return subprocess.run(
             self.command(self.folder, *command),
             capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
@@ -216,24 +220,28 @@ class Study:
 
         return eventually(read, f"lock of {run} in {self.said()}")
 
-    def trains(self, run: str) -> str:
-        """The job of a run that has made some hundred updates, and now stands still.
-
-        What a test does to it hits it in the middle, however fast it is; ``go_on`` lets it go.
-        """
-        log = self.scratch(run) / "attempt-001.jsonl"
-
-        def begun() -> bool:
-            assert self.last.poll() is None, f"snakemake has ended: {self.said()}"
-            return log.is_file() and log.stat().st_size > 30_000
-
-        eventually(begun, str(log))
-        self.cluster.run("kill", "-STOP", str(self.lock(run)["pid"]))
+    def trains(self, run: str, attempt: int = 1) -> str:
+        """The job of a run that has made some hundred updates, and now stands still."""
+        stand_still((self, run), attempt=attempt)
         return self.lock(run)["job"]
 
     def go_on(self, run: str) -> None:
         """Let a run train that stands still."""
-        self.cluster.run("kill", "-CONT", str(self.lock(run)["pid"]))
+        self.cluster.tried("kill", "-CONT", str(self.lock(run)["pid"]))
+
+    def go_on_once_asked_to_stop(self, run: str) -> None:
+        """Let a run go on that stands still, when the signal that asks it to stop is there."""
+        pid = str(self.lock(run)["pid"])
+
+        def asked() -> bool:
+            lines = self.cluster.tried("cat", f"/proc/{pid}/status").stdout.splitlines()
+            told = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+            masks = [int(told.get(name, "0"), 16) for name in ("SigPnd", "ShdPnd")]
+            stands = told.get("State", "").startswith("T")  # Slurm may wake it by itself
+            return not stands or any(mask & SIGTERM_PENDING for mask in masks)
+
+        eventually(asked, f"signal for {run} in {self.said()}")
+        self.cluster.tried("kill", "-CONT", pid)
 
     def record(self, run: str) -> dict[str, Any]:
         return json.loads((self.results / "runs" / run / "run.json").read_text())
@@ -241,3 +249,23 @@ class Study:
     def log(self, run: str) -> list[dict[str, Any]]:
         lines = (self.results / "runs" / run / "log.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def stand_still(*trained: tuple[Study, str], attempt: int = 1) -> None:
+    """Wait until these runs have made some hundred updates, and stop each of them there.
+
+    What a test does to them hits them in the middle, however fast they are; all are watched at
+    the same time, for one must not end while another begins.
+    """
+    waiting = list(trained)
+
+    def all_stand() -> bool:
+        for study, run in list(waiting):
+            log = study.scratch(run) / f"attempt-{attempt:03d}.jsonl"
+            assert study.last.poll() is None, f"snakemake has ended: {study.said()}"
+            if log.is_file() and log.stat().st_size > 30_000:
+                study.cluster.run("kill", "-STOP", str(study.lock(run)["pid"]))
+                waiting.remove((study, run))
+        return not waiting
+
+    eventually(all_stand, f"updates of {[run for _, run in waiting]}")

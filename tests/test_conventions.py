@@ -9,24 +9,16 @@ import sys
 import tomllib
 
 import pytest
+import snakemake_fork
 import yaml
 from conftest import ROOT, STUDY
 
 ENVS = ROOT / "workflow" / "envs"
+AXES = {"attention": ["softmax"], "size": ["s"], "context": [16], "seed": [0], "lr_scale": [1]}
 TINY = STUDY | {
-    "axes": {
-        "attention": ["softmax"],
-        "size": ["s"],
-        "context": [16],
-        "seed": [0],
-        "lr_scale": [1],
-    },
-    "published": False,
-    "speed": None,
-    "branches": None,
-    "calibrate": None,
+    "axes": AXES, "published": False, "speed": None, "branches": None, "calibrate": None,
     "evaluate": None,
-}
+}  # fmt: skip
 MODULE = """\
 configfile: "mine.yaml"
 
@@ -48,14 +40,14 @@ rule mine:
 
 def snakemake(folder, *arguments, python=sys.executable, check=True, **environment):
     """Snakemake with nothing of this environment on the path."""
-    done = subprocess.run(
-        [python, "-m", "snakemake", *arguments],
-        cwd=folder,
-        env=os.environ | {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")} | environment
+    if {"-n", "--lint", "--containerize"} & {*arguments}:
+        done = snakemake_fork.snakemake(folder, os.environ | environment, *arguments)
+    else:
+        done = subprocess.run(
+            [python, "-m", "snakemake", *arguments], cwd=folder, env=os.environ | environment,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -120,6 +112,7 @@ def test_a_module_is_used_with_and_without_new_names_and_places(tmp_path, prefix
     assert f"output: {folder}/tiny/report.html" in text
 
 
+@pytest.mark.ci
 def test_snakemake_reports_a_figure_without_a_network(used):
     figure = "my studies/results/tiny/figures/learning_curves.svg"
     snakemake(used, "--report", "report.html", "--", figure, http_proxy="http://127.0.0.1:9")
@@ -127,39 +120,25 @@ def test_snakemake_reports_a_figure_without_a_network(used):
 
 
 def test_snakemake_has_no_remark_about_the_workflow():
-    assert "in a good condition" in snakemake(ROOT, "--lint")
+    assert "good condition" in snakemake(ROOT, "--lint")
 
 
-def test_braces_in_a_study_are_text(tmp_path):
-    """Names of files on the Hub have them, and the reason of an entry may."""
+def test_braces_in_a_study_and_spaces_in_the_path_of_python_are_text(tmp_path):
+    """Names of files on the Hub have braces, and the reason of an entry may."""
     hub = {
         "kind": "hub", "repository": "o/t", "revision": "1" * 40, "shards": 2, "documents": [9],
         "train": "en/{shard:05d}.gz", "validation": "en/{shard}.gz",
     }  # fmt: skip
     skip = [{"context": 32, "reason": "wider than {d_model} {} {{x}}"}]
-    axes = TINY["axes"] | {"context": [16, 32]}
+    axes = AXES | {"context": [16, 32]}
     project(tmp_path, datasets={"lines": hub}, skip=skip, axes=axes)
-    assert jobs(snakemake(tmp_path, "-n", "--", "lms_all"))["lms_train"] == 1
-    snakemake(tmp_path, "--cores", "1", "--", "results/tiny/study.json")
+    python = python_at(tmp_path / "a b{c}" / "bin" / "python")
+    snakemake(tmp_path, "--cores", "1", "--", "results/tiny/study.json", python=python)
     study = json.loads((tmp_path / "results/tiny/study.json").read_text())["study"]
     assert (study["skip"], study["datasets"]["lines"]["train"]) == (skip, hub["train"])
-
-
-def test_a_python_in_a_folder_with_a_space_and_braces_runs_rules_and_jobs(tmp_path):
-    python = python_at(tmp_path / "a b{c}" / "bin" / "python")
-    with (project(tmp_path) / "Snakefile").open("a") as file:
-        file.write(COMMAND)
-    text = snakemake(tmp_path, "--cores", "1", "--", "results/tiny/study.json", python=python)
-    assert "-m lmscaling study" in (python.parent / "calls").read_text()
-    assert f"begins with '{python}'" in text
-
-
-COMMAND = """
-from types import SimpleNamespace
-from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
-executor = SimpleNamespace(workflow=workflow)
-print("the command of a job begins with", RemoteExecutor.get_python_executable(executor))
-"""
+    assert len(list((tmp_path / "results/tiny/cells").iterdir())) == 1
+    calls = (python.parent / "calls").read_text().splitlines()
+    assert any(call.startswith("-m lmscaling study ") for call in calls)
 
 
 def python_at(path):
@@ -205,7 +184,8 @@ def test_with_conda_a_rule_runs_in_its_environment_and_the_same_package(conda, t
     path = f"{conda}/bin:/usr/bin:/bin"
     arguments = ("--cores", "1", "--sdm", "conda", "--", "results/tiny/study.json")
     snakemake(project(tmp_path), *arguments, PATH=path)
-    assert (conda / "calls").read_text() == "-m lmscaling study results/tiny/study.json\n"
+    words = (conda / "calls").read_text().split()
+    assert words == ["-m", "lmscaling", "study", "results/tiny/study.json"]
     (link,) = tmp_path.glob(".snakemake/lmscaling/*/lmscaling")
     assert link.resolve() == ROOT / "src" / "lmscaling"
 
@@ -242,7 +222,9 @@ def test_the_container_has_all_packages_and_the_versions_of_the_tests():
     sections = dict(re.findall(r"^%(\w+)\n((?:    .*\n)*)", text, re.MULTILINE))
     copied = dict(line.split() for line in sections["files"].splitlines())
     assert all((ROOT / source).exists() for source in copied)
-    assert "pip install --no-cache-dir -c constraints.txt .\n" in sections["post"]
+    (command,) = (line for line in sections["post"].splitlines() if "constraints.txt" in line)
+    assert command.split()[:2] == ["pip", "install"]
+    assert command.split()[-3:] == ["-c", "constraints.txt", "."]
     needed = ("constraints.txt", "pyproject.toml", "setup.py", "requirements", "src")
     assert [copied[name] for name in needed] == [f"/opt/lmscaling/{name}" for name in needed]
     assert (ROOT / declared()["readme"]).name in copied

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import strangers
-from conftest import ROOT
+from conftest import ROOT, refused
 
 from lmscaling import attention, registry
 from lmscaling.config import code
@@ -18,11 +18,12 @@ from lmscaling.runtime import frozen
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder of studies with an attention in it."""
-    monkeypatch.setattr(attention, "__path__", list(attention.__path__))
+    before = list(attention.__path__)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "attention").mkdir()
     (tmp_path / "attention" / "mine.py").write_text(strangers.GATE)
     yield tmp_path
+    attention.__path__[:] = before
     strangers.forget()
 
 
@@ -45,7 +46,7 @@ def test_a_file_of_the_folder_is_an_attention_with_its_helpers_and_its_family(fo
 
 def test_no_file_may_have_the_name_of_an_attention_of_the_package(folder):
     (folder / "attention" / "softmax.py").write_text(strangers.GATE)
-    with pytest.raises(UserError, match="has the name of an attention of the package"):
+    with refused(UserError, "attention/softmax.py"):
         registry.attentions()
 
 
@@ -73,6 +74,7 @@ def test_jobs_read_the_file_as_it_was_when_they_were_submitted(folder):
         return done.stdout.split()
 
     files = registry.attention_sources(["mine"])
+    assert frozen.differ(files) in (True, None)  # not of the commit, where there is one
     before = code.fingerprint(files)
     kept = json.loads((folder / "code" / f"{code.keep(files, folder / 'code')}.json").read_text())
     assert kept == {"attention/mine.py": strangers.GATE}
@@ -82,8 +84,3 @@ def test_jobs_read_the_file_as_it_was_when_they_were_submitted(folder):
     fingerprint, edited, _ = told(ROOT / "src")
     assert (fingerprint != before, edited) == (True, "True")
     assert frozen.freeze(folder / "submitted", ROOT / "workflow", {}) != copy
-
-
-def test_a_file_of_the_folder_differs_from_the_commit_of_the_package(folder, monkeypatch):
-    monkeypatch.setattr(frozen, "_git", lambda *words: "attention/softmax.py")
-    assert frozen.differ(registry.attention_sources(["mine"])) is True

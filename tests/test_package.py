@@ -150,13 +150,12 @@ def test_an_installed_wheel_plans_a_study_in_an_empty_folder_with_a_space(
     asked = (sys.executable, "-m", "snakemake", "--configfile", "config/first.yaml", "-n")
     plan = type_(*asked)
     assert len(re.findall(r"^  train +mine-25k-ctx", plan, re.MULTILINE)) == 2
-    assert "15 jobs are to be done" in plan
     slurm = type_(*asked, "--profile", "slurm")
-    assert "15 jobs are to be done" in slurm
-    said = type_(lmscaling, "claims", "results/published")
-    assert "claims: results/published/claims.json" in said
+    for said in (plan, slurm):
+        assert re.findall(r"^(\d+) jobs", said, re.MULTILINE) == ["15"]
+    assert "results/published/claims.json" in type_(lmscaling, "claims", "results/published")
     (folder / "Snakefile").unlink()
-    assert "No Snakefile found" in type_(*asked, check=False)
+    assert "No Snakefile" in type_(*asked, check=False)
 
 
 def test_the_citation_names_this_version_and_the_study_that_it_follows():
@@ -184,15 +183,12 @@ def test_the_public_checks_pin_their_actions_may_only_read_and_know_every_python
     made = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert targets == {"lint", "test", "demo"}
     assert targets <= set(made)
-
-
-def test_commits_are_checked_by_what_make_lint_runs():
+    # A commit is checked by what `make lint` runs, with no second version of a tool.
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     lint = (ROOT / "Makefile").read_text().partition("\nlint:")[2].partition("\n\n")[0]
     for hook in hooks:
-        tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
-        assert f"$(BIN)/{tool} " in lint
-        assert hook["language"] == "system", "no second version of a tool"
+        assert f"$(BIN)/{hook['entry'].split()[0].removeprefix('.venv/bin/')} " in lint
+        assert hook["language"] == "system"
 
 
 def test_the_container_gets_all_that_the_wheel_is_made_of(tracked):

@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ROOT
 from hub import COMMIT
-from slurm_cluster import Study, eventually
+from slurm_cluster import PATIENCE_SECONDS, Study, eventually
 
 pytestmark = pytest.mark.slurm
 
@@ -54,7 +54,7 @@ def test_a_late_job_touches_no_shard_and_fetch_runs_where_the_profile_says(clust
     first = study.start(*words, partition="closed")
     (late,) = eventually(lambda: cluster.jobs("%i", partition="closed"), "job that waits")
     cluster.kill(study.pid)
-    first.wait(60)
+    first.wait(PATIENCE_SECONDS)
     study.finish(study.start("--unlock"))
     study.finish(study.start(*words))
     said = study.logged()
@@ -69,4 +69,4 @@ def test_a_late_job_touches_no_shard_and_fetch_runs_where_the_profile_says(clust
     assert "JobState=COMPLETED" in cluster.run("scontrol", "show", "job", late)
     assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in shards} == shards
     (log,) = (study.results / "logs" / "tokenize").rglob("validation-00000-00000.log")
-    assert "validation-00000-00000, all its shards exist" in log.read_text()
+    assert "shards exist" in log.read_text()

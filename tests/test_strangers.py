@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 import strangers
-from conftest import ROOT
-from test_workflow import product
+from conftest import ROOT, refused
+from product import product, trained
 
 from lmscaling.config import grid
 from lmscaling.errors import UserError
@@ -80,7 +80,7 @@ def test_figures_tables_and_crossings_compare_it_with_every_other(place):
         methods = db.sql("SELECT DISTINCT method FROM speeds WHERE kind = 'time_decode'").fetchall()
     assert {m for (m,) in methods} == {"softmax", *NAMES}
     text = (place.results / "report.html").read_text()
-    assert "has no state, so sampling computes all tokens again for each token" in text
+    assert "has no state" in text
     assert "never tuned" in text
     for one, other in (("window", "softmax"), ("gate", "window"), ("feature_map", "gate")):
         either = {(one, other), (other, one)}
@@ -95,10 +95,11 @@ def test_without_its_file_a_variant_is_an_unknown_name_and_its_results_stay(plac
     path.unlink()
     try:
         done = place.snakemake("-n", check=False)
-        assert "'gate' has no file in attention/" in done.stdout + done.stderr
+        assert done.returncode == 1
+        assert "'gate'" in done.stdout + done.stderr
         axes = {**STUDY["axes"], "attention": ["softmax", "window"]}
         place.study(axes=axes, speed=None, calibrate=None, evaluate=None)
-        assert place.trained() == []
+        assert trained(place.plan()) == []
     finally:
         path.write_text(text)
     assert len(list(place.results.glob("runs/gate-*"))) == 2
@@ -111,5 +112,5 @@ def test_nothing_but_its_file_makes_a_variant_known(tmp_path, values):
         made = grid.expand(values)
         assert [c.attention for c in made.cells.values()] == ["softmax", "mine"]
         path.unlink()
-        with pytest.raises(UserError, match="'mine' has no file in attention/"):
+        with refused(UserError, "'mine'", "attention/"):
             grid.expand(values)

@@ -1,323 +1,65 @@
-"""Submitting to a Slurm that takes no job: the plugin's own code, with an sbatch that says no."""
+"""Submitting to a Slurm that takes no job: sessions of Snakemake with an sbatch that says no."""
 
-import logging
 import os
 import shlex
 import subprocess
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import snakemake_executor_plugin_slurm as plugin
+from conftest import ROOT, sentence
+from product import without_verbs
+from slurm_cluster import PATIENCE_SECONDS, eventually
 
-from lmscaling.runtime import lock, slurm, slurm_queue, slurm_rejections, slurm_submission
+from lmscaling.runtime import lock, slurm, slurm_queue, slurm_rejections
 from lmscaling.runtime.slurm_queue import Queue
-from lmscaling.runtime.slurm_submission import Submission
+
+assert plugin  # as in Snakemake, which loads it before the rules
 
 LIMIT = "AssocMaxSubmitJobLimit; Job violates accounting/QOS policy (job submit limit)"
 NOWHERE = "invalid partition specified: nowhere; Invalid partition name specified"
+IMPOSSIBLE = "Requested node configuration is not available"
+
+PASS = (
+    LIMIT, "QOSMaxSubmitJobPerUserLimit; Job violates accounting/QOS policy",
+    "Socket timed out on send/recv operation",
+    "Unable to contact slurm controller (connect failure)",
+    "Slurm temporarily unable to accept job, sleeping and retrying",
+    "Zero Bytes were transmitted or received",
+    "Required partition not available (inactive or drain)",
+    "Rate limit exceeded, please retry momentarily",
+)  # fmt: skip
+STAY = {
+    # Keys of the profile that a user must change.
+    NOWHERE: ("slurm_partition",),
+    "Invalid account or account/partition combination specified": (
+        "slurm_account", "slurm_partition",
+    ),
+    "Invalid qos specification": ("qos",),
+    "QOSMaxWallDurationPerJobLimit; Job violates accounting/QOS policy (job submit limit)": (),
+    IMPOSSIBLE: (),
+    f"Memory specification can not be satisfied; {IMPOSSIBLE}": (),
+    "Requested time limit is invalid (missing or exceeds some limit)": (),
+    "a sentence of the site's own plugin": (),
+}  # fmt: skip
 
 
-class Job:
-    """As much of Snakemake's job as the plugin asks for."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.wildcards, self.jobid = "train", [name], 1
-        self.rule = SimpleNamespace(name="train")
-        self.threads, self.restart_times = 1, 3
-        self.attempt: Any = 1
-        self.resources = Resources(runtime=5, mem_mb=5, slurm_partition="nowhere")
-
-    def is_group(self) -> bool:
-        return False
-
-
-class Resources(dict):
-    __getattr__ = dict.get
-
-
-class Slurm:
-    """An ``sbatch`` that rejects jobs with the sentence in a file, and a ``squeue``."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.answer("squeue", "true")
-        self.answer("scontrol", "echo ClusterName = here")
-        self.accept()
-
-    def answer(self, name: str, script: str) -> None:
-        made = self.folder / f"{name}.new"
-        made.write_text(f"#!/bin/sh\necho {name} >> {self.folder}/asked\n{script}\n")
-        made.chmod(0o755)
-        made.rename(self.folder / name)
-
-    def accept(self) -> None:
-        self.answer("sbatch", "echo 41")
-
-    def reject(self, reason: str) -> None:
-        *before, last = reason.split("; ")
-        lines = [*before, f"Batch job submission failed: {last}"]
-        says = [f'echo "sbatch: error: {line}" >&2' for line in lines]
-        self.answer("sbatch", "\n".join([*says, "exit 1"]))
-
-    def asked(self, name: str) -> int:
-        return (self.folder / "asked").read_text().split().count(name)
-
-
-@pytest.fixture
-def cluster(tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "asked").touch()
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(slurm_submission, "FIRST_SECONDS", 0.05)
-    monkeypatch.setattr(plugin, "validate_account", None)  # and the original after the test
-    return Slurm(tmp_path / "bin")
-
-
-class Executor(plugin.Executor):
-    """The plugin's own without a workflow behind it: it notes what it reports."""
-
-    def __init__(self, folder: Path) -> None:
-        settings = SimpleNamespace(
-            requeue=False, no_requeue=False, qos=None, reservation=None,
-            pass_command_as_script=False,
-        )  # fmt: skip
-        self.ended: list[Exception] = []
-        self.failed: list[tuple[Job, str]] = []
-        self.submitted: list[Job] = []
-        self.array_jobs: set[str] = set()
-        self.cancelled = threading.Event()
-        scheduler = SimpleNamespace(_user_kill=None, executor_error_callback=self.ended.append)
-        self.workflow = SimpleNamespace(
-            executor_settings=settings, workdir_init=str(folder), scheduler=scheduler
-        )
-        self.logger = logging.getLogger("plugin")
-        self.slurm_logdir, self.run_uuid = folder / "logs", "uuid"
-        self._failed_nodes, self._submitted_job_clusters = set(), set()
-        self._job_submission_executor = ThreadPoolExecutor(2)
-        self.format_job_exec = lambda job: "true"
-        self.cancel = self.cancelled.set
-
-    def _report_job_error_threadsafe(self, job_info: Any, msg: str) -> None:
-        self.failed.append((job_info.job, msg))
-
-    def _report_job_submission_threadsafe(self, job_info: Any) -> None:
-        self.submitted.append(job_info.job)
-
-
-@pytest.fixture
-def executor(cluster, tmp_path):
-    made = Executor(tmp_path)
-    profile = Path("profile.yaml")
-    profile.write_text("default-resources:\n  # slurm_account: mine\n  slurm_partition: nowhere\n")
-    Submission(made, Queue(Path("results/tiny"), ["train"]), profile, ["snakemake"])
-    yield made
-    made.workflow.scheduler._user_kill = "graceful"
-    made._job_submission_executor.shutdown()
-
-
-def submit(executor, *names):
-    return [executor._job_submission_executor.submit(executor.run_job, Job(n)) for n in names]
-
-
-def eventually(true):
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        LIMIT,
-        "QOSMaxSubmitJobPerUserLimit; Job violates accounting/QOS policy",
-        "Socket timed out on send/recv operation",
-        "Unable to contact slurm controller (connect failure)",
-        "Slurm temporarily unable to accept job, sleeping and retrying",
-        "Zero Bytes were transmitted or received",
-        "Required partition not available (inactive or drain)",
-        "Rate limit exceeded, please retry momentarily",
-    ],
-)
-def test_limits_and_a_busy_controller_pass(reason):
-    assert slurm_rejections.passes(reason)
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        NOWHERE,
-        "QOSMaxWallDurationPerJobLimit; Job violates accounting/QOS policy (job submit limit)",
-        "Invalid account or account/partition combination specified",
-        "Requested node configuration is not available",
-        "Memory specification can not be satisfied; Requested node configuration is not available",
-        "Requested time limit is invalid (missing or exceeds some limit)",
-        "a sentence of the site's own plugin",
-    ],
-)
-def test_what_a_user_must_change_does_not_pass(reason):
-    assert not slurm_rejections.passes(reason)
-
-
-def test_a_submit_limit_is_waited_for_with_one_line_and_no_attempt(cluster, executor, capfd):
-    cluster.reject(LIMIT)
-    tries = submit(executor, "a", "b")
-    eventually(lambda: cluster.asked("sbatch") > 6)
-    assert not executor.failed
-    cluster.accept()
-    eventually(lambda: all(one.done() for one in tries))
-    assert {job.wildcards[0] for job in executor.submitted} == {"a", "b"}
-    assert {job.attempt for job in executor.submitted} == {1}
-    said = capfd.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in said] == [
-        "Slurm takes no job now", "Slurm takes jobs again, after 0.0 minutes"
-    ]  # fmt: skip
-    assert LIMIT in said[0]
-
-
-def test_a_job_that_is_accepted_lets_one_that_waits_try_at_once(cluster, executor, monkeypatch):
-    monkeypatch.setattr(slurm_submission, "FIRST_SECONDS", 60.0)
-    cluster.reject(LIMIT)
-    (waits,) = submit(executor, "a")
-    eventually(lambda: cluster.asked("sbatch") == 1)
-    cluster.accept()
-    submit(executor, "b")
-    eventually(waits.done)
-    assert len(executor.submitted) == 2
-
-
-def test_nothing_is_submitted_while_it_is_not_known_which_runs_have_jobs(cluster, executor, capfd):
-    cluster.answer("squeue", "echo slurm_load_jobs error: Unable to contact controller >&2; exit 1")
-    (waits,) = submit(executor, "a")
-    eventually(lambda: cluster.asked("squeue") > 0)
-    time.sleep(0.3)
-    assert not cluster.asked("sbatch")
-    assert not waits.done()
-    assert "Unable to contact controller" in capfd.readouterr().err
-
-
-def test_a_wrong_name_ends_the_submission_with_the_line_of_the_profile(cluster, executor):
-    cluster.reject(NOWHERE)
-    for one in submit(executor, "a", "b", "c"):
-        one.result()
-    (error,) = executor.ended
-    assert NOWHERE in str(error)
-    assert "Edit slurm_partition in profile.yaml:3, then type the same command" in str(error)
-    assert not executor.failed
-    assert cluster.asked("sbatch") <= 2  # one of each thread
-
-
-def test_an_option_of_the_site_that_the_plugin_refuses_names_its_line(cluster, executor, caplog):
-    with Path("profile.yaml").open("a") as profile:
-        profile.write("  slurm_extra: --nodes=2\n")
-    job = Job("a")
-    job.resources["slurm_extra"] = "--nodes=2 --signal=TERM@9"
-    executor.run_job(job)
-    (error,) = executor.ended
-    assert "Edit slurm_extra in profile.yaml:4" in str(error)
-    assert not caplog.records  # no traceback
-
-
-def test_a_wrong_name_ends_the_submission_but_no_job_that_runs(cluster, executor):
-    submit(executor, "a")[0].result()
-    cluster.answer("scancel", f'echo "$@" > {cluster.folder}/cancelled')
-    cluster.reject(NOWHERE)
-    submit(executor, "b")[0].result()
-    (error,) = executor.ended
-    assert "Jobs that run go on" in str(error)
-    assert (cluster.folder / "cancelled").read_text() == "--state=PENDING --name=uuid\n"
-
-
-def test_a_request_that_no_node_can_meet_fails_its_job_without_a_retry(cluster, executor):
-    submit(executor, "a")[0].result()
-    cluster.reject("Requested node configuration is not available")
-    submit(executor, "b")[0].result()
-    ((job, message),) = executor.failed
-    assert job.restart_times <= job.attempt - 1  # how Snakemake decides
-    assert "Requested node configuration is not available" in message
-    assert not executor.ended
-
-
-def test_it_ends_the_submission_if_nothing_was_accepted_before(cluster, executor):
-    cluster.reject("Requested node configuration is not available")
-    submit(executor, "a")[0].result()
-    (error,) = executor.ended
-    assert "train a: Requested node configuration is not available" in str(error)
-    assert not executor.failed
-
-
-def test_ctrl_c_ends_a_job_that_waits_and_an_sbatch_that_sleeps(cluster, executor):
-    cluster.reject(LIMIT)
-    (waits,) = submit(executor, "a")
-    eventually(lambda: cluster.asked("sbatch") > 1)
-    cluster.answer("sbatch", "while :; do sleep 0.1; done")
-    (sleeps, queued) = submit(executor, "b", "c")
-    before = cluster.asked("sbatch")
-    eventually(lambda: cluster.asked("sbatch") > before)
-    began = time.monotonic()
-    executor.cancel()
-    assert time.monotonic() - began < 5
-    assert executor.cancelled.is_set()
-    assert waits.done()
-    assert sleeps.done()
-    assert queued.cancelled() or queued.done()
-    assert not executor.submitted
-    assert not executor.failed
-
-
-def test_ctrl_c_cancels_jobs_also_while_the_plugin_asks_for_their_states(cluster, executor):
-    cluster.answer("scancel", f'echo "$@" > {cluster.folder}/cancelled')
-    executor.cancel_jobs([])
-    assert not (cluster.folder / "cancelled").exists()  # it has submitted none
-    submit(executor, "a")[0].result()
-    executor.cancel_jobs([])  # its list is empty at that time
-    assert (cluster.folder / "cancelled").read_text() == "--name=uuid\n"
-
-
-def test_ctrl_c_cancels_arrays_of_jobs(cluster, executor):
-    cluster.answer("scancel", f'echo "$@" > {cluster.folder}/cancelled')
-    executor.array_jobs = {"train"}
-    executor.cancel_jobs([])
-    assert (cluster.folder / "cancelled").read_text() == "--name=uuid\n"
-
-
-def test_what_goes_wrong_beside_sbatch_fails_the_job_that_would_wait_for_ever(executor):
-    class Broken(Job):
-        attempt = property(lambda job: 1 / 0, lambda job, n: None)
-
-    submit(executor, "a")[0].result()
-    executor.run_job(Broken("b"))
-    ((_, message),) = executor.failed
-    assert "It was not submitted: ZeroDivisionError" in message
-    executor._report_job_error_threadsafe(SimpleNamespace(job="c"), "an array of jobs")
-    assert executor.failed[1] == ("c", "an array of jobs")
-
-
-def test_a_submission_that_is_asked_to_stop_fails_what_waits_without_a_retry(cluster, executor):
-    cluster.reject(LIMIT)
-    (waits,) = submit(executor, "a")
-    eventually(lambda: cluster.asked("sbatch") > 1)
-    executor.workflow.scheduler._user_kill = "graceful"
-    eventually(waits.done)
-    ((job, message),) = executor.failed
-    assert job.restart_times <= job.attempt - 1
-    assert "asked to stop" in message
+def test_limits_and_a_busy_controller_pass_and_what_a_user_must_change_does_not():
+    assert [reason for reason in PASS if not slurm_rejections.passes(reason)] == []
+    assert [reason for reason in STAY if slurm_rejections.passes(reason)] == []
+    assert {reason: slurm_rejections.keys(reason) for reason in STAY} == STAY
 
 
 @pytest.mark.parametrize(
     ("key", "value", "words", "found"),
     [
-        ("slurm_partition", "cpu", (), "slurm_partition in p.yaml:5"),
-        ("slurm_partition", "gpu", (), "slurm_partition in p.yaml:3"),
-        ("slurm_account", None, (), "slurm_account in p.yaml:2"),
-        ("qos", "high", (), "qos in p.yaml:1"),
-        ("qos", "high", ("--set-resources", "train:qos=high"), "train:qos=high in the command"),
+        ("slurm_partition", "cpu", (), "p.yaml:5"),
+        ("slurm_partition", "gpu", (), "p.yaml:3"),
+        ("slurm_account", None, (), "p.yaml:2"),
+        ("qos", "high", (), "p.yaml:1"),
+        ("qos", "high", ("--set-resources", "train:qos=high"), "train:qos=high"),
     ],
 )
 def test_the_place_to_edit_is_the_line_with_the_value_or_where_it_belongs(
@@ -328,7 +70,141 @@ def test_the_place_to_edit_is_the_line_with_the_value_or_where_it_belongs(
         "default-resources:\n  # slurm_account: mine\n  slurm_partition: gpu\n"
         "set-resources:\n    slurm_partition: cpu\n"
     )
-    assert slurm_rejections.place(Path("p.yaml"), key, value, words) == found
+    told = slurm_rejections.place(Path("p.yaml"), key, value, words)
+    assert {key, found} & set(told.split()) >= {found}
+    sentence("submission", told)
+
+
+class Slurm:
+    """Programs with the names of Slurm's, whose answers a test gives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("asked", "answers", "states", "cancelled"):
+            (folder / name).touch()
+        self.program("squeue", "true")
+        self.program("scontrol", "echo ClusterName = here; echo MinJobAge = 300")
+        self.program("scancel", f'echo "$@" >> {folder}/cancelled')
+
+    def program(self, name: str, script: str) -> None:
+        made = self.folder / f"{name}.new"
+        made.write_text(f"#!/bin/bash\necho {name} >> {self.folder}/asked\n{script}\n")
+        made.chmod(0o755)
+        made.rename(self.folder / name)
+
+    def asked(self, name: str) -> int:
+        return (self.folder / "asked").read_text().split().count(name)
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return Slurm(tmp_path / "bin")
+
+
+SBATCH = """
+cd {folder}
+IFS= read -r answer < answers
+[ "$(wc -l < answers)" -gt 1 ] && sed -i 1d answers
+if [ "$answer" != ok ]; then
+    echo "sbatch: error: ${{answer%%; *}}" >&2
+    echo "sbatch: error: Batch job submission failed: ${{answer##*; }}" >&2
+    exit 1
+fi
+cd - > /dev/null
+for word in "$@"; do
+    case $word in --wrap=*) command=${{word#--wrap=}} ;; esac
+done
+number=$$
+bash -c "$command" > /dev/null 2>&1 && state=COMPLETED || state=FAILED
+echo "$number|$state" >> {folder}/states
+echo $number
+"""
+"""Rejects jobs with the sentences in a file, one after the other, or runs them at once."""
+
+SQUEUE = """
+case "$*" in *--states=all*) cat {folder}/states; exit ;; esac
+if [ -e {folder}/away ]; then
+    rm {folder}/away
+    echo "slurm_load_jobs error: Unable to contact controller" >&2
+    exit 1
+fi
+"""
+"""Does not answer once if there is a file, and then lists what has ended."""
+
+
+def session(cluster, tmp_path, *answers, extra=""):
+    """A study of two chunks of text and two cells; what Snakemake says, and its code."""
+    place = without_verbs(tmp_path / "product")
+    place.study(
+        calibrate=None, branches=None, evaluate=None, speed=None,
+        axes={"attention": ["softmax"], "seed": [0, 1]},
+    )  # fmt: skip
+    (cluster.folder / "answers").write_text("".join(f"{answer}\n" for answer in answers))
+    cluster.program("sbatch", SBATCH.format(folder=cluster.folder))
+    cluster.program("squeue", SQUEUE.format(folder=cluster.folder))
+    cluster.program("srun", 'while [[ $1 == -* ]]; do shift; done; exec "$@"')
+    profile = place.root / "profiles/slurm/config.yaml"
+    profile.write_text(
+        profile.read_text().replace("\ndefault-resources:", f"\ndefault-resources:\n{extra}")
+    )
+    polls = str(ROOT / "tests" / "slurm_polls")
+    environment = place.environment
+    environment["PYTHONPATH"] += f"{os.pathsep}{polls}"
+    words = ["--profile", "slurm", "--configfile", "tiny.yaml", "--latency-wait", "5"]
+    words += ["--slurm-init-seconds-before-status-checks", "1", "--retries", "3", "--until"]
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *words, "train"], cwd=place.root, env=environment,
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    return done.returncode, said, len(list(place.results.glob("runs/*/run.json")))
+
+
+@pytest.mark.ci
+def test_a_controller_that_is_away_and_a_submit_limit_are_waited_for_and_cost_no_attempt(
+    cluster, tmp_path
+):
+    (cluster.folder / "away").touch()
+    code, said, n_trained = session(cluster, tmp_path, LIMIT, LIMIT, LIMIT, "ok")
+    assert (code, n_trained) == (0, 2), said
+    assert said.count("no job now") == said.count("takes jobs again") == 1
+    assert cluster.asked("sbatch") == 3 + 5
+
+
+@pytest.mark.ci
+def test_what_no_node_can_meet_fails_its_job_without_a_retry_and_the_others_go_on(
+    cluster, tmp_path
+):
+    code, said, n_trained = session(cluster, tmp_path, "ok", "ok", "ok", IMPOSSIBLE, "ok")
+    assert (code, n_trained) == (1, 1), said
+    assert IMPOSSIBLE in said
+    assert cluster.asked("sbatch") == 5
+    assert not (cluster.folder / "cancelled").read_text()
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("answers", "extra", "named"),
+    [
+        ([IMPOSSIBLE], "", IMPOSSIBLE),
+        (["ok", "ok", NOWHERE], "  slurm_partition: nowhere", "profiles/slurm/config.yaml:7"),
+        (["ok"], "  slurm_extra: --nodes=2 --job-name=x", "slurm_extra"),
+    ],
+    ids=["nothing accepted", "wrong name", "option of the plugin"],
+)
+def test_what_a_user_must_change_ends_the_submission_at_once(
+    cluster, tmp_path, answers, extra, named
+):
+    code, said, n_trained = session(cluster, tmp_path, *answers, extra=extra)
+    assert (code, n_trained) == (1, 0), said
+    assert named in said
+    assert cluster.asked("sbatch") <= len(answers) + 1  # one more of the second thread
+    if len(answers) > 1:  # jobs that run go on
+        (words,) = (cluster.folder / "cancelled").read_text().splitlines()
+        assert words.split()[0] == "--state=PENDING"
 
 
 def listing(*jobs):
@@ -341,7 +217,7 @@ def test_a_run_waits_for_jobs_of_anybody_that_write_the_same_results(
     (tmp_path / "here" / "results" / "tiny").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "here")
     (tmp_path / "other" / "results" / "tiny").mkdir(parents=True)
-    cluster.answer("squeue", listing(
+    cluster.program("squeue", listing(
         ("7", "anna", str(tmp_path / "link"), "rule_train_wildcards_a"),
         ("8", "anna", str(tmp_path / "other"), "rule_train_wildcards_a"),
         ("9", "anna", str(tmp_path / "here"), "rule_tokenize_wildcards_a"),
@@ -353,17 +229,17 @@ def test_a_run_waits_for_jobs_of_anybody_that_write_the_same_results(
     assert queue.dependency("a") == "--dependency=afterany:7"
     assert queue.dependency("b") == "--dependency=afterany:10"
     assert queue.dependency("c") == ""
-    assert "a is with Slurm already, as job 7 of anna: a new job waits" in capfd.readouterr().err
+    assert cluster.asked("squeue") == 1  # not for each job
+    for line in capfd.readouterr().err.splitlines():
+        sentence("submission", line)
 
 
-def test_slurm_is_asked_again_after_seconds_and_not_for_each_job(cluster, tmp_path, monkeypatch):
+def test_slurm_is_asked_again_after_seconds(cluster, tmp_path, monkeypatch):
     queue = Queue(tmp_path, ["train"])
-    for run in "abc":
-        assert queue.dependency(run) == ""
-    assert cluster.asked("squeue") == 1
-    cluster.answer("squeue", listing(("7", "anna", "/", "rule_train_wildcards_a")))
-    later = time.monotonic() + slurm_queue.FRESH_SECONDS + 5
-    monkeypatch.setattr(slurm_queue.time, "monotonic", lambda: later)
+    assert queue.dependency("a") == ""
+    cluster.program("squeue", listing(("7", "anna", "/", "rule_train_wildcards_a")))
+    now = slurm_queue.time.monotonic() + 10 * PATIENCE_SECONDS
+    monkeypatch.setattr(slurm_queue.time, "monotonic", lambda: now)
     assert queue.dependency("a") == "--dependency=afterany:7"
 
 
@@ -379,38 +255,38 @@ def test_a_run_waits_for_the_job_that_holds_its_lock_if_it_is_of_this_cluster(
         assert queue.dependency("b") == ""
 
 
+OURS = ("--signal=TERM@9", "--dependency=afterany:7", "--exclude=n1")
+
+
 @pytest.mark.parametrize(
     ("site", "result"),
     [
-        ("", "--signal=TERM@9 --dependency=afterany:7 --exclude=n1"),
-        ("--exclusive", "--exclusive --signal=TERM@9 --dependency=afterany:7 --exclude=n1"),
-        ("--exclude=n3,n4", "--exclude=n3,n4,n1 --signal=TERM@9 --dependency=afterany:7"),
-        ("-x n3", "--exclude=n3,n1 --signal=TERM@9 --dependency=afterany:7"),
-        ("--dependency=singleton --mail-type=END",
-         "--dependency=singleton,afterany:7 --mail-type=END --signal=TERM@9 --exclude=n1"),
+        ("", OURS),
+        ("--exclusive", ("--exclusive", *OURS)),
+        ("--exclude=n3,n4", ("--exclude=n3,n4,n1", *OURS[:2])),
+        ("-x n3", ("--exclude=n3,n1", *OURS[:2])),
+        (
+            "--dependency=singleton --mail-type=END",
+            ("--dependency=singleton,afterany:7", "--mail-type=END", OURS[0], OURS[2]),
+        ),
     ],
-)  # fmt: skip
+)
 def test_options_of_the_site_come_first_and_lists_are_joined(site, result):
-    ours = ("--signal=TERM@9", "--dependency=afterany:7", "--exclude=n1")
-    assert slurm.joined(site, *ours) == result
+    assert tuple(slurm.joined(site, *OURS).split()) == result
     assert slurm.joined(site, "") == site
 
 
 @pytest.fixture
-def srun(tmp_path, monkeypatch):
+def srun(tmp_path, cluster, monkeypatch):
     """Takes the place of Slurm's step, and keeps its options and what it was given of Slurm's."""
-    path = tmp_path / "bin" / "srun"
-    path.parent.mkdir()
-    path.write_text(
-        f"#!/bin/bash\n(echo ${{!SLURM_@}}; echo $*) > {tmp_path}/asked\n"
-        'while [[ $1 == -* ]]; do shift; done; exec "$@"\n'
+    cluster.program(
+        "srun",
+        f"(echo ${{!SLURM_@}}; echo $*) > {tmp_path}/step\n"
+        'while [[ $1 == -* ]]; do shift; done; exec "$@"\n',
     )
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "1000")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "asked"
+    return tmp_path / "step"
 
 
 def step_of(**changed):
@@ -432,25 +308,27 @@ def test_a_job_starts_the_command_of_its_rule_whatever_its_characters(srun, as_s
     names, options = srun.read_text().splitlines()
     assert "SLURM_JOB_ID" in names
     assert "SLURM_MEM_PER_CPU" not in names
-    assert options.startswith("-n1 --cpu-bind=q --cpus-per-task=3 --nodes=1 env OMP_NUM_THREADS=3")
+    words = options.split()[:6]
+    assert words == [
+        "-n1", "--cpu-bind=q", "--cpus-per-task=3", "--nodes=1", "env", "OMP_NUM_THREADS=3",
+    ]  # fmt: skip
 
 
-def test_a_job_asks_its_step_for_the_gpus_of_its_rule(srun):
+def test_a_job_asks_its_step_for_the_gpus_of_its_rule_and_fails_with_its_command(srun):
     job = step_of(resources={"gpu": 2, "nodes": 1})
-    subprocess.run(["sh", "-c", slurm.batch_command(job, "true", True)], check=True)
-    assert "--gpus=2 --nodes=1 env" in srun.read_text()
+    batch = slurm.batch_command(job, "exit 75", True)
+    assert subprocess.run(["sh", "-c", batch], check=False).returncode == 75
+    assert {"--gpus=2", "--nodes=1"} <= set(srun.read_text().split())
 
 
 def test_a_job_waits_for_inputs_that_are_not_seen_yet(srun):
-    job = step_of(input=["late file"])
-    command = slurm.batch_command(job, "cat 'late file'", True)
-    process = subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, text=True)
-    time.sleep(0.5)
+    command = slurm.batch_command(step_of(input=["late file"]), "cat 'late file'", True)
+    process = subprocess.Popen(
+        ["sh", "-c", f"echo begun; {command}"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "begun\n"
+    eventually(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(), "wait")
     assert process.poll() is None
     Path("late file").write_text("seen")
-    assert process.communicate(timeout=30)[0] == "seen"
-
-
-def test_a_job_fails_with_its_command(srun):
-    batch = slurm.batch_command(step_of(), "exit 75", True)
-    assert subprocess.run(["sh", "-c", batch], check=False).returncode == 75
+    assert process.communicate(timeout=PATIENCE_SECONDS)[0] == "seen"

@@ -2,20 +2,19 @@
 
 import json
 import math
+import os
 import re
-import shlex
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import STUDY
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lmscaling import registry, workflow
 from lmscaling.config import grid
-from lmscaling.config.sweeps import KINDS
 from lmscaling.records import ledger
-from lmscaling.runtime import slurm_queue
 from lmscaling.workflow import runs as runs_module
 
 
@@ -66,77 +65,29 @@ def leave(folder, path, text="{}"):
     (folder / path).write_text(text)
 
 
-def test_any_of_matches_the_names_and_nothing_else():
-    pattern = workflow.any_of(["a.b", "c"])
-    assert [bool(re.fullmatch(pattern, x)) for x in ("a.b", "c", "axb", "")] == [1, 1, 0, 0]
-    assert not re.search(workflow.any_of([]), "anything")
+@given(st.lists(st.text("ab.c|", min_size=1, max_size=3), max_size=4), st.text("ab.c|", max_size=3))
+def test_any_of_matches_the_names_and_nothing_else(names, other):
+    assert bool(re.fullmatch(workflow.any_of(names), other)) == (other in names)
 
 
 def test_the_record_names_the_study_files_that_were_given(folder):
     record = json.loads(workflow.study_record({"a": 1}, [folder / "x.yaml", folder / "y.yaml"]))
-    assert record["command"] == "snakemake --cores all --configfile x.yaml y.yaml"
+    assert record["command"].split()[3:] == ["--configfile", "x.yaml", "y.yaml"]
     assert record["study"] == {"a": 1}
 
 
-def test_only_runs_without_a_record_match_but_inside_a_job_all_do(study, folder):
-    """A pattern is followed by the rest of a path, on which some depend."""
-    done = name_in(runs(study).trunks, "softmax")
-    open_run = name_in(runs(study).trunks, "linear")
-    (branch,) = runs(study).branches
-
-    def matched(**place):
-        jobs = runs(study, **place)
-        names = (done, open_run, branch)
-        kinds = (("train", jobs.trunk_pattern), ("branch", jobs.branch_pattern))
-        return {
-            (rule, name)
-            for rule, pattern in kinds
-            for name in names
-            if re.fullmatch(f"({pattern})/run", f"{name}/run")
-        }
-
-    everything = {("train", done), ("train", open_run), ("branch", branch)}
-    assert matched() == matched(in_job=True) == everything
-    leave(folder, f"results/tiny/runs/{done}/run.json")
-    assert matched() == everything - {("train", done)}
-    leave(folder, f"results/tiny/runs/{branch}/run.json")
-    assert matched() == {("train", open_run)}
-    leave(folder, f"results/tiny/runs/{open_run}/run.json")
-    assert matched() == set()
-    assert matched(in_job=True) == everything
-
-
-@pytest.mark.parametrize("n_done", range(7))
-@pytest.mark.parametrize("end", ["/run.json", ".json"])
-def test_a_short_pattern_matches_exactly_what_is_pending(n_done, end):
-    """Few finished names are excluded, many are left out; calibrations have no folder."""
-    names = [f"a-ctx{i}-{i:08x}" for i in range(6)]
-    pattern = runs_module.some_of("[^/]+", names[n_done:], names)
-    for i, name in enumerate(names):
-        assert bool(re.fullmatch(f"({pattern}){re.escape(end)}", name + end)) == (i >= n_done)
-
-
-def test_names_with_equal_hashes_are_told_apart():
-    pattern = runs_module.some_of("[^/]+", ["b-12345678"], ["a-12345678", "b-12345678", "c-1"])
-    assert re.fullmatch(f"({pattern})/x", "b-12345678/x")
-    assert not re.fullmatch(f"({pattern})/x", "a-12345678/x")
-
-
-def test_a_lost_record_of_a_finished_study_is_a_target_and_others_follow_from_the_report(
-    study, folder
-):
-    """Snakemake asks for no input of a store that exists."""
-    jobs, made = runs(study), grid.expand(study)
-    parts = workflow.Evaluations(made, jobs), workflow.Sweeps(made)
-    records = workflow.Records(jobs, *parts, ["store.parquet"], workflow.Samples(made, jobs))
-    report, sweeps = "results/tiny/report.html", [n for n in records.names if "/speed/" in n]
-    assert sweeps
-    assert records.targets(of()) == [report, *sweeps]
-    leave(folder, "store.parquet")
-    for name in records.names[1:]:
-        leave(folder, name)
-    assert "/runs/" in records.names[0]
-    assert records.targets(of()) == [report, records.names[0], *sweeps]
+@given(
+    hashes=st.lists(st.sampled_from(["1234567a", "1234567b", "00000000"]), min_size=1, max_size=9),
+    chosen=st.data(),
+    end=st.sampled_from(["/run.json", ".json"]),
+)
+def test_a_short_pattern_matches_exactly_what_is_pending(hashes, chosen, end):
+    """Few names are excluded, many are left out; some have the same hash; calibrations have no
+    folder."""
+    names = [f"a.b-ctx{i}-{text}" for i, text in enumerate(hashes)]
+    pending = [name for name in names if chosen.draw(st.booleans())]
+    pattern = runs_module.some_of("[^/]+", pending, names)
+    assert [name for name in names if re.fullmatch(f"({pattern}){end}", name + end)] == pending
 
 
 def test_one_job_trains_the_missing_branches_of_a_trunk_and_is_named_after_the_last(study, folder):
@@ -175,15 +126,6 @@ def test_a_training_job_asks_for_what_its_gpus_need(study, gpus, threads, mem):
     assert jobs.minutes(job) == 30
 
 
-def test_a_branch_reads_its_trunk_and_only_measured_runs_read_a_calibration(study):
-    jobs = runs(study)
-    trunk = name_in(jobs.trunks, "linear")
-    (branch,) = jobs.branches
-    assert jobs.trunk(of(run=branch)) == f"results/tiny/runs/{trunk}/run.json"
-    assert str(jobs.calibration(of(run=branch))).startswith("results/tiny/calibrations/linear-s-")
-    assert jobs.calibration(of(run=name_in(jobs.trunks, "softmax"))) == []
-
-
 def test_options_of_train_are_those_that_the_job_has(study):
     run = of(run=name_in(runs(study).trunks, "linear"))
     assert runs(study).options(run, of(calibration=[])) == ""
@@ -196,12 +138,18 @@ def test_options_of_train_are_those_that_the_job_has(study):
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """What Slurm answers, by the command: empty here."""
-    answers = {}
-    monkeypatch.setattr(slurm_queue, "asked", lambda words: (answers.get(words.split()[0], ""), ""))
-    monkeypatch.setattr(runs_module.slurm, "asked", slurm_queue.asked)
-    return answers
+def answers(tmp_path_factory, monkeypatch):
+    """A function that gives a program of Slurm its answer; they say nothing before."""
+    programs = tmp_path_factory.mktemp("bin")
+
+    def give(name, text):
+        (programs / name).write_text(f"#!/bin/sh\nprintf '%s' '{text}'\n")
+        (programs / name).chmod(0o755)
+
+    for name in ("squeue", "scontrol", "sinfo"):
+        give(name, "")
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    return give
 
 
 def begun(folder, run, **entry: Any):
@@ -213,42 +161,38 @@ def begun(folder, run, **entry: Any):
     path.write_bytes(ledger.line(made))
 
 
-def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run(study, folder, asked):
+def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run(study, folder, answers):
     (folder / "results" / "tiny").mkdir(parents=True)
     run, other = runs(study).trunks
-    asked["squeue"] = f"7|anna|{folder}|rule_train_wildcards_{run}\n"
+    answers("squeue", f"7|anna|{folder}|rule_train_wildcards_{run}\n")
     jobs = runs(study, on_slurm=True)
     assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --dependency=afterany:7"
     assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
     assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
 
 
-def test_the_next_job_of_a_run_avoids_the_nodes_on_which_it_failed(study, folder, asked):
-    asked["sinfo"] = "node7\nnode8\n"
+def test_the_next_job_of_a_run_avoids_the_nodes_on_which_it_failed(study, folder, answers):
+    answers("sinfo", "node7\nnode8\n")
     jobs = runs(study, on_slurm=True)
     run, other = jobs.trunks
     begun(folder, run, kind="failed", fault="device", reason="ECC", host="node7")
     assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --exclude=node7"
     assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
     assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
-    asked["sinfo"] = "node7\n"  # a cluster without other nodes
-    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180"
-
-
-def test_options_that_the_profile_gives_to_every_job_reach_training(study, folder, asked):
-    asked["sinfo"] = "node7\nnode8\n"
     site = "--mail-type=END --exclude=node9"
-    jobs = workflow.Runs(grid.expand(study), False, lambda: True, site)
-    run, other = jobs.trunks
-    begun(folder, run, kind="failed", fault="device", reason="ECC", host="node7")
-    assert jobs.sbatch_options(of(run=other)) == f"{site} --signal=TERM@180"
-    assert jobs.sbatch_options(of(run=run)) == f"{site},node7 --signal=TERM@180"
+    ours = workflow.Runs(grid.expand(study), False, lambda: True, site)
+    assert ours.sbatch_options(of(run=other)) == f"{site} --signal=TERM@180"
+    assert ours.sbatch_options(of(run=run)) == f"{site},node7 --signal=TERM@180"
+    answers("sinfo", "node7\n")  # a cluster without other nodes
+    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180"
 
 
 def test_the_next_job_of_a_run_asks_for_what_is_left_of_its_budget(study, folder):
     values = study | {"budget": "24 hours", "job_hours": 24}
     run, other = runs(values).trunks
     assert runs(values).further_jobs() == {"train": 1, "branch": 0}
+    assert runs(study).further_jobs() == {"train": 4, "branch": 0}
+    assert runs(study | {"branches": None, "job_hours": 24}).further_jobs() == {"train": 0}
     begun(folder, run, train_seconds=23 * 3600.0)
     jobs = runs(values, in_job=True)
     assert jobs.minutes(of(run=run)) == 75 + 60
@@ -258,30 +202,18 @@ def test_the_next_job_of_a_run_asks_for_what_is_left_of_its_budget(study, folder
     assert runs(values).further_jobs() == {"train": 0, "branch": 0}
 
 
-def test_a_budget_longer_than_a_job_asks_for_further_jobs_by_rule(study):
-    assert runs(study).further_jobs() == {"train": 4, "branch": 0}
-    assert runs(study | {"branches": None, "job_hours": 24}).further_jobs() == {"train": 0}
-
-
-def test_calibrations_take_one_gpu_and_are_made_once(study, folder):
-    calibrations = workflow.Calibrations(runs(study))
-    (name,) = calibrations.cells
-    assert calibrations.gpus(of(calibration=name)) == 1
-    assert calibrations.cell(of(calibration=name)).startswith("results/tiny/cells/linear-s-")
-    assert calibrations.pattern == "[^/]+"
-    leave(folder, f"results/tiny/calibrations/{name}.json")
-    assert calibrations.pattern == "(?!)"
-
-
 def test_with_auto_a_run_waits_for_its_own_calibration_or_for_the_nearest(study, folder):
-    axes = {**study["axes"], "size": ["s", "m"], "context": [16, 32, 64]}
-    parts = {"branches": None, "evaluate": None, "calibrate": "auto"}
+    """And for its check, where the calibration has other kernels: heads are 8 or 16 wide."""
+    axes = {**study["axes"], "size": ["s", "m", "w"], "context": [16, 32, 64]}
+    sizes = study["sizes"] | {"w": {"n_layer": 2, "n_head": 1, "d_model": 16, "lr": 5e-3}}
+    parts = {"branches": None, "evaluate": None, "calibrate": "auto", "sizes": sizes}
     auto = study | parts | {"axes": axes, "gpus": 1}
     planned = runs(auto)
     made = workflow.Calibrations(planned).cells
     assert {cell.attention for cell in made.values()} == {"softmax", "linear"}
     assert len(made) < len(planned.cells)
     waits = {run: str(planned.calibration(of(run=run))) for run in planned.cells}
+    others = set()
     for run, path in waits.items():
         cell, name = planned.cells[run], path.split("/")[-1].removesuffix(".json")
         assert made[name].attention == cell.attention
@@ -291,50 +223,15 @@ def test_with_auto_a_run_waits_for_its_own_calibration_or_for_the_nearest(study,
         assert options == f"--calibration {path}" + (
             "" if name == cell.calibration else f" {of_other}"
         )
-        # Heads are 8 wide in both sizes, so the check of the calibration is that of the run.
-        assert planned.before(of(run=run)) == []
+        is_other = made[name].check != cell.check
+        check = ["results/tiny/study.json", f"results/tiny/checks/{cell.check}.json"]
+        assert planned.before(of(run=run)) == (check if is_other else [])
+        others.add(is_other)
+    assert others == {False, True}
     for name in list(made)[1:]:  # a job that starts later names the same
         leave(folder, f"results/tiny/calibrations/{name}.json")
         late = runs(auto, in_job=True)
         assert {run: str(late.calibration(of(run=run))) for run in late.cells} == waits
-
-
-def test_a_run_with_other_kernels_than_its_calibration_waits_for_its_check_too(study, monkeypatch):
-    monkeypatch.setattr(runs_module.calibrations, "NARROW", 100.0)  # one calibration is enough
-    sizes = study["sizes"] | {"w": {"n_layer": 2, "n_head": 1, "d_model": 16, "lr": 5e-3}}
-    axes = {**study["axes"], "size": ["s", "w"], "attention": ["linear"]}
-    parts = {"branches": None, "evaluate": None, "calibrate": "auto", "speed": None}
-    planned = runs(study | parts | {"axes": axes, "sizes": sizes, "gpus": 1})
-    (name,) = planned.calibrated
-    before = {cell.size: planned.before(of(run=run)) for run, cell in planned.cells.items()}
-    size = planned.calibrated[name].size
-    (other,) = before.keys() - {size}
-    assert before[size] == []
-    assert [path.split("/")[2] for path in before[other]] == ["study.json", "checks"]
-
-
-def test_kernels_are_checked_once_for_all_cells_that_use_the_same(study, folder):
-    several = study | {"axes": {**study["axes"], "seed": [0, 1], "context": [16, 32]}}
-    checks, jobs = workflow.Checks(grid.expand(several)), runs(several)
-    names = [name.rpartition("-")[0] for name in checks.cells]
-    assert sorted(names) == ["linear-d8", "softmax-d8"]
-    linear = name_in(checks.cells, "linear")
-    record, expected = "results/tiny/study.json", [f"results/tiny/checks/{linear}.json"]
-    calibrations = workflow.Calibrations(jobs)
-    assert all(calibrations.check(of(calibration=c)) == expected for c in calibrations.cells)
-    for run in jobs.cells:  # linear attention waits for its calibration
-        assert bool(jobs.before(of(run=run))) == ("softmax" in run)
-    for name in calibrations.cells:
-        leave(folder, f"results/tiny/calibrations/{name}.json")
-    for run in jobs.cells:
-        assert (runs(several).before(of(run=run)) == [record, *expected]) == ("linear" in run)
-    assert checks.cell(of(check=linear)).startswith("results/tiny/cells/linear-s-ctx")
-    assert checks.pattern == "[^/]+"
-    leave(folder, expected[0])
-    pattern = workflow.Checks(grid.expand(several)).pattern
-    assert [bool(re.fullmatch(pattern, name)) for name in sorted(checks.cells)] == [False, True]
-    late = workflow.Checks(grid.expand(several), in_job=True)
-    assert re.fullmatch(late.pattern, linear)
 
 
 def test_what_kernels_depend_on_has_a_check_of_its_own(study):
@@ -346,185 +243,10 @@ def test_what_kernels_depend_on_has_a_check_of_its_own(study):
     for change in ({"position": "rope"}, {"sizes": wide}, {"tokenizers": tokenizers}):
         assert names().isdisjoint(names(**change)), change
     assert names() == names(budget="1 updates", update_tokens=128)
-
-
-def test_a_study_on_a_cpu_has_no_check(study):
-    checks, jobs = workflow.Checks(grid.expand(study | {"gpus": 0})), runs(study | {"gpus": 0})
-    assert checks.pattern == "(?!)"
-    softmax = name_in(jobs.trunks, "softmax")
-    assert jobs.before(of(run=softmax)) == ["results/tiny/study.json"]
-
-
-HUB = {
-    "kind": "hub", "repository": "o/t", "revision": "1" * 40, "shards": 20, "documents": [9],
-    "train": "t.{shard:05d}.gz", "validation": "v.{shard:05d}.gz",
-}  # fmt: skip
-
-
-def of_text(study, **row):
-    shards = workflow.Shards(grid.expand(study | {"datasets": {"lines": HUB | row}}))
-    (tokens,) = shards.corpora
-    return shards, tokens
-
-
-def make(folder, tokens, split, numbers):
-    """Complete shards, as far as planning looks."""
-    for i in numbers:
-        for end in ("bin", "json", "fingerprints"):
-            leave(folder, f"results/tiny/tokens/{tokens}/{split}-{i:05d}.{end}")
-
-
-def test_a_chunk_of_training_reads_validation_and_what_is_fetched(study):
-    shards, tokens = of_text(study)
-    assert tokens == shards.trained
-    text, job = of(tokens=tokens), of(chunk=f"{tokens}/train-00016-00019")
-    inputs = shards.inputs(job)
-    folder = f"results/tiny/tokens/{tokens}"
-    assert inputs == {
-        "validation": [f"{folder}/validation-00000-00000.tokenized"],
-        "source": f"results/tiny/sources/{tokens}/train-00016-00019.fetched",
-    }
-    sources = f"results/tiny/sources/{tokens}"
-    assert shards.tokenize_words(job, inputs) == f"train-00016-00019 {folder} --sources {sources}"
-    assert shards.fetch_words(job) == f"train-00016-00019 {sources} --missing-in {folder}"
-    assert (shards.downloads(job), shards.minutes(job)) == (4, 165)
-    assert json.loads(shards.json(job))["source"]["shards"] == 20
-    assert (shards.n_train(text), shards.n_validation(text)) == (20, 1)
-    marks = ["train-00000-00015", "train-00016-00019", "validation-00000-00000"]
-    assert shards.marks(text) == [f"{folder}/{name}.tokenized" for name in marks]
-    assert "validation" not in shards.inputs(of(chunk=f"{tokens}/validation-00000-00000"))
-
-
-@pytest.mark.parametrize(("size", "n_chunks"), [(1, 20), (7, 3), (16, 2), (99, 1)])
-def test_shards_per_job_changes_the_chunks_and_no_hash(study, size, n_chunks):
-    shards, tokens = of_text(study, shards_per_job=size)
-    assert len(shards.marks(of(tokens=tokens))) == n_chunks + 1
-    assert tokens == of_text(study)[1]
-    plain = grid.expand(study | {"datasets": {"lines": HUB}})
-    other = grid.expand(study | {"datasets": {"lines": HUB | {"shards_per_job": size}}})
-    assert plain.cells == other.cells
-
-
-def test_a_chunk_matches_as_long_as_one_of_its_shards_is_missing(study, folder):
-    shards, tokens = of_text(study)
-    make(folder, tokens, "validation", [0])
-    make(folder, tokens, "train", [*range(17), 18, 19])
-    leave(folder, f"results/tiny/tokens/{tokens}/train-00000-00015.tokenized")
-    shards, _ = of_text(study)
-    assert shards.pattern(in_job=False) == rf"{re.escape(tokens)}/(?:train-00016-00019)"
-    assert shards.outdated == [tokens]
-    again = ["manifest.json", "train-00016-00019.tokenized", "train-00016-00019.fetched"]
-    assert [path.rpartition("/")[2] for path in shards.due(of(tokens=tokens))] == again
-    # The list of marks stays, for Snakemake would make the manifest anew after a change.
-    assert len(shards.marks(of(tokens=tokens))) == 2
-
-
-def test_a_job_that_comes_late_finds_its_rule_and_needs_nothing(study, folder):
-    _, tokens = of_text(study)
-    make(folder, tokens, "validation", [0])
-    make(folder, tokens, "train", range(20))
-    shards, _ = of_text(study)
-    late = f"{tokens}/train-00000-00015"
-    assert not re.fullmatch(shards.pattern(in_job=False), late)
-    assert re.fullmatch(shards.pattern(in_job=True), late)
-    assert shards.inputs(of(chunk=late)) == {}
-    leave(folder, f"results/tiny/tokens/{tokens}/manifest.json", '{"train": [], "validation": []}')
-    assert len(shards.due(of(tokens=tokens))) == 1
-
-
-def of_tokenizer(study, row, **dataset):
-    tables = {"tokenizers": {"own": row}, "datasets": {"lines": HUB | dataset}}
-    shards = workflow.Shards(grid.expand(study | tables | {"tokenizer": "own"}))
-    return shards, [shards.vocabularies(trained, in_job=False) for trained in (False, True)]
-
-
-def test_each_kind_of_tokenizer_has_a_file_and_a_rule_that_makes_it(study, folder):
-    shards, patterns = of_tokenizer(study, {"encoding": "gpt2"})
-    assert (patterns, shards.vocabulary_words(None)) == ([r"gpt2\.tiktoken", "(?!)"], "")
-    assert of_tokenizer(study, {"encoding": "bytes"})[1] == ["(?!)", "(?!)"]
-    row = {"file": "my tokenizer.json", "sha256": "0" * 64, "vocab_size": 300}
-    shards, patterns = of_tokenizer(study, row)
-    assert re.fullmatch(r"own\\-\w{8}\\\.json", patterns[0])
-    assert patterns[1] == "(?!)"
-    words = shlex.split(shards.vocabulary_words(None))
-    assert (words[:3], json.loads(words[3])) == (["--file", "my tokenizer.json", "--row"], row)
-    moved = of_tokenizer(study, row | {"file": "elsewhere.json"})[0]
-    assert moved.vocabulary == shards.vocabulary
-    assert moved.trained == shards.trained
-    assert of_tokenizer(study, row | {"sha256": "1" * 64})[0].trained != shards.trained
-
-
-def test_a_trained_tokenizer_waits_for_its_text_and_is_trained_once(study, folder):
-    row = {"train_bpe": {"vocab_size": 300}}
-    shards, patterns = of_tokenizer(study, row, validation_shards=17)
-    assert (patterns[0], patterns[1]) == ("(?!)", re.escape(shards.vocabulary))
-    sources = f"results/tiny/sources/{shards.trained}"
-    names = ["train-00000-00015", "validation-00000-00015", "validation-00016-00016"]
-    assert shards.sample(None) == [f"{sources}/{name}.fetched" for name in names]
-    assert shards.sample_words(None, ["x"]) == f"--sources {sources}"
-    assert shards.sample_words(None, []) == ""
-    assert json.loads(shards.sample_json(None))["source"]["shards"] == 1
-    job = of(chunk=f"{shards.trained}/train-00000-00015")
-    assert shards.inputs(job)["vocabulary"] == f"results/tiny/vocabulary/{shards.vocabulary}"
-    leave(folder, f"results/tiny/vocabulary/{shards.vocabulary}")
-    again, patterns = of_tokenizer(study, row, validation_shards=17)
-    assert patterns == ["(?!)", "(?!)"]
-    assert again.vocabularies(True, in_job=True) == re.escape(shards.vocabulary)
-
-
-def test_the_pattern_of_a_thousand_shards_is_short(study):
-    shards, _ = of_text(study, shards=1024)
-    assert len(shards.pattern(in_job=False)) < 2_000
-
-
-def test_a_manifest_of_other_shards_than_the_study_needs_is_outdated(study, folder):
-    _, tokens = of_text(study)
-    make(folder, tokens, "validation", [0])
-    make(folder, tokens, "train", range(20))
-    for n, outdated in ((20, []), (19, [tokens]), (21, [tokens])):
-        manifest = json.dumps({"train": [{}] * n, "validation": [{}]})
-        leave(folder, f"results/tiny/tokens/{tokens}/manifest.json", manifest)
-        assert of_text(study)[0].outdated == outdated
-
-
-def test_an_evaluation_that_exists_is_made_again_only_with_its_run(study, folder):
-    def pattern():
-        return workflow.Evaluations(grid.expand(study), runs(study)).pattern
-
-    evaluations = workflow.Evaluations(grid.expand(study), runs(study))
-    (name,) = evaluations.names
-    run, tokens = name.split("/")
-    assert evaluations.record(of(evaluation=name)) == f"results/tiny/runs/{run}/run.json"
-    assert (
-        evaluations.manifest(of(evaluation=name)) == f"results/tiny/tokens/{tokens}/manifest.json"
-    )
-    assert evaluations.gpus(of(evaluation=name)) == 1
-    leave(folder, f"results/tiny/evaluations/{name}.jsonl")
-    assert re.fullmatch(pattern(), name)
-    leave(folder, f"results/tiny/runs/{run}/run.json")
-    assert pattern() == "(?!)"
-
-
-def test_a_sweep_of_steps_reads_the_chunks_tuned_for_its_size(study, folder):
-    sweeps = workflow.Sweeps(grid.expand(study))
-    step, tune = (name_in(sweeps.names, kind) for kind in ("time_step", "tune_chunk"))
-    chunks = [f"results/tiny/speed/{tune}/sweep.json"]
-    assert sweeps.chunks(of(sweep=step)) == chunks
-    assert sweeps.chunks(of(sweep=tune)) == []
-    assert sweeps.options(of(sweep=step), of(chunks=chunks[0])) == f"--chunks {chunks[0]}"
-    assert sweeps.options(of(sweep=tune), of(chunks=[])) == ""
-    assert sweeps.gpus(of(sweep=step)) == 1
-
-
-def test_a_sweep_with_all_points_settled_matches_no_rule_and_a_rule_only_its_kind(study, folder):
-    sweeps = workflow.Sweeps(grid.expand(study))
-    assert set(sweeps.kinds) == set(KINDS)
-    step = name_in(sweeps.names, "time_step")
-    assert sweeps.pattern("time_step") == re.escape(step)
-    assert sweeps.pattern("copy_task") == "(?!)"
-    statuses = {point.name: "done" for point in sweeps.names[step].points}
-    leave(folder, f"results/tiny/speed/{step}/sweep.json", json.dumps({"statuses": statuses}))
-    assert sweeps.pattern("time_step") == "(?!)"
+    assert names(gpus=0) == set() != names()
+    axes = {**study["axes"], "seed": [0, 1], "context": [16, 32]}
+    kinds = [name.rpartition("-")[0] for name in names(axes=axes)]  # one for all that are the same
+    assert sorted(kinds) == ["linear-d8", "softmax-d8"]
 
 
 def test_a_figure_depends_on_its_module_and_on_what_it_imports():
@@ -541,18 +263,5 @@ def test_a_figure_depends_on_its_module_and_on_what_it_imports():
     assert {name for name in everything if "learning_curves" in name} == importers(
         "figures/shared/curves.py"
     )
-
-
-def test_the_sources_of_all_figures_are_found_in_a_tenth_of_a_second(study):
-    figures = workflow.Figures(grid.expand(study))
-    seconds, sources = [], []
-    for _ in range(5):  # the fastest, for other tests run beside this one
-        registry._imported_files.cache_clear()
-        began = time.process_time()
-        sources = [registry.figure_sources(name) for name in figures.names]
-        seconds.append(time.process_time() - began)
-    assert min(seconds) < 0.1
-    assert all(
-        any(path.as_posix().endswith(f"figures/{name}.py") for path in paths)
-        for name, paths in zip(figures.names, sources, strict=True)
-    )
+    for name in everything:
+        assert registry.PACKAGE / "figures" / f"{name}.py" in registry.figure_sources(name)

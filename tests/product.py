@@ -1,0 +1,208 @@
+"""A copy of the product with a small study in it, and Snakemake as a user calls it there."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import snakemake_fork
+import yaml
+from conftest import ROOT, STUDY
+
+from lmscaling.records.exports import EXPORTS
+
+PARTS = ("Snakefile", "workflow", "config", "profiles", "default", "slurm", "src")
+FIGURES = {"learning_curves", "context_scaling", "loss_by_position", "step_time"}
+"""Files of figures/ that the product here has: every figure is a job, and drawn in other tests."""
+TABLE = re.compile(r"^(?:local)?rule (\w+):$")
+
+OVERLAY: dict[str, Any] = STUDY | {
+    "axes": {**STUDY["axes"], "seed": [0], "lr_scale": [1.0]},
+    "protocol": {"all": 1, "linear": 1},
+    # Over the real study's: one of the two cells has all that a cell can have.
+    "calibrate": {"attention": "linear"},
+    "branches": {"attention": "linear", "shares": [0.5]},
+    "evaluate": {"attention": "linear", "datasets": ["lines"]},
+    "speed": {
+        "timeout_seconds": 60,
+        "repeats": 3,
+        "target_seconds": 0.01,
+        "time_step": {
+            "sizes": ["s"],
+            "contexts": [16],
+            "implementations": ["linear/chunked", "softmax"],
+        },
+        "tune_chunk": {"implementations": ["linear/chunked"], "chunks": [8, 16]},
+        "time_decode": None,
+        "time_layer": [],
+        "copy_task": None,
+    },
+    "published": False,
+}
+
+INSTEAD = f'''
+"""Leaves the files of every verb at once, for tests of what the workflow plans."""
+
+import json
+import sys
+from pathlib import Path
+
+verb, *words = sys.argv[1:]
+after = dict(zip(words, words[1:]))
+
+
+def leave(path, value=None):
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value or {{}}))
+
+
+if verb in ("study", "tokenize"):
+    from lmscaling.cli import main
+
+    main()
+elif verb in ("plan", "evaluate"):
+    leave(after["--out"])
+elif verb == "manifest":
+    leave(words[0], {{"train": [{{}}] * int(words[1]), "validation": [{{}}] * int(words[2])}})
+elif verb == "verify":
+    leave(after["--mark"])
+elif verb == "train":
+    leave(Path(after["--scratch"]) / "checkpoint")
+    for cell in words[: words.index("--manifest")]:
+        run = Path(after["--record"]).parents[1] / Path(cell).stem
+        leave(run / "run.json", {{"status": "done"}})
+elif verb in ("calibrate", "check"):
+    leave(words[-1])
+elif verb in ("time_step", "tune_chunk"):
+    from lmscaling.config import study_file, sweeps
+
+    *_, kind, name = Path(words[1]).parts
+    study = study_file.read_record(Path(words[1]).parents[2] / "study.json").grid.study
+    points = [point.name for point in sweeps.expand(study)[f"{{kind}}/{{name}}"].points]
+    for point in points:
+        leave(f"{{words[1]}}/{{point}}.json", {{"status": "done"}})
+    leave(f"{{words[1]}}/sweep.json", {{"statuses": dict.fromkeys(points, "done")}})
+elif verb == "build-store":
+    for table in {list(EXPORTS)}:
+        leave(f"{{words[0]}}/store/{{table}}.parquet")
+elif verb == "figure":
+    for name in {sorted(FIGURES)}:
+        for kind in ("svg", "png", "csv"):
+            leave(f"{{words[0]}}/figures/{{name}}.{{kind}}")
+elif verb == "report":
+    leave(f"{{words[0]}}/report.html")
+'''
+"""Takes the place of ``__main__.py``."""
+
+
+class Place:
+    """A copy of the product with a study of two cells in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results" / "tiny"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of a user who runs the copy's own source, which a test can edit."""
+        return os.environ | {"PYTHONPATH": str(self.root / "src")}
+
+    def snakemake(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        words = ("--configfile", "tiny.yaml", *arguments)
+        if {"-n", "-np"} & {*arguments}:
+            done = snakemake_fork.snakemake(self.root, self.environment, *words)
+        else:
+            done = subprocess.run(
+                [sys.executable, "-m", "snakemake", *words],
+                cwd=self.root, env=self.environment, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def lmscaling(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "lmscaling", *arguments]
+        return subprocess.run(
+            command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=True
+        )
+
+    def plan(self, *arguments: str) -> list[tuple[str, str]]:
+        """What a dry run would do: rule and first output, sorted."""
+        text = self.snakemake("-n", "-p", *arguments)  # -p lists each job
+        jobs, rule = [], ""
+        for line in (text.stdout + text.stderr).splitlines():
+            if match := TABLE.match(line):
+                rule = match[1]
+            elif rule and line.startswith("    output: "):
+                first = line.removeprefix("    output: ").split(", ")[0]
+                jobs.append((rule, first.partition(" (")[0]))  # without flags such as update
+                rule = ""
+        return sorted(jobs)
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        text = (self.root / path).read_text()
+        assert old in text
+        (self.root / path).write_text(text.replace(old, new, 1))
+
+    def append(self, path: str, text: str) -> None:
+        with (self.root / path).open("a") as file:
+            file.write(text)
+
+    def same_times(self) -> None:
+        """Give all results one time of change."""
+        for path in self.results.rglob("*"):
+            os.utime(path, (1e9, 1e9))
+
+    def study(self, **changes: Any) -> None:
+        values = yaml.safe_load((self.root / "tiny.yaml").read_text())
+        for key, value in changes.items():
+            inner = isinstance(value, dict) and key in values
+            values[key] = {**values[key], **value} if inner else value
+        (self.root / "tiny.yaml").write_text(yaml.safe_dump(values))
+
+    def copy(self, folder: Path) -> "Place":
+        """Another place with all of this one; times are kept."""
+        shutil.copytree(self.root, folder, symlinks=True)
+        return Place(folder)
+
+
+def trained(plan: list[tuple[str, str]]) -> list[str]:
+    """Cells that a plan trains, by name."""
+    runs = [Path(out).parent.name for rule, out in plan if rule == "train"]
+    return [run.rpartition("-")[0] for run in runs]
+
+
+def product(root: Path) -> Place:
+    """A copy of the product with the study, nothing of it done."""
+    root.mkdir(exist_ok=True)
+    for part in PARTS:
+        ignore = shutil.ignore_patterns("*.egg-info")
+        if (ROOT / part).is_dir() and not (ROOT / part).is_symlink():
+            shutil.copytree(ROOT / part, root / part, symlinks=True, ignore=ignore)
+        else:
+            shutil.copy2(ROOT / part, root / part, follow_symlinks=False)
+    (root / "results" / "published").mkdir(parents=True)
+    for path in (ROOT / "results" / "published").glob("*.csv"):
+        shutil.copy2(path, root / "results" / "published")
+    for path in (root / "src/lmscaling/figures").glob("[a-z]*.py"):
+        if path.stem not in FIGURES:
+            path.unlink()
+    for name, n in (("a", 400), ("b", 100), ("v", 60)):
+        rows = (json.dumps({"text": f"{name} document {i}"}) + "\n" for i in range(n))
+        (root / f"{name}.jsonl").write_text("".join(rows))
+    (root / "tiny.yaml").write_text(yaml.safe_dump(OVERLAY))
+    return Place(root)
+
+
+def without_verbs(root: Path) -> Place:
+    """The same, but its jobs take no time and compute nothing."""
+    place = product(root)
+    (place.root / "src/lmscaling/__main__.py").write_text(INSTEAD)
+    return place
