@@ -11,11 +11,8 @@ import duckdb
 import pytest
 
 import lmscaling
-from lmscaling.config import grid, sweeps
-from lmscaling.config.speed import AnySweep
+from lmscaling.config import sweeps
 from lmscaling.config.study import schema
-from lmscaling.config.types import dump
-from lmscaling.config.validation import checked
 
 KIND = '''"""Time nothing at all."""
 
@@ -80,7 +77,7 @@ def test_a_kind_is_added_by_its_file(run, tmp_path, values):
     run("study", study / "study.json", given=json.dumps({"command": "", "study": values}))
     (path,) = study.glob("sweeps/time_nothing/*.json")
     run("time_nothing", path, study / "speed" / "time_nothing" / path.stem)
-    run("collect", study)
+    run("build-store", study)
     with duckdb.connect(study / "store" / "store.duckdb", read_only=True) as db:
         query = "SELECT kind, context, median_seconds, status FROM measurements ORDER BY ALL"
         assert db.sql(query).fetchall() == [
@@ -96,19 +93,3 @@ def test_every_kind_has_a_section_in_the_schema_and_a_description():
     assert set(sweeps.KINDS) <= set(properties)
     assert {len(text.splitlines()) for text in sweeps.KINDS.values()} == {1}
     assert all(section["description"] for section in properties.values())
-
-
-def test_keys_of_earlier_versions_are_read(values):
-    task = {
-        "attentions": ["linear"], "n_layer": 1, "n_head": 1, "d_model": 8, "symbols": 4,
-        "contexts": [8, 16], "tokens": 16, "learned": [8], "updates": 2, "lr": 0.1,
-    }  # fmt: skip
-    values["speed"] = {"limit_seconds": 20, "repeats": 3, "point_seconds": 1, "copy_task": task}
-    (sweep,) = sweeps.expand(grid.expand(values).study).values()
-    assert (sweep.timeout_seconds, sweep.target_seconds) == (20, 1)
-    assert [point.updates for point in sweep.points] == [0, 0]  # the sweep learned once
-    old = {"limit_seconds" if k == "timeout_seconds" else k: v for k, v in dump(sweep).items()}
-    assert checked(AnySweep, old, "sweep") == sweep
-    values["speed"]["timeout_seconds"] = 30  # laid over the former key
-    (later,) = sweeps.expand(grid.expand(values).study).values()
-    assert later.timeout_seconds == 30

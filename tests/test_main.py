@@ -93,10 +93,9 @@ def test_every_verb_is_listed_and_explains_itself(capsys):
     parser = cli._parser()
     for verb in VERBS:
         assert verb.name.split()[0] in parser.format_help()
-        for typed in filter(None, (verb.name, verb.former)):
-            with pytest.raises(SystemExit):
-                parser.parse_args([*typed.split(), "--help"])
-            assert verb.summary in " ".join(capsys.readouterr().out.split())
+        with pytest.raises(SystemExit):
+            parser.parse_args([*verb.name.split(), "--help"])
+        assert verb.summary in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_help_lists_what_people_type_before_what_the_workflow_types(monkeypatch):
@@ -204,26 +203,6 @@ def test_make_alone_lists_its_targets_and_does_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
 
 
-def test_a_former_verb_still_works_and_names_the_new_one(results):
-    assert {v.former: v.name for v in VERBS if v.former} == {
-        "collect": "build-store",
-        "numerics": "gradient-error",
-        "rerun": "reset",
-    }
-    assert "rerun" not in cli._parser().format_help()
-    done = lmscaling("rerun", "softmax-s-ctx16-s0", cwd=results)
-    assert done.returncode == 0
-    assert done.stderr == "rerun is now called reset\n"
-    assert done.stdout.startswith("moved to ")
-
-
-def test_no_message_and_no_rule_uses_a_former_verb():
-    former = re.compile(f"lmscaling ({'|'.join(v.former for v in VERBS if v.former)})\\b")
-    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "workflow").rglob("*.smk")]
-    files += [ROOT / "README.md", ROOT / "results" / "README.md"]
-    assert [path for path in files if former.search(path.read_text())] == []
-
-
 def test_helpers_and_private_files_are_neither_variants_nor_figures():
     assert {"linear", "softmax"} <= set(registry.attentions())
     assert not {"__init__", "_recurrent", "_completed"} & set(registry.attentions())
@@ -297,8 +276,8 @@ def test_reset_by_context_takes_every_run_of_it_and_with_a_status_those_of_both(
         path.write_text(cell.to_json())
     both = ["--study", "a", "--context", "16", "--status"]
     assert (
-        "has status 'crashed' and has context 16"
-        in lmscaling("reset", *both, "crashed", cwd=results).stderr
+        "has status 'diverged' and has context 16"
+        in lmscaling("reset", *both, "diverged", cwd=results).stderr
     )
     assert lmscaling("reset", *both, "oom", cwd=results).returncode == 0
     assert len(list((results / "results/a/runs").iterdir())) == 1
@@ -323,7 +302,7 @@ def test_reset_lets_a_held_run_go_on_and_keeps_its_checkpoints(results):
         with Ledger(held, attempt) as book:
             book.write("failed", 5, 1.0, reason="KeyError: 'bug'", host="node7")
     assert ledger.hold(ledger.entries(held / ledger.NAME))
-    done = lmscaling("rerun", "--go-on", "--status", "held", cwd=results)
+    done = lmscaling("reset", "--go-on", "--status", "held", cwd=results)
     assert done.stdout == ("free: linear-s-ctx16-s0-11111111; the next snakemake continues\n")
     assert ledger.hold(ledger.entries(held / ledger.NAME)) is None
     assert (held / "checkpoint").exists()

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import duckdb
 import pytest
+from conftest import refused
 from test_store import ENVIRONMENT, WHOLE, ask, record, runs, study
 
+from lmscaling.errors import UserError
 from lmscaling.records import schema
 from lmscaling.records.exports import EXPORTS
 from lmscaling.records.run import Run
@@ -62,16 +64,6 @@ def test_a_field_of_a_later_version_is_kept_and_counted(study, runs, capsys):
     assert ask(study, "FROM unknown_fields") == [("runs", "energy_joules", 1)]
     assert ask(study, "SELECT unknown_fields ->> 'energy_joules' FROM runs") == [("7.0",)]
     assert "1 records of runs have the field 'energy_joules'" in capsys.readouterr().err
-
-
-def test_a_budget_is_a_number_in_old_records_too(study, runs):
-    record(study, runs[0], WHOLE)
-    change(study, runs[0], cell={"budget": "90 minutes"})
-    query = f"SELECT budget_amount, budget_unit FROM runs WHERE run = '{runs[0]}'"
-    assert ask(study, query) == [(90.0, "minutes")]
-    assert ask(study, "SELECT DISTINCT budget, budget_amount, budget_unit FROM cells") == [
-        ("4 updates", 4.0, "updates")
-    ]
 
 
 @pytest.mark.parametrize(
@@ -135,3 +127,13 @@ def vars_of_a_run() -> dict:
     """The fields of a run without those that have a default."""
     values = {"BIGINT": 1, "DOUBLE": 1.0, "VARCHAR": "a", "JSON": ENVIRONMENT}
     return {name: values[c.sql] for name, c in schema.columns(Run).items() if c.default is not None}
+
+
+def test_a_store_that_another_version_built_is_named_with_the_remedy(study, runs):
+    record(study, runs[0], WHOLE)
+    store.build(study)
+    cells, other = study / "store" / "cells.parquet", study / "other.parquet"
+    duckdb.execute(f"COPY (SELECT * EXCLUDE (schedule) FROM '{cells}') TO '{other}'")
+    other.replace(cells)
+    with refused(UserError, study / "store", "schedule"), store.connect(study / "store"):
+        pass

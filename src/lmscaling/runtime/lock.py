@@ -61,8 +61,7 @@ class Holder:
     born: float = 0.0
     """Start of the process, seconds after the boot of its host, for process numbers are reused.
 
-    Seconds since 1970 would change with the clock, which is set at any time. Locks of earlier
-    versions have them.
+    Seconds since 1970 would change with the clock, which is set at any time.
     """
     job: str = ""
     """Slurm job, or empty."""
@@ -176,7 +175,7 @@ def _read(path: Path) -> tuple[Holder, float] | None:
     try:
         return Holder(**json.loads(text)), touched
     except (ValueError, TypeError):
-        return Holder(), touched  # of another version
+        return Holder(), touched  # damaged
 
 
 def _why_stale(who: Holder, silent: float) -> str:
