@@ -199,8 +199,7 @@ def _is_running(who: Holder) -> bool | None:
         return None
     try:
         process = psutil.Process(who.pid)
-        starts = _since_boot(process), process.create_time()
-        same = any(abs(start - who.born) < 2 for start in starts)
+        same = abs(_since_boot(process) - who.born) < 2
         return same and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
