@@ -235,7 +235,8 @@ def test_a_study_says_what_it_inherits(tmp_path):
 def test_an_empty_section_is_off_wherever_it_stands(tmp_path, section, empty):
     off = f"{section}: {empty}\n"
     assert laid_over(tmp_path, off) == laid_over(tmp_path) | {section: None}
-    assert laid_over(tmp_path, "study: x\nspeed: {a: 1}\n", off)[section] is None
+    own = "study: x\nspeed: {a: 1}\n"
+    assert laid_over(tmp_path, own, off)[section] is None
     (tmp_path / "whole.yaml").write_text(off)
     assert study_file.read_study([tmp_path / "whole.yaml"]) == {section: None}
     given = "tasks: {recall: {dataset: recall}}\n"

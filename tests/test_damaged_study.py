@@ -49,7 +49,7 @@ class Independent(yaml.BaseLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys = [key.value for key, _ in node.value]
-        assert len(keys) == len(set(keys)), f"{keys} has a key twice"
+        assert len(keys) == len(set(keys)), keys
         return super().construct_mapping(node, deep)
 
 
@@ -167,13 +167,16 @@ def test_the_stated_rules_are_read(value):
     assert not illegal(STUDY.encode(), stated())
 
 
+PLACE = re.compile(r"(study file )?study\.yaml(:\d+:\d+)?[: ]")
+
+
 def check(data: bytes) -> None:
     """It is refused in one sentence that begins with its place, or it is legal."""
     try:
         plan(data)
     except UserError as error:
         said = str(error)
-        assert re.match(r"(study file )?study\.yaml(:\d+:\d+)?[: ]", said), said
+        assert PLACE.match(said), said
         assert "\n" not in said
         assert len(said) < 1000
     else:

@@ -44,12 +44,9 @@ FOREIGN = {
     "cli.devices": {"torch", "duckdb", "snakemake"},
     "config.grid": {"torch", "tiktoken", "tokenizers", "duckdb", "pandas", "matplotlib", "seaborn"},
     "store.build": {"torch", "tiktoken"},
-    "store.published": {"torch", "tiktoken"},
     "claims": {"torch", "tiktoken", "matplotlib"},
     "report": {"torch", "tiktoken"},
-    "figures.learning_curves": {"torch", "tiktoken"},
     "train.run": {"duckdb", "seaborn"},
-    "evaluate.loss_by_position": {"duckdb", "seaborn"},
     "runtime.doctor": {"torch", "triton", "rich", "snakemake"},
     "runtime.console": {"torch", "rich"},
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,10 +10,18 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from conftest import refused
+from test_sweep import SPEED, planned
 
 import lmscaling
-from lmscaling.config import sweeps
+from lmscaling.config import grid, sweeps
 from lmscaling.config.study import schema
+from lmscaling.config.types import dump
+from lmscaling.errors import UserError
+from lmscaling.files import write_json
+from lmscaling.status import reset
+
+__all__ = ["planned"]
 
 KIND = '''"""Time nothing at all."""
 
@@ -85,7 +94,7 @@ def test_a_kind_is_added_by_its_file(run, tmp_path, values):
         ]  # fmt: skip
     values["speed"]["time_nothin"] = None
     done = run("study", study / "study.json", given=json.dumps({"command": "", "study": values}))
-    assert "unknown key 'time_nothin' in speed; nearest is 'time_nothing'" in done.stderr
+    assert re.search("'time_nothin' .*'time_nothing'", done.stderr)
 
 
 def test_every_kind_has_a_section_in_the_schema_and_a_description():
@@ -93,3 +102,69 @@ def test_every_kind_has_a_section_in_the_schema_and_a_description():
     assert set(sweeps.KINDS) <= set(properties)
     assert {len(text.splitlines()) for text in sweeps.KINDS.values()} == {1}
     assert all(section["description"] for section in properties.values())
+
+
+def test_chunks_are_tuned_for_the_steps_that_are_timed(values):
+    values["speed"] = {key: part for key, part in SPEED.items() if key != "time_step"}
+    with refused(UserError, "tune_chunk", "time_step"):
+        grid.expand(values)
+
+
+def test_points_that_are_added_change_no_folder_and_another_model_does(values, planned):
+    values["speed"] = SPEED
+    values["sizes"]["s"]["d_model"] = 16
+    other = {s.kind: s for s in sweeps.expand(grid.expand(values).study).values()}
+    assert other["time_step"].folder != planned["time_step"].folder
+
+
+def test_steps_of_other_tokens_are_another_sweep_with_chunks_of_its_own(values, planned):
+    folders = {planned["time_step"].folder}
+    for tokens in (64, 128):
+        values["speed"] = SPEED | {"time_step": SPEED["time_step"] | {"tokens": tokens}}
+        made = {s.kind: s.folder for s in sweeps.expand(grid.expand(values).study).values()}
+        assert made["tune_chunk"] == made["time_step"].replace("time_step/", "tune_chunk/")
+        assert made["time_decode"] == planned["time_decode"].folder
+        folders.add(made["time_step"])
+    assert len(folders) == 3
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A study with two measured points of one sweep."""
+    sweep = tmp_path / "tiny" / "speed" / "time_step" / "s-0123abcd"
+    for name in ("linear-b1-ctx16", "linear-b1-ctx32", "sweep"):
+        write_json(sweep / f"{name}.json", {})
+    return tmp_path
+
+
+def test_reset_moves_a_point_and_what_says_that_it_is_settled(results):
+    study, paths = reset.select_measurements(results, None, "time_step/s/linear-b1-ctx16")
+    attic = reset.move_measurements(study, paths)
+    sweep = study / "speed" / "time_step" / "s-0123abcd"
+    assert [p.name for p in sweep.iterdir()] == ["linear-b1-ctx32.json"]
+    moved = attic / "speed" / "time_step" / "s-0123abcd"
+    assert {p.name for p in moved.iterdir()} == {"linear-b1-ctx16.json", "sweep.json"}
+
+
+def test_reset_moves_a_whole_sweep(results):
+    study, paths = reset.select_measurements(results, "tiny", "time_step/s-0123abcd")
+    reset.move_measurements(study, paths)
+    assert not list((study / "speed" / "time_step").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("time_step/x", "time_step/s"), ("time_step/s/linear-b1-ctx61", "linear-b1-ctx16")],
+)
+def test_reset_of_what_was_not_measured_names_the_nearest(results, name, nearest):
+    with refused(UserError, name, nearest):
+        reset.select_measurements(results, None, name)
+
+
+def test_every_sweep_is_written_into_its_folder(values, tmp_path):
+    study = grid.expand(values | {"speed": SPEED}).study
+    sweeps.write(tmp_path, study)
+    expected = {f"{name}.json": dump(sweep) for name, sweep in sweeps.expand(study).items()}
+    written = (tmp_path / "sweeps").rglob("*.json")
+    found = {str(p.relative_to(tmp_path / "sweeps")): json.loads(p.read_text()) for p in written}
+    assert found == expected

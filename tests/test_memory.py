@@ -38,7 +38,8 @@ class Allocated(TorchDispatchMode):
         for tensor in tree_leaves(returned):
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
-                self.made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+                weak = StorageWeakRef(storage)
+                self.made[weak.cdata] = weak, storage.nbytes()
         return returned
 
     def bytes(self) -> int:
