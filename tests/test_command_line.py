@@ -186,4 +186,3 @@ def test_the_record_of_a_study_has_the_values_of_the_command_line_and_the_comman
     words = shlex.split(found["command"])[3:]
     assert words == ["--configfile", over, "--config", "epochs=2", *override]
     assert "has changed" not in snakemake("-n", *words)
-    assert "'contxt'" in snakemake("-n", "--configfile", over, "--set", "axes.contxt=[1]")

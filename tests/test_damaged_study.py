@@ -1,5 +1,6 @@
 """Any damage of a study file is refused in a sentence, or leaves what the stated rules allow."""
 
+import json
 import random
 import re
 from decimal import Decimal
@@ -99,34 +100,12 @@ TEXTS = (
     '\'ü\' \'😀\' "a\\0b" "\\ud800" "\\x07" {shard} {shard:09999999999d} {0..99999999999} all '
     "inherit fitted softmax linear c4 README.md published a/b ../.. /dev/null /etc/passwd a*.x"
 )
-PHRASES = (
-    "{a: 1}",
-    "[1, 1]",
-    "[0.1, true]",
-    "!!set {a}",
-    "!!int x",
-    "!!binary AAA=",
-    "&a [*a]",
-    "{all: 1}",
-    "1 token",
-    "1 updates",
-    "9e99 tokens",
-    "1e9 hours",
-    "1e-9 seconds",
-    "24 hours",
-    "0 updates",
-    "x" * 300,
-    "9" * 5000,
-    "[" * 100,
-    "[" * 100 + "]" * 100,
-    "{a: {b: {c: 1}}}",
-    "[16, 16]",
-    "a b",
-    "a, b",
-    "{x: y",
-    "",
-)
-VALUES = (*NUMBERS.split(), *TEXTS.split(), *PHRASES)
+PHRASES = """
+{a: 1}|[1, 1]|[0.1, true]|!!set {a}|!!int x|!!binary AAA=|&a [*a]|{all: 1}|1 token|1 updates|
+9e99 tokens|1e9 hours|1e-9 seconds|24 hours|0 updates|{a: {b: {c: 1}}}|[16, 16]|a b|a, b|{x: y
+""".replace("\n", "").split("|")
+LONG = "x" * 300, "9" * 5000, "[" * 100, "[" * 100 + "]" * 100, ""
+VALUES = (*NUMBERS.split(), *TEXTS.split(), *PHRASES, *LONG)
 SCALAR = re.compile(rb"(?<=: )[^\s,{}\[\]][^,{}\[\]\n]*|(?<=[\[ ])[\w./+-]+(?=[,\]])")
 
 
@@ -165,6 +144,31 @@ def mutated(chance: random.Random) -> bytes:
 def test_the_stated_rules_are_read(value):
     assert illegal(changed("eps: 1.0e-8", f"eps: {value}").encode(), stated())
     assert not illegal(STUDY.encode(), stated())
+
+
+def bounded() -> list[tuple[str, str]]:
+    """Keys of the study with a number, each with a value below and above its stated bounds."""
+    found = []
+    for path, text in leaves(yaml.load(STUDY, Loader=Independent)):
+        rule = [each for each in stated() if fnmatchcase(path, each[0])]
+        if rule and NUMBER.fullmatch(text) and not NO_NUMBERS.fullmatch(path):
+            _, low, high, is_open = rule[0]
+            away = 1 if text.isdigit() else abs(low if is_open else low / 100)
+            beyond = (low if is_open else low - (away or 1), high if is_open else high * 2 + away)
+            found += [(path, str(int(x) if x == int(x) else float(x))) for x in beyond]
+    return found
+
+
+@pytest.mark.parametrize(("path", "value"), bounded())
+def test_a_number_beyond_its_stated_bounds_is_refused(path, value):
+    values = yaml.safe_load(STUDY)
+    *parents, key = (int(part) if part.isdigit() else part for part in path.split("."))
+    inner = values
+    for parent in parents:
+        inner = inner[parent]
+    inner[key] = json.loads(value)
+    with pytest.raises(UserError, match=str(key)):
+        plan(yaml.safe_dump(values, sort_keys=False))
 
 
 PLACE = re.compile(r"(study file )?study\.yaml(:\d+:\d+)?[: ]")
