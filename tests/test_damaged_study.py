@@ -154,7 +154,10 @@ def bounded() -> list[tuple[str, str]]:
         if rule and NUMBER.fullmatch(text) and not NO_NUMBERS.fullmatch(path):
             _, low, high, is_open = rule[0]
             away = 1 if text.isdigit() else abs(low if is_open else low / 100)
-            beyond = (low if is_open else low - (away or 1), high if is_open else high * 2 + away)
+            beyond = (
+                low if is_open else low - (away or 1),
+                high if is_open else high + 1 if text.isdigit() else high * Decimal("1.01"),
+            )
             found += [(path, str(int(x) if x == int(x) else float(x))) for x in beyond]
     return found
 
