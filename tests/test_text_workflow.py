@@ -90,7 +90,7 @@ def test_shards_are_made_and_verified_once_and_again_where_they_are_bad_or_gone(
     (place.root / "a.jsonl").write_text("no json\n")
     done = place.snakemake("--cores", "2", target, check=False)
     assert done.returncode == 1
-    assert re.search("shard 0: a.jsonl, line 1:", done.stdout + done.stderr)
+    assert "a.jsonl, line 1:" in done.stdout + done.stderr
     assert {p.name for p in folder.glob("train-*")} == {"train-00001.bin", "train-00001.json"}
     (place.root / "a.jsonl").write_text(good)
     inode = (folder / "train-00001.bin").stat().st_ino
@@ -105,7 +105,8 @@ def test_shards_are_made_and_verified_once_and_again_where_they_are_bad_or_gone(
     shard.write_bytes(data)
     done = place.snakemake("--cores", "2", "all", check=False)
     assert done.returncode == 1
-    assert re.search(r"1 of 3 shards\b.* rm -f train-00000\.\*", done.stdout + done.stderr)
+    said = done.stdout + done.stderr
+    assert re.search(r"1 of 3 .*rm -f train-00000\.\*", said)
     assert not list(place.results.glob("runs/*/run.json"))
 
     # One that is gone is made again alone, also where a killed workflow has left marks of chunks.
