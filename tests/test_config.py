@@ -1,123 +1,60 @@
-"""A wrong study is refused in one sentence; a right one becomes cells with stable names."""
+"""A study becomes cells with stable names; files and the command line lay values over it."""
 
+import json
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from test_study_files import STUDY, changed, place, plan
 
 from lmscaling import registry
 from lmscaling.config import grid, study_file
-from lmscaling.config.budget import BudgetAmount, parse_budget
+from lmscaling.config.budget import SECONDS, Budget, BudgetAmount, parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.study import Study
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
-from lmscaling.errors import UserError
 from lmscaling.plan.calibrations import chosen
 
+__all__ = ["place"]
 
-def put(values: dict[str, Any], path: str, value: Any) -> None:
-    *parents, key = path.split("/")
-    for parent in parents:
-        values = values[parent]
-    values[key] = value
+IN_A_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-MISTAKES = [
-    ("budgt", 1, "unknown key 'budgt'; nearest is 'budget'; allowed: study, datasets"),
-    ("sizes/s/n_layers", 1, "unknown key 'n_layers' in sizes.s; nearest is 'n_layer'"),
-    (
-        "sizes/m/n_head",
-        3,
-        "sizes.m: d_model 16 is not a multiple of n_head 3; nearest widths are 15",
-    ),
-    ("sizes/s/lr", "fast", "sizes.s.lr is 'fast'"),
-    ("sizes/s", {"n_layer": 1, "n_head": 1, "d_model": 8}, "sizes.s.lr is missing"),
-    ("sizes", 3, "sizes is 3; allowed: keys with values"),
-    ("datasets/lines/kind", "jsonlines", "datasets.lines.kind is 'jsonlines'; nearest is 'jsonl'"),
-    ("datasets/lines/trian", [], "unknown key 'trian' in datasets.lines.jsonl; nearest is 'train'"),
-    ("tokenizers/bytes/encoding", "byte", "encoding is 'byte'; nearest is 'bytes'"),
-    ("tokenizers/bytes/vocab_size", 256, "bytes has 257 tokens, but its row states vocab_size 256"),
-    ("tokenizers/bytes/backend", "tokenizers", "no encoding 'bytes'; write backend: tiktoken"),
-    ("tokenizers/bytes/file", "a.json", "found encoding and file; allowed: one of encoding, file"),
-    ("tokenizers/bytes/sha256", "0" * 64, "; allowed: the 64 hexadecimal digits of a file"),
-    ("tokenizers/x", {"vocab_size": 9}, "found no tokenizer; allowed: one of encoding, file and"),
-    ("tokenizers/x", {"file": "a b.json"}, "vocabulary copy.json --file 'a b.json'` prints"),
-    ("tokenizers/x", {"file": "a", "sha256": "0" * 64}, "needs its sha256 and vocab_size in the"),
-    ("tokenizers/x", {"file": "a", "sha256": "0", "vocab_size": 9}, "sha256 is '0'; allowed"),
-    (
-        "tokenizers/x",
-        {"file": "a", "sha256": "0" * 64, "vocab_size": 9, "backend": "gigatoken"},
-        "backend gigatoken has no encoding 'file'; write backend: tokenizers",
-    ),
-    (
-        "tokenizers/x",
-        {"train_bpe": {"vocab_size": 256}},
-        "vocab_size is 256; allowed: a whole number from 257",
-    ),
-    ("tokenizers/x", {"train_bpe": {}}, "tokenizers.x.train_bpe.vocab_size is missing"),
-    (
-        "tokenizers/x",
-        {"train_bpe": {"vocab_size": 300}, "vocab_size": 299},
-        "train_bpe has 300 tokens, but its row states vocab_size 299; write vocab_size: 300",
-    ),
-    ("axes/size", ["M"], "axes.size 'M' has no row under sizes; nearest is 'm'"),
-    ("axes/size", ["S", "s"], "axes.size 'S' has no row"),
-    ("axes/attention", ["sofmax"], "axes.attention 'sofmax' has no file in attention/; nearest is"),
-    ("axes/context", [24], "axes.context 24 does not divide update_tokens 64; nearest is 16"),
-    ("axes/context", [16, 16], "axes.context: 16 is listed more than once"),
-    ("position", "rotary", "position is 'rotary'; allowed: learned, rope, none"),
-    (
-        "datasets/lines/kind",
-        None,
-        "datasets.lines.kind is 'None'; allowed: bin, copy, folder, hub, images",
-    ),
-    ("branches", {"share": [1]}, "unknown key 'share' in branches; nearest is 'shares'"),
-    ("axes/seeds", [1], "unknown key 'seeds' in axes; nearest is 'seed'"),
-    (
-        "gpus",
-        3,
-        "4 sequences per update of 64 tokens, which 3 gpus cannot share evenly; write gpus: 2",
-    ),
-    ("skip", [{"context": 17, "reason": "x"}], "skip {context: 17} matches no cell; context"),
-    ("skip", [{"reason": "x"}], "skip.0: no axis is given"),
-    ("skip", [{"context": 16, "reason": "x"}], "every cell is skipped"),
-    ("budget", "24 h", "budget: '24 h' is not a budget; allowed: a positive number and hours"),
-    ("budget", "0 hours", "'0 hours' is not a budget"),
-    ("study", "a b", "study: 'a b' cannot be a folder name; allowed: letters"),
-    ("study", "..", "study: '..' cannot be a folder name"),
-    ("study", "measured", "study 'measured' is the name of a folder of results/"),
-    ("dataset", "line", "dataset 'line' has no row under datasets; nearest is 'lines'"),
-    ("protocol", {"liner": 2}, "protocol 'liner' has no file in attention/; nearest is 'linear'"),
-    ("validation/every_tokens", 100, "every_tokens 100 is not a multiple of update_tokens 64"),
-    ("axes/context", [16, 63], "context 63 does not divide update_tokens 64; nearest is 64"),
-]
+@given(st.floats(1, 8e4), st.sampled_from(["hours", "minutes", "seconds", "updates", "tokens"]))
+def test_a_budget_is_an_amount_and_a_unit_and_its_canonical_text_means_the_same(amount, unit):
+    budget = TypeAdapter(Budget).validate_python
+    made = parse_budget(f"{amount!r} {unit}")
+    assert made == BudgetAmount(amount, unit) == parse_budget(f" {amount!r}  {unit[:-1]}")
+    assert parse_budget(budget(f"{amount!r} {unit}")) == made
+    assert budget(f"{int(amount)}.0 {unit}") == f"{int(amount)} {unit}"
+    assert made.seconds == (amount * SECONDS[unit] if unit in SECONDS else None)
+    least = made.fraction(updates=1, tokens=64, seconds=10.0)
+    assert least == {"updates": 1, "tokens": 64}.get(unit, 10.0) / (made.seconds or amount)
 
 
-@pytest.mark.parametrize(("path", "value", "sentence"), MISTAKES)
-def test_a_mistake_is_one_sentence_with_what_is_allowed(values, path, value, sentence):
-    put(values, path, value)
-    with pytest.raises(UserError) as caught:
-        grid.expand(values)
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_hub_row_must_pin_its_revision_and_number_its_files(values):
-    row = {"kind": "hub", "repository": "a/b", "train": "{shard}", "validation": "{v}", "shards": 1}
-    values["datasets"]["hub"] = row
-    with pytest.raises(UserError, match=r"validation '{v}' does not number its files"):
-        grid.expand(values)
-    row["validation"] = "{shard}"
-    with pytest.raises(UserError, match="revision is missing for 'a/b'"):
-        grid.expand(values)
+def test_hours_minutes_and_seconds_are_times():
+    assert SECONDS == {"hours": 3600, "minutes": 60, "seconds": 1}
 
 
 @pytest.mark.parametrize(
-    ("text", "amount", "unit"),
-    [("24 hours", 24, "hours"), ("1 update", 1, "updates"), ("1e9 tokens", 1e9, "tokens")],
-)
-def test_a_budget_is_an_amount_and_a_unit(text, amount, unit):
-    assert parse_budget(text) == BudgetAmount(amount, unit)
+    ("text", "is_legal"),
+    [("0.001 seconds", True), ("0.0009 seconds", False), ("3.2e8 seconds", True),
+     ("3.3e8 seconds", False), ("88889 hours", False), ("1 update", True), ("0.9 updates", False),
+     ("1e9 updates", True), ("1.1e9 updates", False), ("1e15 tokens", True),
+     ("2e15 tokens", False), ("-1 hours", False), ("1 hour extra", False), ("e hours", False)],
+)  # fmt: skip
+def test_a_budget_is_within_its_bounds(text, is_legal):
+    if is_legal:
+        assert parse_budget(text).amount == float(text.split()[0])
+    else:
+        with pytest.raises(ValueError, match=f"'{text}'"):
+            parse_budget(text)
 
 
 def test_equal_budgets_written_differently_are_one_run(values, cell):
@@ -130,17 +67,14 @@ def test_a_cell_survives_its_json(cell):
 
 
 def test_the_hash_of_a_run_ignores_defaults_and_follows_every_other_value(values, cell):
+    # A new hash for old values would train every study of every user again.
+    assert cell.run == "linear-s-ctx16-s0-0b1a29e8"
     values["optimizer"]["weight_decay"] = 0.1  # the default, now written out
     assert cell.run in grid.expand(values).cells
     values["optimizer"]["weight_decay"] = 0.2
     runs = grid.expand(values).cells
     assert cell.run not in runs
     assert cell.name in {c.name for c in runs.values()}
-
-
-def test_the_hash_of_a_run_never_changes_between_versions(cell):
-    # A new hash for old values would train every study of every user again.
-    assert cell.run == "linear-s-ctx16-s0-0b1a29e8"
 
 
 def test_protocol_changes_only_the_cells_it_names(values):
@@ -159,14 +93,6 @@ def test_more_training_files_change_no_run(values):
     assert list(grid.expand(values).cells) != before
 
 
-def test_skip_leaves_out_what_agrees_with_all_its_axes_and_keeps_the_reason(values):
-    values["axes"]["context"] = [16, 32]
-    values["skip"] = [{"context": 32, "attention": "softmax", "reason": "too slow"}]
-    made = grid.expand(values)
-    assert [(c.name, why) for c, why in made.skipped] == [("softmax-s-ctx32-s0", "too slow")]
-    assert len(made.cells) == 3
-
-
 def test_the_learning_rate_of_a_cell_is_that_of_its_size_times_its_scale(values):
     values["axes"]["lr_scale"] = [0.5, 1.0]
     rates = {c.name: c.lr for c in grid.expand(values).cells.values()}
@@ -174,11 +100,96 @@ def test_the_learning_rate_of_a_cell_is_that_of_its_size_times_its_scale(values)
     assert rates["linear-s-ctx16-s0-lr0.5"] == 5e-3
 
 
-def test_files_are_laid_over_each_other_key_by_key(tmp_path):
-    (tmp_path / "a.yaml").write_text("sizes: {s: 1, m: 2}\nskip: [1]\n")
-    (tmp_path / "b.yaml").write_text("sizes: {m: 3}\nskip: []\n")
-    paths = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    assert study_file.read_study(paths) == {"sizes": {"s": 1, "m": 3}, "skip": []}
+def shuffled(value: Any, chance: random.Random) -> Any:
+    """The same mapping with its keys in another order, at every depth."""
+    if isinstance(value, list):
+        return [shuffled(each, chance) for each in value]
+    if not isinstance(value, dict):
+        return value
+    keys = chance.sample(list(value), len(value))
+    return {key: shuffled(value[key], chance) for key in keys}
+
+
+@settings(IN_A_FOLDER, max_examples=20)
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_keys_changes_no_run(chance):
+    made = plan(STUDY)
+    other = plan(yaml.safe_dump(shuffled(yaml.safe_load(STUDY), chance), sort_keys=False))
+    assert list(other.cells.items()) == list(made.cells.items())
+    assert other.branches.keys() == made.branches.keys()
+    assert other.evaluated == made.evaluated
+
+
+def merged(base: Any, over: Any) -> Any:
+    """Mappings are merged key by key, any other value is replaced."""
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return over
+    return {k: merged(base.get(k), over[k]) if k in over else base[k] for k in base | over}
+
+
+KEYS = st.sampled_from(
+    ["s", "m", "l", "lr", "eps", "lines", "all", "tokens", "n_layer", "time_step"]
+)
+PLAIN = st.integers(0, 99) | st.floats(0.5, 9) | st.booleans() | st.sampled_from(["x", "linear"])
+TREES = st.recursive(
+    PLAIN | st.lists(PLAIN, max_size=3),
+    lambda inner: st.dictionaries(KEYS, inner, min_size=1, max_size=3),
+    max_leaves=6,
+)
+OVERS = st.dictionaries(
+    st.sampled_from(["sizes", "optimizer", "validation", "gpus", "datasets", "protocol", "budget"]),
+    TREES,
+)
+"""What another file may say, as far as it is not what each study says for itself."""
+
+
+PARTS = {
+    "sizes": {"s": {"lr": 1, "n_layer": 2}, "m": {"lr": {"linear": 3}}},
+    "optimizer": {"eps": 0.5},
+    "gpus": 0,
+    "datasets": {"lines": {"train": ["a"]}},
+}
+
+
+@IN_A_FOLDER
+@given(OVERS, OVERS)
+def test_files_are_laid_over_each_other_key_by_key(first, second):
+    paths = [Path(f"{i}.yaml") for i in range(3)]
+    for path, values in zip(paths, (PARTS, first, second), strict=True):
+        path.write_text(json.dumps(values))
+    over = merged(first, second)
+    assert dict(study_file.read_study(paths)) == merged(PARTS, over)
+
+
+def leaves(over: Any, path: str = "") -> list[str]:
+    """The same as texts for the command line."""
+    if isinstance(over, dict):
+        return [x for key, each in over.items() for x in leaves(each, f"{path}.{key}".lstrip("."))]
+    return [f"{path}={json.dumps(over)}"]
+
+
+@IN_A_FOLDER
+@given(OVERS, OVERS)
+def test_values_of_the_command_line_are_laid_over_a_study_and_its_files_in_the_same_way(over, last):
+    paths = [Path("study.yaml"), Path("over.yaml")]
+    for path, values in zip(paths, (PARTS, over), strict=True):
+        path.write_text(json.dumps(values))
+    expected = merged(PARTS, merged(over, last))
+    assert dict(study_file.read_study(paths, overrides=leaves(last))) == expected
+    assert dict(study_file.read_study(paths, changes=last)) == expected
+    snakemakes = merged(PARTS, over)
+    made = study_file.overridden(snakemakes | {"set": leaves(last)}, leaves(last))
+    assert dict(made) == merged(snakemakes, last)
+
+
+def test_the_last_of_several_values_of_one_key_counts_and_names_may_have_dots():
+    made = plan(STUDY, "axes.context=[64]", "optimizer.eps=1e-9")
+    assert {cell.context for cell in made.cells.values()} == {64}
+    assert {cell.optimizer.eps for cell in made.cells.values()} == {1e-9}
+    assert plan(STUDY, "gpus=4", "gpus=2", over="gpus: 1\n").study.gpus == 2
+    assert plan(STUDY, "speed={}").study.speed is None
+    dotted = changed("  s: {", "  s.1: {n_layer: 1, n_head: 1, d_model: 8, lr: 1.0e-2}\n  s: {")
+    assert plan(dotted, "sizes.s.1.lr=0.02").study.sizes["s.1"].lr == 0.02
 
 
 BASE = """
@@ -224,41 +235,23 @@ def test_a_study_says_what_it_inherits(tmp_path):
 def test_an_empty_section_is_off_wherever_it_stands(tmp_path, section, empty):
     off = f"{section}: {empty}\n"
     assert laid_over(tmp_path, off) == laid_over(tmp_path) | {section: None}
-    assert laid_over(tmp_path, "study: x\nspeed: {a: 1}\n", off)[section] is None
+    own = "study: x\nspeed: {a: 1}\n"
+    assert laid_over(tmp_path, own, off)[section] is None
     (tmp_path / "whole.yaml").write_text(off)
     assert study_file.read_study([tmp_path / "whole.yaml"]) == {section: None}
-
-
-@pytest.mark.parametrize("empty", ["{}", "null"])
-def test_tasks_are_switched_off_like_a_section(tmp_path, empty):
     given = "tasks: {recall: {dataset: recall}}\n"
     assert "tasks" in laid_over(tmp_path, given)
     assert "tasks" not in laid_over(tmp_path, given, f"tasks: {empty}\n")
 
 
-def test_all_cells_are_calibrated_by_the_word_and_by_what_older_records_hold(values):
+def test_all_cells_are_calibrated_by_the_word_and_by_an_empty_part_of_the_grid(values):
     every = set(chosen(grid.expand(values | {"calibrate": "all"})))
     assert every == set(chosen(grid.expand(values | {"calibrate": {}})))
     assert len(every) == 2
     assert not chosen(grid.expand(values | {"calibrate": None}))
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [(None, "does not exist"), ("a: [", "is not valid YAML"), ("- 1", "allowed: keys with values")],
-)
-def test_a_broken_study_file_is_named(tmp_path, text, sentence):
-    path = tmp_path / "study.yaml"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(UserError, match=sentence) as caught:
-        study_file.read_study([path])
-    assert str(path) in str(caught.value)
-
-
 def test_every_field_of_a_study_is_described():
-    from pydantic import TypeAdapter
-
     schema = TypeAdapter(Study).json_schema()
     kinds = {stem.capitalize() for stem in registry.sources("data/kinds")}
     assert kinds <= schema["$defs"].keys()

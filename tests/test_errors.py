@@ -1,7 +1,9 @@
-"""What every error of the user has in common: its sentence ends with what to type."""
+"""What all modules keep to: errors end with what to type, and training loads no analysis."""
 
 import ast
 import re
+import subprocess
+import sys
 
 from conftest import ROOT
 
@@ -36,3 +38,33 @@ def test_every_error_says_what_to_do_after_what_is_wrong():
             _, *clauses = re.split(r"[;:] ", words)
             wanting += [] if REMEDY.search("; ".join(clauses)) else [f"{place}: {words}"]
     assert not wanting, "\n".join(wanting)
+
+
+FOREIGN = {
+    "cli.devices": {"torch", "duckdb", "snakemake"},
+    "config.grid": {"torch", "tiktoken", "tokenizers", "duckdb", "pandas", "matplotlib", "seaborn"},
+    "store.build": {"torch", "tiktoken"},
+    "claims": {"torch", "tiktoken", "matplotlib"},
+    "report": {"torch", "tiktoken"},
+    "train.run": {"duckdb", "seaborn"},
+    "runtime.doctor": {"torch", "triton", "rich", "snakemake"},
+    "runtime.console": {"torch", "rich"},
+}
+
+
+def test_training_and_analysis_never_load_packages_of_the_other():
+    """Each module is imported by a fork of its own, so that none has loaded another's packages."""
+    code = """
+import os, sys, importlib
+for module in sys.argv[1:]:
+    if not os.fork():
+        importlib.import_module(f"lmscaling.{module}")
+        os.write(1, (" ".join([module, *sys.modules]) + "\\n").encode())
+        os._exit(0)
+    assert os.wait()[1] == 0, module
+"""
+    command = [sys.executable, "-c", code, *FOREIGN]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = {line.split()[0]: set(line.split()[1:]) for line in done.stdout.splitlines()}
+    assert loaded.keys() == FOREIGN.keys()
+    assert [module for module, names in loaded.items() if FOREIGN[module] & names] == []

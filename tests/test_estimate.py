@@ -4,7 +4,11 @@ from dataclasses import replace
 from math import exp
 
 import pytest
+from conftest import STUDY
+from hypothesis import given
+from hypothesis import strategies as st
 
+from lmscaling.config import grid
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Model
 from lmscaling.config.devices import Device
@@ -113,6 +117,29 @@ def test_updates_of_a_budget_are_rounded_up_and_those_of_a_time_down(gpt2, budge
     made = estimate.forecast(replace(gpt2, budget=budget), Shape(PARAMS, 1.0), None, measured, None)
     assert (made.updates, made.tokens) == (updates, updates * 2**19)
     assert (made.memory_bytes, made.measured, made.update_seconds) == (7, True, 2.5)
+
+
+@given(
+    st.floats(1, 1e4), st.floats(1, 10), st.sampled_from(["hours", "seconds", "updates", "tokens"])
+)
+def test_a_larger_budget_never_has_fewer_updates_and_a_whole_one_is_spent(amount, factor, unit):
+    cell = replace(
+        next(iter(grid.expand(STUDY).cells.values())), model=GPT2, context=1024, update_tokens=2048
+    )
+    measured = Calibration(
+        of="", device="", versions={}, measured=True, micro_batch=1, update_seconds=2.5
+    )
+    less, more = (
+        estimate.forecast(
+            replace(cell, budget=f"{x!r} {unit}"), Shape(PARAMS, 1.0), None, measured, None
+        ).updates
+        for x in (amount, amount * factor)
+    )
+    assert less is not None
+    assert more is not None
+    assert less <= more
+    each = {"hours": 2.5 / 3600, "seconds": 2.5, "updates": 1, "tokens": 2048}[unit]
+    assert abs(less * each - amount) <= each * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(

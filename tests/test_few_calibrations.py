@@ -2,13 +2,12 @@
 
 import json
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import strangers
-from conftest import ROOT, calibration
+from conftest import ROOT, calibration, refused
 
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
@@ -146,7 +145,7 @@ def test_a_file_of_ones_own_may_say_how_it_is_computed(tmp_path, monkeypatch, va
     path.write_text(text.replace("(nn.Module):\n", body))
     assert calibrations.ways(cell) == {"mine": "flash"}
     path.write_text(path.read_text().replace('"flash"', '"flesh"'))
-    with pytest.raises(UserError, match="TIMED_AS of attention mine is 'flesh'; nearest is 'flash"):
+    with refused(UserError, "mine", "'flesh'", "'flash'"):
         calibrations.ways(cell)
 
 
@@ -209,31 +208,33 @@ def test_a_run_that_stopped_goes_on_with_the_same_options(place, tokens, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "named"),
     [
-        ({"attention": "softmax"}, "is of attention linear; cell softmax-s-ctx32-s0 needs one of"),
-        ({"documents": "masked"}, "with documents: masked; run snakemake again"),
+        ({"attention": "softmax"}, ("linear", "softmax-s-ctx32-s0")),
+        ({"documents": "masked"}, ("documents: masked",)),
     ],
 )
-def test_the_calibration_of_another_attention_is_refused(place, change, sentence):
+def test_the_calibration_of_another_attention_is_refused(place, change, named):
     other, way, measured = place
-    with pytest.raises(UserError, match=sentence):
+    with refused(UserError, *named):
         settings.nearest(way, measured, replace(other, **change))
 
 
 def test_a_missing_foreign_or_damaged_calibration_is_one_sentence(place, tmp_path):
     other, way, measured = place
-    with pytest.raises(UserError, match=r"calibration .*gone\.json does not exist"):
+    with refused(UserError, "gone.json"):
         settings.nearest(tmp_path / "gone.json", measured, other)
     values = json.loads(way.read_text())
-    way.write_text(json.dumps(values | {"device": "NVIDIA X"}))
-    with pytest.raises(UserError, match=f"was measured on NVIDIA X and .*{re.escape(processor())}"):
-        settings.nearest(way, measured, other)
-    way.write_text(json.dumps(values | {"of": "linear-x"}))
-    with pytest.raises(UserError, match="belongs to linear-x; the cell needs linear-s-ctx16-"):
-        settings.nearest(way, measured, other)
+    for change, named in (
+        ({"device": "NVIDIA X"}, ("NVIDIA X", processor())),
+        ({"of": "linear-x"}, ("linear-x", "linear-s-ctx16-")),
+    ):
+        way.write_text(json.dumps(values | change))
+        with pytest.raises(UserError) as caught:
+            settings.nearest(way, measured, other)
+        assert [value for value in named if value not in str(caught.value)] == []
     way.write_text("{")
-    with pytest.raises(UserError, match=r"calibration\.json"):
+    with refused(UserError, "calibration.json"):
         settings.nearest(way, measured, other)
 
 
@@ -255,8 +256,6 @@ def test_the_word_auto_is_no_part_of_the_grid_and_needs_no_attention(values):
     values["calibrate"] = "auto"
     made = grid.expand(values)
     assert {cell.attention for cell in chosen(made).values()} == {"softmax", "linear"}
-    with pytest.raises(UserError, match=r"calibrate: 'autto' is no part of .*; nearest is 'auto'"):
-        grid.expand(values | {"calibrate": "autto"})
 
 
 def test_a_calibration_that_is_made_serves_others(cell, tmp_path, monkeypatch):

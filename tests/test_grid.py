@@ -1,6 +1,14 @@
 """Which values reach which cells: exceptions, branches, parts of the grid, and limits of shapes."""
 
+import copy
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
 import pytest
+from conftest import STUDY, refused
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lmscaling.config import grid
 from lmscaling.errors import UserError
@@ -21,14 +29,70 @@ def cells(values):
 
 def test_every_combination_is_one_cell_in_the_order_of_the_axes(wide):
     found = [(c.attention, c.size, c.context, c.seed) for c in cells(wide)]
-    expected = [
-        (attention, size, context, seed)
-        for attention in ("softmax", "linear")
-        for size in ("s", "m")
-        for context in (16, 32, 64)
-        for seed in (0, 3)
-    ]
-    assert found == expected
+    assert found == list(product(("softmax", "linear"), ("s", "m"), (16, 32, 64), (0, 3)))
+
+
+AXES: dict[str, list[Any]] = {
+    "attention": ["softmax", "linear"], "size": ["s", "m"], "context": [16, 32], "seed": [0, 3],
+}  # fmt: skip
+PARTS = st.fixed_dictionaries({}, optional={
+    axis: st.sampled_from(values) | st.lists(st.sampled_from(values), min_size=1, unique=True)
+    for axis, values in AXES.items()
+}).filter(len)  # fmt: skip
+"""Some axes, with a value or several."""
+
+
+def wide_study() -> dict[str, Any]:
+    values = copy.deepcopy(STUDY)
+    return values | {"axes": AXES}
+
+
+def matches(cell, part) -> bool:
+    """Whether a cell has one of the values of every axis of a part."""
+    lists = {axis: v if isinstance(v, list) else [v] for axis, v in part.items()}
+    return all(getattr(cell, axis) in allowed for axis, allowed in lists.items())
+
+
+@settings(max_examples=30)
+@given(st.lists(PARTS, min_size=1, max_size=3))
+def test_skip_leaves_out_the_cells_that_match_all_axes_of_an_entry_and_keeps_the_reason(parts):
+    values = wide_study()
+    every = cells(values)
+    values["skip"] = [part | {"reason": str(i)} for i, part in enumerate(parts)]
+    left = [cell for cell in every if not any(matches(cell, part) for part in parts)]
+    if not left:
+        with pytest.raises(UserError, match="skip"):
+            grid.expand(values)
+        return
+    found = grid.expand(values)
+    assert list(found.cells.values()) == left
+    first = {
+        cell.name: next(str(i) for i, part in enumerate(parts) if matches(cell, part))
+        for cell in every
+        if cell not in left
+    }
+    assert {cell.name: why for cell, why in found.skipped} == first
+
+
+@settings(max_examples=30)
+@given(st.lists(PARTS, min_size=1, max_size=3))
+def test_of_several_exceptions_that_match_all_axes_of_a_cell_the_last_counts(parts):
+    values = wide_study()
+    values["exceptions"] = [part | {"epochs": 2 + i, "reason": "x"} for i, part in enumerate(parts)]
+    for cell in cells(values):
+        own = [2 + i for i, part in enumerate(parts) if matches(cell, part)]
+        assert cell.epochs == [1, *own][-1]
+
+
+@given(st.from_regex(r"[A-Za-z][A-Za-z0-9_.]{0,8}", fullmatch=True).filter(lambda x: x != "m"))
+def test_another_name_of_a_size_changes_the_names_of_its_cells_and_nothing_else(name):
+    values = wide_study()
+    before = cells(values)
+    values["sizes"] = {name: STUDY["sizes"]["s"], "m": STUDY["sizes"]["m"]}
+    values["axes"] = AXES | {"size": [name, "m"]}
+    for cell, other in zip(before, cells(values), strict=True):
+        assert replace(other, size=cell.size) == cell
+        assert other.name == cell.name.replace("-s-", f"-{other.size}-")
 
 
 def test_an_exception_changes_the_cells_that_match_all_its_axes(wide):
@@ -40,15 +104,6 @@ def test_an_exception_changes_the_cells_that_match_all_its_axes(wide):
         large = cell.size == "m" and cell.context in (32, 64)
         assert (cell.gpus, cell.update_tokens) == ((2, 128) if large else (1, 64))
         assert cell.epochs == (2 if cell.seed == 3 else 1)
-
-
-def test_of_two_exceptions_the_later_one_counts(wide):
-    wide["exceptions"] = [
-        {"size": "m", "epochs": 2, "reason": "x"},
-        {"context": 16, "epochs": 3, "reason": "y"},
-    ]
-    epochs = {(c.size, c.context): c.epochs for c in cells(wide)}
-    assert (epochs["m", 16], epochs["m", 32], epochs["s", 16], epochs["s", 32]) == (3, 2, 3, 1)
 
 
 def test_branches_are_cells_of_their_trunks_in_growing_order(wide):
@@ -111,21 +166,19 @@ def test_text_to_evaluate_on_has_no_training_shards(wide):
 
 
 @pytest.mark.parametrize(
-    ("change", "nearest"),
+    ("change", "named"),
     [
-        ({"update_tokens": 48}, "nearest is 144"),  # every_tokens 128
-        ({"validation": {"tokens": 120, "every_tokens": 128}}, "nearest is 15"),
-        ({"gpus": 3, "update_tokens": 128}, "gpus: 2"),
-        ({"gpus": 1, "clock": "processor"}, "write clock: wall or gpus: 0"),
-        ({"gpus": 3, "update_tokens": 128}, "update_tokens: 384"),
+        ({"update_tokens": 48}, ("128", "144")),  # every_tokens 128
+        ({"validation": {"tokens": 120, "every_tokens": 128}}, ("120", "nearest is 15")),
+        ({"gpus": 3, "update_tokens": 128}, ("3 gpus", "gpus: 2", "update_tokens: 384")),
+        ({"gpus": 1, "clock": "processor"}, ("clock: wall", "gpus: 0")),
         ({"gpus": 9, "update_tokens": 144, "validation": {"tokens": 16, "every_tokens": 144}},
-         "up to 8"),
+         ("9", "up to 8")),
     ],
 )  # fmt: skip
-def test_a_shape_that_does_not_fit_is_refused_with_the_nearest_that_does(values, change, nearest):
-    with pytest.raises(UserError) as caught:
+def test_a_shape_that_does_not_fit_is_refused_with_the_nearest_that_does(values, change, named):
+    with refused(UserError, *named):
         grid.expand(values | change)
-    assert nearest in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +193,7 @@ def test_a_shape_at_the_limit_is_accepted(values, change):
 def test_rotated_heads_have_an_even_width(values):
     values["sizes"]["s"] |= {"n_head": 8}
     assert grid.expand(values).cells
-    with pytest.raises(UserError, match="size s"):
+    with refused(UserError, "size s"):
         grid.expand(values | {"position": "rope"})
     values["sizes"]["s"] |= {"n_head": 4}
     assert {c.position for c in cells(values | {"position": "rope"})} == {"rope"}

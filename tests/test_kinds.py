@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,13 +10,18 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from conftest import refused
+from test_sweep import SPEED, planned
 
 import lmscaling
 from lmscaling.config import grid, sweeps
-from lmscaling.config.speed import AnySweep
 from lmscaling.config.study import schema
 from lmscaling.config.types import dump
-from lmscaling.config.validation import checked
+from lmscaling.errors import UserError
+from lmscaling.files import write_json
+from lmscaling.status import reset
+
+__all__ = ["planned"]
 
 KIND = '''"""Time nothing at all."""
 
@@ -80,7 +86,7 @@ def test_a_kind_is_added_by_its_file(run, tmp_path, values):
     run("study", study / "study.json", given=json.dumps({"command": "", "study": values}))
     (path,) = study.glob("sweeps/time_nothing/*.json")
     run("time_nothing", path, study / "speed" / "time_nothing" / path.stem)
-    run("collect", study)
+    run("build-store", study)
     with duckdb.connect(study / "store" / "store.duckdb", read_only=True) as db:
         query = "SELECT kind, context, median_seconds, status FROM measurements ORDER BY ALL"
         assert db.sql(query).fetchall() == [
@@ -88,7 +94,7 @@ def test_a_kind_is_added_by_its_file(run, tmp_path, values):
         ]  # fmt: skip
     values["speed"]["time_nothin"] = None
     done = run("study", study / "study.json", given=json.dumps({"command": "", "study": values}))
-    assert "unknown key 'time_nothin' in speed; nearest is 'time_nothing'" in done.stderr
+    assert re.search("'time_nothin' .*'time_nothing'", done.stderr)
 
 
 def test_every_kind_has_a_section_in_the_schema_and_a_description():
@@ -98,17 +104,67 @@ def test_every_kind_has_a_section_in_the_schema_and_a_description():
     assert all(section["description"] for section in properties.values())
 
 
-def test_keys_of_earlier_versions_are_read(values):
-    task = {
-        "attentions": ["linear"], "n_layer": 1, "n_head": 1, "d_model": 8, "symbols": 4,
-        "contexts": [8, 16], "tokens": 16, "learned": [8], "updates": 2, "lr": 0.1,
-    }  # fmt: skip
-    values["speed"] = {"limit_seconds": 20, "repeats": 3, "point_seconds": 1, "copy_task": task}
-    (sweep,) = sweeps.expand(grid.expand(values).study).values()
-    assert (sweep.timeout_seconds, sweep.target_seconds) == (20, 1)
-    assert [point.updates for point in sweep.points] == [0, 0]  # the sweep learned once
-    old = {"limit_seconds" if k == "timeout_seconds" else k: v for k, v in dump(sweep).items()}
-    assert checked(AnySweep, old, "sweep") == sweep
-    values["speed"]["timeout_seconds"] = 30  # laid over the former key
-    (later,) = sweeps.expand(grid.expand(values).study).values()
-    assert later.timeout_seconds == 30
+def test_chunks_are_tuned_for_the_steps_that_are_timed(values):
+    values["speed"] = {key: part for key, part in SPEED.items() if key != "time_step"}
+    with refused(UserError, "tune_chunk", "time_step"):
+        grid.expand(values)
+
+
+def test_points_that_are_added_change_no_folder_and_another_model_does(values, planned):
+    values["speed"] = SPEED
+    values["sizes"]["s"]["d_model"] = 16
+    other = {s.kind: s for s in sweeps.expand(grid.expand(values).study).values()}
+    assert other["time_step"].folder != planned["time_step"].folder
+
+
+def test_steps_of_other_tokens_are_another_sweep_with_chunks_of_its_own(values, planned):
+    folders = {planned["time_step"].folder}
+    for tokens in (64, 128):
+        values["speed"] = SPEED | {"time_step": SPEED["time_step"] | {"tokens": tokens}}
+        made = {s.kind: s.folder for s in sweeps.expand(grid.expand(values).study).values()}
+        assert made["tune_chunk"] == made["time_step"].replace("time_step/", "tune_chunk/")
+        assert made["time_decode"] == planned["time_decode"].folder
+        folders.add(made["time_step"])
+    assert len(folders) == 3
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A study with two measured points of one sweep."""
+    sweep = tmp_path / "tiny" / "speed" / "time_step" / "s-0123abcd"
+    for name in ("linear-b1-ctx16", "linear-b1-ctx32", "sweep"):
+        write_json(sweep / f"{name}.json", {})
+    return tmp_path
+
+
+def test_reset_moves_a_point_and_what_says_that_it_is_settled(results):
+    study, paths = reset.select_measurements(results, None, "time_step/s/linear-b1-ctx16")
+    attic = reset.move_measurements(study, paths)
+    sweep = study / "speed" / "time_step" / "s-0123abcd"
+    assert [p.name for p in sweep.iterdir()] == ["linear-b1-ctx32.json"]
+    moved = attic / "speed" / "time_step" / "s-0123abcd"
+    assert {p.name for p in moved.iterdir()} == {"linear-b1-ctx16.json", "sweep.json"}
+
+
+def test_reset_moves_a_whole_sweep(results):
+    study, paths = reset.select_measurements(results, "tiny", "time_step/s-0123abcd")
+    reset.move_measurements(study, paths)
+    assert not list((study / "speed" / "time_step").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("time_step/x", "time_step/s"), ("time_step/s/linear-b1-ctx61", "linear-b1-ctx16")],
+)
+def test_reset_of_what_was_not_measured_names_the_nearest(results, name, nearest):
+    with refused(UserError, name, nearest):
+        reset.select_measurements(results, None, name)
+
+
+def test_every_sweep_is_written_into_its_folder(values, tmp_path):
+    study = grid.expand(values | {"speed": SPEED}).study
+    sweeps.write(tmp_path, study)
+    expected = {f"{name}.json": dump(sweep) for name, sweep in sweeps.expand(study).items()}
+    written = (tmp_path / "sweeps").rglob("*.json")
+    found = {str(p.relative_to(tmp_path / "sweeps")): json.loads(p.read_text()) for p in written}
+    assert found == expected

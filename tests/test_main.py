@@ -8,35 +8,23 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, calibration, sentence
 
 from lmscaling import __version__, cli, files, registry
-from lmscaling.cli import runs
 from lmscaling.config import sweeps
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
 from lmscaling.train.ledger import Ledger
 
 VERBS = [verb for group in cli.GROUPS for verb in import_module(f"lmscaling.cli.{group}").VERBS]
-FOREIGN = {
-    "cli.devices": {"torch", "duckdb", "snakemake"},
-    "config.grid": {"torch", "tiktoken", "tokenizers", "duckdb", "pandas", "matplotlib", "seaborn"},
-    "store.build": {"torch", "tiktoken"},
-    "store.published": {"torch", "tiktoken"},
-    "claims": {"torch", "tiktoken", "matplotlib"},
-    "report": {"torch", "tiktoken"},
-    "figures.learning_curves": {"torch", "tiktoken"},
-    "train.run": {"duckdb", "seaborn"},
-    "evaluate.loss_by_position": {"duckdb", "seaborn"},
-    "runtime.doctor": {"torch", "triton", "rich", "snakemake"},
-    "runtime.console": {"torch", "rich"},
-}
 
 
 def lmscaling(*arguments, **options):
@@ -45,64 +33,84 @@ def lmscaling(*arguments, **options):
     )
 
 
-@pytest.mark.parametrize("module", FOREIGN)
-def test_training_and_analysis_never_load_packages_of_the_other(module):
-    code = f"import sys, lmscaling.{module}; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert not FOREIGN[module] & set(loaded.stdout.split())
+class Said(NamedTuple):
+    """How a command has ended."""
+
+    code: int
+    out: str
+    err: str
 
 
+Typed = Callable[..., Said]
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typed:
+    """Types a command in an empty folder, in this process."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: object) -> Said:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["lmscaling", *map(str, words)])
+        code: object = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = ended.code
+        said = capsys.readouterr()
+        err = said.err + (f"{code}\n" if isinstance(code, str) else "")  # as Python prints it
+        return Said(1 if isinstance(code, str) else int(str(code or 0)), said.out, err)
+
+    return run
+
+
+TRAIN = ["--manifest", "m", "--scratch", "s", "--record", "r"]
 MISTAKES = [
-    (
-        ["train", "no.json", "--manifest", "m", "--scratch", "s", "--record", "r"],
-        "no.json does not exist",
-    ),
-    (["figures", "results/nothing"], "study.json does not exist; studies: none is defined"),
-    (["figure", "s", "parameter_scalin"], "nearest is 'parameter_scaling'"),
-    (["reset", "softmax-124M-ctx256-s0"], "results has no run; run snakemake first"),
-    (["manifest", "m.json", "1", "1"], "sidecar train-00000.json does not exist"),
-    (["tokenize", "train-00000-00000", "o"], "corpus is not valid JSON"),
-    (["study", "study.json"], "study is not valid JSON"),
+    (["train", "no.json", *TRAIN], ["no.json"]),
+    (["figures", "results/nothing"], ["study.json"]),
+    (["figure", "s", "parameter_scalin"], ["'parameter_scaling'"]),
+    (["reset", "softmax-124M-ctx256-s0"], ["results"]),
+    (["manifest", "m.json", "1", "1"], ["train-00000.json"]),
+    (["reset"], []),
+    (["statsu"], ["'statsu'", "'status'"]),
+    (["check", "attentoin"], ["'check attentoin'", "'check attention'"]),
+    (["plan", "--devcie", "x"], ["plan", "'--devcie'"]),
+    (["reset", "--context", "x"], ["'x'", "reset"]),
+    (["export"], ["run, folder", "export"]),
+    (["check"], ["WHAT", "check"]),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), MISTAKES)
-def test_a_mistake_is_one_sentence_and_exit_code_1(tmp_path, arguments, sentence):
-    done = lmscaling(*arguments, cwd=tmp_path, input="")
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
-    assert sentence in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+@pytest.mark.parametrize(("arguments", "named"), MISTAKES)
+def test_a_mistake_is_one_sentence_and_moves_nothing(typed, tmp_path, arguments, named):
+    said = typed(*arguments)
+    assert said.code == (2 if "required" in said.err or "invalid" in said.err else 1)
+    assert said.err.startswith("error: ")
+    assert [value for value in named if value not in said.err] == []
+    assert (said.err.count("\n"), said.out) == (1, "")
+    assert not list(tmp_path.iterdir())
+    sentence("error", said.err.removeprefix("error: ").strip())
+
+
+@pytest.mark.parametrize("command", [["tokenize", "train-00000-00000", "o"], ["study", "s.json"]])
+def test_input_that_is_no_json_is_one_sentence_and_exit_code_1(tmp_path, command):
+    done = lmscaling(*command, cwd=tmp_path, input="")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert re.match(r"error: \w+ .*JSON", done.stderr)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_cell_with_an_unknown_key_is_refused(tmp_path, cell):
-    values = json.loads(cell.to_json()) | {"contxt": 5}
-    (tmp_path / "cell.json").write_text(json.dumps(values))
-    done = lmscaling(
-        "train", "cell.json", "--manifest", "m", "--scratch", "s", "--record", "r", cwd=tmp_path
-    )
-    assert done.returncode == 1
-    assert "cell.json: unknown key 'contxt'; nearest is 'context'" in done.stderr
-
-
-def test_every_verb_is_listed_and_explains_itself(capsys):
-    parser = cli._parser()
+def test_every_verb_is_listed_and_explains_itself(typed):
+    listed = typed().out
     for verb in VERBS:
-        assert verb.name.split()[0] in parser.format_help()
-        for typed in filter(None, (verb.name, verb.former)):
-            with pytest.raises(SystemExit):
-                parser.parse_args([*typed.split(), "--help"])
-            assert verb.summary in " ".join(capsys.readouterr().out.split())
+        assert verb.name.split()[0] in listed
+        assert verb.summary in " ".join(typed(*verb.name.split(), "--help").out.split())
 
 
-def test_the_help_lists_what_people_type_before_what_the_workflow_types(monkeypatch):
+def test_the_help_lists_what_people_type_before_what_the_workflow_types(typed, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    text = lmscaling("--help").stdout
-    assert text == lmscaling().stdout
+    text = typed("--help").out
+    assert text == typed().out
     assert max(map(len, text.splitlines())) <= 100
     first, last = text.split("what you type:")[1].split("what the workflow types:")
     listed = [
@@ -111,8 +119,7 @@ def test_the_help_lists_what_people_type_before_what_the_workflow_types(monkeypa
     ]
     assert {"plan", "status", "doctor", "reset", "figures", "export", "check attention"} < listed[0]
     assert {"train", "tokenize", "build-store", "check cell", "time_step"} < listed[1]
-    typed = (ROOT / "workflow" / "rules").glob("*.smk")
-    rules = " ".join(path.read_text() for path in typed)
+    rules = " ".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
     for verb in VERBS:
         if verb.by_workflow and verb.name not in {*sweeps.KINDS, "fork"}:  # forks.py starts it
             assert f"lmscaling {verb.name} " in rules, verb.name
@@ -132,8 +139,8 @@ def test_the_version_names_what_is_installed_and_imports_none_of_it():
     assert imported == "False False"
 
 
-def test_a_shell_completes_verbs_options_and_files():
-    script = lmscaling("--print-completion", "bash").stdout
+def test_a_shell_completes_verbs_options_and_files(typed):
+    script = typed("--print-completion", "bash").out
     asked = "COMP_WORDS=({}); COMP_CWORD={}; _shtab_lmscaling; echo ${{COMPREPLY[@]}}"
     for words, reply in (
         ("lmscaling sta", "status"),
@@ -145,44 +152,18 @@ def test_a_shell_completes_verbs_options_and_files():
             ["bash", "-c", f"{script}\n{line}"], capture_output=True, text=True, check=True
         )
         assert done.stdout.split() == [reply], done.stderr
-    assert lmscaling("--print-completion", "zsh").stdout.startswith("#compdef lmscaling")
+    assert typed("--print-completion", "zsh").out.startswith("#compdef")
 
 
-UNKNOWN = [
-    (["statsu"], "'statsu' is no verb; nearest is 'status'; "),
-    (["check", "attentoin"], "'check attentoin' is no verb; nearest is 'check attention'; "),
-    (["plan", "--devcie", "x"], "plan takes no '--devcie'; type lmscaling plan --help"),
-    (["reset", "--context", "x"], "invalid int value: 'x'; type lmscaling reset --help"),
-    (["export"], "required: run, folder; type lmscaling export --help"),
-    (["check"], "required: WHAT; type lmscaling check --help"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "sentence"), UNKNOWN)
-def test_an_unknown_verb_or_option_is_one_line_that_says_what_to_type(
-    capsys, monkeypatch, arguments, sentence
-):
-    monkeypatch.setattr(sys, "argv", ["lmscaling", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    said = capsys.readouterr().err or str(ended.value)
-    assert said.startswith("error: ")
-    assert sentence in said
-    assert said.strip().count("\n") == 0
-    assert "--help" in said
-
-
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_one_sentence(typed, monkeypatch):
     def refuse(path, text):
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(files, "write_text", refuse)
-    monkeypatch.setattr(sys, "argv", ["lmscaling", "new", "my_study"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert re.match("error: [^ ]+: Read-only file system; ", str(ended.value))
-    assert str(ended.value).endswith("then type lmscaling new again")
+    said = typed("new", "my_study")
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert said.err.startswith("error: ")
+    sentence("error", said.err.strip())
 
 
 def test_a_reader_that_has_read_enough_is_no_error():
@@ -202,26 +183,6 @@ def test_make_alone_lists_its_targets_and_does_nothing(tmp_path):
     lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
     assert lines == [["make", target, sentence] for target, sentence in targets]
     assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
-
-
-def test_a_former_verb_still_works_and_names_the_new_one(results):
-    assert {v.former: v.name for v in VERBS if v.former} == {
-        "collect": "build-store",
-        "numerics": "gradient-error",
-        "rerun": "reset",
-    }
-    assert "rerun" not in cli._parser().format_help()
-    done = lmscaling("rerun", "softmax-s-ctx16-s0", cwd=results)
-    assert done.returncode == 0
-    assert done.stderr == "rerun is now called reset\n"
-    assert done.stdout.startswith("moved to ")
-
-
-def test_no_message_and_no_rule_uses_a_former_verb():
-    former = re.compile(f"lmscaling ({'|'.join(v.former for v in VERBS if v.former)})\\b")
-    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "workflow").rglob("*.smk")]
-    files += [ROOT / "README.md", ROOT / "results" / "README.md"]
-    assert [path for path in files if former.search(path.read_text())] == []
 
 
 def test_helpers_and_private_files_are_neither_variants_nor_figures():
@@ -262,101 +223,107 @@ def results(tmp_path):
     return tmp_path
 
 
-def test_reset_moves_all_that_a_run_has_left_to_the_attic(results):
-    done = lmscaling("reset", "softmax-s-ctx16-s0", cwd=results)
-    assert done.returncode == 0, done.stderr
+A, B = "results/a/runs", "results/b/runs"
+
+
+def test_reset_moves_all_that_a_run_has_left_to_the_attic(results, typed):
+    said = typed("reset", "softmax-s-ctx16-s0")
+    assert said.code == 0, said.err
     kept = {p.name: p for p in (results / "results/a/attic").glob("*/*/*/*")}
     assert set(kept) == {"run.json", "log.jsonl", "checkpoint", "text.jsonl"}
     assert kept["log.jsonl"].read_text() == "softmax-s-ctx16-s0-22222222"
-    left = [p.name for p in (results / "results/a/runs").iterdir()]
-    assert left == ["linear-s-ctx16-s0-11111111"]
+    assert [p.name for p in (results / A).iterdir()] == ["linear-s-ctx16-s0-11111111"]
 
 
-def test_reset_of_a_trunk_takes_its_branches_with_it(results, cell):
+def test_reset_of_a_trunk_takes_its_branches_with_it(results, typed, cell):
     branch, other = replace(cell, branch=0.5), replace(cell, branch=0.5, seed=1)
     study = results / "results" / "c"
     (study / "cells").mkdir(parents=True)
     for made in (cell, branch, other):
         (study / "cells" / f"{made.run}.json").write_text(made.to_json())
         (study / "runs" / made.run).mkdir(parents=True)
-    done = lmscaling("reset", cell.run, cwd=results)
-    assert done.returncode == 0, done.stderr
+    assert typed("reset", cell.run).code == 0
     assert [p.name for p in (study / "runs").iterdir()] == [other.run]
 
 
-def test_reset_by_status_takes_every_such_run(results):
-    assert lmscaling("reset", "--status", "oom", cwd=results).returncode == 0
-    assert not (results / "results/a/runs/linear-s-ctx16-s0-11111111").exists()
-    assert len(list((results / "results").glob("*/runs/*"))) == 2
+def test_reset_by_status_takes_every_such_run(results, typed):
+    assert typed("reset", "--status", "oom").code == 0
+    left = {p.name for p in (results / "results").glob("*/runs/*")}
+    assert left == {"softmax-s-ctx16-s0-22222222", "linear-s-ctx16-s0-33333333"}
 
 
-def test_reset_by_context_takes_every_run_of_it_and_with_a_status_those_of_both(results, cell):
-    for study, run in (("a", "linear-s-ctx16-s0-11111111"), ("a", "softmax-s-ctx16-s0-22222222")):
-        path = results / "results" / study / "cells" / f"{run}.json"
+def test_reset_by_context_takes_every_run_of_it_and_with_a_status_those_of_both(
+    results, typed, cell
+):
+    for run in ("linear-s-ctx16-s0-11111111", "softmax-s-ctx16-s0-22222222"):
+        path = results / "results" / "a" / "cells" / f"{run}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(cell.to_json())
     both = ["--study", "a", "--context", "16", "--status"]
-    assert (
-        "has status 'crashed' and has context 16"
-        in lmscaling("reset", *both, "crashed", cwd=results).stderr
-    )
-    assert lmscaling("reset", *both, "oom", cwd=results).returncode == 0
-    assert len(list((results / "results/a/runs").iterdir())) == 1
-    assert lmscaling("reset", "--context", "16", cwd=results).returncode == 0
-    assert not list((results / "results/a/runs").iterdir())
+    none = typed("reset", *both, "diverged")
+    assert re.search("'diverged'.*context 16", none.err)
+    assert typed("reset", *both, "oom").code == 0
+    assert [p.name for p in (results / A).iterdir()] == ["softmax-s-ctx16-s0-22222222"]
+    assert typed("reset", "--context", "16").code == 0
+    assert not list((results / A).iterdir())
     assert len(list((results / "results/a/attic").glob("*/runs/*"))) == 2
-    assert "name a cell, or give" in lmscaling("reset", cwd=results).stderr
 
 
-def test_reset_leaves_a_run_that_is_being_trained(results):
+def test_reset_leaves_a_run_that_is_being_trained(results, typed):
     with lock.hold(results / "results/b/scratch/linear-s-ctx16-s0-33333333", ""):
-        done = lmscaling("reset", "linear-s-ctx16-s0-33333333", cwd=results)
-    assert done.returncode == 1
-    assert "is in use by process" in done.stderr
-    assert (results / "results/b/runs/linear-s-ctx16-s0-33333333/run.json").exists()
+        said = typed("reset", "linear-s-ctx16-s0-33333333")
+    assert said.code == 1
+    assert f"process {os.getpid()}" in said.err
+    assert (results / B / "linear-s-ctx16-s0-33333333/run.json").exists()
 
 
-def test_reset_lets_a_held_run_go_on_and_keeps_its_checkpoints(results):
+def test_reset_lets_a_held_run_go_on_and_keeps_its_checkpoints(results, typed):
     held = results / "results/a/scratch/linear-s-ctx16-s0-11111111"
-    (results / "results/a/runs/linear-s-ctx16-s0-11111111/run.json").unlink()
+    (results / A / "linear-s-ctx16-s0-11111111/run.json").unlink()
     for attempt in (1, 2):
         with Ledger(held, attempt) as book:
             book.write("failed", 5, 1.0, reason="KeyError: 'bug'", host="node7")
     assert ledger.hold(ledger.entries(held / ledger.NAME))
-    done = lmscaling("rerun", "--go-on", "--status", "held", cwd=results)
-    assert done.stdout == ("free: linear-s-ctx16-s0-11111111; the next snakemake continues\n")
+    said = typed("reset", "--go-on", "--status", "held")
+    assert "linear-s-ctx16-s0-11111111" in said.out
+    sentence("reset", said.out.strip())
     assert ledger.hold(ledger.entries(held / ledger.NAME)) is None
     assert (held / "checkpoint").exists()
-    again = lmscaling("reset", "--go-on", "softmax-s-ctx16-s0", cwd=results)
-    assert (again.returncode, "is not held" in again.stderr) == (1, True)
+    assert typed("reset", "--go-on", "softmax-s-ctx16-s0").code == 1
     assert not list(results.glob("results/*/attic"))
 
 
 RESET_MISTAKES = [
-    (["linear-s-ctx16-s0"], "several studies have such a run; add --study;"),
-    (
-        ["linear-s-ctx16-s1", "--study", "a"],
-        "no run of a is called 'linear-s-ctx16-s1'; nearest is",
-    ),
-    (["x", "--study", "c"], "has no run; studies: allowed: a, b"),
-    (["--status", "diverged"], "no run of a, b has status 'diverged'"),
-    (["--status", "oon"], "has status 'oon'; nearest is 'oom'"),
+    (["linear-s-ctx16-s0"], ["--study", "a, b"]),
+    (["linear-s-ctx16-s1", "--study", "a"], ["'linear-s-ctx16-s1'", "'linear-s-ctx16-s0'"]),
+    (["x", "--study", "c"], ["results/c", "a, b"]),
+    (["--status", "diverged"], ["a, b", "'diverged'"]),
+    (["--status", "oon"], ["'oon'", "'oom'"]),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "sentence"), RESET_MISTAKES)
-def test_reset_of_nothing_moves_nothing(results, arguments, sentence):
-    done = lmscaling("reset", *arguments, cwd=results)
-    assert done.returncode == 1
-    assert sentence in done.stderr
+@pytest.mark.parametrize(("arguments", "named"), RESET_MISTAKES)
+def test_reset_of_nothing_moves_nothing(results, typed, arguments, named):
+    said = typed("reset", *arguments)
+    assert said.code == 1
+    assert [value for value in named if value not in said.err] == []
     assert not list(results.glob("results/*/attic"))
+    sentence("error", said.err.removeprefix("error: ").strip())
 
 
-def test_a_folder_of_the_node_that_is_not_set_is_said_and_not_used(monkeypatch, capsys):
-    monkeypatch.setenv("NODE_DISK", "/disk")
+def test_a_folder_of_the_node_that_is_not_set_is_said_and_not_used(
+    typed, tmp_path, monkeypatch, cell, tokens
+):
+    """Shards are copied to the node's disk where its variable is set."""
+    monkeypatch.setenv("NODE_DISK", str(tmp_path / "disk"))
     monkeypatch.delenv("SLURM_TMPDIR", raising=False)
-    assert runs._on_this_node("$NODE_DISK/x") == Path("/disk/x")
-    assert runs._on_this_node("") is None
-    assert runs._on_this_node("$SLURM_TMPDIR") is None
-    said = "node_scratch: $SLURM_TMPDIR is not set on this node; no shard is copied"
-    assert capsys.readouterr().err == f"{said}\n"
+    (tmp_path / "cell.json").write_text(cell.to_json())
+    calibration(tmp_path, cell)
+    for i, (folder, is_set) in enumerate((("$NODE_DISK/x", True), ("$SLURM_TMPDIR", False))):
+        said = typed(
+            "train", "cell.json", "--manifest", tokens, "--scratch", f"scratch/{i}", "--record",
+            f"runs/{i}/run.json", "--calibration", "calibration.json", "--node-scratch", folder,
+        )  # fmt: skip
+        assert said.code == 0, said.err
+        assert ("$SLURM_TMPDIR" in said.err) == (not is_set)
+    assert (tmp_path / "disk").is_dir()

@@ -3,16 +3,18 @@
 import errno
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import fields
-from pathlib import Path
 
+import psutil
 import pytest
 import torch
-from test_main import lmscaling
+from conftest import refused
 
 from lmscaling.bench import sweep as runner
 from lmscaling.bench.clock import Timing
@@ -23,7 +25,6 @@ from lmscaling.errors import UserError
 from lmscaling.files import write_json
 from lmscaling.model.gpt import GPT
 from lmscaling.records.timing import MEASUREMENT_STATUSES, Measurement
-from lmscaling.status import reset
 
 SPEED = {
     "timeout_seconds": 20,
@@ -86,13 +87,8 @@ def test_every_point_is_a_whole_record_with_its_spread_and_setup(run, planned):
     assert set(summary["statuses"].values()) == {"done"}
     for point in points.values():
         assert set(point) == {"record", *(f.name for f in fields(Measurement))}
-        assert (point["least_seconds"], point["median_seconds"], point["most_seconds"]) == (
-            1,
-            2.5,
-            10,
-        )
-        assert point["lower_seconds"] == 1.75
-        assert point["repeats"] == 4
+        numbers = [point[f"{name}_seconds"] for name in ("least", "lower", "median", "most")]
+        assert (numbers, point["repeats"]) == ([1, 1.75, 2.5, 10], 4)
         assert point["environment"]["versions"]["torch"] == torch.__version__
         assert point["device"] == point["environment"]["device"]
 
@@ -100,17 +96,12 @@ def test_every_point_is_a_whole_record_with_its_spread_and_setup(run, planned):
 def test_a_point_with_a_record_is_not_measured_again(run, tmp_path):
     run(outcome)
     before = measured(tmp_path)
+    files = {path: path.stat().st_ino for path in (tmp_path / "time_step").glob("*.json")}
+    run(outcome)
+    assert {path: path.stat().st_ino for path in files} == files
     (tmp_path / "time_step" / "linear.chunked-b1-ctx32.json").unlink()
     run(outcome)
     assert measured(tmp_path)[len(before) :] == ["linear.chunked-b1-ctx32"]
-
-
-def test_a_late_job_of_a_finished_sweep_touches_nothing(run, tmp_path):
-    run(outcome)
-    files = list((tmp_path / "time_step").glob("*.json"))
-    before = {path: path.stat().st_ino for path in files}
-    run(outcome)
-    assert {path: path.stat().st_ino for path in files} == before
 
 
 def test_a_damaged_record_of_a_point_is_named_and_measured_again(run, tmp_path, capfd):
@@ -121,7 +112,7 @@ def test_a_damaged_record_of_a_point_is_named_and_measured_again(run, tmp_path, 
     (tmp_path / "time_step" / "sweep.json").write_text("")
     run(outcome)
     assert measured(tmp_path)[len(before) :] == ["linear.chunked-b1-ctx32"]
-    assert f"{point} is not valid JSON" in capfd.readouterr().out
+    assert str(point) in capfd.readouterr().out
 
 
 def test_memory_that_ends_is_a_record_and_ends_its_series_only(run, tmp_path):
@@ -132,7 +123,8 @@ def test_memory_that_ends_is_a_record_and_ends_its_series_only(run, tmp_path):
 
     summary, points = run(call)
     end = points["softmax.flash-b1-ctx32"]
-    assert (end["status"], end["message"]) == ("oom", "CUDA out of memory. Tried to allocate 2 GiB")
+    assert (end["status"], end["message"].splitlines()) == ("oom", [end["message"]])
+    assert "2 GiB" in end["message"]
     assert end["median_seconds"] is None
     assert end["repeats"] == 0
     assert summary["statuses"]["softmax.flash-b1-ctx64"] == "not_tried"
@@ -143,15 +135,11 @@ def test_memory_that_ends_is_a_record_and_ends_its_series_only(run, tmp_path):
 @pytest.mark.parametrize(
     ("call", "status", "message"),
     [
-        (
-            lambda point: os.kill(os.getpid(), signal.SIGKILL),
-            "oom",
-            "when memory runs out",
-        ),
-        (lambda point: os.kill(os.getpid(), signal.SIGUSR1), "failed", "ended by SIGUSR1"),
-        (lambda point: os._exit(3), "failed", "ended by exit code 3"),
-        (lambda point: [][0], "failed", "list index out of range"),
-        (lambda point: torch.empty(2**60), "oom", "can't allocate memory"),
+        (lambda point: os.kill(os.getpid(), signal.SIGKILL), "oom", "memory"),
+        (lambda point: os.kill(os.getpid(), signal.SIGUSR1), "failed", "SIGUSR1"),
+        (lambda point: os._exit(3), "failed", "code 3"),
+        (lambda point: [][0], "failed", "out of range"),
+        (lambda point: torch.empty(2**60), "oom", "allocate"),
     ],
 )
 def test_a_process_that_dies_is_a_record_and_the_sweep_goes_on(run, call, status, message):
@@ -182,7 +170,7 @@ def test_a_fault_of_the_machine_is_no_record_and_the_point_is_measured_again(
             raise error
         return outcome(point)
 
-    with pytest.raises(UserError, match=f"the {what} of this machine failed during a measurement"):
+    with refused(UserError, f"the {what} "):
         run(fail)
     assert not (tmp_path / "time_step" / "softmax.flash-b1-ctx32.json").exists()
     assert not (tmp_path / "time_step" / "sweep.json").exists()
@@ -192,32 +180,31 @@ def test_a_fault_of_the_machine_is_no_record_and_the_point_is_measured_again(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGBUS])
 def test_a_measurement_that_is_stopped_or_loses_its_disk_is_no_record(run, tmp_path, number):
-    with pytest.raises(UserError, match=number.name):
+    with refused(UserError, number.name):
         run(lambda point: os.kill(os.getpid(), number))
     assert not list((tmp_path / "time_step").glob("*.json"))
 
 
 def test_what_hangs_is_killed_at_the_limit_with_all_that_it_started(tmp_path):
     def hang():
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         (tmp_path / "pid").write_text(str(child.pid))
-        time.sleep(60)
+        time.sleep(600)
 
-    begun = time.monotonic()
     ended = isolated(hang, 1.5)
-    assert time.monotonic() - begun < 10
-    assert ended.status == "slow"
-    assert ended.message == "did not end within 1.5 s"
-    time.sleep(0.1)
-    state = Path("/proc") / (tmp_path / "pid").read_text() / "stat"
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    assert (ended.status, "1.5 s" in ended.message) == ("slow", True)
+    started = int((tmp_path / "pid").read_text())
+    limit = time.monotonic() + 60
+    while psutil.pid_exists(started) and psutil.Process(started).status() != "zombie":
+        assert time.monotonic() < limit
+        time.sleep(0.01)
 
 
 def test_a_mistake_of_the_user_stops_the_sweep_in_one_sentence(run, tmp_path):
     def call(point):
         raise UserError("implementation 'x' has no file")
 
-    with pytest.raises(UserError, match="implementation 'x' has no file"):
+    with refused(UserError, "'x'"):
         run(call)
     assert not (tmp_path / "time_step" / "sweep.json").exists()
 
@@ -230,12 +217,9 @@ def test_a_mistake_in_one_series_leaves_the_others_and_is_tried_again(run, tmp_p
 
     summary, records = run(call)
     assert {record["status"] for record in records.values()} == {"done"}
-    assert (
-        set(summary["statuses"])
-        == set(records)
-        == {f"softmax.flash-b1-ctx{c}" for c in (16, 32, 64)}
-    )
-    assert "without linear/chunked: implementation 'x' has no file" in capfd.readouterr().out
+    left = {f"softmax.flash-b1-ctx{c}" for c in (16, 32, 64)}
+    assert set(summary["statuses"]) == set(records) == left
+    assert re.search(".*linear/chunked.*'x'.*", capfd.readouterr().out)
     summary, _ = run(outcome)
     assert summary["statuses"]["linear.chunked-b1-ctx16"] == "done"
 
@@ -291,19 +275,19 @@ def test_the_fastest_chunk_is_written_down_and_used(run, tmp_path):
 
     summary, _ = run(call, "tune_chunk")
     assert summary["fastest"] == {"linear/chunked": {"16": 8, "32": 32, "64": 16}}
-    (tmp_path / "measured").unlink()
-    _, points = run(outcome, "time_step", tmp_path / "tune_chunk" / "sweep.json")
-    assert "linear.chunked-c32-b1-ctx32" in measured(tmp_path)
-    chunks = {name: point["chunk"] for name, point in points.items()}
-    assert chunks["linear.chunked-b1-ctx64"] == 16
-    assert chunks["softmax.flash-b1-ctx64"] is None
-
-
-def test_a_context_without_a_tuned_chunk_uses_that_of_the_longest_below(planned):
-    point = planned["time_step"].points[-1]
-    tuned = {"linear/chunked": {"16": 8, "32": 32}}
-    assert runner._with_chunk(point, tuned).chunk == 32
-    assert runner._with_chunk(point, {"linear/chunked": {"256": 128}}).chunk == 128
+    for tuned, expected in (
+        (summary, [8, 32, 16]),
+        ({"fastest": {"linear/chunked": {"16": 8, "32": 32}}}, [8, 32, 32]),  # the longest below
+        ({"fastest": {"linear/chunked": {"256": 128}}}, [128, 128, 128]),
+    ):
+        shutil.rmtree(tmp_path / "time_step", ignore_errors=True)
+        (tmp_path / "measured").unlink()
+        write_json(tmp_path / "tuned.json", tuned)
+        _, points = run(outcome, "time_step", tmp_path / "tuned.json")
+        found = [points[f"linear.chunked-b1-ctx{c}"]["chunk"] for c in (16, 32, 64)]
+        assert found == expected
+        assert f"linear.chunked-c{expected[1]}-b1-ctx32" in measured(tmp_path)
+        assert points["softmax.flash-b1-ctx64"]["chunk"] is None
 
 
 def test_a_sweep_is_pending_until_all_its_points_are_settled(run, tmp_path, planned, values):
@@ -321,7 +305,7 @@ def test_a_sweep_is_pending_until_all_its_points_are_settled(run, tmp_path, plan
 def test_two_processes_do_not_measure_one_sweep(run, tmp_path):
     def call(point):
         # The sweep that we are in holds the lock: a second one is refused.
-        with pytest.raises(UserError, match="is being measured by process"):
+        with pytest.raises(UserError, match=r"process \d+"):
             runner.measure(tmp_path / "time_step.json", "time_step", tmp_path / "time_step", None)
         return outcome(point)
 
@@ -334,100 +318,12 @@ def test_a_sweep_for_a_gpu_is_refused_without_one(tmp_path, values):
     values["speed"], values["gpus"] = SPEED, 1
     sweep = next(iter(sweeps.expand(grid.expand(values).study).values()))
     write_json(tmp_path / "s.json", dump(sweep))
-    done = lmscaling(sweep.kind, tmp_path / "s.json", tmp_path / "out", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "needs a GPU and this machine has none" in done.stderr
-    assert "Traceback" not in done.stderr
+    with refused(UserError, "GPU", "gpus: 0"):
+        runner.measure(tmp_path / "s.json", sweep.kind, tmp_path / "out", None)
     assert not list((tmp_path / "out").glob("*.json"))
 
 
 def test_a_sweep_of_another_kind_is_refused(tmp_path, planned):
     write_json(tmp_path / "s.json", dump(planned["time_step"]))
-    with pytest.raises(UserError, match="is for time_step; run lmscaling time_step"):
+    with refused(UserError, "s.json", "time_step"):
         runner.measure(tmp_path / "s.json", "time_decode", tmp_path / "out", None)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (
-            {"time_step": {"implementations": ["linear/chunkd"]}},
-            r"no file in kernels/linear/; nearest is 'chunked'",
-        ),
-        (
-            {"time_step": {"implementations": ["sotfmax"]}},
-            r"no file in attention/; nearest is 'softmax'",
-        ),
-        ({"time_step": {"sizes": ["xl"]}}, r"speed.time_step.sizes 'xl' has no row under sizes"),
-        ({"tune_chunk": {"chunks": [48]}}, r"48 is not a power of two; nearest is 32"),
-        ({"time_step": None}, r"tune_chunk uses the sizes and contexts of time_step"),
-    ],
-)  # fmt: skip
-def test_a_mistake_in_the_study_is_one_sentence(values, change, sentence):
-    speed = dict(SPEED)
-    for part, keys in change.items():
-        speed[part] = keys and {**speed[part], **keys}
-    values["speed"] = speed
-    with pytest.raises(UserError, match=sentence) as error:
-        grid.expand(values)
-    assert "\n" not in str(error.value)
-
-
-def test_points_that_are_added_change_no_folder_and_another_model_does(values, planned):
-    values["speed"] = SPEED
-    values["sizes"]["s"]["d_model"] = 16
-    other = {s.kind: s for s in sweeps.expand(grid.expand(values).study).values()}
-    assert other["time_step"].folder != planned["time_step"].folder
-
-
-def test_steps_of_other_tokens_are_another_sweep_with_chunks_of_its_own(values, planned):
-    folders = {planned["time_step"].folder}
-    for tokens in (64, 128):
-        values["speed"] = SPEED | {"time_step": SPEED["time_step"] | {"tokens": tokens}}
-        made = {s.kind: s.folder for s in sweeps.expand(grid.expand(values).study).values()}
-        assert made["tune_chunk"] == made["time_step"].replace("time_step/", "tune_chunk/")
-        assert made["time_decode"] == planned["time_decode"].folder
-        folders.add(made["time_step"])
-    assert len(folders) == 3
-
-
-@pytest.fixture
-def results(tmp_path):
-    """A study with two measured points of one sweep."""
-    sweep = tmp_path / "tiny" / "speed" / "time_step" / "s-0123abcd"
-    for name in ("linear-b1-ctx16", "linear-b1-ctx32", "sweep"):
-        write_json(sweep / f"{name}.json", {})
-    return tmp_path
-
-
-def test_reset_moves_a_point_and_what_says_that_it_is_settled(results):
-    study, paths = reset.select_measurements(results, None, "time_step/s/linear-b1-ctx16")
-    attic = reset.move_measurements(study, paths)
-    sweep = study / "speed" / "time_step" / "s-0123abcd"
-    assert [p.name for p in sweep.iterdir()] == ["linear-b1-ctx32.json"]
-    moved = attic / "speed" / "time_step" / "s-0123abcd"
-    assert {p.name for p in moved.iterdir()} == {"linear-b1-ctx16.json", "sweep.json"}
-
-
-def test_reset_moves_a_whole_sweep(results):
-    study, paths = reset.select_measurements(results, "tiny", "time_step/s-0123abcd")
-    reset.move_measurements(study, paths)
-    assert not list((study / "speed" / "time_step").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [("time_step/x", "time_step/s"), ("time_step/s/linear-b1-ctx61", "linear-b1-ctx16")],
-)
-def test_reset_of_what_was_not_measured_names_the_nearest(results, name, nearest):
-    with pytest.raises(UserError, match=f"nearest is '.*{nearest}'"):
-        reset.select_measurements(results, None, name)
-
-
-def test_every_sweep_is_written_into_its_folder(values, tmp_path):
-    study = grid.expand(values | {"speed": SPEED}).study
-    sweeps.write(tmp_path, study)
-    expected = {f"{name}.json": dump(sweep) for name, sweep in sweeps.expand(study).items()}
-    written = (tmp_path / "sweeps").rglob("*.json")
-    found = {str(p.relative_to(tmp_path / "sweeps")): json.loads(p.read_text()) for p in written}
-    assert found == expected

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, refused
 
 from lmscaling.cli import studies
 from lmscaling.config import grid, study_file
@@ -147,12 +147,12 @@ def test_a_slow_run_is_explained_by_the_term_that_is_unlike_other_stacks():
     usual = shipped.predict(vector(slow, H100)).seconds
     told = why.explain(slow, H100, 2.5 * usual, shipped)
     assert "2.50 times" in " ".join(told.split())
-    assert "most likely: flash" in " ".join(told.split())
+    assert "likely: flash" in " ".join(told.split())
     assert max(map(len, told.splitlines())) <= 100
-    assert "no coefficient has to differ" in why.explain(slow, H100, 1.1 * usual, shipped)
+    assert "likely:" not in why.explain(slow, H100, 1.1 * usual, shipped)
     launches = work(kinds={"chunks": 12}, tokens=65536, micro_tokens=1024, context=1024)
     usual = shipped.predict(vector(launches, H100)).seconds
-    assert "most likely: launches" in why.explain(launches, H100, 3 * usual, shipped)
+    assert "likely: launches" in why.explain(launches, H100, 3 * usual, shipped)
 
 
 def run_on(folder, device, gpus, seconds):
@@ -167,18 +167,18 @@ def run_on(folder, device, gpus, seconds):
 
 def test_a_run_is_compared_with_its_prediction(tmp_path):
     told = slow_run.explain(run_on(tmp_path / "run", "NVIDIA H100 80GB HBM3", 8, 500.0))
-    assert "500 ms an update, predicted" in told
+    assert "500 ms" in told
 
 
 def test_why_slow_takes_the_name_of_a_cell(tmp_path):
     for name in ("softmax-124M-ctx1024-s0-0a1b2c3d", "softmax-124M-ctx1024-s0-b0.5-0a1b2c3e"):
         run_on(tmp_path / "mine" / "runs" / name, "NVIDIA H100 80GB HBM3", 8, 500.0)
     typed = argparse.Namespace(run="softmax-124M-ctx1024-s0", study=None, results=tmp_path)
-    assert studies.why_slow(typed).count("500 ms an update, predicted") == 1
-    with pytest.raises(UserError, match="no run of mine is called 'softmax-124M'; nearest is"):
+    assert studies.why_slow(typed).count("500 ms") == 1
+    with refused(UserError, "mine", "'softmax-124M'", "'softmax-124M-ctx1024-s0'"):
         studies.why_slow(argparse.Namespace(run="softmax-124M", study=None, results=tmp_path))
 
 
 def test_the_times_of_a_cpu_are_not_predicted(tmp_path):
-    with pytest.raises(UserError, match="on a CPU, AMD EPYC, whose times are not predicted"):
+    with refused(UserError, "AMD EPYC"):
         slow_run.explain(run_on(tmp_path / "run", "AMD EPYC", 0, 500.0))

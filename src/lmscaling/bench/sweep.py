@@ -15,7 +15,7 @@ from typing import Any
 
 from lmscaling.bench.isolation import Ended, Refused, isolated
 from lmscaling.config.kinds import MODULES
-from lmscaling.config.speed import PEERS, AnySweep, Sweep
+from lmscaling.config.speed import PEERS, Sweep
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
@@ -47,7 +47,7 @@ def measure(path: Path, kind: str, out: Path, chunks: Path | None) -> str:
         UserError: There is no such sweep, it is of another kind, another process measures it, or
             the machine has no GPU for it.
     """
-    sweep = checked(AnySweep, read_json(path, "sweep"), str(path))
+    sweep = checked(Sweep, read_json(path, "sweep"), str(path))
     if sweep.kind != kind:
         raise UserError(f"sweep {path} is for {sweep.kind}; run lmscaling {sweep.kind}")
     fastest = read_json(chunks, "record of a sweep")["fastest"] if chunks else {}

@@ -68,8 +68,6 @@ def _run(words: list[str]) -> str:
     name = args.verb.name
     if rest:
         raise UserError(f"{name} takes no {rest[0]!r}; type lmscaling {name} --help")
-    if args.typed != name:
-        print(f"{args.typed} is now called {name}", file=sys.stderr)
     try:
         return args.verb.run(args)
     except OSError as error:
@@ -84,12 +82,12 @@ def _run(words: list[str]) -> str:
 
 def _check_name(words: list[str], verbs: list[Verb]) -> None:
     """Refuse a word that begins no verb, and a second word that does not belong to the first."""
-    names = [name for verb in verbs for name in (verb.name, verb.former) if name]
+    names = [verb.name for verb in verbs]
     n = 2 if words[0] in FAMILIES else 1
     typed = " ".join(words[:n])
     known = {" ".join(name.split()[:n]) for name in names if n == 1 or name.startswith(words[0])}
     if len(words) >= n and not words[n - 1].startswith("-") and typed not in known:
-        nearest = choose(typed, sorted(known - {verb.former for verb in verbs}))
+        nearest = choose(typed, sorted(known))
         raise UserError(f"{typed!r} is no verb; {nearest}; type lmscaling --help")
 
 
@@ -189,15 +187,12 @@ def _parser() -> _Main:
 
 
 def _add(subparsers: Any, name: str, verb: Verb) -> None:
-    parsers = {verb.name: subparsers.add_parser(name, help=verb.summary, description=verb.summary)}
-    if verb.former:  # without a help text it is not offered
-        parsers[verb.former] = subparsers.add_parser(verb.former, description=verb.summary)
-    for typed, parser in parsers.items():
-        parser.set_defaults(verb=verb, typed=typed)
-        for argument in verb.arguments:
-            added = parser.add_argument(*argument.flags, **argument.options)
-            if added.type is Path:
-                added.complete = FILES  # pyright: ignore[reportAttributeAccessIssue]
+    parser = subparsers.add_parser(name, help=verb.summary, description=verb.summary)
+    parser.set_defaults(verb=verb)
+    for argument in verb.arguments:
+        added = parser.add_argument(*argument.flags, **argument.options)
+        if added.type is Path:
+            added.complete = FILES  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _exit_without_package(error: ImportError) -> NoReturn:

@@ -11,7 +11,7 @@ STUDY = argument("study", type=Path, help="results/<study>")
 STUDY_OR_PUBLISHED = argument("study", type=Path, help="results/<study>, or results/published")
 
 
-@verb(VERBS, STUDY, former="collect", by_workflow=True)
+@verb(VERBS, STUDY, by_workflow=True)
 def build_store(args: Namespace) -> str:
     """Build the database of a study from its records and logs."""
     from lmscaling.store import build

@@ -132,7 +132,6 @@ def evaluate(args: Namespace) -> str:
     argument("run", type=Path, help="results/<study>/runs/<run> of linear attention"),
     MANIFEST,
     argument("--out", type=Path, required=True, help="JSON lines, one for each layer and method"),
-    former="numerics",
 )
 def gradient_error(args: Namespace) -> str:
     """Measure the rounding errors of gradients in the layers of a trained model."""

@@ -262,7 +262,6 @@ def doctor(args: Namespace) -> str:
     argument("--stale", action="store_true", help="every run trained by other code"),
     argument("--go-on", action="store_true", help="keep the checkpoints and let held runs go on"),
     RESULTS,
-    former="rerun",
 )
 def reset(args: Namespace) -> str:
     """Move the records of runs or measurements to the attic, so that snakemake repeats them."""

@@ -28,8 +28,6 @@ class Verb:
     """One sentence for the help."""
     run: Action
     arguments: tuple[Argument, ...]
-    former: str = ""
-    """The name that it had in earlier versions, which still works."""
     by_workflow: bool = False
     """Whether the rules of the workflow type it, and people hardly ever do."""
 
@@ -48,7 +46,6 @@ def verb(
     verbs: list[Verb],
     *arguments: Argument,
     name: str = "",
-    former: str = "",
     by_workflow: bool = False,
 ) -> Callable[[Action], Action]:
     """Decorate a function so that it becomes a verb; its docstring is the summary.
@@ -57,7 +54,6 @@ def verb(
         verbs: The verbs of a group; gets this one.
         arguments: What it is called with.
         name: What people type; the name of the function, with hyphens, by default.
-        former: A name that it had in earlier versions.
         by_workflow: Whether the rules of the workflow type it.
     """
 
@@ -70,7 +66,6 @@ def verb(
                 summary=summary,
                 run=run,
                 arguments=arguments,
-                former=former,
                 by_workflow=by_workflow,
             )
         )

@@ -25,8 +25,7 @@ class Trial:
     peak_memory_bytes: int | None = None
     """Peak of allocated memory; null on the CPU."""
     error: str | None = None
-    """Why the trial failed; null if it did not, and in files of versions that recorded only trials
-    without enough memory."""
+    """Why the trial failed; null if it did not."""
     lacks_memory: bool = False
     """Whether it failed for lack of memory."""
 
@@ -54,8 +53,7 @@ class Calibration:
     nearest: str = ""
     """Calibration of another cell that the choice comes from; empty if it comes from none."""
     code: str = ""
-    """Fingerprint of the source of the attention; empty in files of earlier versions, and if the
-    settings were not measured."""
+    """Fingerprint of the source of the attention; empty if the settings were not measured."""
     update_seconds: float | None = None
     """Time of one update on one device without communication; median of all repeats."""
     update_seconds_range: tuple[float, float] | None = None

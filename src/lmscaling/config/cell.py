@@ -221,7 +221,7 @@ class Cell:
         values["model"] = dump(self.model, exclude_defaults=True)
         keys = ("attention", "model", "position", "context", "update_tokens", "gpus")
         name = f"{self.attention}-{self.size}-ctx{self.context}"
-        # Hashes of earlier versions stay.
+        # A value that few cells have renames no other calibration, nor those of shipped records.
         keys += tuple(key for key in ("layers", "match") if values[key])
         keys += ("documents",) if self.is_masked else ()
         return f"{name}-{digest({key: values[key] for key in keys})}"

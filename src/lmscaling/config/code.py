@@ -51,7 +51,7 @@ def present(cell: Cell) -> str:
 def is_stale(cell: Cell, record: Mapping[str, Any]) -> bool:
     """Whether a run was trained by other code than the present.
 
-    Records of earlier versions have no fingerprint, and nothing is said of them.
+    A damaged record has no fingerprint, and nothing is said of it.
     """
     then = record.get("code")
     return bool(then and (now := present(cell)) and then != now)

@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from lmscaling import registry
-from lmscaling.config.speed import FORMER, Speed
+from lmscaling.config.speed import Speed
 from lmscaling.config.types import STRICT
 from lmscaling.records.schema import meanings
 
@@ -44,4 +44,4 @@ def _with_sections() -> Any:
 if TYPE_CHECKING:
     SpeedSection = Speed
 else:
-    SpeedSection = Annotated[_with_sections(), FORMER]
+    SpeedSection = _with_sections()

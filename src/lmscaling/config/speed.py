@@ -8,7 +8,7 @@ uses the implementation of its own choice.
 
 from collections.abc import Callable
 from dataclasses import field, replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
@@ -26,16 +26,12 @@ from lmscaling.config.types import (
     Width,
     digest,
     dump,
-    renamed,
 )
 from lmscaling.errors import choose
 from lmscaling.records.timing import Point
 
 PEERS = {"fla_chunk": "flash-linear-attention"}
 """Linear attention of other libraries by name, as ``peer/<name>``, and their packages."""
-
-FORMER = renamed(point_seconds="target_seconds", limit_seconds="timeout_seconds")
-"""Keys of ``speed:`` and of ``sweep.json`` as earlier versions named them."""
 
 
 def _check_implementation(text: str) -> str:
@@ -132,10 +128,6 @@ class Sweep:
             layers=self.layers.get(point.attention, ()),
             context=point.context,
         )
-
-
-AnySweep = cast("type[Sweep]", Annotated[Sweep, FORMER])
-"""``Sweep`` as ``sweep.json`` of any version has it, for ``checked``."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -104,26 +104,6 @@ OneOrMore = Annotated[
 """The same; a single value needs no brackets."""
 
 
-def renamed(**keys: str) -> BeforeValidator:
-    """Accepts former names of keys; of two names for one key, the one written later counts."""
-
-    def rename(values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        return {keys.get(key, key): value for key, value in values.items()}
-
-    return BeforeValidator(rename)
-
-
-def without(*keys: str) -> BeforeValidator:
-    """Accepts keys of earlier versions, which have no effect any more."""
-
-    def leave_out(values: Any) -> Any:
-        return less(values, *keys) if isinstance(values, dict) else values
-
-    return BeforeValidator(leave_out)
-
-
 def dump(value: Any, exclude_defaults: bool = False) -> dict[str, Any]:
     """The fields of a dataclass as JSON values.
 

@@ -287,7 +287,7 @@ class Origin(NamedTuple):
     """SHA-256 of the tokenizer; None if there is no sidecar."""
     bytes_per_token: float | None
     """UTF-8 bytes of the documents per token; end-of-text is a token and no byte. None if a sidecar
-    is missing, belongs to other tokens, or is of a version that counted no bytes."""
+    is missing or belongs to other tokens."""
 
 
 def origin(folder: Path, shards: list[Shard]) -> Origin:

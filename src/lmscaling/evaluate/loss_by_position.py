@@ -179,7 +179,7 @@ def _dataset(stream: Stream, cell: Cell, tokenizer: str | None) -> str:
     Args:
         stream: The tokens.
         cell: The cell of the run.
-        tokenizer: SHA-256 of the run's tokenizer; None in records of earlier versions.
+        tokenizer: SHA-256 of the run's tokenizer; None if its shards had no sidecar.
 
     Raises:
         UserError: The text was tokenized otherwise than the one that the run trained on.

@@ -165,7 +165,7 @@ def _count_statuses(db: duckdb.DuckDBPyConnection, what: str, condition: str) ->
 
 
 ORDER = (
-    "done", "diverged", "exploded", "oom", "out_of_tokens", "crashed", "no_trunk", "damaged",
+    "done", "diverged", "exploded", "oom", "out_of_tokens", "no_trunk", "damaged",
     "held", "running", "interrupted", "pending",
 )  # fmt: skip
 

@@ -2,14 +2,12 @@
 copy. Time of an update and peak memory for each sequence, medians with quartiles
 over repeats; a slope is the exponent over the longest three octaves, with its 95 % interval
 (Student's t of the residuals; none for fewer than three lengths). A cross at the upper edge marks a
-length that ran out of memory, a plus one that exceeded the time limit. The share of the tokens that
-was learned is shown of sweeps that earlier versions made; tasks of kind copy learn now.
+length that ran out of memory, a plus one that exceeded the time limit.
 """
 
 from duckdb import DuckDBPyConnection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from pandas import DataFrame
 
 from lmscaling.figures.shared import speed, style
@@ -18,8 +16,7 @@ from lmscaling.fits import slopes
 SECTION = "speed"
 
 QUERY = """
-    SELECT source, setup, sweep, size, params, method, context, batch, repeats, status, updates,
-        loss, accuracy, accuracy AS lower_accuracy, accuracy AS upper_accuracy,
+    SELECT source, setup, sweep, size, params, method, context, batch, repeats, status,
         1e3 * seconds / batch AS milliseconds,
         1e3 * lower_seconds / batch AS lower_milliseconds,
         1e3 * upper_seconds / batch AS upper_milliseconds,
@@ -32,21 +29,15 @@ QUERY = """
 
 
 def draw(rows: DataFrame, db: DuckDBPyConnection) -> Figure:
-    trained = rows.loc[rows.accuracy.notna()]
-    figure, panels = speed.page(rows, 3 if len(trained) else 2, height=2.3, sharey=False)
+    figure, panels = speed.page(rows, 2, height=2.3, sharey=False)
     for axes, column, label in (
-        (panels[-2], "milliseconds", "Time (ms per sequence)"),
-        (panels[-1], "megabytes", "Memory (MB per sequence)"),
+        (panels[0], "milliseconds", "Time (ms per sequence)"),
+        (panels[1], "megabytes", "Memory (MB per sequence)"),
     ):
         speed.lines(axes, rows, column, speed.looks(rows))
         speed.log_scale([axes], "")
         axes.set_ylabel(label)
         _write_slopes(axes, rows, column)
-    if len(trained):
-        speed.lines(panels[0], trained, "accuracy", speed.looks(rows))
-        panels[0].set_ylim(-0.03, 1.03)
-        panels[0].yaxis.set_major_locator(MaxNLocator(5))
-        panels[0].set_ylabel("Accuracy (share of tokens)")
     speed.powers_of_two(panels, rows.context, "Length (tokens)")
     return figure
 

@@ -33,7 +33,6 @@ LOOKS = {
     "out_of_tokens": ("T", "#F2C14E"),
     "no_trunk": ("N", "#B08968"),
     "oom": ("M", "#E07A3F"),
-    "crashed": ("C", "#8E3B8A"),
     "damaged": ("Z", "#5C4033"),
     "exploded": ("E", "#D1495B"),
     "diverged": ("X", "#B00020"),

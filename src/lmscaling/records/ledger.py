@@ -144,8 +144,8 @@ def _parsed(text: bytes) -> Entry:
     values = json.loads(text)
     if not isinstance(values, dict):
         raise ValueError("it is no entry")
-    expected = values.pop("crc32", None)  # earlier versions wrote none
-    if expected is not None and f"{zlib.crc32(json.dumps(values).encode()):08x}" != expected:
+    expected = values.pop("crc32", None)
+    if f"{zlib.crc32(json.dumps(values).encode()):08x}" != expected:
         raise ValueError("it is damaged: its CRC-32 differs")
     try:
         return Entry(**values)

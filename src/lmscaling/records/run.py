@@ -22,7 +22,6 @@ STATUSES = {
     "diverged": "the loss became infinite or NaN",
     "oom": "the model does not fit into the memory of a device",
     "out_of_tokens": "the stream ended before the budget",
-    "crashed": "attempts failed; earlier versions recorded this, this one holds the run",
     "no_trunk": "the trunk kept no checkpoint for this branch",
 }
 """How a run can end; each is a result. A run without a record is running, held or not begun."""
@@ -60,20 +59,18 @@ class Header:
     flops_per_token: float
     """Forward and backward FLOPs per training token."""
     state_bytes: int | None = None
-    """Bytes of the states of one sequence after as many tokens as the context has; null in records
-    of earlier versions."""
+    """Bytes of the states of one sequence after as many tokens as the context has."""
     remarks: str = ""
     """What a reader should know about the attention, sentences joined by semicolons."""
     code: str = ""
-    """Fingerprint of the source of the attention, a file in ``code/``; empty in logs of earlier
-    versions."""
+    """Fingerprint of the source of the attention, a file in ``code/``."""
     code_differs: bool | None = None
     """Whether this source differs from the git commit; null if it is not in git."""
     ranks_sha256: str | None = None
-    """SHA-256 of the tokenizer's ranks, or of its file; null in records of earlier versions."""
+    """SHA-256 of the tokenizer's ranks, or of its file; null if the shards have no sidecar."""
     bytes_per_token: float | None = None
     """UTF-8 bytes of the documents per token, of all validation text; end-of-text is a token and no
-    byte. Null if an earlier version made the shards or the record."""
+    byte. Null if a sidecar of the shards is missing or belongs to other tokens."""
     format: int = FORMAT
     """Version of the log's format."""
 
@@ -224,7 +221,7 @@ class Run:
     cell: dict[str, Any]
     """All values of the cell."""
     status: str
-    """How the run ended: ``done``, ``diverged``, ``oom``, ``out_of_tokens``, ``crashed`` or
+    """How the run ended: ``done``, ``diverged``, ``oom``, ``out_of_tokens`` or
     ``no_trunk``; in the store also ``running``, ``interrupted`` and ``held``."""
     message: str
     """The reason; empty unless something went wrong."""
@@ -259,30 +256,29 @@ class Run:
     ended: str
     """UTC, ISO 8601."""
     budget_amount: float | None = None
-    """What the run may spend, in ``budget_unit``; runs of older versions have it in the cell."""
+    """What the run may spend, in ``budget_unit``."""
     budget_unit: str | None = None
     """``hours``, ``minutes`` or ``seconds`` of productive time, ``updates`` or ``tokens``."""
     kernels: str = ""
     """Which kernels failed their check before the last attempt, why, and what stood in for them;
     empty if none did."""
     state_bytes: int | None = None
-    """Bytes of the states of one sequence after as many tokens as the context has; null in records
-    of earlier versions."""
+    """Bytes of the states of one sequence after as many tokens as the context has."""
     remarks: str = ""
     """What a reader should know about the attention, sentences joined by semicolons."""
     code: str = ""
     """Fingerprint of the source of the attention, a file in ``code/``, or those of several attempts
-    joined by ``+``; empty in records of earlier versions."""
+    joined by ``+``."""
     code_differs: bool | None = None
     """Whether this source differs from the git commit; null if it is not in git."""
     ranks_sha256: str | None = None
-    """SHA-256 of the tokenizer's ranks, or of its file; null in records of earlier versions."""
+    """SHA-256 of the tokenizer's ranks, or of its file; null if the shards have no sidecar."""
     bytes_per_token: float | None = None
     """UTF-8 bytes of the documents per token, of all validation text; end-of-text is a token and no
-    byte. Null if an earlier version made the shards or the record."""
+    byte. Null if a sidecar of the shards is missing or belongs to other tokens."""
     last_val_loss: float | None = None
-    """Loss of the last validation, nats per token; null if it is not finite, if the last attempt
-    had none, and in records of earlier versions."""
+    """Loss of the last validation, nats per token; null if it is not finite, or if the last attempt
+    had none."""
 
 
 def line(row: Any) -> bytes:

@@ -2,7 +2,7 @@
 
 A record is a frozen dataclass with a string under each field. The columns of the store, the fields
 of the JSON files and the comments in ``store.duckdb`` are all derived from it here. Records outlive
-the version that wrote them: a field that an older version did not write has its default, and a
+the version that wrote them: a field that is added has its default in the shipped records, and a
 field that only a newer version knows is kept.
 """
 

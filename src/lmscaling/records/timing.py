@@ -36,8 +36,6 @@ class Point:
     """Tokens per chunk; null where there is no choice."""
     passes: str = ""
     """``forward`` or ``forward+backward`` of a layer; empty elsewhere."""
-    updates: int = 0
-    """Updates of the copy task before it is timed, in earlier versions; 0 elsewhere."""
 
     @property
     def way(self) -> str:
@@ -98,11 +96,6 @@ class Outcome(Point):
     """Parameters without embeddings; null of a layer alone."""
     flops_per_token: float | None = None
     """Forward and backward FLOPs per token of a step, counted; null elsewhere."""
-    loss: float | None = None
-    """Mean cross-entropy of the copy after learning, nats per token; earlier versions only."""
-    accuracy: float | None = None
-    """Share of the copy's tokens that are predicted after learning, 0 to 1; earlier versions
-    only."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,9 +31,6 @@ SECONDS = 10.0
 """Time limit of a check; all run at the same time. A busy machine or a GPU that sleeps takes
 seconds."""
 
-EXTRAS = ("", "train", "analysis")
-"""What the demo needs: the package itself and these extras."""
-
 NAMED = ("snakemake", "torch", "triton")
 """Packages that have lines of their own."""
 
@@ -149,9 +146,7 @@ def _requirements() -> list[Requirement]:
     return [
         each
         for each in wanted
-        if each.name == "triton"
-        or not each.marker
-        or any(each.marker.evaluate({"extra": extra}) for extra in EXTRAS)
+        if each.name == "triton" or not each.marker or each.marker.evaluate({"extra": ""})
     ]
 
 

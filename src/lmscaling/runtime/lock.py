@@ -61,8 +61,7 @@ class Holder:
     born: float = 0.0
     """Start of the process, seconds after the boot of its host, for process numbers are reused.
 
-    Seconds since 1970 would change with the clock, which is set at any time. Locks of earlier
-    versions have them.
+    Seconds since 1970 would change with the clock, which is set at any time.
     """
     job: str = ""
     """Slurm job, or empty."""
@@ -176,7 +175,7 @@ def _read(path: Path) -> tuple[Holder, float] | None:
     try:
         return Holder(**json.loads(text)), touched
     except (ValueError, TypeError):
-        return Holder(), touched  # of another version
+        return Holder(), touched  # damaged
 
 
 def _why_stale(who: Holder, silent: float) -> str:
@@ -200,8 +199,7 @@ def _is_running(who: Holder) -> bool | None:
         return None
     try:
         process = psutil.Process(who.pid)
-        starts = _since_boot(process), process.create_time()
-        same = any(abs(start - who.born) < 2 for start in starts)
+        same = abs(_since_boot(process) - who.born) < 2
         return same and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False

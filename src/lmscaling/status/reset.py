@@ -73,7 +73,7 @@ def select(
         statuses = [*STATUSES, HELD, finished.DAMAGED]
         allowed = choose(status, statuses) if status else choose(cell, sorted(names))
         if stale and not (status or cell):
-            allowed = "runs of earlier versions do not say by which"
+            allowed = "nothing is to be trained again"
         studies = ", ".join(folder.name for folder in runs)
         raise UserError(f"no run of {studies} {' and '.join(criteria)}; {allowed}")
     folder, chosen = _only(matches, "such a run", cell)

@@ -53,7 +53,7 @@ COLOURS = {
     "running": 36,
     "starting": 36,
     **dict.fromkeys(("stopped", "interrupted", HELD), 33),
-    **dict.fromkeys(("diverged", "oom", "out_of_tokens", "crashed", "no_trunk"), 31),
+    **dict.fromkeys(("diverged", "oom", "out_of_tokens", "no_trunk"), 31),
     finished.DAMAGED: 31,
 }
 """Colours of states, see ``console.painted``."""
@@ -140,7 +140,7 @@ def _branch_notes(study: Path, grid: Grid) -> dict[str, str]:
 def row(study: Path, run: str, name: str) -> Row:
     """The line of a cell: its record, or the end of the log of its last attempt."""
     if record := record_of(study, run):
-        return _done(study, record, name)
+        return _done(record, name)
     holder = lock.holder(study / "scratch" / run)
     attempts = sorted((study / "scratch" / run).glob("attempt-*.jsonl"))
     if not attempts:
@@ -168,15 +168,12 @@ def row(study: Path, run: str, name: str) -> Row:
     )
 
 
-def _done(study: Path, record: dict[str, Any], name: str) -> Row:
-    loss, log = record.get("last_val_loss"), study / "runs" / record["run"] / "log.jsonl"
-    if loss is None and record["updates"] and log.is_file():  # a record of an earlier version
-        loss = _last_validation(_log_rows(log))
+def _done(record: dict[str, Any], name: str) -> Row:
     return Row(
         name,
         record["status"],
         f"{record['updates']:,}",
-        val_loss=_loss(loss),
+        val_loss=_loss(record.get("last_val_loss")),
         trained=duration(record["train_seconds"], ".3g"),
         note=record["message"],
     )

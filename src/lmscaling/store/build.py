@@ -17,7 +17,6 @@ from typing import Any
 import duckdb
 
 from lmscaling.config import grid, study_file
-from lmscaling.config.budget import parse_budget
 from lmscaling.errors import UserError
 from lmscaling.files import new_folder, parse_json, read_json
 from lmscaling.records import finished, forecast, schema
@@ -196,9 +195,6 @@ def _run_record(path: Path) -> dict[str, Any]:
         print(values["message"], file=sys.stderr)
         return {key: values[key] for key in ("run", "name", "status", "message")}
     known, unknown = schema.read(Run, values, "run record", "")
-    if known["budget_amount"] is None and "budget" in known["cell"]:
-        budget = parse_budget(known["cell"]["budget"])
-        known |= {"budget_amount": budget.amount, "budget_unit": budget.unit}
     return known | {schema.UNKNOWN: unknown or None}
 
 
@@ -263,11 +259,5 @@ def _report_unknown(db: duckdb.DuckDBPyConnection, study: Path) -> None:
         print(
             f"store: {count} records of {table} have the field {field!r} of another version; it is "
             f"kept in {schema.UNKNOWN}",
-            file=sys.stderr,
-        )
-    if ignored := sorted(study.glob("kernels/*.jsonl")):
-        print(
-            f"store: {len(ignored)} files in {study / 'kernels'} are of an earlier version and "
-            "ignored; time_layer measures the same",
             file=sys.stderr,
         )

@@ -128,7 +128,7 @@ def readable(path: Path, work: Path) -> tuple[Path, str, int]:
 def select(kinds: tuple[type, ...], variable: str) -> str:
     """A query of the lines of files, whose names a variable has, with the columns of classes.
 
-    A field that an older version did not write has its default; a line that is no record is NULL.
+    A field that a line lacks has its default; a line that is no record is NULL.
     """
     defaults = ", ".join(
         f"coalesce({name}, $${column.default}$$::{column.sql}) AS {name}"

@@ -2,7 +2,7 @@
 
 -- Every surviving validation of the study's cells. `val_loss` is in nats per token; `bits_per_byte`
 -- is the same loss per UTF-8 byte, by the mean over all validation text, so that tokenizers can be
--- compared. It is NULL of runs whose shards an earlier version made, which counted no bytes.
+-- compared. It is NULL of runs whose shards have no sidecar, which counts the bytes.
 CREATE VIEW validation AS
 SELECT
     run, s.name, s.attention, s.size, s.context, s.seed, s.lr_scale, s.lr, s.params, s.status,

@@ -96,7 +96,7 @@ COMPUTED = {
     "split": "Tokens that the loss was measured on: validation, or train for published runs.",
     "loss": "Mean cross-entropy, nats per token; see split where there is one.",
     "bits_per_byte": "The same validation loss in bits per UTF-8 byte of the text, by which "
-    "tokenizers can be compared; null where an earlier version made the shards.",
+    "tokenizers can be compared; null where the shards have no sidecar.",
     "updates": "Updates done; of a mean over several, their geometric mean.",
     "tokens": "Training tokens seen, over all devices.",
     "share": "Share of the budget at which the row ends, 0 to 1.",

@@ -31,7 +31,7 @@ FROM (
     SELECT
         t.*,
         CASE
-            WHEN t.status IN ('diverged', 'exploded', 'oom', 'crashed') THEN 'infinity'::DOUBLE
+            WHEN t.status IN ('diverged', 'exploded', 'oom') THEN 'infinity'::DOUBLE
             WHEN t.status IN ('done', 'out_of_tokens') THEN val_loss
         END AS loss
     FROM tasks t LEFT JOIN (

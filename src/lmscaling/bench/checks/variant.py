@@ -103,8 +103,6 @@ def require(cell: Cell, device: torch.device, path: Path) -> None:
     }
     for variant in of_cell(cell):
         key = {"part": "variant", **asdict(variant), **here}
-        if not variant.masked:  # as in findings of earlier versions
-            del key["masked"]
         if any(found.key == key for found in findings(path)):
             continue
         started, before = environment.now(), time.perf_counter()

@@ -38,7 +38,7 @@ class Entry:
     device: str
     triton: str
     ptxas: str = ""
-    """Empty in entries of earlier versions, which did not write it."""
+    """Empty where Triton does not say which it calls."""
 
     def distance(self, heads: int, tokens: int) -> float:
         """Distance to another call, in doublings of heads and tokens."""
