@@ -93,6 +93,7 @@ class Sentences:
         known = set(re.split(r"\n(?! )", text))
         self.unknown = sorted(said - known)
         if self.renew:
+            FOLDER.mkdir(exist_ok=True)
             MESSAGES.write_text("\n".join(sorted(said | known)).strip() + "\n")
         elif self.unknown and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
