@@ -1,24 +1,18 @@
-"""What the fused kernels compute, in Triton's interpreter or, without it, on a CUDA device.
-
-Run by test_fused.py; see kernel_device.py.
-"""
-
-from typing import Any
+"""What the fused kernels compute; run by test_fused.py, see kernel_device.py."""
 
 import pytest
 import torch
 from kernel_device import (
     DEVICE,
     INTERPRETED,
-    QUIET,
     assert_as_near_as_plain_pytorch,
+    assert_near,
     distance,
-    poisoned,
+    outcome,
     quadratic,
     sample,
-    unpoisoned,
 )
-from torch import Tensor, nn
+from torch import nn
 
 from lmscaling import attention, kernels
 from lmscaling.kernels import feature_maps
@@ -26,77 +20,59 @@ from lmscaling.kernels.chunked_triton import launch, op
 from lmscaling.kernels.chunked_triton.plan import Config, Plan, Shape
 from lmscaling.kernels.linear import chunked
 
-FIXTURES = poisoned, unpoisoned
-pytestmark = QUIET
-
 KINDS = [(phi, normalize) for phi in feature_maps.FEATURE_MAPS for normalize in (True, False)]
-SIZES = [
-    # B, T, H, K, V
-    (1, 1, 1, 16, 16),
-    (2, 17, 3, 24, 24),
-    (1, 63, 1, 32, 16),
-    (1, 100, 1, 16, 48),
-    (1, 70, 1, 64, 64),
-]
+SIZES = [(1, 1, 1, 16, 16), (2, 17, 3, 24, 24), (1, 63, 1, 32, 16), (1, 100, 1, 16, 48),
+         (1, 70, 1, 64, 64)]  # fmt: skip
+"""B, T, H, K, V."""
 DTYPES = (torch.float32, torch.bfloat16)
-TWO = pytest.mark.ci
+TWO = pytest.param(False, marks=pytest.mark.ci)
 """The backward pass in two kernels, which devices before Hopper use."""
+one_or_two = pytest.mark.parametrize("one_pass", [True, TWO])
 CASES = [
     pytest.param(
-        kind, size, dtype, one_pass,
-        id="-".join(map(str, (*kind, *size, dtype, "one" if one_pass else "two"))),
-        marks=() if one_pass else TWO,
+        kind, SIZES[(i + one_pass) % 5], DTYPES[(i + i // 2 + one_pass) % 2], one_pass,
+        marks=() if one_pass else pytest.mark.ci,
     )
-    for i, kind in enumerate(KINDS)
-    for one_pass in (True, False)
-    for size, dtype in ((SIZES[(i + one_pass) % 5], DTYPES[(i + i // 2 + one_pass) % 2]),)
+    for i, kind in enumerate(KINDS) for one_pass in (True, False)
 ] + [
-    pytest.param(("softplus", True), (1, 63, 1, 32, 16), dtype, True, id=f"softplus-True-1-63-{n}")
-    for n, dtype in enumerate(DTYPES)
+    pytest.param(("softplus", True), SIZES[2], dtype, True, id=f"sample-{dtype}")
+    for dtype in DTYPES
 ]  # fmt: skip
 """Each kind by both ways, each width, dtype and way with and without division."""
 
 
-def pack(q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor) -> Tensor:
+def pack(q_BTHK, k_BTHK, v_BTHV):
     return torch.cat([x.flatten(2) for x in (q_BTHK, k_BTHK, v_BTHV)], -1)
 
 
-def unpack(qkv_BTW: Tensor, shape: Shape) -> list[Tensor]:
+def unpack(qkv_BTW, shape):
     widths = [shape.heads * width for width in (shape.key, shape.key, shape.value)]
     return [x.unflatten(-1, (shape.heads, -1)) for x in qkv_BTW.split(widths, -1)]
 
 
-def plan(chunk: int, segments: int = 1, one_pass: bool = False) -> Plan:
+def plan(chunk, segments=1, one_pass=False):
     config = Config(chunk=chunk)
     roles = dict.fromkeys(("forward", "backward", "backward_q", "backward_kv", "sums"), config)
     return Plan(**roles, segments=segments, one_pass=one_pass)
 
 
-def softplus(q: Tensor, v: Tensor, **options: Any) -> Shape:
+def softplus(q, v, **options):
     """The shape of a call with the feature map of the studies."""
     sizes = {"heads": q.shape[2], "key": q.shape[3], "value": v.shape[3]}
     return Shape(**{**sizes, "feature_map": "softplus", "normalize": True, **options})
 
 
-def fused(
-    qkv_BTW: Tensor, dy_BTHV: Tensor, shape: Shape, chosen: Plan
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def fused(qkv_BTW, dy_BTHV, shape, chosen):
     """y, dq, dk, dv of the kernels."""
     made = launch.forward(qkv_BTW, shape, chosen, keep=chosen.one_pass)
-    dqkv_BTW = launch.backward(qkv_BTW, dy_BTHV, made, shape, chosen).dqkv_BTW
-    dq, dk, dv = unpack(dqkv_BTW, shape)
-    return made.y_BTHV, dq, dk, dv
+    gradient = launch.backward(qkv_BTW, dy_BTHV, made, shape, chosen)
+    return [made.y_BTHV, *unpack(gradient.dqkv_BTW, shape)]
 
 
 @pytest.mark.parametrize(("kind", "size", "dtype", "one_pass"), CASES)
-def test_numbers_are_as_near_to_float64_as_those_of_plain_pytorch(
-    kind: tuple[str, bool],
-    size: tuple[int, int, int, int, int],
-    dtype: torch.dtype,
-    one_pass: bool,
-) -> None:
+def test_numbers_are_as_near_to_float64_as_those_of_plain_pytorch(kind, size, dtype, one_pass):
     """A single token's gradients by query and key are differences of terms that are zero."""
-    q, k, v, dy = sample(*size, dtype)
+    q, k, v, dy = sample(*size, dtype=dtype)
     if kind == ("identity", True):
         q, k = q.abs(), k.abs()  # weights of both signs can sum to zero, and nothing is near then
     shape = softplus(q, v, feature_map=kind[0], normalize=kind[1])
@@ -105,9 +81,7 @@ def test_numbers_are_as_near_to_float64_as_those_of_plain_pytorch(
     assert_as_near_as_plain_pytorch(found, (q, k, v, dy), *kind, free=terms)
 
 
-def test_rotated_positions_are_as_near_to_float64_as_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rotated_positions_are_as_near_to_float64_as_others(monkeypatch):
     """In bfloat16, of the complete attention between its projections; at most 1.3 times as far."""
     if INTERPRETED:
         monkeypatch.setattr(kernels, "on_triton_device", lambda x: True)
@@ -121,34 +95,23 @@ def test_rotated_positions_are_as_near_to_float64_as_others(
         layer, mixes = attention.build("linear", 64, 1, rotate), []
         layer.qkv, layer.out = nn.Identity(), nn.Identity()
         for dtype in (torch.bfloat16, torch.float64):  # the kernels do not take float64
-            leaf = given.to(dtype).requires_grad_()
-            y = layer(leaf)
-            gradient = torch.autograd.grad(y, leaf, dy.to(dtype))[0]
-            mixes.append((y.detach(), *gradient.chunk(3, -1)))
+            y, gradient = outcome(layer, (given.to(dtype), dy.to(dtype)))
+            mixes.append((y, *gradient.chunk(3, -1)))
         pairs = zip(*mixes, strict=True)
         errors.append([distance(x, true) / true.norm().item() for x, true in pairs])
     for plain, rotated in zip(*errors, strict=True):
         assert rotated <= 1.3 * plain
 
 
-@pytest.mark.parametrize(
-    ("chunk", "segments", "normalize", "one_pass"),
-    [
-        (16, 3, True, True),
-        (64, 2, False, True),
-        pytest.param(16, 2, False, False, marks=TWO),
-        pytest.param(32, 3, True, False, marks=TWO),
-    ],
-)
-def test_same_numbers_at_any_chunk_and_number_of_segments(
-    chunk: int, segments: int, normalize: bool, one_pass: bool
-) -> None:
+@one_or_two
+@pytest.mark.parametrize(("chunk", "segments", "normalize"), [(16, 3, True), (64, 2, False)])
+def test_same_numbers_at_any_chunk_and_number_of_segments(chunk, segments, normalize, one_pass):
     q, k, v, dy = sample(1, 80, 1, 24, 16)
-    shape = softplus(q, v, normalize=normalize)
-    one = fused(pack(q, k, v), dy, shape, plan(32, one_pass=one_pass))
-    other = fused(pack(q, k, v), dy, shape, plan(chunk, segments, one_pass))
-    for x, y in zip(one, other, strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+    one, other = (
+        fused(pack(q, k, v), dy, softplus(q, v, normalize=normalize), plan(*cut, one_pass=one_pass))
+        for cut in ((32,), (chunk, segments))
+    )
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.usefixtures("unpoisoned")  # which would touch all of it
@@ -160,14 +123,14 @@ def test_same_numbers_of_rows_and_of_sequences_that_lie_four_gigabytes_apart() -
     reserved.as_strided((2, 21 * width), (stride, 1)).fill_(torch.nan)
     apart = reserved.as_strided(together.shape, (stride, width, 1), 3).copy_(together)
     for chosen in (plan(16, one_pass=True), plan(16)):
-        for x, y in zip(
-            fused(together, dy, shape, chosen), fused(apart, dy, shape, chosen), strict=True
-        ):
-            assert torch.equal(x, y)
+        found = [fused(rows, dy, shape, chosen) for rows in (together, apart)]
+        assert all(map(torch.equal, *found))
 
 
-@pytest.mark.parametrize(("segments", "one_pass"), [(2, True), pytest.param(1, False, marks=TWO)])
-def test_same_bits_whatever_comes_later(segments: int, one_pass: bool) -> None:
+@pytest.mark.parametrize(
+    ("segments", "one_pass"), [(2, True), pytest.param(1, False, marks=pytest.mark.ci)]
+)
+def test_same_bits_whatever_comes_later(segments, one_pass):
     q, k, v, dy = sample(1, 60, 1, 16, 16, torch.bfloat16)
     shape, chosen = softplus(q, v), plan(16, segments, one_pass)
     y, dq, _, _ = fused(pack(q, k, v), dy, shape, chosen)
@@ -180,21 +143,17 @@ def test_same_bits_whatever_comes_later(segments: int, one_pass: bool) -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(("one_pass", "T"), [(True, 4096), (False, 1024)])
-def test_same_error_of_dq_whatever_the_mean_of_the_values(one_pass: bool, T: int) -> None:
+@pytest.mark.parametrize("one_pass", [True, False])
+def test_same_error_of_dq_whatever_the_mean_of_the_values(one_pass):
     """1 %; a state that is not centred gives 20 % at 4,096 tokens and a mean of 3 deviations."""
-    q, k, v, dy = sample(1, T, 1, 64, 64)
+    q, k, v, dy = sample(1, 1024 if INTERPRETED else 4096, 1, 64, 64)
     v = v + 3 * torch.randn(64, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    q, k, v, dy = (x.bfloat16() for x in (q, k, v, dy))
-    found = fused(pack(q, k, v), dy, softplus(q, v), plan(64, one_pass=one_pass))
-    inputs = [x.double().requires_grad_() for x in (q, k, v)]
-    y = chunked.attend(inputs[0], inputs[1], inputs[2], "softplus", True)
-    exact = [y.detach(), *torch.autograd.grad(y, inputs, dy.double())]
-    for x, true in zip(found, exact, strict=True):
-        assert distance(x, true) <= 0.01 * true.norm().item()
+    given = q, k, v, dy = [x.bfloat16() for x in (q, k, v, dy)]
+    exact = outcome(chunked.attend, [x.double() for x in given], "softplus", True)
+    assert_near(fused(pack(q, k, v), dy, softplus(q, v), plan(64, one_pass=one_pass)), exact, 0.01)
 
 
-def test_same_bits_whether_states_are_kept_or_made_again() -> None:
+def test_same_bits_whether_states_are_kept_or_made_again():
     q, k, v, dy = sample(1, 60, 1, 16, 16, torch.bfloat16)
     shape, chosen, rows = softplus(q, v), plan(16, one_pass=True), pack(q, k, v)
     made = [launch.forward(rows, shape, chosen, keep=keep) for keep in (True, False)]
@@ -202,58 +161,36 @@ def test_same_bits_whether_states_are_kept_or_made_again() -> None:
     assert torch.equal(one, two)
 
 
-@pytest.mark.parametrize("one_pass", [True, pytest.param(False, marks=TWO)])
-def test_same_slope_of_small_features_as_in_float64(one_pass: bool) -> None:
+@one_or_two
+def test_same_slope_of_small_features_as_in_float64(one_pass):
     """1 - exp(-f) would lose all digits of a feature below 1e-7."""
     q, k, v, dy = sample(1, 20, 1, 16, 16)
     q, k = q - 14, k - 20
-    exact = quadratic([x.double() for x in (q, k, v, dy)], "softplus", False)
-    found = fused(
-        pack(q, k, v), dy, softplus(q, v, normalize=False), plan(16, one_pass=one_pass)
-    )  # fmt: skip
-    for x, true in zip(found, exact, strict=True):
-        assert distance(x, true) <= 1e-5 * true.norm().item()
+    exact = outcome(quadratic, [x.double() for x in (q, k, v, dy)], "softplus", False)
+    shape = softplus(q, v, normalize=False)
+    assert_near(fused(pack(q, k, v), dy, shape, plan(16, one_pass=one_pass)), exact, 1e-5)
 
 
 @pytest.mark.usefixtures("unpoisoned")
-@pytest.mark.parametrize(
-    ("kind", "dtype", "more"),
-    [
-        (("relu", False), torch.bfloat16, False),
-        pytest.param(("softplus", True), torch.float32, True, marks=pytest.mark.ci),
-    ],
-    ids=str,
-)
-def test_operator_is_what_pytorch_asks_of_one(
-    kind: tuple[str, bool], dtype: torch.dtype, more: bool
-) -> None:
-    """``more``: with gates, states and lengths."""
-    q, k, v, _ = sample(1, 20, 2, 16, 16, dtype)
-    rows, decay, initial = pack(q, k, v).requires_grad_(), None, None
+@pytest.mark.parametrize("more", [False, pytest.param(True, marks=pytest.mark.ci)])
+def test_operator_is_what_pytorch_asks_of_one(more):
+    """``more``: with gates, states and lengths, a division and in float32."""
+    q, k, v, _ = sample(1, 20, 2, 16, 16, DTYPES[not more])
+    rows, lengths, decay, initial = pack(q, k, v).requires_grad_(), [], None, None
     if more:
         decay = (-torch.rand(1, 20, 2)).to(DEVICE).requires_grad_()
-        initial = torch.rand(2, 2, 16 * 17).to(DEVICE).requires_grad_()
-    arguments = (rows, decay, initial, [7, 13] if more else [], 2, 16, *kind, True, more)
+        initial, lengths = torch.rand(2, 2, 16 * 17).to(DEVICE).requires_grad_(), [7, 13]
+    kind = ("softplus", True) if more else ("relu", False)
+    arguments = (rows, decay, initial, lengths, 2, 16, *kind, True, more)
     torch.library.opcheck(torch.ops.lmscaling.chunked.default, arguments)
 
 
 @pytest.mark.usefixtures("unpoisoned")
-def test_operator_compiles_into_one_graph() -> None:
-    def loss(qkv_BTW: Tensor) -> Tensor:
-        return op.chunked(2 * qkv_BTW, 2, 16, "softplus", True)[0].square().mean()
+def test_operator_compiles_into_one_graph():
+    def attend(qkv_BTW):
+        return op.chunked(2 * qkv_BTW, 2, 16, "softplus", True)[0]
 
-    q, k, v, _ = sample(1, 20, 2, 16, 16)
-    qkv_BTW = pack(q, k, v).requires_grad_()
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    one, two = (torch.autograd.grad(f(qkv_BTW), qkv_BTW)[0] for f in (loss, compiled))
-    assert torch.equal(one, two)
-
-
-def test_operator_gives_one_gradient_to_a_projection_whose_views_it_is_given() -> None:
-    q, k, v, dy = sample(2, 20, 2, 16, 16)
-    qkv_BTW = pack(q, k, v).requires_grad_()
-    q, k, v = (2 * qkv_BTW).unflatten(-1, (3, 2, -1)).unbind(2)
-    y = op.chunked(chunked.packed(q, k, v), 2, 16, "softplus", True)[0]
-    (found,) = torch.autograd.grad(y, qkv_BTW, dy, retain_graph=True)
-    y = chunked.attend(q.double(), k.double(), v.double(), "softplus", True)
-    torch.testing.assert_close(found, torch.autograd.grad(y, qkv_BTW, dy.double())[0])
+    q, k, v, dy = sample(1, 20, 2, 16, 16)
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    found = [outcome(f, (pack(q, k, v), dy)) for f in (attend, compiled)]
+    assert all(map(torch.equal, *found))

@@ -1,26 +1,24 @@
-"""Gates, states and sequences of the fused kernels; see fused_cases.py and kernel_device.py."""
+"""Gates, states and sequences of the kernels of linear attention, and those of the delta rule.
+
+Run by test_fused.py; see kernel_device.py.
+"""
 
 from typing import Any
 
 import pytest
 import torch
-from attention_definitions import of_each, recurrence
+from attention_definitions import delta_sample, of_each, recurrence
 from fused_cases import DTYPES, pack, plan, softplus, unpack
-from kernel_device import DEVICE, QUIET, distance, poisoned, sample
-from torch import Tensor
+from kernel_device import DEVICE, distance, sample
 from torch.nn.functional import pad
 
 from lmscaling.kernels import feature_maps
 from lmscaling.kernels.chunked_triton import decode, launch
 from lmscaling.kernels.chunked_triton.plan import block
-
-FIXTURES = poisoned
-pytestmark = QUIET
+from lmscaling.kernels.delta_triton import op
 
 
-def summed(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor, normalize: bool, lengths: Any = ()
-) -> tuple[Tensor, Tensor]:
+def summed(q, k, v, g, state, normalize, lengths=()):
     """Token by token: y, and the states with the sums of keys as a last column, of softplus."""
     phi = feature_maps.find("softplus")
     given = [phi.of(q), phi.of(k), pad(v, (0, 1), value=1.0), g.expand(q.shape[:3]).unsqueeze(-1)]
@@ -28,36 +26,34 @@ def summed(
     return y[..., :-1] / y[..., -1:] if normalize else y[..., :-1], last
 
 
-def joined(state: Tensor) -> Tensor:
+def joined(state):
     """States with a column of sums as the kernels read them, padded by zeros."""
     *_, K, V = state.shape
     kv = pad(state[..., :-1], (0, block(V - 1) - V + 1, 0, block(K) - K)).flatten(2)
     return torch.cat([kv, pad(state[..., -1], (0, block(K) - K))], -1).float()
 
 
-def parted(state: Tensor, K: int, V: int) -> Tensor:
+def parted(state, K, V):
     """The inverse of ``joined``."""
     kv, k = state.split([block(K) * block(V), block(K)], -1)
     return torch.cat([kv.unflatten(-1, (block(K), -1))[..., :K, :V], k[..., :K, None]], -1)
 
 
 SINGLE, HALF = DTYPES
-GATES: list[tuple[str, float, int, int, tuple[int, ...], bool, torch.dtype]] = [
+GATES = [
     # gate, largest negative logarithm, chunk, segments, tokens of each sequence, normalize, dtype
     ("none", 0.0, 16, 2, (), True, HALF),
     ("none", 0.0, 16, 1, (1, 33, 14), False, SINGLE),
     ("head", 0.1, 32, 1, (), False, SINGLE),
     ("head", 0.5, 16, 3, (33, 15), True, HALF),
-    ("token", 0.3, 32, 2, (), True, SINGLE),
+    pytest.param(("token", 0.3, 32, 2, (), True, SINGLE), id="sample"),
     ("token", 5.0, 16, 1, (1, 33, 14), False, HALF),
     ("token", 80.0, 16, 3, (), True, SINGLE),
 ]
 
 
-@pytest.mark.parametrize("case", GATES, ids=str)
-def test_numbers_are_near_to_float64_with_gates_and_states(
-    case: tuple[str, float, int, int, tuple[int, ...], bool, torch.dtype],
-) -> None:
+@pytest.mark.parametrize("case", GATES)
+def test_numbers_are_near_to_float64_with_gates_and_states(case):
     """Relative errors: 1e-5 in float32, 1 % in bfloat16; of gates in strong decay 1e-4.
 
     Gradients are differences: an error of a tenth of that of their terms is allowed too.
@@ -68,7 +64,7 @@ def test_numbers_are_near_to_float64_with_gates_and_states(
     q, k, v, dy = sample(B, T, H, K, V, dtype)
     seeded = torch.Generator().manual_seed(1)
 
-    def uniform(*sizes: int) -> Tensor:
+    def uniform(*sizes):
         return torch.rand(*sizes, generator=seeded).to(DEVICE)
 
     decay = -strongest * uniform(*((H,) if gate == "head" else (B, T, H)))
@@ -81,9 +77,8 @@ def test_numbers_are_near_to_float64_with_gates_and_states(
     given: Any = {"initial": joined(state), "lengths": lengths}
     given["log_decay"] = None if gate == "none" else decay
     made = launch.forward(pack(q, k, v), shape, chosen, keep=True, final=True, **given)
-    got = launch.backward(
-        pack(q, k, v), dy, made, shape, chosen, dfinal=joined(dstate), **given
-    )  # fmt: skip
+    given["dfinal"] = joined(dstate)
+    got = launch.backward(pack(q, k, v), dy, made, shape, chosen, **given)
     last, dinitial = parted(made.final, K, V), parted(got.dinitial, K, V)
     found = [made.y_BTHV, last, *unpack(got.dqkv_BTW, shape), got.dgate, dinitial]
 
@@ -106,21 +101,18 @@ def test_numbers_are_near_to_float64_with_gates_and_states(
     ("dtype", "tolerance", "normalize", "gated"),
     [(SINGLE, 1e-5, True, True), (SINGLE, 1e-5, False, False), (HALF, 2**-7, True, False)],
 )
-def test_same_numbers_one_token_at_a_time(
-    dtype: torch.dtype, tolerance: float, normalize: bool, gated: bool
-) -> None:
+def test_same_numbers_one_token_at_a_time(dtype, tolerance, normalize, gated):
     q, k, v, _ = sample(1, 40, 2, 24, 16, dtype)
     shape = softplus(q, v, normalize=normalize, gate="token" if gated else "none")
     g = -torch.rand(1, 40, 2).to(DEVICE) if gated else None
 
-    def read(n: int) -> tuple[Tensor, Tensor, Tensor]:
-        given = {"log_decay": None if g is None else g[:, :n], "final": True}
-        made = launch.forward(pack(q, k, v)[:, :n], shape, plan(16, 1, gated), **given)
+    def read(n):
+        gate, chosen = None if g is None else g[:, :n], plan(16, 1, gated)
+        made = launch.forward(pack(q, k, v)[:, :n], shape, chosen, log_decay=gate, final=True)
         state = parted(made.final, 24, 16)
         return made.y_BTHV, state[..., :-1].contiguous(), state[..., -1].contiguous()
 
     (whole, *last), (_, kv, k_sum) = read(40), read(37)
-    state = kv, k_sum
     if not gated:
         sums = launch.state(pack(q, k, v)[:, :37], shape, plan(16, 2))
         torch.testing.assert_close(sums[0], kv)
@@ -130,22 +122,22 @@ def test_same_numbers_one_token_at_a_time(
         gate = None if g is None else g[:, t]
         y = decode.step(q[:, t], k[:, t], v[:, t], kv, k_sum, "softplus", normalize, gate)
         assert distance(y, whole[:, t]) <= tolerance * whole[:, t].double().norm().item()
-    for x, y in list(zip(state, last, strict=True))[: 1 + normalize]:
-        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+    used = slice(1 + normalize)
+    torch.testing.assert_close([kv, k_sum][used], last[used], rtol=1e-4, atol=1e-5)
 
 
-def test_same_bits_of_a_sequence_among_others_as_alone() -> None:
-    q, k, v, dy = sample(1, 60, 1, 16, 16, torch.bfloat16)
-    shape, chosen = softplus(q, v, gate="token"), plan(16, one_pass=True)
-    decay = -torch.rand(1, 60, 1).to(DEVICE)
-
-    def parts(first: int, last: int, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-        rows, g = pack(q, k, v)[:, first:last], decay[:, first:last]
-        options = {"log_decay": g, "lengths": lengths}
-        made = launch.forward(rows, shape, chosen, keep=True, **options)
-        gradient = launch.backward(rows, dy[:, first:last], made, shape, chosen, **options)
-        return made.y_BTHV, gradient.dqkv_BTW, gradient.dgate
-
-    together, alone = parts(0, 60, (21, 39)), parts(21, 60, ())
-    for x, y in zip(together, alone, strict=True):
-        assert torch.equal(x[:, 21:], y)
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 3e-6), (torch.bfloat16, 0.01)])
+def test_numbers_of_the_delta_rule_are_those_of_the_recurrence(dtype, bound):
+    """Results and gradients, relative to their norm, or absolute where that is below 1."""
+    lengths = (33, 1, 6)
+    inputs, slopes = delta_sample(lengths, 1, 20, 40, dtype)
+    given = [x.to(DEVICE).requires_grad_() for x in inputs]
+    exact = [x.detach().double().requires_grad_() for x in given]
+    q, k, v, g, beta, initial = given
+    made = op.delta(q, k, v, beta.squeeze(-1), g.squeeze(-1), initial, list(lengths), 0.3)[:2]
+    true = of_each(recurrence, [0.3 * exact[0], *exact[1:5]], exact[5], lengths)
+    dy: list[Any] = [x.to(DEVICE) for x in slopes]
+    found = [*made, *torch.autograd.grad(made, given, dy)]
+    right = [*true, *torch.autograd.grad(true, exact, [x.double() for x in dy])]
+    for x, y in zip(found, right, strict=True):
+        assert (x.double() - y).norm() <= bound * y.norm().clamp(min=1.0)

@@ -7,8 +7,6 @@ no bf16 constants, and loops of 3.6 do not run with NumPy 2.4; both are added.
 """
 
 import os
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import triton.language as tl
@@ -25,35 +23,35 @@ binary = InterpreterBuilder.binary_op
 patch_tensor = interpreter._patch_lang_tensor
 
 
-def widen(pattern: np.ndarray) -> np.ndarray:
+def widen(pattern):
     """bf16 as bit patterns to float32."""
     return (pattern.astype(np.uint32) << 16).view(np.float32)
 
 
-def narrow(value: np.ndarray) -> np.ndarray:
+def narrow(value):
     """float32 to the bit patterns of the nearest bf16, of two the even one."""
     pattern = np.ascontiguousarray(value, dtype=np.float32).view(np.uint32)
     rounded = (pattern + 0x7FFF + ((pattern >> 16) & 1)) >> 16
     return np.where(np.isnan(value), 0x7FC0, rounded).astype(np.uint16)
 
 
-def is_bf16(handle: Any) -> bool:
+def is_bf16(handle):
     return handle.dtype.scalar == tl.bfloat16
 
 
-def widened(handle: Any) -> Any:
+def widened(handle):
     """The same numbers in float32; another type as it is."""
     return TensorHandle(widen(handle.data), tl.float32) if is_bf16(handle) else handle
 
 
-def narrowed(values: np.ndarray) -> Any:
+def narrowed(values):
     """A result of float32 arithmetic as bf16; truth values stay."""
     if values.dtype == np.bool_:
         return TensorHandle(values, tl.int1)
     return TensorHandle(narrow(values), tl.bfloat16)
 
 
-def cast_impl(self: Any, source: Any, target: Any) -> Any:
+def cast_impl(self, source, target):
     if is_bf16(source) == (target.scalar == tl.bfloat16):
         return cast(self, source, target)
     if is_bf16(source):
@@ -62,33 +60,33 @@ def cast_impl(self: Any, source: Any, target: Any) -> Any:
     return narrowed(np.asarray(source.data).astype(np.float32))
 
 
-def create_fp_to_fp(self: Any, source: Any, target: Any, rounding: Any) -> Any:
+def create_fp_to_fp(self, source, target, rounding):
     if is_bf16(source) or target.scalar == tl.bfloat16:
         return cast_impl(self, source, target)
     return convert(self, source, target, rounding)
 
 
-def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+def create_dot(self, a, b, d, *options):
     """Summed in float64 and rounded once: the sums of a BLAS in float32 depend on the processor."""
     product = np.matmul(widened(a).data, widened(b).data, dtype=np.float64).astype(d.data.dtype)
     return TensorHandle(product + d.data, d.dtype.scalar)
 
 
-def unary_op(self: Any, x: Any, do: Callable[..., np.ndarray]) -> Any:
+def unary_op(self, x, do):
     return narrowed(do(widen(x.data))) if is_bf16(x) else unary(self, x, do)
 
 
-def binary_op(self: Any, x: Any, y: Any, do: Callable[..., np.ndarray]) -> Any:
+def binary_op(self, x, y, do):
     if is_bf16(x) and is_bf16(y):
         return narrowed(do(widen(x.data), widen(y.data)))
     return binary(self, x, y, do)
 
 
-def get_bf16(self: Any, value: float) -> Any:
+def get_bf16(self, value):
     return TensorHandle(narrow(np.array([value], np.float32)), tl.bfloat16)
 
 
-def patch_lang_tensor(tensor: Any, scope: Any) -> None:
+def patch_lang_tensor(tensor, scope):
     patch_tensor(tensor, scope)
     # The bounds of a loop are arrays of one element, which NumPy 2.4 no longer takes for a number.
     tensor.__index__ = lambda self: int(self.handle.data.item())

@@ -1,79 +1,81 @@
 """What cases of kernels share: Triton's interpreter or, without it, a CUDA device.
 
-Test files run the cases in processes of their own, since the interpreter must be chosen before
-triton is imported.
+test_fused.py runs the cases in processes of their own, since the interpreter must be chosen before
+triton is imported. There this file is a plugin of pytest: ``-p kernel_device``.
 """
 
 import os
-from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 from attention_definitions import linear_product
-from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cpu" if INTERPRETED else "cuda"
 if INTERPRETED:
     import interpreter  # noqa: F401  # mends bfloat16 and products
 
-QUIET = pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
-"""Rows behind the last token are computed and not written; there a sum of weights can be zero."""
+
+def pytest_configure(config):
+    """Rows behind the last token are computed and not written; there a sum can be zero."""
+    config.addinivalue_line("filterwarnings", "ignore:.* encountered in:RuntimeWarning")
 
 
 @pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Empty tensors hold NaN, so that what is not written is seen."""
+def poisoned():
+    """Empty tensors hold NaN, so that reading what nobody has written shows."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture
-def unpoisoned(poisoned: None) -> None:
+def unpoisoned(poisoned):
     """PyTorch's own checks compare what empty tensors hold."""
     torch.use_deterministic_algorithms(False)
 
 
-def sample(
-    B: int, T: int, H: int, K: int, V: int, dtype: torch.dtype = torch.float32
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def sample(B, T, H, K, V, dtype=torch.float32):
     """q, k, v and the gradient of y."""
     seeded = torch.Generator().manual_seed(B + T + H + K + V)
-
-    def normal(width: int) -> Tensor:
-        return torch.randn(B, T, H, width, generator=seeded).to(DEVICE, dtype)
-
-    return normal(K), normal(K), normal(V), normal(V)
+    made = (torch.randn(B, T, H, width, generator=seeded) for width in (K, K, V, V))
+    q, k, v, dy = (x.to(DEVICE, dtype) for x in made)
+    return q, k, v, dy
 
 
-def quadratic(
-    tensors: Sequence[Tensor], feature_map: str, normalize: bool, window: int = 0
-) -> list[Tensor]:
-    """y, dq, dk, dv from all pairs of tokens, by autograd, in the dtype of the arguments."""
+def outcome(attend, tensors, *form):
+    """y, dq, dk, dv by autograd."""
     *leaves, dy = (x.detach().requires_grad_() for x in tensors)
-    q, k, v = leaves
+    y = attend(*leaves, *form)
+    return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
+
+
+def quadratic(q, k, v, *form):
+    """y from all pairs of tokens, in the dtype of the arguments."""
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    y_BTHV = linear_product(q, k, v, feature_map, normalize, window)
-    return [y_BTHV.detach(), *torch.autograd.grad(y_BTHV, leaves, dy)]
+    return linear_product(q, k, v, *form)
 
 
-def distance(x: Tensor, y: Tensor) -> float:
+def distance(x, y):
     return torch.linalg.vector_norm(x.double() - y.double()).item()
 
 
-def assert_as_near_as_plain_pytorch(
-    found: Sequence[Tensor], tensors: Sequence[Tensor], *form: object, free: float
-) -> None:
+def assert_as_near_as_plain_pytorch(found, tensors, *form, free):
     """At most twice as far from float64 as all pairs of tokens in the dtype of the arguments.
 
     One unit of rounding is added, of the result or, where that is larger, of ``free``.
     """
     dtype = tensors[0].dtype
-    exact = quadratic([x.double() for x in tensors], *form)  # pyright: ignore[reportArgumentType]
-    plain = quadratic(tensors, *form)  # pyright: ignore[reportArgumentType]
+    exact, plain = (outcome(quadratic, [x.to(t) for x in tensors], *form)
+                    for t in (torch.float64, dtype))  # fmt: skip
     unit = torch.finfo(dtype).eps / 2
     for name, x, true, yardstick in zip(("y", "dq", "dk", "dv"), found, exact, plain, strict=True):
         allowed = 2 * distance(yardstick, true) + unit * max(true.norm().item(), free)
         assert x.dtype == dtype, name
         assert distance(x, true) <= allowed, name
+
+
+def assert_near(found, exact, bound):
+    """Each within a share of its norm."""
+    for x, true in zip(found, exact, strict=True):
+        assert distance(x, true) <= bound * true.double().norm().item()

@@ -1,34 +1,25 @@
-"""Masked documents by the kernels, in Triton's interpreter or, without it, on a CUDA device.
-
-Run by test_fused.py; see kernel_device.py.
-"""
+"""Masked documents by the kernels; run by test_fused.py, see kernel_device.py."""
 
 import pytest
 import torch
-from kernel_device import DEVICE, INTERPRETED, QUIET
-from torch import Tensor
+from kernel_device import DEVICE, INTERPRETED
 
 from lmscaling import attention, kernels
 from lmscaling.attention import Documents
 from lmscaling.kernels import functional
-from lmscaling.kernels.rotary import Rotary, Rotate, unrotated
-
-pytestmark = QUIET
+from lmscaling.kernels.rotary import Rotary, unrotated
 
 LENGTHS = ((33, 1, 6), (32, 8))
 """Documents of two rows."""
-CASES = [
-    ("linear", unrotated),
-    pytest.param("retention", Rotary(16), marks=pytest.mark.ci),
-    ("mamba2", unrotated),
-    pytest.param("gated_delta", unrotated, marks=pytest.mark.ci),
-]
 
 
-@pytest.mark.parametrize(("name", "rotate"), CASES)
-def test_documents_of_a_row_are_computed_as_each_alone(
-    name: str, rotate: Rotate, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "rotate"),
+    [("linear", unrotated), ("mamba2", unrotated),
+     pytest.param("retention", Rotary(16), marks=pytest.mark.ci),
+     pytest.param("gated_delta", unrotated, marks=pytest.mark.ci)],
+)  # fmt: skip
+def test_documents_of_a_row_are_computed_as_each_alone(name, rotate, monkeypatch):
     """Outputs and all gradients, within 1e-4 of the largest number."""
     if INTERPRETED:
         monkeypatch.setattr(kernels, "on_triton_device", lambda x: True)
@@ -39,7 +30,7 @@ def test_documents_of_a_row_are_computed_as_each_alone(
     dy_BTD = torch.randn(x_BTD.shape, device=DEVICE)
     inputs = [x_BTD, *attend.parameters()]
 
-    def outcome(y_BTD: Tensor) -> list[Tensor]:
+    def outcome(y_BTD):
         return [y_BTD, *torch.autograd.grad(y_BTD, inputs, dy_BTD)]
 
     exact = attend.double()
@@ -55,7 +46,6 @@ def test_documents_of_a_row_are_computed_as_each_alone(
     documents = Documents(starts_BT.to(DEVICE))
     # Without the kernels, documents would become rows of padded batches.
     monkeypatch.setattr(Documents, "each", None)
-    for found, right in zip(
-        outcome(attend.forward_documents(x_BTD, documents)), expected, strict=True
-    ):
-        assert (found - right).abs().max() <= 1e-4 * right.abs().max()
+    found = outcome(attend.forward_documents(x_BTD, documents))
+    for one, right in zip(found, expected, strict=True):
+        assert (one - right).abs().max() <= 1e-4 * right.abs().max()

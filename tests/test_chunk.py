@@ -1,7 +1,6 @@
 """Many shards in one process: what exists is kept, what fails stops no other, a kill loses one."""
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from lmscaling.errors import UserError
 from lmscaling.plan.text_needs import Chunk, missing
 
 N = 5
+HUB = corpus({"kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": N,
+              "train": "{shard}.json", "validation": "{shard}.json"})  # fmt: skip
 
 
 @pytest.fixture
@@ -80,17 +81,16 @@ def test_a_killed_job_leaves_complete_shards_and_the_next_makes_the_rest(text, t
     folder = tmp_path / "tokens"
     lines(tmp_path / "2.jsonl", [f"long {k}" for k in range(300_000)])
     command = [sys.executable, "-m", "lmscaling", "tokenize", f"train-00000-{N - 1:05d}", folder]
-    job = subprocess.Popen(command, stdin=subprocess.PIPE)
-    assert job.stdin
-    job.stdin.write(text.to_json(N).encode())
-    job.stdin.close()
-    deadline = time.monotonic() + 120
-    while not list(folder.glob(".train-00002.bin.*")):
-        assert time.monotonic() < deadline
-        assert job.poll() is None
-        time.sleep(0.02)
-    job.send_signal(signal.SIGKILL)
-    job.wait()
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as job:
+        assert job.stdin
+        job.stdin.write(text.to_json(N).encode())
+        job.stdin.close()
+        deadline = time.monotonic() + 120
+        while not list(folder.glob(".train-00002.bin.*")):
+            assert time.monotonic() < deadline
+            assert job.poll() is None
+            time.sleep(0.02)
+        job.kill()
     lines(tmp_path / "2.jsonl", ["short"])
     assert names(folder) == ["train-00000.json", "train-00001.json"]
     assert make(text, folder) == N - 2
@@ -108,49 +108,36 @@ def test_a_name_of_a_chunk_says_its_shards():
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     """A hub with four files, of which the row names five."""
+    (tmp_path / "hub").mkdir()
     for i in range(4):
-        (tmp_path / "hub").mkdir(exist_ok=True)
         lines(tmp_path / "hub" / f"{i}.json", [f"{i} {k}" for k in range(9)])
     with serving("owner/texts", tmp_path / "hub") as server:
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
-        monkeypatch.setattr(
-            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
-            server.url + "/{repo_id}/resolve/{revision}/{filename}",
-        )
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
         yield server
 
 
-@pytest.fixture
-def fetched():
-    row = {"train": "{shard}.json", "validation": "{shard}.json", "shards": N}
-    return corpus({"kind": "hub", "repository": "owner/texts", "revision": COMMIT, **row})
-
-
-def test_files_are_fetched_once_side_by_side_and_used_up(hub, fetched, tmp_path):
+def test_files_are_fetched_once_side_by_side_and_used_up(hub, tmp_path):
     hub.seconds = 0.5
-    sources, files = tmp_path / "sources", fetched.source.files("train")[:4]
-    n_bytes = chunk.fetch(fetched.source, files, sources, at_once=4)
+    sources, files = tmp_path / "sources", HUB.source.files("train")[:4]
+    n_bytes = chunk.fetch(HUB.source, files, sources, at_once=4)
     assert n_bytes == sum((tmp_path / "hub" / file).stat().st_size for file in files)
     assert max(hub.at_once) > 1
-    assert chunk.fetch(fetched.source, files, sources, at_once=1) == n_bytes
+    assert chunk.fetch(HUB.source, files, sources, at_once=1) == n_bytes
     assert len(hub.sent) == 4
-    make(fetched, tmp_path / "tokens", range(4), sources=sources)
+    make(HUB, tmp_path / "tokens", range(4), sources=sources)
     assert sorted(p.name for p in sources.iterdir()) == [f"{i}.json.fetched.json" for i in range(4)]
     sidecar = json.loads((tmp_path / "tokens" / "train-00003.json").read_text())
     assert sidecar["source"]["checked_against"] == "hub"
 
 
-def test_a_file_that_the_hub_lacks_stops_no_other(hub, fetched, tmp_path):
-    files = fetched.source.files("train")[::-1]
-    with refused(UserError, "4.json of owner/texts at 1111"):
-        chunk.fetch(fetched.source, files, tmp_path / "sources", at_once=1)
-    assert len(list((tmp_path / "sources").glob("?.json"))) == 4
-
-
-def test_a_fetched_file_stays_until_its_shard_is_complete(hub, fetched, tmp_path):
+def test_a_file_that_the_hub_lacks_or_that_is_bad_stops_no_other_and_a_bad_one_stays(hub, tmp_path):
     sources = tmp_path / "sources"
-    chunk.fetch(fetched.source, ["0.json", "1.json"], sources, at_once=2)
+    with refused(UserError, "4.json of owner/texts at 1111"):
+        chunk.fetch(HUB.source, HUB.source.files("train")[::-1], sources, at_once=1)
+    assert len(list(sources.glob("?.json"))) == 4
     (sources / "1.json").write_text("changed\n")
     with refused(UserError, "d train shard 1"):
-        make(fetched, tmp_path / "tokens", range(2), sources=sources)
+        make(HUB, tmp_path / "tokens", range(4), sources=sources)
     assert [p.name for p in sources.glob("?.json")] == ["1.json"]

@@ -1,65 +1,58 @@
 """What holds for every form of every kernel in plain PyTorch, of random small calls.
 
-A new file of ``kernels/linear`` or ``kernels/softmax`` is tested by being there.
+A new file of ``kernels/linear`` or ``kernels/softmax`` is tested by being there. Then what gates,
+states and sequences add to linear attention and to the delta rule.
 
 Legend: B batch, T tokens, H heads, K key width, V value width.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from attention_definitions import linear_product, recurrence, softmax_product
+from attention_definitions import (
+    delta_sample,
+    gradients,
+    linear_product,
+    of_each,
+    recurrence,
+    softmax_product,
+)
+from conftest import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmscaling import kernels
-from lmscaling.kernels import decode, gated_delta_attention
+from lmscaling.kernels import State, decode, gated_delta_attention, linear_attention, segments
 from lmscaling.kernels.feature_maps import FEATURE_MAPS
 from lmscaling.kernels.gated import chunked as gated
+from lmscaling.kernels.gated import plain
+from lmscaling.kernels.gated_delta import chunked as delta
+from lmscaling.kernels.linear import attention_parallel
 
-LINEAR, SOFTMAX = kernels.names("linear"), kernels.names("softmax")
 SINGLE, HALF, DOUBLE = torch.float32, torch.bfloat16, torch.float64
+TOKENS = "q", "k", "v", "g", "beta"
+"""Tensors of a call; g are logarithms of gates ``[B, T, H, K]``, beta has ``[B, T, H]``."""
 
 
-@dataclass(frozen=True)
-class Call:
-    """The arguments of any form."""
-
-    tokens: dict[str, torch.Tensor]
-    """q, k, v, g (logarithms of gates ``[B, T, H, K]``) and beta ``[B, T, H]``."""
-    map: tuple[str, bool]
-    chunk: int
-
-    def __getattr__(self, name: str) -> torch.Tensor:
-        return self.tokens[name]
-
-    def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Call":
-        return replace(self, tokens={name: change(x) for name, x in self.tokens.items()})
-
-
-Form = Callable[[Call], torch.Tensor]
-
-
-def of_linear(name: str) -> tuple[Form, Form]:
+def of_linear(name):
     attend = kernels.load("linear", name)
 
-    def form(c: Call) -> torch.Tensor:
+    def form(c):
         chunk = [1 << c.chunk.bit_length()] if kernels.takes_chunk(attend) else []
         return attend(c.q, c.k, c.v, *c.map, *chunk)
 
     return form, lambda c: linear_product(c.q, c.k, c.v, *c.map)
 
 
-def of_softmax(name: str) -> tuple[Form, Form]:
+def of_softmax(name):
     attend = kernels.load("softmax", name)
     return lambda c: attend(c.q, c.k, c.v), lambda c: softmax_product(c.q, c.k, c.v)
 
 
-def of_gates(gates: Form, each: Form) -> tuple[Form, Form]:
+def of_gates(gates, each):
     """By gates as they are given, and as gates of each token."""
     return (
         lambda c: gated.attend(c.q, c.k, c.v, gates(c), None, c.chunk)[0],
@@ -67,25 +60,36 @@ def of_gates(gates: Form, each: Form) -> tuple[Form, Form]:
     )
 
 
-def empty(c: Call) -> torch.Tensor:
+def doubled(c):
+    """Two queries for each key."""
+    return torch.stack([c.q, c.q.abs()], 3).flatten(2, 3)
+
+
+def by_delta(c):
+    return gated_delta_attention(c.q, c.k, c.v, c.beta, c.g[..., 0], scale=1.0, chunk=c.chunk)[0]
+
+
+def empty(c):
     return c.v.new_zeros(len(c.v), *c.k.shape[2:], c.v.shape[-1])
 
 
 FORMS = {
-    **{f"linear-{name}": of_linear(name) for name in LINEAR},
-    **{f"softmax-{name}": of_softmax(name) for name in SOFTMAX},
+    **{f"linear-{name}": of_linear(name) for name in kernels.names("linear")},
+    **{f"softmax-{name}": of_softmax(name) for name in kernels.names("softmax")},
+    "linear-windows-and-groups": (
+        lambda c: attention_parallel.attend(doubled(c), c.k, c.v, *c.map, window=c.chunk),
+        lambda c: linear_product(
+            doubled(c), *(x.repeat_interleave(2, 2) for x in (c.k, c.v)), *c.map, window=c.chunk),
+    ),
     "gated-head": of_gates(
         lambda c: c.g[0, 0, :, 0], lambda c: c.g[:1, :1, :, :1].expand(*c.q.shape[:3], 1)
     ),
     "gated-token": of_gates(lambda c: c.g[..., 0], lambda c: c.g[..., :1]),
     "gated-channel": of_gates(lambda c: c.g, lambda c: c.g),
     "gated_delta": (
-        lambda c: gated_delta_attention(
-            c.q, c.k, c.v, c.beta, c.g[..., 0], scale=1.0, chunk=c.chunk
-        )[0],
-        lambda c: recurrence(c.q, c.k, c.v, c.g[..., :1], empty(c), c.beta[..., None])[0],
+        by_delta, lambda c: recurrence(c.q, c.k, c.v, c.g[..., :1], empty(c), c.beta[..., None])[0]
     ),
-}
+}  # fmt: skip
 """What computes a call, and its definition."""
 
 
@@ -98,9 +102,9 @@ def calls(draw, dtype=DOUBLE):
     kind = draw(st.sampled_from([*FEATURE_MAPS])), draw(st.booleans())
     if kind == ("identity", True):
         q, k = q.abs() + 0.1, k.abs() + 0.1  # a sum of any sign cannot divide
-    tokens = {"q": q, "k": k / k.norm(dim=-1, keepdim=True), "v": v, "g": F.logsigmoid(g)}
-    tokens["beta"] = 2 * torch.rand(B, T, H, dtype=DOUBLE)
-    return Call({n: x.to(dtype) for n, x in tokens.items()}, kind, draw(st.integers(1, 20)))
+    made = q, k / k.norm(dim=-1, keepdim=True), v, F.logsigmoid(g), 2 * torch.rand(B, T, H).double()
+    tokens = zip(TOKENS, (x.to(dtype) for x in made), strict=True)
+    return SimpleNamespace(**dict(tokens), map=kind, chunk=draw(st.integers(1, 20)))
 
 
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
@@ -109,13 +113,13 @@ few = settings(max_examples=12)
 
 
 @with_any_form
-@few
+@settings(max_examples=20)
 @given(c=calls())
 def test_each_form_at_any_chunk_is_its_definition_with_all_gradients(form, c):
-    leaves = c.changed(lambda x: x.requires_grad_())
-    inputs, made = list(leaves.tokens.values()), []
+    """So it is linear in values, and sequences and heads are computed apart."""
+    inputs, made = [getattr(c, name).requires_grad_() for name in TOKENS], []
     for compute in FORMS[form]:
-        y = compute(leaves)
+        y = compute(c)
         slope = torch.cos(torch.arange(y.numel(), dtype=DOUBLE)).view(y.shape)
         d = torch.autograd.grad(y, inputs, slope, allow_unused=True)
         made.append([y, *(x for x in d if x is not None)])
@@ -128,35 +132,14 @@ def test_each_form_at_any_chunk_is_its_definition_with_all_gradients(form, c):
 @given(data=st.data())
 def test_later_tokens_change_no_bit_of_earlier_outputs(form, dtype, data):
     c = data.draw(calls(dtype))
-    cut = data.draw(st.integers(0, c.v.shape[1]))
-    other = c.changed(lambda x: torch.cat([x[:, :cut], -x[:, cut:].flip(1).abs() / 3], 1))
-    if form == "gated-head":  # its gates are of no token
-        other.tokens["g"] = c.g
-    y, changed = (FORMS[form][0](x) for x in (c, other))
+    cut, attend = data.draw(st.integers(0, c.v.shape[1])), FORMS[form][0]
+    y = attend(c)
+    for name in TOKENS:
+        if (form, name) != ("gated-head", "g"):  # its gates are of no token
+            x = getattr(c, name)
+            setattr(c, name, torch.cat([x[:, :cut], -x[:, cut:].flip(1).abs() / 3], 1))
     assert y.dtype == dtype
-    assert torch.equal(y[:, :cut], changed[:, :cut])
-
-
-@with_any_form
-@few
-@given(data=st.data())
-def test_sequences_and_heads_are_computed_apart(form, data):
-    c = data.draw(calls())
-    rows, heads = (data.draw(st.permutations(range(c.v.shape[axis]))) for axis in (0, 2))
-    rows = sorted(rows) if form == "gated-head" else rows  # its gates are those of all rows
-    y, moved = (FORMS[form][0](x) for x in (c, c.changed(lambda x: x[rows][:, :, heads])))
-    close(moved, y[rows][:, :, heads])
-
-
-@with_any_form
-@few
-@given(c=calls(), factor=st.floats(-3, 3))
-def test_outputs_are_linear_in_values(form, c, factor):
-    def of(v):
-        return FORMS[form][0](replace(c, tokens={**c.tokens, "v": v}))
-
-    other = c.v.flip(1).sin()
-    close(of(c.v + factor * other), of(c.v) + factor * of(other))
+    assert torch.equal(y[:, :cut], attend(c)[:, :cut])
 
 
 @few
@@ -179,3 +162,152 @@ def test_a_prompt_and_steps_give_what_the_whole_sequence_gives(c, dtype, share):
     torch.testing.assert_close(kv, whole[0])
     if normalize:
         torch.testing.assert_close(k_sum, whole[1])
+
+
+# States, gates and sequences
+
+
+def delta_core(q, k, v, g, state, beta, *, chunk=64, lengths=()):
+    gates = beta.squeeze(-1), g.squeeze(-1)
+    return delta.attend(q, k, v, *gates, state, lengths, 1.0, chunk)
+
+
+def drawn(T, kind, H=2, K=6, V=5):
+    """q, k, v, g, a state, and beta of the delta rule; leaves in float64."""
+    torch.manual_seed(3)
+    q, k, v = (torch.randn(2, T, H, n, dtype=torch.float64) for n in (K, K, V))
+    g = F.logsigmoid(torch.randn(2, T, H, K if kind == "channel" else 1, dtype=torch.float64))
+    made = [q, k, v, g, torch.randn(2, H, K, V, dtype=torch.float64)]
+    if kind == "delta":
+        made = [q, F.normalize(k, dim=-1), *made[2:], 2 * torch.rand(2, T, H, 1).double()]
+    return [x.requires_grad_() for x in made]
+
+
+CORES = {"token": plain.attend, "channel": plain.attend, "delta": delta_core}
+with_any_gate = pytest.mark.parametrize("kind", CORES)
+
+
+@with_any_gate
+@settings(max_examples=15)
+@given(T=st.integers(1, 40), chunk=st.integers(1, 64))
+def test_states_and_all_gradients_are_those_of_the_recurrence(kind, T, chunk):
+    inputs = drawn(T, kind)
+    found, expected = CORES[kind](*inputs, chunk=chunk), recurrence(*inputs)
+    close(found, expected)
+    close(gradients(found, inputs), gradients(expected, inputs))
+
+
+@with_any_gate
+@settings(max_examples=8)
+@given(T=st.integers(1, 30), share=st.floats(0, 1))
+def test_a_state_is_continued_by_more_tokens_or_by_steps(kind, T, share):
+    q, k, v, g, state, *beta = (x.detach() for x in drawn(T, kind))
+    whole, last = CORES[kind](q, k, v, g, state, *beta)
+    n, now = round(share * T), state.clone()
+    if n:
+        head, now = CORES[kind](*(x[:, :n] for x in (q, k, v, g)), state, *(x[:, :n] for x in beta))
+        close(head, whole[:, :n])
+    gates = g if kind == "channel" else g.squeeze(-1)
+    for t in range(n, T):
+        if kind == "delta":
+            strength = beta[0][:, t].squeeze(-1)
+            y = delta.step(q[:, t], k[:, t], v[:, t], strength, gates[:, t], now, 1.0)
+        else:
+            y = gated.step(q[:, t], k[:, t], v[:, t], gates[:, t], now)
+        close(y, whole[:, t])
+    close(now, last)
+
+
+def test_the_delta_rule_starts_anew_at_each_sequence():
+    lengths = (12, 1, 16)
+    inputs = [x.requires_grad_() for x in delta_sample(lengths, 2, 6, 5)[0]]
+    q, k, v, g, beta, state = inputs
+    expected = of_each(recurrence, inputs[:5], state, lengths)
+    slopes = gradients(expected, inputs)
+    for chunk in (4, 7, 64):
+        found = delta_core(q, k, v, g, state, beta, chunk=chunk, lengths=lengths)
+        close(found, expected)
+        close(gradients(found, inputs), slopes)
+    beta, none = beta.squeeze(-1), 0 * g.squeeze(-1)
+    found, same = (delta.attend(q, k, v, beta, gates, state[:1]) for gates in (None, none))
+    close(found, same)
+
+
+def test_the_state_of_a_prompt_is_one_that_the_kernel_of_a_step_takes(monkeypatch):
+    """It asks for contiguous ones. In float64, what a GPU calls is computed in plain PyTorch."""
+    q, k, v, g, _ = drawn(29, "token")
+    monkeypatch.setattr(kernels, "on_triton_device", lambda x: True)
+    y, last = gated.attend(q, k, v, g.squeeze(-1))
+    assert last.is_contiguous()
+    close(y, plain.attend(q, k, v, g)[0])
+
+
+@with_any_gate
+@pytest.mark.parametrize("strength", [0.0, 20.0, 200.0, "once"])
+def test_strong_gates_are_finite_and_right_in_float32(kind, strength):
+    exact = drawn(70, kind, K=16)
+    g = exact[3].detach() if strength == "once" else torch.full_like(exact[3], -strength)
+    if strength == "once":
+        g[:, 9] = -80
+    exact[3] = g.requires_grad_()
+    single = [x.detach().float().requires_grad_() for x in exact]
+    found = gradients(tuple(x.double() for x in CORES[kind](*single)), single)
+    for one, other in zip(found, gradients(CORES[kind](*exact), exact), strict=True):
+        assert ((one - other).abs().max() / other.abs().max().clamp(min=1)) < 3e-5
+
+
+def test_linear_attention_divides_what_is_gated_by_its_sum_of_weights():
+    q, k, v, g, state = (x.detach() for x in drawn(9, "token"))
+    lengths = (9, 1, 8)
+    kv, z = torch.cat([state, state[:1]]), torch.rand(3, 2, 6).double()
+    gates, initial = g.squeeze(-1), State(kv, z)
+    y, last = linear_attention(q, k, v, log_decay=gates, initial=initial, lengths=lengths)
+    tokens = [F.softplus(q), F.softplus(k), F.pad(v, (0, 1), value=1.0), g]
+    sums, states = of_each(recurrence, tokens, torch.cat([kv, z[..., None]], -1), lengths)
+    close(y, sums[..., :-1] / sums[..., -1:])
+    close(torch.cat([last.kv_NHKV, last.k_NHK[..., None]], -1), states)
+    q4 = torch.cat([q, q], 2)
+    expected = linear_product(q4, k[:, :, [0, 0, 1, 1]], v[:, :, [0, 0, 1, 1]], "softplus", True)
+    close(linear_attention(q4, k, v)[0], expected)
+
+
+@given(st.data())
+def test_segments_and_chunks_are_those_of_plain_loops(data):
+    N, chunk, more = (data.draw(st.integers(1, most)) for most in (60, 16, 3))
+    rows, tokens = data.draw(st.integers(1, 3)), chunk * more
+    cuts = data.draw(st.sets(st.integers(1, rows * N - 1))) if rows * N > 1 else set()
+    starts = sorted({0, *cuts, *range(0, rows * N, N)})
+    lengths = tuple(b - a for a, b in zip(starts, [*starts[1:], rows * N], strict=True))
+    made = segments.cut(rows, N, lengths, tokens, chunk, torch.device("cpu"))
+    table, ranges, chunks = [], [], []
+    for at, length in zip(starts, lengths, strict=True):
+        ranges.append([len(table), -(-length // tokens)])
+        for first in range(at, at + length, tokens):
+            n = min(tokens, at + length - first)
+            table.append([first // N, first % N, n, len(chunks)])
+            for part in range(first, first + n, chunk):
+                chunks.append([part // N, part % N, min(chunk, first + n - part)])
+    found = [x.tolist() for x in (made.table, made.ranges, made.chunks, made.first, made.last)]
+    firsts = [first for first, _ in ranges]
+    assert found == [table, ranges, chunks, firsts, [first + n - 1 for first, n in ranges]]
+    assert (made.count, made.sequences) == (len(table), len(lengths))
+    assert made.is_split == (len(table) > len(lengths))
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    q, k, v, g, state, beta = (x.detach() for x in drawn(9, "delta"))
+    beta, gate, small = beta.squeeze(-1), g.squeeze(-1), State(state[:1], state[:1, ..., 0])
+    rule, linear = (partial(f, q, k, v) for f in (delta.attend, linear_attention))
+    for call, *values in (
+        (lambda: rule(beta[:, 1:]), "beta", "(2, 8, 2)", "(2, 9, 2)"),
+        (lambda: rule(beta, g), "log_decay", "(2, 9, 2, 1)"),
+        (lambda: rule(beta, gate, state, (4, 5, 9)), "initial", "(2, 2, 6, 5)", "(3, 2, 6, 5)"),
+        (lambda: rule(beta, lengths=(9, 8)), "lengths", "17", "18"),
+        (lambda: rule(beta, lengths=(5, 5, 8)), "lengths", 5, 9),
+        (lambda: rule(beta, lengths=(9, 0, 9)), "lengths", 0),
+        (lambda: linear(log_decay=gate[0]), "log_decay", "(9, 2)", "(2, 9, 2)"),
+        (lambda: linear(initial=small), "initial.kv_NHKV", "(1, 2, 6, 5)", "(2, 2, 6, 5)"),
+        (lambda: linear_attention(q[:, :, [0, 1, 0]], k, v), "k has 2", "3 of q"),
+    ):
+        with refused(ValueError, *values):
+            call()

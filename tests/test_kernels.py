@@ -15,18 +15,22 @@ import pytest
 import torch
 from attention_definitions import linear_product, softmax_product
 from conftest import refused
+from kernel_device import distance, outcome, poisoned
 
 from lmscaling import kernels
 from lmscaling.errors import UserError
+from lmscaling.evaluate import gradient_error
 from lmscaling.kernels.feature_maps import FEATURE_MAPS, find
 from lmscaling.kernels.linear import attention_parallel, chunked
 
+FIXTURES = poisoned
 LINEAR = kernels.names("linear")
 LACKS_FLASH4 = torch.cuda.is_available() and not find_spec("flash_attn")
 SOFTMAX = [n for n in kernels.names("softmax") if n != "flash4" or not LACKS_FLASH4]
 SINGLE, HALF, DOUBLE = torch.float32, torch.bfloat16, torch.float64
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)][: 1 + torch.cuda.is_available()]
-on_each_device = pytest.mark.parametrize("device", DEVICES)
+on_each_device = pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)][: 1 + torch.cuda.is_available()]
+)
 with_any = pytest.mark.parametrize(
     ("kind", "name"), [("linear", n) for n in LINEAR] + [("softmax", n) for n in SOFTMAX]
 )
@@ -34,78 +38,49 @@ PRODUCTS = {"linear": linear_product, "softmax": softmax_product}
 OPTIONS = {"linear": ("softplus", True), "softmax": ()}
 
 
-@pytest.fixture(autouse=True)
-def poisoned():
-    """Memory that nobody has written is NaN, so that reading it shows."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-# Precision
-
-
 SHAPES = [(2, 1, 3, 16, 16), (1, 63, 5, 16, 24), (2, 80, 1, 24, 64)]
 """B, T, H, K, V: lengths that no chunk divides, odd numbers of heads, widths that differ."""
 LONG = (1, 1000, 3, 64, 16)
 MAPS = [(name, normalize) for name in FEATURE_MAPS for normalize in (True, False)]
 NEAR = [
-    (
-        "linear",
-        name,
-        SHAPES[(i + j) % 3],
-        MAPS[(3 * i + 2 * j + (j > 3)) % 8],
-        (SINGLE, HALF)[j % 2],
-    )
-    for i, name in enumerate(LINEAR)
-    for j in range(6 if name in ("chunked", "chunked_materialized") else 3)
-]
-NEAR += [
+    ("linear", n, SHAPES[(i + j) % 3], MAPS[(3 * i + 2 * j + (j > 3)) % 8], (SINGLE, HALF)[j % 2])
+    for i, n in enumerate(LINEAR) for j in range(6 if n.startswith("chunked") else 3)
+] + [
     ("linear", n, LONG, OPTIONS["linear"], HALF) for n in LINEAR if n not in ("attention", "state")
-]
-NEAR += [("softmax", n, s, (), (SINGLE, HALF)[(i + j) % 2])
-         for i, n in enumerate(SOFTMAX) for j, s in enumerate([*SHAPES, LONG])]  # fmt: skip
+] + [
+    ("softmax", n, shape, (), (SINGLE, HALF)[(i + j) % 2])
+    for i, n in enumerate(SOFTMAX) for j, shape in enumerate([*SHAPES, LONG])
+]  # fmt: skip
 
 
-def arguments(shape, dtype, device="cpu", positive=False):
-    """q, k, v and a gradient of y. ``positive``: q and k are weights by themselves."""
+def arguments(shape, dtype, device="cpu", options=()):
+    """q, k, v and a gradient of y."""
     B, T, H, K, V = shape
     torch.manual_seed(0)
     q, k, v, g = (torch.randn(B, T, H, width) for width in (K, K, V, V))
-    if positive:
+    if options == ("identity", True):  # they are weights by themselves
         q, k = q.abs() + 0.1, k.abs() + 0.1
     return [x.to(device, dtype) for x in (q, k, v, g)]
 
 
-def forward_backward(attend, arguments, *options):
-    """y, dq, dk, dv, all in float64."""
-    *qkv, g = (x.detach().requires_grad_() for x in arguments)
-    y = attend(*qkv, *options)
-    return [x.detach().double() for x in (y, *torch.autograd.grad(y, qkv, g.to(y.dtype)))]
-
-
 @on_each_device
 @pytest.mark.parametrize(("kind", "name", "shape", "options", "dtype"), NEAR)
-def test_it_is_as_near_to_the_definition_as_plain_pytorch(
-    kind, name, shape, options, dtype, device
-):
+def test_it_is_as_near_to_its_definition_as_pytorch(kind, name, shape, options, dtype, device):
     """The norm of the error is at most twice that of the definition, and a rounding of the result.
 
     A single token's dq and dk are differences of equal terms, so any float32 noise will do there.
     """
     if (kind, device) == ("softmax", "cuda"):
         shape = (*shape[:3], 64, 64)  # what the fused back ends take
-    given = arguments(shape, dtype, device, positive=options == ("identity", True))
+    given = arguments(shape, dtype, device, options)
     attend, plain = kernels.load(kind, name), PRODUCTS[kind]
     assert attend(*given[:3], *options).dtype == dtype
-    exact = forward_backward(plain, [x.double() for x in given], *options)
-    theirs = forward_backward(plain, given, *options)
-    ours = forward_backward(attend, given, *options)
-    rounding = torch.finfo(dtype).eps
-    noise = 1e-6 * given[3].double().norm() if shape[1] == 1 else 0.0
-    for what, a, b, c in zip(("y", "dq", "dk", "dv"), ours, theirs, exact, strict=True):
-        error, allowed = (a - c).norm(), 2 * (b - c).norm() + rounding * c.norm() + noise
-        assert error <= allowed, what
+    exact = outcome(plain, [x.double() for x in given], *options)
+    theirs, ours = (outcome(f, given, *options) for f in (plain, attend))
+    noise = 1e-6 * given[3].double().norm().item() if shape[1] == 1 else 0.0
+    for a, b, c in zip(ours, theirs, exact, strict=True):  # y, dq, dk, dv
+        rounding = torch.finfo(dtype).eps * c.norm().item() + noise
+        assert distance(a, c) <= 2 * distance(b, c) + rounding
 
 
 @on_each_device
@@ -132,9 +107,9 @@ def test_a_gpu_computes_softmax_by_the_back_end_that_was_asked_for(name, compile
     if compiled:
         attend = torch.compile(attend, fullgraph=True, dynamic=False)
     given = arguments((2, 128, 3, 64, 64), HALF, "cuda")
-    forward_backward(attend, given)
+    outcome(attend, given)
     with torch.profiler.profile() as profile:
-        forward_backward(attend, given)
+        outcome(attend, given)
     ran = {event.key for event in profile.key_averages()}
     asked = f"aten::_scaled_dot_product_{name}_attention"
     assert {asked, f"{asked}_backward"} <= ran
@@ -147,19 +122,8 @@ def test_a_slope_from_the_feature_is_that_of_autograd(name):
         x = torch.linspace(-15, 15, 200, dtype=dtype, requires_grad=True)
         feature = phi.of(x)
         (exact,) = torch.autograd.grad(feature.sum(), x)
-        # Far below zero elu + 1 has lost its digits already.
-        atol = 1e-7 if name == "elu+1" else 0.0
+        atol = 1e-7 if name == "elu+1" else 0.0  # which has lost its digits far below zero
         torch.testing.assert_close(phi.slope(feature), exact, rtol=1e-5, atol=atol)
-
-
-def test_a_window_and_groups_are_a_masked_product():
-    q, k, v = torch.rand(3, 2, 9, 4, 5, dtype=DOUBLE)
-    y = attention_parallel.attend(q, k[:, :, :2], v[:, :, :2], "identity", True, 3)
-    k, v = k[:, :, [0, 0, 1, 1]], v[:, :, [0, 0, 1, 1]]
-    torch.testing.assert_close(y, linear_product(q, k, v, "identity", True, 3))
-
-
-# Refusals
 
 
 Q = torch.ones(2, 4, 3, 8)
@@ -200,57 +164,46 @@ def test_windows_groups_and_implementations_that_do_not_exist_are_refused():
             kernels.load(kind, "flahs")
 
 
-@pytest.mark.parametrize(
-    ("change", "values"),
-    [
-        (lambda kv, z: (kv.bfloat16(), z), ("kv_BHKV", "bfloat16", "float32")),
-        (lambda kv, z: (kv[..., :3], z), ("kv_BHKV", "(2, 3, 8, 3)", "(2, 3, 8, 4)")),
-        (lambda kv, z: (kv.mT.contiguous().mT, z), ("kv_BHKV", "not contiguous")),
-        (lambda kv, z: (kv, z[:1]), ("k_sum_BHK", "(1, 3, 8)", "(2, 3, 8)")),
-    ],
-)
-def test_the_decoding_kernel_refuses_a_state_that_it_cannot_update(change, values):
+def test_the_decoding_kernel_refuses_a_state_that_it_cannot_update():
     pytest.importorskip("triton", reason="Triton is not installed")
     from lmscaling.kernels.chunked_triton.decode import step
 
     q, k, v = (torch.zeros(2, 3, width) for width in (8, 8, 4))
-    kv, k_sum = change(torch.zeros(2, 3, 8, 4), torch.zeros(2, 3, 8))
-    with refused(ValueError, *values):
-        step(q, k, v, kv, k_sum, "softplus", True)
-
-
-# Packed projections and devices
+    kv, k_sum = torch.zeros(2, 3, 8, 4), torch.zeros(2, 3, 8)
+    for state, *values in (
+        ((kv.bfloat16(), k_sum), "kv_BHKV", "bfloat16", "float32"),
+        ((kv[..., :3], k_sum), "kv_BHKV", "(2, 3, 8, 3)", "(2, 3, 8, 4)"),
+        ((kv.mT.contiguous().mT, k_sum), "kv_BHKV", "not contiguous"),
+        ((kv, k_sum[:1]), "k_sum_BHK", "(1, 3, 8)", "(2, 3, 8)"),
+    ):
+        with refused(ValueError, *values):
+            step(q, k, v, *state, "softplus", True)
 
 
 @pytest.mark.parametrize("leading", [(2, 5), (1, 5), (2, 1)])
 @pytest.mark.parametrize("heads", [1, 3])
-def test_views_of_a_projection_are_not_copied(leading, heads):
-    row_BTW = torch.randn(*leading, 3 * heads * 4)
-    packed = chunked.packed(*row_BTW.unflatten(-1, (3, heads, -1)).unbind(2))
-    assert torch.equal(packed, row_BTW)
-    assert packed.data_ptr() == row_BTW.data_ptr()
+def test_views_of_a_projection_are_not_copied_and_keep_its_gradient(leading, heads):
+    for wanted in (True, False):
+        row_BTW = torch.randn(*leading, 3 * heads * 4, requires_grad=wanted)
+        packed = chunked.packed(*row_BTW.unflatten(-1, (3, heads, -1)).unbind(2))
+        assert torch.equal(packed, row_BTW)
+        assert packed.data_ptr() == row_BTW.data_ptr()
+        assert packed.requires_grad == wanted
+        if wanted:
+            assert torch.autograd.grad(packed.sum(), row_BTW)[0].eq(1).all()
 
 
-def test_other_tensors_are_packed_in_order():
+def test_other_tensors_are_packed_in_order_and_keep_their_gradients():
     q, k, v = torch.randn(2, 5, 3 * 2 * 4).unflatten(-1, (3, 2, -1)).unbind(2)
     leaves = [x.requires_grad_() for x in torch.randn(2, 5, 3, 2, 4).unbind(2)]
     for parts in (
-        (k, q, v), (q, k, v + 1), (q, q, v), (q.flip(1), k.flip(1), v.flip(1)), leaves[::-1],
-        (q, *leaves[1:]),
+        (k, q, v), (q, k, v + 1), (q, q, v), (q.flip(1), k.flip(1), v.flip(1)), leaves,
+        leaves[::-1], (q, *leaves[1:]),
     ):  # fmt: skip
-        expected = torch.cat([x.flatten(2) for x in parts], -1)
-        assert torch.equal(chunked.packed(*parts), expected)
-
-
-def test_packing_never_loses_a_gradient():
-    projection = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
-    whole = chunked.packed(*projection.unbind(2))
-    assert whole.data_ptr() == projection.data_ptr()
-    assert not chunked.packed(*projection.detach().unbind(2)).requires_grad
-    leaves = [x.requires_grad_() for x in torch.randn(2, 5, 3, 2, 4).unbind(2)]
-    for made, sources in ((whole, [projection]), (chunked.packed(*leaves), leaves)):
-        found = torch.autograd.grad(made.sum(), sources)
-        assert all(torch.equal(g, torch.ones_like(g)) for g in found)
+        made = chunked.packed(*parts)
+        assert torch.equal(made, torch.cat([x.flatten(2) for x in parts], -1))
+        if inputs := [x for x in parts if x.requires_grad]:
+            assert all(g.eq(1).all() for g in torch.autograd.grad(made.sum(), inputs))
 
 
 @pytest.mark.parametrize(
@@ -281,3 +234,37 @@ def test_a_compiler_takes_the_answer_about_a_device_for_a_constant():
 
     assert [chosen(torch.zeros(1)).item() for _ in range(3)] == [-1, -1, -1]
     assert len(asked) == 1
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """Rows by implementation, of which one raises an error."""
+    load = kernels.load
+
+    def rows(error):
+        def fail(*_):
+            raise error
+
+        chosen = {("linear", "chunked"): fail}
+        monkeypatch.setattr(kernels, "load", lambda *way: chosen.get(way) or load(*way))
+        found = gradient_error.compared(*torch.randn(4, 1, 4, 1, 8).bfloat16())
+        return {row["implementation"]: row for row in found}
+
+    return rows
+
+
+def test_an_implementation_that_fails_is_a_row_and_the_others_still_run(compared):
+    for kind, status in ((RuntimeError, "failed"), (torch.OutOfMemoryError, "oom")):
+        found = compared(kind("no plan\nmore"))
+        broken = found.pop("chunked")
+        assert (broken["status"], broken["message"]) == (status, "no plan")
+        assert len(found) >= 3
+        assert {row["status"] for row in found.values()} == {"done"}
+
+
+def test_faults_of_a_machine_or_a_device_that_computes_no_more_are_no_rows(compared, monkeypatch):
+    with pytest.raises(RuntimeError, match="uncorrectable ECC"):
+        compared(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+    monkeypatch.setattr(gradient_error.faults, "is_result", lambda error, device: False)
+    with pytest.raises(RuntimeError, match="illegal memory"):
+        compared(RuntimeError("CUDA error: an illegal memory access was encountered"))

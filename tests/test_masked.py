@@ -8,10 +8,10 @@ from itertools import accumulate
 import numpy as np
 import pytest
 import torch
-import torch._dynamo.testing
 from conftest import calibration, refused, sentence, write_shard
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from lmscaling import attention, registry
 from lmscaling.attention import Documents
@@ -32,7 +32,7 @@ END = 256
 """The last token of the vocabulary, which begins a document."""
 T = 40
 """Tokens of a row: two chunks of 16 tokens and a part of one."""
-HYBRID = "linear.softmax"
+MODELS = [*registry.attentions(), "linear.softmax"]
 STARTS = [[16, 32], [8, 24], [1, 17, 18, 31], [13, 39], [10, 11, 12], [], [20]]
 """Documents on the edges of chunks, off them, one after another, and a row that is one."""
 ONE_EACH = [[], []]
@@ -42,18 +42,11 @@ ONE_EACH = [[], []]
 def masked(cell):
     """The model of an attention and a kind of position in float64, with weights that matter."""
 
-    def build(attention="softmax", position="learned", documents="masked", **more):
-        layers = [Layer(attention=name) for name in attention.split(".")]
-        changed = replace(
-            cell,
-            attention=attention,
-            layers=tuple(layers) if len(layers) > 1 else (),
-            model=Model(n_layer=2, n_head=2, d_model=32, vocab_size=END + 1),
-            context=T,
-            position=position,
-            documents=documents,
-            **more,
-        )
+    def build(attention="softmax", position="learned", documents="masked"):
+        layers = tuple(Layer(attention=name) for name in attention.split("."))
+        model = Model(n_layer=2, n_head=2, d_model=32, vocab_size=END + 1)
+        more = {"position": position, "documents": documents, "layers": layers[:-1] and layers}
+        changed = replace(cell, attention=attention, model=model, context=T, **more)
         gpt = GPT(changed).double()
         for layers in gpt.each_attention().values():
             for layer in layers:
@@ -66,9 +59,9 @@ def masked(cell):
     return build
 
 
-def batch(starts, seed=0):
+def batch(starts):
     """Inputs and targets with documents at these tokens; all rows but one begin in another."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     x, y = torch.randint(0, END, (2, len(starts), T), generator=generator)
     for b, row in enumerate(starts):
         x[b, row] = END
@@ -84,54 +77,41 @@ def pieces(x):
             yield b, slice(start, stop)
 
 
-def gradients(gpt):
-    found = [p.grad.clone() for p in gpt.parameters()]
-    gpt.zero_grad()
-    return found
-
-
-def assert_separate(gpt, alone, x, y):
-    """Within 1e-10 of the largest logit, and of the largest gradient of each parameter."""
-    expected = torch.empty(*x.shape, gpt.wte.num_embeddings, dtype=torch.float64)
-    for b, here in pieces(x):  # documents that never meet
-        part, target = x[None, b, here], y[None, b, here]
-        expected[b, here] = alone(part)[0].detach()
-        (alone.loss(part, target) * part.numel() / x.numel()).backward()
-    gpt.loss(x, y).backward()
-    found, sums = [gpt(x).detach(), *gradients(gpt)], [expected, *gradients(alone)]
-    for a, b in zip(found, sums, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-10 * b.abs().max().item())
+def gradients(gpt, *batch):
+    """Of the loss of a batch."""
+    return [*torch.autograd.grad(gpt.loss(*batch), list(gpt.parameters()))]
 
 
 @pytest.mark.parametrize(
     ("attention", "position"),
-    [
-        *zip([*registry.attentions(), HYBRID], ["learned", "rope", "none"] * 9, strict=False),
-        *[("linear", "rope"), ("softmax", "rope"), ("linear", "none")],
-    ],
-)
+    [*zip(MODELS, ["learned", "rope", "none"] * 9, strict=False),
+     ("linear", "rope"), ("softmax", "rope"), ("linear", "none")],
+)  # fmt: skip
 def test_documents_of_a_row_are_computed_as_each_alone(masked, attention, position):
     gpt, alone = masked(attention, position), masked(attention, position, "mixed")
-    assert_separate(gpt, alone, *batch(STARTS))
+    x, y = batch(STARTS)
+    expected, sums = torch.empty(*x.shape, gpt.wte.num_embeddings).double(), []
+    for b, here in pieces(x):
+        part, target = x[None, b, here], y[None, b, here]
+        expected[b, here] = alone(part)[0].detach()
+        share = part.numel() / x.numel()
+        sums.append([share * g for g in gradients(alone, part, target)])
+    expected = [expected, *map(sum, zip(*sums, strict=True))]
+    for a, b in zip([gpt(x).detach(), *gradients(gpt, x, y)], expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10 * b.abs().max().item())
 
 
 @pytest.mark.parametrize("name", registry.attentions())
 def test_one_document_in_each_row_gives_the_bits_of_mixed_documents(masked, name):
-    x, y = batch(ONE_EACH)
-    found = []
-    for documents in ("masked", "mixed"):
-        gpt = masked(name, documents=documents)
-        loss = gpt.loss(x, y)
-        loss.backward()
-        found.append([gpt(x), loss, *gradients(gpt)])
+    (x, y), both = batch(ONE_EACH), (masked(name, documents=d) for d in ("masked", "mixed"))
+    found = ([gpt(x), *gradients(gpt, x, y)] for gpt in both)
     assert all(map(torch.equal, *found))
 
 
 def test_blocks_computed_again_give_the_same_bits(masked):
     gpt, found = masked("linear"), []
     for gpt.recompute in (False, True):
-        gpt.loss(*batch(STARTS)).backward()
-        found.append(gradients(gpt))
+        found.append(gradients(gpt, *batch(STARTS)))
     assert all(map(torch.equal, *found))
 
 
@@ -168,30 +148,22 @@ def test_batches_have_less_than_two_places_for_each_token(rows, tokens, data):
 @pytest.mark.ci
 def test_a_compiler_does_not_see_the_documents(masked, monkeypatch):
     """Four batches with other documents share one graph, of what follows the attention."""
-    torch._dynamo.reset()
-    compiler = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    torch.compiler.reset()
+    compiler = CompileCounterWithBackend("aot_eager")
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiler))
     gpt, plain = masked("linear"), masked("linear")
     gpt.compile_blocks()
     for i in range(4):
-        x, y = batch(STARTS[i : i + 2])
-        loss, expected = gpt.loss(x, y), plain.loss(x, y)
-        torch.testing.assert_close(loss, expected)
-        loss.backward()
-        expected.backward()
-        for a, b in zip(gradients(gpt), gradients(plain), strict=True):
-            torch.testing.assert_close(a, b)
+        found, expected = (gradients(each, *batch(STARTS[i : i + 2])) for each in (gpt, plain))
+        torch.testing.assert_close(found, expected)
     assert compiler.frame_count == 1
 
 
 @pytest.mark.parametrize("rotate", [unrotated, Rotary(16)], ids=["unrotated", "rope"])
 def test_flash_attention_gets_the_bounds_of_the_documents(rotate, monkeypatch):
     """Its call is written out in plain PyTorch, as it needs a device."""
-    softmax = attention.build("softmax", 32, 2, rotate)
-    x = torch.randn(3, 70, 32)
-    documents = Documents(torch.rand(3, 70) < 0.05)
-
-    calls = []
+    softmax, x = attention.build("softmax", 32, 2, rotate), torch.randn(3, 70, 32)
+    documents, calls = Documents(torch.rand(3, 70) < 0.05), []
 
     def varlen(q, k, v, bounds, bounds_k, longest, longest_k, window_size):
         calls.append(bounds)
@@ -211,26 +183,19 @@ def test_flash_attention_gets_the_bounds_of_the_documents(rotate, monkeypatch):
 
 
 def test_a_check_of_mixed_documents_is_known_by_what_earlier_versions_wrote(cell, tmp_path):
-    variant.require(cell, torch.device("cpu"), tmp_path / "checks.json")
-    variant.require(
-        replace(cell, documents="masked"), torch.device("cpu"), tmp_path / "checks.json"
-    )
+    for each in (cell, replace(cell, documents="masked")):
+        variant.require(each, torch.device("cpu"), tmp_path / "checks.json")
     first, second = json.loads((tmp_path / "checks.json").read_text())["findings"]
     assert second["key"] == first["key"] | {"masked": True}
 
 
-def test_masked_cells_have_names_of_their_own(values):
-    (cell, *_), (masked, *_) = (
-        list(grid.expand({**values, **more}).cells.values())
-        for more in ({}, {"documents": "masked"})
-    )
+def test_masked_cells_have_names_of_their_own(values, cell):
+    cells = grid.expand({**values, "documents": "masked"}).cells.values()
+    masked = next(each for each in cells if each.attention == "linear")
     assert masked == replace(cell, documents="masked")
     for name in ("run", "calibration", "check"):
         assert getattr(masked, name) != getattr(cell, name)
         assert getattr(replace(masked, documents="mixed"), name) == getattr(cell, name)
-
-
-def test_another_word_for_documents_is_refused(values):
     with refused(UserError, "documents", "'maskd'", "'masked'"):
         grid.expand({**values, "documents": "maskd"})
 
@@ -261,67 +226,51 @@ def test_lengths_of_documents_in_windows_are_near_to_those_that_are_counted(mean
         assert found == pytest.approx(expected, rel=0.05 if mean < context else 0.01)
 
 
-def test_flops_are_counted_at_the_lengths_of_the_documents(masked):
-    gpt = masked("softmax")
-    D, L = 32, 2
-    whole, pieces = gpt.flops_per_token(), gpt.flops_per_token({10: 0.25, 100: 0.75})
-    assert whole == masked("softmax", documents="mixed").flops_per_token()
-    assert whole - pieces == pytest.approx(3 * L * 2 * D * (T - (0.25 * 10 + 0.75 * 100)))
-
-
-def test_remarks_say_what_is_counted(cell):
-    masked = replace(cell, documents="masked")
-    assert gpt_module.shape(cell).remarks == ()
-    bound, known = gpt_module.shape(masked), gpt_module.shape(masked, {4: 1.0})
-    assert bound.remarks == (*known.remarks, gpt_module.UPPER_BOUND)
+def test_flops_are_counted_at_the_lengths_of_the_documents_which_remarks_say(cell):
+    masked = replace(cell, attention="softmax", documents="masked", context=100)
+    whole, bound = (gpt_module.shape(replace(masked, documents=d)) for d in ("mixed", "masked"))
+    known = gpt_module.shape(masked, {10: 0.25, 100: 0.75})
+    assert whole.flops_per_token == bound.flops_per_token
+    shorter = 3 * masked.model.n_layer * 2 * masked.model.d_model * (100 - (0.25 * 10 + 0.75 * 100))
+    assert bound.flops_per_token - known.flops_per_token == pytest.approx(shorter)
+    assert whole.remarks == ()
     assert known.remarks == (*gpt_module.remarks(masked),)
+    assert bound.remarks == (*known.remarks, gpt_module.UPPER_BOUND)
     for remark in bound.remarks:
         sentence("remark", remark)
-    assert known.flops_per_token < bound.flops_per_token == gpt_module.shape(cell).flops_per_token
 
 
-@pytest.fixture
-def text(tmp_path):
-    """A stream of documents of 1 to 40 tokens, and the lengths of those for training."""
-    rng, made = np.random.default_rng(0), []
+def test_a_masked_cell_trains_where_its_token_begins_documents_and_counts_their_flops(
+    cell, tmp_path
+):
+    masked, folder = replace(cell, documents="masked"), tmp_path / "tokens"
+    (tmp_path / "cell.json").write_text(masked.to_json())
+    record = tmp_path / "runs" / "run" / "run.json"
+    rng, given = np.random.default_rng(0), {}
     for name, n in (("train-00000", 60), ("validation-00000", 20)):
         lengths = rng.integers(1, 41, n)
         tokens = rng.integers(0, END, lengths.sum()).astype(np.uint16)
         tokens[np.cumsum([0, *lengths[:-1]])] = END
-        counts = document_positions.own_context(lengths)
-        write_shard(tmp_path / "tokens" / f"{name}.bin", tokens, own_context=counts)
-        made.append(lengths)
-    shards.write_manifest(tmp_path / "tokens" / "manifest.json", {"train": 1, "validation": 1})
-    return tmp_path / "tokens" / "manifest.json", made[0]
+        given[folder / f"{name}.bin"] = tokens, document_positions.own_context(lengths)
 
+    def trained(end):
+        for path, (tokens, counts) in given.items():
+            write_shard(path, tokens, own_context=counts, end_of_text=end)
+        shards.write_manifest(folder / "manifest.json", {"train": 1, "validation": 1})
+        places = folder / "manifest.json", tmp_path / "scratch" / "run", record
+        return train(tmp_path / "cell.json", *places, calibration(tmp_path, masked))
 
-def test_a_masked_cell_trains_and_counts_the_flops_of_its_text(cell, text, tmp_path):
-    manifest, lengths = text
-    masked = replace(cell, documents="masked")
-    (tmp_path / "cell.json").write_text(masked.to_json())
-    made = train(
-        tmp_path / "cell.json", manifest, tmp_path / "scratch" / "run",
-        tmp_path / "runs" / "run" / "run.json", calibration(tmp_path, masked),
-    )  # fmt: skip
+    with refused(UserError, "token 7", "masked: 256"):
+        trained(7)
+    assert not record.exists()
+    made = trained(END)
     assert made
     assert made.status == "done"
     assert made.remarks == "; ".join(gpt_module.remarks(masked))
-    counts = document_positions.own_context(lengths)
+    _, counts = given[folder / "train-00000.bin"]
     pieces = document_positions.lengths_in_windows(counts, cell.context)
     assert made.flops_per_token == GPT(masked).flops_per_token(pieces)
     assert made.flops_per_token < GPT(masked).flops_per_token()
-
-
-def test_text_whose_documents_begin_with_another_token_is_not_trained_on(cell, text, tmp_path):
-    manifest, _ = text
-    for path in manifest.parent.glob("*-00000.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"end_of_text": 7}))
-    masked = replace(cell, documents="masked")
-    (tmp_path / "cell.json").write_text(masked.to_json())
-    places = tmp_path / "scratch" / "run", tmp_path / "runs" / "run" / "run.json"
-    with refused(UserError, "token 7", "masked: 256"):
-        train(tmp_path / "cell.json", manifest, *places, calibration(tmp_path, masked))
-    assert not places[1].exists()
 
 
 def test_a_calibration_has_documents_as_long_as_those_of_c4(cell, tmp_path):

@@ -31,24 +31,20 @@ LAST = "HGMMA.64x64x16.F32.BF16 R56, R148, gdesc[UR8], R56, gsb0"
 WAIT = "WARPGROUP.DEPBAR.LE gsb0, 0x0"
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    pytest.importorskip("triton", reason="Triton is not installed: extra test, on Linux")
-    command = [sys.executable, ROOT / "benchmarks" / "offline.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def check(*arguments: str) -> set[str]:
+def check(*arguments):
     """Kernels compile no worse than the table says; returns their devices.
 
     The complete check is ``python benchmarks/offline.py --write``: ten times as many kernels for
     each Triton. Its result is the table.
     """
-    done = run(*arguments)
+    pytest.importorskip("triton", reason="Triton is not installed: extra test, on Linux")
+    command = [sys.executable, ROOT / "benchmarks" / "offline.py", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert not done.returncode, done.stderr
     return set(re.findall(r"target (\w+),", done.stdout))
 
 
-def test_each_kernel_compiles_no_worse_than_the_table() -> None:
+def test_each_kernel_compiles_no_worse_than_the_table():
     """For one of the devices, in turn."""
     assert check("--triton", offline.INSTALLED, "--sample") == set(offline.SHARED_BYTES)
 
@@ -56,79 +52,81 @@ def test_each_kernel_compiles_no_worse_than_the_table() -> None:
 @pytest.mark.ci
 @pytest.mark.skipif(not OTHERS, reason="no versions of Triton in .triton/: make compilers")
 @pytest.mark.parametrize("version", OTHERS)
-def test_every_version_compiles_no_worse_than_the_table(version: str) -> None:
+def test_every_version_compiles_no_worse_than_the_table(version):
     """A part of the kernels: a forward pass with gates, on Hopper."""
     given = "--triton", version, "--target", "sm_90", "--only", "forward_kept_bf16_64_mamba2"
     assert check(*given) == {"sm_90"}
 
 
-# The table
+def rows(target="", *kernels):
+    """Those of a target, or of every one, and of kernels."""
+    return [row for row in offline.read().values()
+            if target in ("", row.target) and (not kernels or row.kernel in kernels)]  # fmt: skip
 
 
-def test_the_table_has_the_same_kernels_of_every_version() -> None:
-    versions = {triton for triton, _, _ in offline.read()}
-    kernels = [{row[1:] for row in offline.read() if row[0] == triton} for triton in versions]
-    assert len(versions) == 3
-    assert all(each == kernels[0] for each in kernels)
-    assert {target for target, _ in kernels[0]} == set(offline.SHARED_BYTES)
+def test_the_table_has_the_same_kernels_of_every_version():
+    kernels: dict[str, set[tuple[str, str]]] = {}
+    for triton, *each in offline.read():
+        kernels.setdefault(triton, set()).add((each[0], each[1]))
+    one, *others = kernels.values()
+    assert others == [one, one]
+    assert {target for target, _ in one} == set(offline.SHARED_BYTES)
 
 
-def test_what_is_worse_is_said() -> None:
-    row = next(row for row in offline.read().values() if row.tensor_instructions)
-    assert offline.worse(row, row) == []
+def test_what_is_worse_or_not_in_the_table_is_said():
+    row = next(row for row in rows() if row.tensor_instructions)
     loop = row.loop_instructions
-    for change, values in (
-        ({"stack_bytes": row.stack_bytes + 8}, ("stack", row.stack_bytes + 8)),
-        ({"loop_instructions": 2 * loop}, ("loop", 2 * loop, loop)),
-        ({"tensor_instructions": 0}, ("tensor",)),
-        ({"shared_bytes": 2**20}, (2**20, "shared")),
-        ({"fault": "RuntimeError: no"}, ("RuntimeError: no",)),
+    for change, *values in (
+        ({"stack_bytes": row.stack_bytes + 8}, "stack", row.stack_bytes + 8),
+        ({"loop_instructions": 2 * loop}, "loop", 2 * loop, loop),
+        ({"tensor_instructions": 0}, "tensor"),
+        ({"shared_bytes": 2**20}, 2**20, "shared"),
+        ({"fault": "RuntimeError: no"}, "RuntimeError: no"),
+        ({"kernel": "mine"}, "mine "),
     ):
-        (said,) = offline.worse(replace(row, **change), row)
+        now = replace(row, **change)
+        (said,) = offline.worse(now, row) + offline.missing([now], offline.read())
         assert all(str(value) in said for value in values)
         sentence("offline", said)
-    other = replace(row, ptxas="0", loop_instructions=2 * loop)
-    assert offline.worse(other, row) == []
+    assert offline.worse(row, row) == []
+    assert offline.worse(replace(row, ptxas="0", loop_instructions=2 * loop), row) == []
+    assert offline.missing([replace(row, triton="0.0")], offline.read()) == []
 
 
-def test_a_kernel_that_is_not_in_the_table_is_named() -> None:
-    table = offline.read()
-    row = next(iter(table.values()))
-    assert offline.missing([replace(row, triton="0.0")], table) == []
-    (said,) = offline.missing([replace(row, kernel="mine")], table)
-    sentence("offline", said)
-    assert said.startswith("mine ")
-
-
-# Launch options by architecture
-
-
-def test_plans_without_measurements_are_those_that_compile_well() -> None:
+def test_plans_without_measurements_are_those_that_compile_well():
     """One stage where two cannot be pipelined, or compute features twice."""
     blackwell, hopper = (configured(n, torch.bfloat16, SHAPE) for n in (100, 90))
     four = (blackwell.forward, blackwell.backward_q, blackwell.backward_kv, blackwell.sums)
     assert {config.stages for config in four} == {1}
     assert hopper.backward_kv.stages == 1
-    rows = [row for row in offline.read().values() if row.target == "sm_90"]
-    assert {r.loop_mufu for r in rows if r.kernel == "chunked_backward_kv_bf16_64"} == {96}
+    assert {r.loop_mufu for r in rows("sm_90", "chunked_backward_kv_bf16_64")} == {96}
 
 
-def test_the_backward_pass_in_one_kernel_computes_features_once_and_hardly_spills() -> None:
+def test_the_backward_pass_in_one_kernel_computes_features_once_and_hardly_spills():
     """Of 64 tokens, each of 128 threads computes 64 features and 64 slopes."""
-    rows = [r for r in offline.read().values() if r.kernel == "chunked_backward_bf16_64"]
-    hopper = [row for row in rows if row.target == "sm_90"]
+    hopper, blackwell = (rows(sm, "chunked_backward_bf16_64") for sm in ("sm_90", "sm_100"))
     assert len(hopper) == 3
     assert max(row.loop_mufu for row in hopper) <= 130
-    assert max(row.stack_bytes for row in rows if row.target in ("sm_90", "sm_100")) <= 128
+    assert max(row.stack_bytes for row in hopper + blackwell) <= 128
+
+
+def test_gated_attentions_on_hopper_have_chunks_that_warpgroups_multiply():
+    gated = replace(SHAPE, key=32, gate="head")
+    plan = configured(90, torch.bfloat16, gated).in_one_pass()
+    assert (plan.forward.chunk, plan.backward.chunk) == (64, 64)
+    assert configured(90, torch.bfloat16, replace(gated, key=64)).backward.chunk == 32
+    assert configured(80, torch.bfloat16, gated).backward.chunk == 32
+    kernels = (f"chunked_backward_bf16_64_{name}" for name in ("mamba2", "retention"))
+    stacks = [row.stack_bytes for row in rows("sm_90", *kernels)]
+    assert len(stacks) == 6
+    assert max(stacks) <= 224
 
 
 @given(
     heads=st.sampled_from([12, 16, 20, 25]),
     size=st.sampled_from([(16, 1024), (8, 1024), (4, 4096), (1, 16384), (1, 65536), (1, 131072)]),
 )
-def test_programs_of_cut_sequences_fill_more_than_half_of_a_device_and_run_at_once(
-    heads: int, size: tuple[int, int]
-) -> None:
+def test_programs_of_cut_sequences_fill_more_than_half_of_a_device_and_run_at_once(heads, size):
     sequences, T = size[0] * heads, size[1]
     parts = segments(sequences, T, 132)
     plan = configured(90, torch.bfloat16, replace(SHAPE, heads=heads), parts)
@@ -140,42 +138,18 @@ def test_programs_of_cut_sequences_fill_more_than_half_of_a_device_and_run_at_on
         assert 132 < programs <= 264
 
 
-def test_a_device_gets_the_plan_of_its_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_gets_the_plan_of_its_architecture(monkeypatch):
     device = SimpleNamespace(multi_processor_count=132, major=9, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
     given: Any = SimpleNamespace(
         is_cuda=True, device="cuda", dtype=torch.bfloat16, shape=(1, 2048, 3 * 64 * 12)
     )
     assert choose(given, SHAPE) == configured(90, torch.bfloat16, SHAPE, 4).in_one_pass()
-
-
-def test_segments_have_at_least_512_tokens() -> None:
-    assert [segments(1, T, 132) for T in (1, 1023, 1024, 2048)] == [1, 1, 2, 4]
-
-
-def test_gated_attentions_on_hopper_have_chunks_that_warpgroups_multiply() -> None:
-    gated = replace(SHAPE, key=32, gate="head")
-    plan = configured(90, torch.bfloat16, gated).in_one_pass()
-    assert (plan.forward.chunk, plan.backward.chunk) == (64, 64)
-    assert configured(90, torch.bfloat16, replace(gated, key=64)).backward.chunk == 32
-    assert configured(80, torch.bfloat16, gated).backward.chunk == 32
-    rows = [r for r in offline.read().values() if r.target == "sm_90"]
-    names = {f"chunked_backward_bf16_64_{name}" for name in ("mamba2", "retention")}
-    stacks = [row.stack_bytes for row in rows if row.kernel in names]
-    assert len(stacks) == 6
-    assert max(stacks) <= 224
-
-
-def test_an_amd_device_is_not_taken_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert numbered(9, 0) == 90
-    monkeypatch.setattr(torch.version, "hip", "6.3")
-    assert configured(numbered(9, 4), torch.float32, SHAPE).forward == SAFE
-    assert configured(numbered(9, 4), torch.bfloat16, SHAPE) == configured(
-        80, torch.bfloat16, SHAPE
-    )
-
-
-# Races with products in flight
+    assert [segments(1, T, 132) for T in (1, 1023, 1024, 2048)] == [1, 1, 2, 4]  # 512 at least
+    monkeypatch.setattr(torch.version, "hip", "6.3")  # no AMD device is taken for Hopper
+    single, half = (configured(numbered(9, 4), t, SHAPE) for t in (torch.float32, torch.bfloat16))
+    assert single.forward == SAFE
+    assert half == configured(80, torch.bfloat16, SHAPE)
 
 
 OTHER = LAST.replace("R56", "R24").replace("R148", "R152")
@@ -200,8 +174,8 @@ RACES = [
 
 
 @pytest.mark.parametrize(("races", "lines"), RACES)
-def test_a_race_with_products_in_flight_is_found(races: bool, lines: list[str]) -> None:
-    words = [line.partition(" ") for line in lines]
+def test_a_race_with_products_in_flight_is_found(races, lines):
+    words = (line.partition(" ") for line in lines)
     code = [sass.Instruction(name, tuple(rest.split(", ")), False) for name, _, rest in words]
     said = sass.hazards(code, [(0, len(lines))] if JUMP in lines else [])
     assert bool(said) == races
@@ -210,7 +184,7 @@ def test_a_race_with_products_in_flight_is_found(races: bool, lines: list[str]) 
         assert "HGMMA" in text
 
 
-def test_instructions_and_loops_are_read_from_a_listing() -> None:
+def test_instructions_and_loops_are_read_from_a_listing():
     listing = """
 .L_x_1:
         /*0010*/              @!P0 MUFU.EX2 R5, R6 ;          /* 0x00000a00ff017b82 */
