@@ -60,3 +60,11 @@ def test_two_sizes_predict_no_third():
     few = made["N"] <= np.unique(made["N"])[2]
     found = holdout.fit(made["N"][few], made["D"][few], made["loss"][few])
     assert (found.status, found.rms, found.skill) == ("no_surface", None, None)
+
+
+def test_a_law_no_better_than_a_baseline_does_not_pass():
+    """Runs that differ by 0.2 nats: the nearest place tells more than the surface."""
+    found = holdout.fit(**six_sizes(4, noise=20.0))
+    assert found.status == "baseline"
+    assert found.rms is not None
+    assert found.rms > min(found.baselines)
