@@ -168,13 +168,13 @@ def test_an_attention_and_an_implementation_of_ones_own_play_the_candidate(measu
         ("recurrent_slower", "softmax fused"): "fails",
         ("sampling_time", "gated", "softmax"): "holds",
     }
-    assert "gated are at most 0.000" in found["sampling_time", "gated", "softmax"].why
+    assert "0.000" in found["sampling_time", "gated", "softmax"].why
 
 
 def test_linear_attention_is_compared_with_the_fastest_softmax_that_stores_no_matrix(measured):
     one = on(measured, "several")["chunked_always_faster", "linear chunked", "softmax fused"]
     assert (one.verdict, one.number) == ("fails", 0.8)
-    assert "cudnn or softmax flash" in one.why
+    assert {"cudnn", "flash."} <= set(one.why.split())
 
 
 def test_the_time_of_a_form_is_that_of_a_sequence_however_many_a_step_has(measured):

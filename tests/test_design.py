@@ -346,16 +346,5 @@ def test_a_replayed_design_tells_nearly_as_much_as_the_whole_grid():
 
 
 def test_where_a_third_is_too_little_the_design_is_refused():
-    """A best size needs five sizes of two seeds."""
     name = next(name for name in KNOWN if "size:" in name)
     assert np.isinf(replays.replay(KNOWN[name], 1).ratio)
-
-
-def test_the_published_runs_are_a_grid_of_pairs_with_their_hours():
-    candidates = replays.published()
-    assert len(candidates) == 24
-    assert 4_000 < sum(one.cost for one in candidates) < 12_000
-    here = next(one for one in candidates if (one.size, one.context) == ("355M", 8192))
-    world = replays.Published()
-    assert world.loss("softmax", here, 1.0) == pytest.approx(3.007, abs=0.01)
-    assert world.loss("linear", here, 1.0) > world.loss("softmax", here, 1.0)

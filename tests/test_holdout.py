@@ -67,4 +67,5 @@ def test_a_law_no_better_than_a_baseline_does_not_pass():
     found = holdout.fit(**six_sizes(4, noise=20.0))
     assert found.status == "baseline"
     assert found.rms is not None
+    assert found.baselines is not None
     assert found.rms > min(found.baselines)

@@ -1,12 +1,9 @@
 """What follows from a study: tables and figures say what the fits say, and of which points."""
 
 import json
-import re
 import shutil
-from typing import Any
 
 import law_study
-import numpy as np
 import pytest
 from conftest import ROOT, STUDY, sentence
 from test_store import header, log, record, validation
@@ -16,15 +13,12 @@ from lmscaling.figures.shared import law_panels
 from lmscaling.fits import (
     context_law,
     holdout,
-    isotime,
     loss_surface,
     multiplier,
-    optimum,
     paired_losses,
     points,
     power_law,
 )
-from lmscaling.formatting import short
 from lmscaling.report import comparisons, laws
 from lmscaling.store import build as store
 
@@ -116,33 +110,6 @@ def test_one_seed_of_four_sizes_has_no_exponents(made):
     assert made["conventions"].rows == made["surface_influence"].rows == ()
 
 
-def test_both_forms_stand_side_by_side(seeded_tables):
-    rows = of_branches(seeded_tables["surface_forms"])
-    assert [(row["form"], row["which"]) for row in rows] == [
-        ("sum", "kept"),
-        ("with g", "beside"),
-    ] * 2
-    for row in rows[1::2]:
-        low, high = ends(row["g"])
-        assert low <= 1 <= high
-
-
-def test_the_most_influential_run_is_named(seeded_tables):
-    rows = of_branches(seeded_tables["surface_influence"])
-    assert {row["attention"] for row in rows} == {"softmax", "linear"}
-    for row in rows:
-        assert re.fullmatch(r"(s|m|l|xl), seed [012]", row["without"])
-        assert " instead of " in row["a"]
-
-
-def test_exponents_move_with_what_N_counts(seeded_tables):
-    rows = of_branches(seeded_tables["conventions"])
-    assert len(rows) == 6
-    assert {row["schedule"] for row in rows} == {"decayed"}
-    alphas = [float(row["alpha"].split()[0]) for row in rows[:3]]
-    assert alphas[0] < alphas[2] == pytest.approx(alphas[1], abs=0.02)
-
-
 def test_tables_say_what_the_fits_say(decayed, made):
     groups = points.groups(known(decayed), "size", "context")
     law = power_law.fit_groups(groups)["measured", "decayed", "m", 1024].laws["linear"]
@@ -154,31 +121,6 @@ def test_tables_say_what_the_fits_say(decayed, made):
     assert row["gamma"].split()[0] == f"{law.gamma:.3g}"
     assert row["E (nats)"].endswith(f" {law.intervals['E'].assumed:.2g})")
     assert {r["budget"] for r in records(made["best_sizes"])} == {"all, hours"}  # of four sizes
-
-
-def test_the_table_of_best_sizes_says_what_the_fits_say():
-    rng = np.random.default_rng(0)
-    known = [
-        points.Point("measured", "constant", "validation", "softmax", f"{n:.0f}", 1024, seed,
-                     f"{n:.0f} {seed}", round(n), round(n), 0, "hours", hours / 24, hours, 1.0,
-                     1.0, hours, hours, None,
-                     3 + 0.03 * np.log(n / 3e7 / hours**0.5) ** 2 + noise)
-        for n in np.geomspace(1e7, 1e9, 9)
-        for seed in range(3)
-        for noise in rng.normal(0, 0.004, 1)
-        for hours in (1.5, 3.0, 6.0, 12.0, 24.0)
-    ]  # fmt: skip
-    groups = points.groups(known, "attention", "context")
-    (law,) = isotime.fit_groups(groups).values()
-    *rows, last = records(laws.best_sizes(groups))
-    assert [row["budget"] for row in rows] == [f"{t:.3g} hours" for t in law.optima]
-    optima: list[Any] = list(law.optima.values())
-    for row, best in zip(rows, optima, strict=True):
-        assert row["best N (parameters)"].startswith(f"{short(best.at)} (")
-        assert row["without one run"] == f"{short(best.moved[1])} without {best.moved[0]}"
-        assert row["status"] == optimum.STATUSES["bracketed"]
-    assert last["best N (parameters)"].startswith(f"t^{law.p:.3g} (")
-    assert last["status"] == isotime.STATUSES["fitted"]
 
 
 def test_tables_of_surfaces_say_what_the_fit_says(seeded, seeded_tables):
@@ -209,7 +151,7 @@ def test_hours_are_updates_times_speed(made):
 
 def test_the_largest_compute_is_foreseen(seeded_tables):
     rows = of_branches(seeded_tables["held_out"])
-    assert [row["held out"] for row in rows[::2]] == ["800M parameters and more"] * 2
+    assert all(row["held out"].startswith("800M") for row in rows[::2])
     assert {row["status"] for row in rows[::2]} == {holdout.STATUSES["no_surface"]}  # nine runs
     for row in rows[1::2]:
         assert row["held out"].endswith(" FLOPs")
@@ -269,14 +211,6 @@ def test_a_panel_shows_the_schedule_with_more_points_and_of_equals_the_decayed_o
     assert points.fullest(fewer)["measured", "linear", 1024].schedule == "constant"
 
 
-def test_sources_are_never_mixed(published, decayed):
-    both = points.groups(known(published) + known(decayed), "attention", "context")
-    assert ("published", "unknown", "softmax", 1024) in both
-    assert ("measured", "constant", "softmax", 1024) in both
-    for (source, *_), group in both.items():
-        assert {p.source for p in group.points} == {source}
-
-
 def test_published_points_pass_the_shares_of_a_day_or_end(published):
     for p in known(published):
         assert (p.schedule, p.split) == ("unknown", "train")
@@ -286,8 +220,8 @@ def test_published_points_pass_the_shares_of_a_day_or_end(published):
             assert p.hours == pytest.approx(24 * p.share)
         else:
             assert 14.9 < p.hours < 24
-    groups = points.groups(known(published), "attention", "context")
-    kept, runs = paired_losses.comparable(groups["published", "unknown", "softmax", 65536], 0.01)
+    found = points.groups(known(published), "attention", "context")
+    kept, runs = paired_losses.comparable(found["published", "unknown", "softmax", 65536], 0.01)
     assert {p.size for p in kept if p.share == 1} == set()  # ended after 15 to 22 hours
     assert {run.share for run in runs} == {1}
 
@@ -326,7 +260,8 @@ def test_a_study_of_one_attention_has_laws_but_nothing_to_compare(tmp_path):
         assert figures.is_empty(name, tmp_path / "figures") == (name == "multiplier")
     found = tables(tmp_path)
     assert found["surfaces"].rows
-    assert {row["p of one E"] for row in records(found["time_laws"])} == {""}
+    column = found["time_laws"].head.index("p of one E")
+    assert {row[column] for row in found["time_laws"].rows} == {""}
     assert found["multipliers"].rows == found["loss_crossings"].rows == ()
 
 

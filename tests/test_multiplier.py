@@ -77,16 +77,6 @@ def test_time_is_updates_times_speed_exactly():
         assert level.flops == pytest.approx(0.25)
 
 
-def test_spikes_move_nothing():
-    rng = np.random.default_rng(0)
-    loss = np.ravel(curve(shift=2.0).loss)
-    loss[rng.random(len(loss)) < 0.05] += 2
-    loss[17] = np.nan
-    spiked = Curve(UPDATES, UPDATES, UPDATES, loss)
-    last = fit(curve(), spiked).levels[-1]
-    assert last.updates == pytest.approx(2, rel=0.1)
-
-
 def test_an_end_is_open_where_the_reference_may_never_come_so_low():
     """The other curve ends 0.01 above the reference: closed at a scatter of 0.001 nats, open at
     one of 0.01."""
@@ -239,23 +229,3 @@ def test_on_a_plateau_the_interval_holds_all_of_it():
     ends = level.intervals["updates"]
     assert 1 in ends
     assert 1.99 in ends
-
-
-def test_a_single_low_loss_near_the_start_moves_no_multiplier_by_a_quarter():
-    loss = np.ravel(curve().loss)
-    loss[3] -= 1  # the loss of update 8,700
-    spoiled = Curve(UPDATES, curve().flops, curve().hours, loss)
-    for level in fit(curve(), spoiled).levels:
-        assert 0.8 < level.updates < 1.25
-
-
-def test_a_rise_at_the_end_of_a_run_flatters_nobody():
-    """The mean of noise is 0 in a fit by least squares; a running minimum would gain 0.01 nats."""
-    rng = np.random.default_rng(1)
-    plain = curve(seeds=np.zeros(20))
-    noisy = [
-        replace(plain, loss=np.add(plain.loss, rng.normal(0, 0.02, np.shape(plain.loss))))
-        for _ in range(2)
-    ]
-    m = [level.updates for level in fit(*noisy).levels[:-1]]
-    assert np.mean(np.log(m)) == pytest.approx(0, abs=0.02)

@@ -40,7 +40,7 @@ NOISE = {
 SERIES = st.builds(
     lambda noise, n, seed: NOISE[noise](np.random.default_rng(seed), n),
     st.sampled_from(sorted(NOISE)),
-    st.sampled_from([0, 1, 32, 33, 127, 128, 129, 160, 161, 400]),
+    st.sampled_from([0, 1, 32, 33, 127, 128, 129, 160, 161, 1000]),
     st.integers(0, 99),
 )
 
@@ -51,14 +51,6 @@ def test_the_bounds_miss_no_spike(loss):
     expected = plainly(loss)
     assert indices.tolist() == [i for i, _ in expected]
     assert heights == pytest.approx([height for _, height in expected])
-
-
-@pytest.mark.parametrize("noise", sorted(set(NOISE) - {"two levels"}))
-def test_the_bounds_miss_no_spike_of_a_long_run(noise):
-    loss = NOISE[noise](np.random.default_rng(3), 2001)
-    expected = plainly(loss)
-    assert expected
-    assert spikes.find(loss)[0].tolist() == [i for i, _ in expected]
 
 
 @given(SERIES, st.floats(-3, 3), st.sampled_from([2.0, 4.0]))
@@ -227,23 +219,6 @@ def test_with_fewer_than_three_others_a_run_is_judged_by_its_own_losses(runs):
     for loss, (found, compared) in zip(losses, judged(losses), strict=True):
         assert compared == 0
         assert list(found) == spikes.find(loss)[0].tolist()
-
-
-def test_where_the_others_have_ended_a_run_is_judged_by_its_own_losses():
-    losses = study_of(6)
-    ends = [1500, 1400, 800, 800, 790, 780]
-    losses = [loss[:end] for loss, end in zip(losses, ends, strict=True)]
-    losses[0][[500, 1100]] += 0.5
-    ((found, compared), *rest) = judged(losses)
-    assert [at for at in found if 160 < at < 800] == [500]
-    assert 1100 in found
-    assert compared == 800 - others.BEFORE - spikes.FEWEST
-    assert all(not any(160 < at < 790 for at in other) for other, _ in rest)
-
-
-def test_runs_that_end_one_after_the_other_leave_no_step_in_the_difference():
-    losses = [loss[: 1500 - 37 * i] for i, loss in enumerate(study_of(12))]
-    assert all(not any(160 < at < 1200 for at in found) for found, _ in judged(losses))
 
 
 def test_a_branch_is_compared_with_other_trunks_only():
