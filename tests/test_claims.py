@@ -3,8 +3,7 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
+from argparse import Namespace
 
 import pytest
 import speed_points
@@ -14,6 +13,7 @@ from speed_points import DEVICE, OTHER_DEVICE, point
 from test_store import end, header, live, log, record, update, validation
 
 from lmscaling import claims, registry
+from lmscaling.cli import results
 from lmscaling.config import study_file
 from lmscaling.records.exports import PUBLISHED as COLUMNS
 from lmscaling.report import verdicts
@@ -260,12 +260,9 @@ def test_the_table_for_the_report_has_a_row_a_judgement(published):
     assert all(title.endswith(".") for title, *_ in table.rows)
 
 
-@pytest.mark.ci
-def test_the_verb_prints_and_writes_and_so_do_the_figures(study):
+def test_the_verb_prints_and_writes(study):
     speed_points.write(study, *steps(DEVICE, softmax__flash=2.0, linear__chunked=1.0)[::2])
-    run = [sys.executable, "-m", "lmscaling"]
-    done = subprocess.run([*run, "claims", study], capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
+    lines = results.claims(Namespace(study=study)).splitlines()
     assert lines[0].split() == ["claim", "candidate", "source", "verdict", "number", "range"]
     assert max(map(len, lines[:-1])) <= 100
     assert [line.split()[0] for line in lines[1:-1] if line[0] != " "] == NAMES
@@ -278,10 +275,6 @@ def test_the_verb_prints_and_writes_and_so_do_the_figures(study):
     )  # fmt: skip
     assert held["roles"] == {"candidate": "linear chunked", "baseline": "softmax fused"}
     assert {one["name"]: one["axis"] for one in written}["draft_wins_in_time"] == "hours"
-    (study / "claims.json").unlink()
-    done = subprocess.run([*run, "figures", study], capture_output=True, text=True, check=True)
-    assert lines[-1] in done.stdout.splitlines()
-    assert json.loads((study / "claims.json").read_text()) == written
 
 
 def test_a_claim_without_a_file_is_named_with_the_nearest():
