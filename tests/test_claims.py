@@ -223,7 +223,8 @@ def test_half_a_study_is_judged_by_what_it_has_and_its_spikes_are_rates(study, p
         assert db.sql(f"{query} run = 'published/linear-124M-ctx65536'").fetchall() == [
             (130, pytest.approx(10_000 * 130 / 237_500))
         ]
-        assert db.sql("SELECT count(*), sum(spikes) FROM spike_rates").fetchall() == [(48, 386)]
+        total = db.sql("SELECT count(*), sum(spikes) FROM spike_rates").fetchall()
+        assert total == [(48, 386)]
 
 
 def test_a_run_that_is_not_over_has_no_final_loss(study, values):
