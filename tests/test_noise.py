@@ -5,7 +5,6 @@ import pytest
 from scipy.special import digamma
 from scipy.stats import t
 
-from lmscaling.fits import noise
 from lmscaling.fits.noise import Noise, Place, holm, nearest, seeds_needed
 
 HERE = Place(1e6, 1024, "linear")
@@ -22,6 +21,8 @@ def test_one_repeated_cell_alone_has_the_scatter_of_its_seeds():
     assert (spread.seeds, spread.basis, spread.assumed) == (2, "measured", None)
     ends = spread.interval(3.1)
     half = t.isf(0.025, 1) * 0.1
+    p = measure({"a": [0.1, 0.2, 0.3]}).at("a").p_value(0.2)
+    assert p == pytest.approx(0.0742, abs=1e-4)  # t = 3.464, two degrees
     assert (ends.low, ends.high, ends.assumed) == (
         pytest.approx(3.1 - half), pytest.approx(3.1 + half), None,
     )  # fmt: skip
@@ -47,10 +48,8 @@ def test_a_cell_with_one_seed_inside_the_repeated_ones_has_their_scatter():
     inside = places | {"in": Place(3e6, 300), "out": Place(3e7, 300)}
     found = measure(samples | {"in": [2.0], "out": [2.0]}, inside)
     assert (found.at("in").basis, found.at("in").degrees) == ("pooled", 3)
-    assert "4 cells with seeds, 4 degrees" in found.at("in").said
     out = found.at("out")
     assert (out.basis, out.sd) == ("assumed", pytest.approx(0.1 * 2**0.5))
-    assert out.said == "if seeds differ as in the nearest cell with seeds"
     assert out.interval(2.0).assumed == out.sd
     assert np.isnan(out.p_value(1.0))
 
@@ -71,7 +70,7 @@ def test_without_seeds_the_nearest_measured_study_is_assumed():
         pytest.approx(3 - half), pytest.approx(3 + half), 0.017,
     )  # fmt: skip
     assert nearest(Place(25e3, 256, "linear")).sd == 0.010
-    assert nearest(Place(1e9, 4096, "mine")).source == "GPT-2 124M in modded-nanogpt"
+    assert nearest(Place(1e9, 4096, "mine")).sd == 0.0019
 
 
 def test_a_pair_without_seeds_is_assumed_to_be_independent():
@@ -82,9 +81,9 @@ def test_a_pair_without_seeds_is_assumed_to_be_independent():
     assert pair.sd == pytest.approx(alone.sd * 2**0.5)
 
 
-@pytest.mark.parametrize("same", [[3.0, 3.0], [3.0, 3.0, 3.0]])
-def test_seeds_of_equal_loss_measure_no_noise(same):
+def test_seeds_of_equal_loss_measure_no_noise():
     """A variance of 0 is a fault of rounding or of the runs, not a measurement."""
+    same = [3.0, 3.0, 3.0]
     assert measure({"a": same}).at("a").basis == "assumed"
     others = {i: [3.0, 3.2] for i in range(4)}
     assert measure(others | {"a": same}).at("a").basis == "pooled"
@@ -110,12 +109,6 @@ def test_a_trend_needs_twenty_degrees_and_then_follows_size_context_and_attentio
     assert pooled.at("one").sd == pooled.at("two").sd
 
 
-def test_p_is_that_of_a_t_test():
-    spread = measure({"a": [0.1, 0.2, 0.3]}).at("a")
-    assert spread.p_value(0.2) == pytest.approx(0.0742, abs=1e-4)  # t = 3.464, two degrees
-    assert (0 in spread.interval(0.2)) is True
-
-
 def test_holm_multiplies_the_smallest_by_their_number_and_never_reorders():
     """The example of Holm's procedure: 0.005, 0.01, 0.03, 0.04."""
     found = holm([0.01, np.nan, 0.04, 0.03, 0.005])
@@ -126,8 +119,7 @@ def test_holm_multiplies_the_smallest_by_their_number_and_never_reorders():
 
 
 @pytest.mark.parametrize(("ratio", "unpaired", "paired", "first_of_36"), [
-    (0.25, 254, 40, 84), (0.5, 65, 11, 24), (0.75, 30, 6, 13), (1, 18, 4, 8), (1.5, 9, 2, 5),
-    (2, 5, 1, 3), (3, 3, 1, 2), (30, 1, 1, 1), (300, 1, 1, 1),
+    (0.25, 254, 40, 84), (0.75, 30, 6, 13), (1, 18, 4, 8), (2, 5, 1, 3), (300, 1, 1, 1),
 ])  # fmt: skip
 def test_seeds_that_decide_a_gap(ratio, unpaired, paired, first_of_36):
     """Gap over the deviation of a seed; pairs correlate by 0.85."""
@@ -140,7 +132,3 @@ def test_seeds_that_decide_a_gap(ratio, unpaired, paired, first_of_36):
 def test_no_number_of_seeds_decides_a_gap_of_nothing():
     assert seeds_needed(0, 1) is None
     assert seeds_needed(0.01, 1) is None  # above 1,000
-
-
-def test_measured_studies_are_cited():
-    assert all(one.source and one.seeds > 1 and one.sd > 0 for one in noise.ELSEWHERE)

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lmscaling.fits import context_law, isotime, optimum, paired_losses
 from lmscaling.fits.noise import Place
@@ -69,11 +71,32 @@ def test_best_sizes_and_their_law_come_back():
     assert found.p == pytest.approx(0.5, abs=0.05)
 
 
-def test_exact_losses_give_exact_optima():
-    exact = table(over_budgets(), seeds=1)
+@settings(max_examples=15)
+@given(
+    unit=st.sampled_from([1e-3, 0.5, 1e6]),
+    shift=st.floats(-1, 1),
+    of_seeds=st.lists(st.floats(-0.3, 0.3), min_size=3, max_size=3),
+)
+def test_units_of_sizes_and_what_all_runs_of_a_seed_share_move_no_optimum(unit, shift, of_seeds):
+    known = table(over_budgets(), rng=np.random.default_rng(5))
+    up = shift + np.array(of_seeds)[known.seed_r, None]
+    moved = replace(known, log_x_r=known.log_x_r + np.log(unit), loss_rT=known.loss_rT + up)
+    plain, other = (isotime.fit(one, BUDGETS, scatter_of(one)) for one in (known, moved))
+    assert (other.status, other.p) == (plain.status, pytest.approx(plain.p, rel=1e-4))
+    assert pytest.approx(unit * plain.G, rel=1e-3) == other.G
+    for one, two in zip(plain.optima.values(), other.optima.values(), strict=True):
+        assert two.at == pytest.approx(unit * one.at, rel=1e-4)
+        ends, scaled = interval_of(one), interval_of(two)
+        assert (scaled.low, scaled.high) == pytest.approx((unit * ends.low, unit * ends.high), 1e-3)
+        assert one.at in ends
+
+
+@pytest.mark.parametrize(("best", "p"), [(3e7, 0.5), (5e7, 0.3)])
+def test_exact_losses_give_exact_optima(best, p):
+    exact = table(over_budgets(best, p), seeds=1)
     found = isotime.fit(exact, BUDGETS, scatter_of(exact))
-    assert found.p == pytest.approx(0.5, abs=1e-6)
-    assert pytest.approx(3e7, rel=1e-5) == found.G
+    assert found.p == pytest.approx(p, abs=1e-6)
+    assert pytest.approx(best, rel=1e-5) == found.G
 
 
 def test_best_sizes_that_leave_a_power_law_are_refused():
@@ -93,7 +116,6 @@ def test_budgets_without_an_optimum_give_no_law():
 @pytest.mark.parametrize(
     ("best", "status"),
     [
-        (SIZES[0] / 3, "edge"),
         (SIZES[0] * 1.2, "edge"),
         (SIZES[1] * 0.95, "thin"),
         (SIZES[2] * 1.1, "bracketed"),
@@ -109,7 +131,7 @@ def test_an_optimum_needs_two_sizes_on_each_side(best, status):
     assert found.lowest == pytest.approx(SIZES[loss.argmin()])
 
 
-@pytest.mark.parametrize("compute", [3e18, 2e19, 1e20])
+@pytest.mark.parametrize("compute", [3e18, 1e20])
 def test_the_asymmetry_of_a_surface_moves_no_optimum(compute):
     """A parabola through all sizes is off by 0.15 to 0.02 in ln N, through five by up to 0.02."""
     truth = (0.34 * 400 / (0.30 * 1500)) ** (1 / 0.64) * (compute / 6) ** (0.30 / 0.64)
@@ -154,25 +176,6 @@ def test_the_run_that_deviates_from_its_seeds_is_left_out():
     assert interval_of(best).width < 2 * interval_of(fit(plain)).width
 
 
-def test_of_two_seeds_that_disagree_neither_is_left_out_and_the_interval_is_wide():
-    rng = np.random.default_rng(4)
-    truth = 3 + 0.02 * np.log(CONTEXTS / 2000) ** 2
-    plain = table(truth, seeds=2, rng=rng, x=CONTEXTS)
-    loss = plain.loss_rT.copy()
-    loss[4] += 0.15
-    blown = replace(plain, loss_rT=loss)
-    assert blown.deviating() == []
-    assert interval_of(fit(blown)).width > 5 * interval_of(fit(plain)).width
-
-
-def test_a_noise_that_all_runs_of_a_seed_share_widens_nothing():
-    rng = np.random.default_rng(5)
-    known = table(bowl(SIZES, 6.0), rng=rng)
-    shifted = replace(known, loss_rT=known.loss_rT + np.array([0.3, -0.2, 0])[known.seed_r, None])
-    first, second = interval_of(fit(known)), interval_of(fit(shifted))
-    assert (second.low, second.high) == pytest.approx((first.low, first.high))
-
-
 def test_one_seed_has_a_range_that_names_its_assumption():
     rng = np.random.default_rng(6)
     alone = table(bowl(SIZES, 6.0), seeds=1, rng=rng, sd=0.001)
@@ -188,14 +191,11 @@ def test_a_shallow_bowl_has_an_interval_with_open_ends():
     found = fit(shallow)
     assert found.status == "bracketed"
     assert interval_of(found).width == np.inf
-
-
-def test_seeds_tell_how_sure_the_best_context_is():
-    truth, width = 3 + 0.02 * np.log(CONTEXTS / 2000) ** 2, {}
-    for sd in (0.001, 0.01):
-        known = table(truth, rng=np.random.default_rng(8), x=CONTEXTS, sd=sd)
-        width[sd] = interval_of(fit(known)).width
-    assert width[0.01] > 5 * width[0.001]
+    truth = 3 + 0.02 * np.log(CONTEXTS / 2000) ** 2
+    exact, rough = (
+        table(truth, rng=np.random.default_rng(8), x=CONTEXTS, sd=sd) for sd in (0.001, 0.01)
+    )
+    assert interval_of(fit(rough)).width > 5 * interval_of(fit(exact)).width
 
 
 def test_an_unknown_correlation_over_budgets_is_taken_for_the_worst():

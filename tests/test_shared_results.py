@@ -6,6 +6,7 @@ import shutil
 import threading
 
 import pytest
+from conftest import sentence
 from slurm_cluster import Study, eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.ci]
@@ -24,20 +25,20 @@ class Looks:
     def __init__(self, path):
         self.path, self.expected = path, path.read_bytes()
         self.looks = self.wrong = 0
-        self._over = threading.Event()
+        self.over = threading.Event()
 
     def __enter__(self):
-        self._thread = threading.Thread(target=self._look)
-        self._thread.start()
+        self.thread = threading.Thread(target=self.look)
+        self.thread.start()
         return self
 
     def __exit__(self, *error):
         eventually(lambda: self.looks >= 400, "400 looks")
-        self._over.set()
-        self._thread.join()
+        self.over.set()
+        self.thread.join()
 
-    def _look(self):
-        while not self._over.wait(0.01):
+    def look(self):
+        while not self.over.wait(0.01):
             self.looks += 1
             try:
                 self.wrong += self.path.read_bytes() != self.expected
@@ -71,7 +72,7 @@ def test_a_late_job_of_another_checkout_leaves_a_finished_record_alone(cluster, 
     job = first.trains(run)
     late = second.start()
     eventually(lambda: queued(cluster, second), "job that waits")
-    assert f"{run} is with Slurm already, as job {job}" in second.said()
+    assert any({run, job} <= set(re.findall(r"[\w.-]+", x)) for x in second.said().splitlines())
     first.go_on(run)
     record = first.results / "runs" / run / "run.json"
     eventually(record.is_file, "record")
@@ -81,7 +82,8 @@ def test_a_late_job_of_another_checkout_leaves_a_finished_record_alone(cluster, 
         first.finish(trains)
         second.finish(late)
     assert (seen.wrong, record.stat().st_ino) == (0, before)
-    assert "stays as it is" in (second.results / "logs" / "train" / f"{run}.log").read_text()
+    text = (second.results / "logs" / "train" / f"{run}.log").read_text()
+    sentence("train", next(line for line in text.splitlines() if "stays" in line))
 
 
 def test_a_record_survives_the_failure_of_a_job_and_its_retry(cluster, tmp_path):
@@ -122,9 +124,7 @@ def test_jobs_read_the_study_and_the_program_as_they_were_submitted(cluster, tmp
     for path, text in texts.items():
         path.write_text(text.replace("budget: 4 updates", "budget: 30 updates"))
     study.finish(study.start("-n", "--", "results/tiny/study.json"))
-    assert "study tiny has changed since it last ran: budget: 4 updates -> 30 updates" in (
-        study.said()
-    )
+    assert re.search("4 updates.*30 updates", study.said())
 
 
 def test_one_job_trains_the_branches_of_a_trunk(cluster, tmp_path):

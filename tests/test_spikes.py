@@ -1,14 +1,15 @@
 """Spikes are exactly those of the definition, however fast they are found."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_store import ask, end, header, log, record, study, update
 
 from lmscaling.config import study_file
-from lmscaling.store import others, spikes, stability
+from lmscaling.store import others, spikes
 
 __all__ = ["study"]
 
@@ -36,18 +37,52 @@ NOISE = {
 }
 
 
-@pytest.mark.parametrize("noise", NOISE)
-@pytest.mark.parametrize("n", [0, 1, 32, 33, 127, 128, 129, 160, 161, 1000, 3001])
-def test_the_bounds_miss_no_spike(noise, n):
-    loss = NOISE[noise](np.random.default_rng(n), n)
+SERIES = st.builds(
+    lambda noise, n, seed: NOISE[noise](np.random.default_rng(seed), n),
+    st.sampled_from(sorted(NOISE)),
+    st.sampled_from([0, 1, 32, 33, 127, 128, 129, 160, 161, 1000]),
+    st.integers(0, 99),
+)
+
+
+@given(SERIES)
+def test_the_bounds_miss_no_spike(loss):
     indices, heights = spikes.find(loss)
     expected = plainly(loss)
     assert indices.tolist() == [i for i, _ in expected]
     assert heights == pytest.approx([height for _, height in expected])
-    assert len(expected) > 0 or n < 1000 or noise == "two levels"
 
 
-@pytest.mark.parametrize("at", [128, 200, 500, 999])
+@given(SERIES, st.floats(-3, 3), st.sampled_from([2.0, 4.0]))
+def test_a_constant_moves_no_spike_and_a_larger_unit_hides_none(loss, shift, unit):
+    """Heights scale with the losses; only the least height of a spike, 0.05 nats, does not."""
+    indices, heights = spikes.find(loss)
+    moved, same = spikes.find(loss + shift)
+    if len(np.unique(loss)) == len(loss):  # otherwise rounding decides ties at a threshold
+        assert moved.tolist() == indices.tolist()
+        assert same == pytest.approx(heights, abs=1e-9)
+    larger, scaled = spikes.find(unit * loss)
+    assert set(indices) <= set(larger)
+    assert scaled[np.isin(larger, indices)] == pytest.approx(unit * heights)
+    assert (scaled[~np.isin(larger, indices)] <= unit * spikes.LEAST).all()
+
+
+@given(st.lists(st.floats(2.976, 3.024), max_size=300), st.integers(0, 299), st.floats(0.2, 5))
+def test_a_calm_loss_has_no_spike_and_a_planted_one_is_found_with_its_height(loss, at, height):
+    """7 robust standard deviations of values within 0.048 nats of each other are at most 0.5."""
+    loss = np.array(loss)
+    assert spikes.find(loss)[0].tolist() == []
+    if at < len(loss):
+        middle = np.median(loss[max(0, at - 128) : at]) if at else 3.0
+        loss[at] = middle + height
+        indices, heights = spikes.find(loss)
+        found = at >= spikes.FEWEST and height > 0.5
+        if found or at < spikes.FEWEST:
+            assert indices.tolist() == [at] * found
+            assert heights == pytest.approx([height] * found)
+
+
+@pytest.mark.parametrize("at", [128, 500])
 @pytest.mark.parametrize(("share", "is_one"), [(0.999, False), (1.001, True)])
 def test_an_evenly_spread_loss_has_a_spike_from_the_threshold_on(at, share, is_one):
     """Blocks of 32 evenly spread values: the median of 128 is known, and so is the deviation."""
@@ -68,12 +103,6 @@ def test_a_calm_loss_has_a_spike_from_a_twentieth_of_a_nat_on(height, is_one):
     loss = 3 + 1e-4 * np.random.default_rng(0).normal(size=400)
     loss[300] = np.median(loss[172:300]) + height
     assert spikes.find(loss)[0].tolist() == [300] * is_one
-
-
-def test_the_bounds_rule_out_most_of_a_calm_run():
-    loss = 3 + np.random.default_rng(0).normal(0, 0.1, 100_000)
-    assert len(spikes._candidates(loss)) < 10_000
-    assert len(spikes.find(loss)[0]) == 0
 
 
 def calm(n: int = 400) -> np.ndarray:
@@ -98,15 +127,7 @@ def test_the_band_is_that_of_the_128_updates_before_the_upset(at):
     assert updates.tolist() == [10]
 
 
-def test_one_low_update_does_not_end_an_upset():
-    loss = calm()
-    loss[200:240] += 1
-    loss[220] -= 1
-    first, updates = spikes.recoveries(loss, spikes.find(loss)[0])
-    assert (first.tolist(), updates.tolist()) == ([200], [40])
-
-
-@pytest.mark.parametrize(("low", "lasted"), [(1, 40), (4, 40), (5, 40), (7, 40), (8, 20), (9, 20)])
+@pytest.mark.parametrize(("low", "lasted"), [(1, 40), (7, 40), (8, 20)])
 def test_eight_low_updates_in_a_row_end_an_upset_and_fewer_do_not(low, lasted):
     loss = calm()
     loss[200:240] += 1
@@ -161,7 +182,7 @@ def judged(
     return [(dict(zip(at.tolist(), high.tolist(), strict=True)), n) for at, high, n in found]
 
 
-@pytest.mark.parametrize("runs", [4, 5, 8])
+@pytest.mark.parametrize("runs", [4, 5])
 def test_text_that_is_hard_for_all_runs_makes_no_spikes(runs):
     losses = study_of(runs)
     assert all(len(spikes.find(loss)[0]) > 40 for loss in losses)
@@ -170,8 +191,7 @@ def test_text_that_is_hard_for_all_runs_makes_no_spikes(runs):
         assert compared == 1500 - others.BEFORE - spikes.FEWEST
 
 
-@pytest.mark.parametrize("runs", [4, 5])
-@pytest.mark.parametrize("at", [250, 299, 430, 720, 1100, 1499])
+@pytest.mark.parametrize(("runs", "at"), [(4, 250), (5, 430), (4, 720), (5, 1499)])
 def test_a_spike_of_one_run_is_found_with_its_height_and_in_no_other(runs, at):
     losses = study_of(runs)
     losses[0][at] += 0.5
@@ -181,7 +201,7 @@ def test_a_spike_of_one_run_is_found_with_its_height_and_in_no_other(runs, at):
     assert all(other == {} for other, _ in rest)
 
 
-@pytest.mark.parametrize("length", [1, 20, 100, 400])
+@pytest.mark.parametrize("length", [1, 400])
 def test_an_upset_of_one_run_gives_no_other_a_spike_and_takes_none_away(length):
     losses = study_of(4)
     losses[1][600 : 600 + length] += 1
@@ -192,30 +212,13 @@ def test_an_upset_of_one_run_gives_no_other_a_spike_and_takes_none_away(length):
     assert all(other == {} for other, _ in rest)
 
 
-@pytest.mark.parametrize("runs", [1, 2, 3])
+@pytest.mark.parametrize("runs", [1, 3])
 def test_with_fewer_than_three_others_a_run_is_judged_by_its_own_losses(runs):
     losses = study_of(runs)
     losses[0][250] += 0.5
     for loss, (found, compared) in zip(losses, judged(losses), strict=True):
         assert compared == 0
         assert list(found) == spikes.find(loss)[0].tolist()
-
-
-def test_where_the_others_have_ended_a_run_is_judged_by_its_own_losses():
-    losses = study_of(6)
-    ends = [1500, 1400, 800, 800, 790, 780]
-    losses = [loss[:end] for loss, end in zip(losses, ends, strict=True)]
-    losses[0][[500, 1100]] += 0.5
-    ((found, compared), *rest) = judged(losses)
-    assert [at for at in found if 160 < at < 800] == [500]
-    assert 1100 in found
-    assert compared == 800 - others.BEFORE - spikes.FEWEST
-    assert all(not any(160 < at < 790 for at in other) for other, _ in rest)
-
-
-def test_runs_that_end_one_after_the_other_leave_no_step_in_the_difference():
-    losses = [loss[: 1500 - 37 * i] for i, loss in enumerate(study_of(12))]
-    assert all(not any(160 < at < 1200 for at in found) for found, _ in judged(losses))
 
 
 def test_a_branch_is_compared_with_other_trunks_only():
@@ -239,57 +242,53 @@ def test_a_missing_loss_is_judged_by_nothing_and_costs_its_neighbours_nothing():
     assert compared == 1497 - others.BEFORE - spikes.FEWEST
 
 
-def test_the_median_of_the_others_is_that_of_a_plain_computation():
+def test_the_excess_of_the_others_is_that_of_a_plain_computation():
+    """Of the runs with a loss at an update, at least three others; some losses are missing."""
     rng = np.random.default_rng(0)
-    values = rng.normal(size=(9, 400))
-    values[rng.random(values.shape) < 0.4] = np.nan
-    order, n = np.sort(values, axis=0), np.isfinite(values).sum(axis=0)
-    for i in range(9):
-        found = others._median_without(order, n, values[i])
-        left = np.delete(values, i, axis=0)
+    table = rng.normal(3, 0.1, (7, 300)).round(2)
+    table[:, 0] = 3.0
+    missing = rng.random(table.shape) < [[0.1], [0.1], [0.3], [0.5], [0.5], [0.5], [0.5]]
+    missing[:, :130] = False
+    runs, excess = [], np.full(table.shape, np.nan)
+    for row, (loss, gone) in enumerate(zip(table, missing, strict=True)):
+        known = np.flatnonzero(~gone)
+        runs.append(others.Losses(known.astype(np.int32), loss[known]))
+        latest = [loss[known[known <= u][-1]] for u in range(len(loss))]
+        for u in known[known >= others.BEFORE]:
+            excess[row, u] = loss[u] - np.median(latest[u - others.BEFORE : u])
+    for row, found in enumerate(others.differences(runs, [None] * 7)):
+        left = np.delete(excess, row, axis=0)
         enough = np.isfinite(left).sum(axis=0) >= others.FEWEST
-        assert np.isnan(found[~enough]).all()
-        assert found[enough] == pytest.approx(np.nanmedian(left[:, enough], axis=0))
+        expected = np.full(300, np.nan)
+        expected[enough] = excess[row, enough] - np.nanmedian(left[:, enough], axis=0)
+        assert found == pytest.approx(expected[~missing[row]], nan_ok=True)
 
 
-def test_the_store_says_which_runs_were_compared_with_others(study, values):
-    values["axes"] |= {"size": ["s", "m"], "context": [16, 32]}
-    values["skip"] = []
+@pytest.mark.parametrize("block_tokens", [None, 1024])
+def test_runs_that_read_the_same_tokens_in_the_same_update_are_compared(
+    study, values, block_tokens
+):
+    """Text is read from end to end, or in an order that the seed draws."""
+    values["axes"] |= {"size": ["s", "m"], "context": [16, 32], "seed": [0, 1]}
+    if block_tokens:
+        values["datasets"]["lines"] |= {"shuffle": "blocks", "block_tokens": block_tokens}
     (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    runs = [*study_file.read_record(study / "study.json").grid.cells][:5]
+    cells = study_file.read_record(study / "study.json").grid.cells
+    by_seed = [[run for run, cell in cells.items() if cell.seed == seed] for seed in (0, 1)]
+    runs = [*by_seed[0][:4], *by_seed[1][:1]]
     runs.append("softmax-x-ctx16-s0-00000000")  # left the study
     losses = study_of(6, 400)
     losses[0][250] += 0.5
     for run, loss in zip(runs, losses, strict=True):
         rows = [update(n, loss=value) for n, value in enumerate(loss.tolist(), start=1)]
         record(study, run, log(header(run), *rows, end(400)), updates=400)
-    found = ask(study, f"SELECT run, update FROM spikes WHERE run <> '{runs[5]}'")
-    assert found == [(runs[0], 251)]
-    assert ask(study, f"SELECT count(*) FROM spikes WHERE run = '{runs[5]}'") != [(0,)]
+    alone = runs[4:] if block_tokens else runs[5:]
+    together = [run for run in runs if run not in alone]
+    found = ask(study, "SELECT run, update FROM spikes")
+    assert [row for row in found if row[0] in together] == [(runs[0], 251)]
+    assert {run for run, _ in found} == {runs[0], *alone}
     compared = 400 - others.BEFORE - spikes.FEWEST
-    shares = ask(
-        study, "SELECT run, compared_updates FROM runs ORDER BY compared_updates DESC, run"
-    )
-    assert shares == [*((run, compared) for run in sorted(runs[:5])), (runs[5], 0)]
+    shares = ask(study, "SELECT run, compared_updates FROM runs")
+    assert dict(shares) == dict.fromkeys(together, compared) | dict.fromkeys(alone, 0)
     query = "SELECT DISTINCT compared_share FROM stability ORDER BY ALL"
     assert ask(study, query) == [(0.0,), (compared / 400,)]
-
-
-def test_runs_are_compared_if_they_read_the_same_tokens_in_the_same_update(cell):
-    alike = [
-        replace(cell, attention="softmax"),
-        replace(cell, context=32, lr_scale=2.0, branch=0.5),
-        replace(cell, seed=1),  # the text is read from end to end
-    ]
-    assert {stability._text(other) for other in alike} == {stability._text(cell)}
-    ordered = replace(cell, block_tokens=1024)
-    different = [
-        cell,
-        ordered,
-        replace(ordered, seed=1),
-        replace(cell, block_tokens=2048),
-        replace(cell, update_tokens=128),
-        replace(cell, epochs=2),
-        replace(cell, data=replace(cell.data, dataset="other")),
-    ]
-    assert len({stability._text(other) for other in different}) == len(different)
