@@ -15,8 +15,8 @@ from typing import Any
 SECONDS = 600
 """Until what a test waits for must have happened, on the busiest machine."""
 
-BEFORE_SIGNAL = 60
-"""Updates of an attempt after which it waits for its signal, if that has not come before."""
+BEFORE_SIGNAL = 50
+"""Updates of an attempt after a new checkpoint, before which its signal comes."""
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["pytest", "lmscaling.train.run", "lmscaling.bench.checks.gate", "torch._dynamo"])
@@ -41,7 +41,7 @@ def until(happened: Callable[[], object], said: Path) -> None:
     deadline = time.monotonic() + SECONDS
     while not happened():
         assert time.monotonic() < deadline, said.read_text()
-        time.sleep(0.002)
+        time.sleep(0.01)
 
 
 def code(process: ForkServerProcess, said: Path) -> int:
@@ -52,21 +52,23 @@ def code(process: ForkServerProcess, said: Path) -> int:
 
 
 def attempt(cell: Path, manifest: Path, out: Path, most: int | None) -> None:
-    """Train. After so many updates wait until a signal was sent, so that none comes too late."""
-    from lmscaling.train import loop, run
+    """Train. So many updates after a new checkpoint wait for the signal, lest it comes too late."""
+    from lmscaling.train import checkpoint, loop, run
     from lmscaling.train.module import Training
 
-    plain, done = Training.update, [0]
+    plain, after, scratch = Training.update, [0], out / "scratch"
+    before = set(checkpoint.paths(scratch))
 
     def update(self: Training, slab: Any) -> Any:
-        if done[0] == most:
+        if after[0] or set(checkpoint.paths(scratch)) - before:
+            after[0] += 1
+        if after[0] == most:
             until((out / "sent").exists, out / "said")
-        done[0] += 1
         return plain(self, slab)
 
     Training.update = update
     loop.CHECKPOINT_SECONDS = 0.02
-    run.train(cell, manifest, out / "scratch", out / "run" / "run.json")
+    run.train(cell, manifest, scratch, out / "run" / "run.json")
 
 
 def killed(
@@ -81,7 +83,7 @@ def killed(
         out: Folder of the result.
         signals: What ends the attempts before the last one.
         seed: Of the moments.
-        most: Updates after which an attempt waits for its signal.
+        most: Updates after a checkpoint before which an attempt gets its signal.
     """
     out.mkdir(exist_ok=True)
     path, said, sent = out / "cell.json", out / "said", out / "sent"
