@@ -19,7 +19,9 @@ BEFORE_SIGNAL = 50
 """Updates of an attempt after a new checkpoint, before which its signal comes."""
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["pytest", "lmscaling.train.run", "lmscaling.bench.checks.gate", "torch._dynamo"])
+SERVER.set_forkserver_preload(
+    ["pytest", "lmscaling.train.run", "lmscaling.bench.checks.gate", "torch._dynamo"]
+)
 
 
 def start(function: Callable[..., object], said: Path, *arguments: Any) -> ForkServerProcess:
@@ -72,7 +74,12 @@ def attempt(cell: Path, manifest: Path, out: Path, most: int | None) -> None:
 
 
 def killed(
-    cell: Any, manifest: Path, out: Path, signals: list[int], seed: int = 0, most: int = BEFORE_SIGNAL
+    cell: Any,
+    manifest: Path,
+    out: Path,
+    signals: list[int],
+    seed: int = 0,
+    most: int = BEFORE_SIGNAL,
 ) -> tuple[list[int], str]:
     """Attempts of one run, each ended by a signal at a random moment after a new checkpoint, and a
     last one; their exit codes, and what they said.
