@@ -1,6 +1,7 @@
 """Faults of the machine are told from faults of the program, whose errors may be results."""
 
 import errno
+import os
 
 import pytest
 import torch
@@ -23,6 +24,9 @@ def chained(error: BaseException, of: BaseException, explicit: bool) -> BaseExce
         if not explicit:
             raised.__suppress_context__ = False
         return raised
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize(
@@ -122,8 +126,7 @@ def test_what_the_program_may_cause_is_no_fault_of_the_machine(error):
 
 @pytest.mark.parametrize("explicit", [True, False])
 def test_the_cause_of_an_error_counts_as_well(explicit):
-    full = OSError(errno.ENOSPC, "No space left on device")
-    assert machine_fault(chained(UserError("no log"), full, explicit)) == "disk"
+    assert machine_fault(chained(UserError("no log"), FULL, explicit)) == "disk"
     assert machine_fault(chained(RuntimeError("backend"), ValueError("x"), explicit)) is None
 
 
@@ -150,7 +153,7 @@ def test_a_failure_is_a_result_only_where_machine_and_device_are_sound(monkeypat
     refused, full = RuntimeError("cuDNN has no plan"), torch.OutOfMemoryError("full")
     assert is_result(refused, CPU)
     assert is_result(full, CPU)
-    assert not is_result(OSError(errno.ENOSPC, "No space left on device"), CPU)
+    assert not is_result(FULL, CPU)
 
     def poisoned(*_, **__):
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
