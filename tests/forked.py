@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def killed(
     cell: Any,
     manifest: Path,
     out: Path,
-    signals: list[int],
+    signals: Sequence[int],
     seed: int = 0,
     most: int = BEFORE_SIGNAL,
 ) -> tuple[list[int], str]:
