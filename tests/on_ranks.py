@@ -161,5 +161,5 @@ def trained(cell: Any, way: Path, manifest: Path, results: Path, world: int = 2)
 
 if __name__ == "__main__":
     rank.die_with_parent()  # before torch is loaded, which takes seconds
-    *given, ranks_of_it = sys.argv[1:]
-    train(*map(Path, given), int(ranks_of_it), {})
+    own, calibrated, tokens, out = map(Path, sys.argv[1:5])
+    train(own, calibrated, tokens, out, int(sys.argv[5]), {})

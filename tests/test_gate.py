@@ -6,10 +6,11 @@ The kernels of a GPU are played by plain PyTorch with a fault.
 import json
 from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from conftest import calibration
+from conftest import calibration, refused, sentence
 
 from lmscaling import kernels
 from lmscaling.bench.checks import exactness, gate
@@ -25,7 +26,10 @@ from lmscaling.train.run import train
 CPU = torch.device("cpu")
 FORM = ("softplus", True)
 HERE = {"device": "a device", "torch": "1", "triton": "1", "ptxas": "1", "sources": "a"}
-FAILED = "linear attention by chunked, heads of 8: its kernel failed the check ("
+
+
+used = []
+"""Plans that were put into use, and for which shape."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +37,18 @@ def small(monkeypatch):
     """Short sequences, and nothing that a test puts into use stays so."""
     monkeypatch.setattr(gate, "TOKENS", 20)
     monkeypatch.setattr(gate, "SEGMENTED", (1, 40, 2))
-    monkeypatch.setattr(plan, "_given", {})
     monkeypatch.setattr(cross_entropy, "_is_plain", False)
+    plain = plan.use
+
+    def use(of, shape):
+        used.append((of, shape))
+        plain(of, shape)
+
+    monkeypatch.setattr(plan, "use", use)
+    yield
+    for _, shape in used:
+        plain(None, shape)
+    used.clear()
 
 
 @pytest.fixture
@@ -51,21 +65,24 @@ def fault(attend, form=FORM, compiled=False, kind="linear"):
 @pytest.mark.parametrize("name", gate.OURS)
 def test_ours_pass_at_the_shapes_of_a_gpu(full_size, name):
     checked = partial(gate.attention_fault, "linear", kernels.load("linear", name), CPU)
-    assert checked(gate.DTYPE, 16, FORM, compiled=True) is None
+    assert checked(gate.DTYPE, 16, FORM, compiled=False) is None
     assert checked(gate.DTYPE, 16, ("identity", False), False) is None
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(
-    ("kind", "gates"), [("gated", "head"), ("gated", "token"), ("gated_delta", "token")]
+    ("kind", "gates", "dtype"),
+    [
+        ("gated", "head", torch.bfloat16),
+        ("gated", "token", torch.float32),
+        ("gated_delta", "token", torch.bfloat16),
+    ],
 )
 def test_ours_with_gates_pass_at_the_shapes_of_a_gpu(full_size, kind, gates, dtype):
     attend = kernels.load(kind, "chunked")
-    assert gate.attention_fault(kind, attend, CPU, dtype, 16, (gates,), compiled=True) is None
+    assert gate.attention_fault(kind, attend, CPU, dtype, 16, (gates,), kind == "gated") is None
 
 
-@pytest.mark.parametrize("width", [64, 128])
-def test_integers_of_a_long_sequence_are_sums_that_bf16_represents(width):
+def test_integers_of_a_long_sequence_are_sums_that_bf16_represents():
     """Of the states and of the weights, which are operands of products."""
     sums = []
 
@@ -76,7 +93,7 @@ def test_integers_of_a_long_sequence_are_sums_that_bf16_represents(width):
             sums.extend(x.abs().max().item() for x in (state, weights))
         return exactness.linear(q, k, v, "identity", False)
 
-    shape = (*exactness.SEGMENTED, width)
+    shape = (*exactness.SEGMENTED, 128)
     assert not exactness.first_fault(exactness.integers(seen, CPU, torch.float32, shape))
     assert max(sums) <= 256
 
@@ -110,7 +127,7 @@ def test_one_wrong_element_is_found_forward_and_backward():
         return chunked.attend(q, Wrong.apply(k), v, *form)
 
     for attend, name in ((forward, "y"), (backward, "dk")):
-        assert (fault(attend) or "").startswith(f"{name} of integers is not exact")
+        assert (fault(attend) or "").startswith(f"{name} of integers")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +162,7 @@ def test_one_wrong_element_of_the_normalised_form_alone_is_found():
     long = (2, 200, 3, 16)
     found = list(exactness.numbers("linear", attend, CPU, torch.bfloat16, long, FORM))
     assert [each.right for each in found if each.case.startswith("numbers")] == 4 * [True]
-    assert (exactness.first_fault(found) or "").startswith("an element of y is")
+    assert (exactness.first_fault(found) or "").startswith("an element")
     assert (fault(attend) or "").startswith("y is")
 
 
@@ -164,7 +181,7 @@ def test_calls_that_differ_in_the_last_bit_are_found():
         calls.append(0)
         return chunked.attend(q, k, v, *form) * (1 + 1e-6 * (form == FORM) * (len(calls) % 2))
 
-    assert "differs between two calls" in (fault(attend) or "")
+    assert "two calls" in (fault(attend) or "")
 
 
 def test_what_only_the_compiler_gets_wrong_is_found():
@@ -172,14 +189,20 @@ def test_what_only_the_compiler_gets_wrong_is_found():
         return chunked.attend(q, k, v, *form) * (2 if torch.compiler.is_compiling() else 1)
 
     assert fault(attend) is None
-    assert (fault(attend, compiled=True) or "").startswith("y is 1 from float64")
+    assert (fault(attend, compiled=True) or "").startswith("y is 1 ")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("V", [320, 50304])
+def right(logits, y, scale):
+    """Losses of each row; their gradient takes the place of the logits."""
+    exact = logits.double().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(exact, y, reduction="none")
+    if scale:
+        logits[:] = torch.autograd.grad(scale * loss.sum(), exact)[0]
+    return loss.detach().float()
+
+
+@pytest.mark.parametrize(("V", "dtype"), [(320, torch.float32), (50304, torch.bfloat16)])
 def test_the_cross_entropy_is_checked_element_by_element(V, dtype):
-    right = cross_entropy._losses
-
     def fault(losses):
         return gate.cross_entropy_fault(losses, CPU, dtype, V) or ""
 
@@ -189,9 +212,9 @@ def test_the_cross_entropy_is_checked_element_by_element(V, dtype):
         return loss
 
     assert fault(right) == ""
-    assert fault(lost).startswith("the gradient is 1 from float64")
+    assert fault(lost).startswith("the gradient is 1 ")
     assert fault(lambda *given: 1.001 * right(*given)).startswith("the loss is 0.001")
-    assert "without a gradient" in fault(lambda x, y, s: right(x, y, s) * (1 if s else 1.001))
+    assert "without" in fault(lambda x, y, s: right(x, y, s) * (1 if s else 1.001))
 
 
 # What a fault leads to
@@ -205,8 +228,13 @@ def model(cell):
 
 def part(model, compiled=False, here=HERE):
     """The one kind of attention of a model."""
-    (attentions,) = gate._by_kernels(model)
+    attentions = [block.attention for block in model.blocks]
     return gate.attention_part(model, 4, CPU, compiled, here, attentions)
+
+
+def planned():
+    """The plan that is in use."""
+    return used[-1][0]
 
 
 @pytest.fixture
@@ -224,12 +252,12 @@ def tried():
 def kernel(monkeypatch, model, tried):
     """Let the kernel do something else with each plan."""
 
-    def play(planned=None, safe=None, **here):
+    def play(fast=None, safe=None, **here):
         def attend(*given):
-            is_safe = list(plan._given.values()) == [plan.safe()]
+            is_safe = planned() == plan.safe()
             if not tried or tried[-1] != is_safe:
                 tried.append(is_safe)
-            change = safe if is_safe else planned
+            change = safe if is_safe else fast
             return chunked.attend(*given) if change is None else change(*given)
 
         with monkeypatch.context() as patch:
@@ -258,16 +286,16 @@ def too_large():
 
 def test_a_kernel_that_passes_is_used_as_planned_and_nothing_is_said(kernel, path, model):
     assert gate.settle(kernel(), path, CPU) == ""
-    assert list(plan._given.values()) == [plan.Plan()]
+    assert planned() == plan.Plan()
     assert model.blocks[0].attention.implementation == "chunked"
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda: doubled, "y of integers is not exact: off by up to "),
-        (lambda: raising(too_large()), "OutOfResources: out of resource: shared memory, Required"),
-        (lambda: raising(ValueError("pipeliner\nmore")), "ValueError: pipeliner); "),
+        (lambda: doubled, "(y of integers"),
+        (lambda: raising(too_large()), "(OutOfResources: out of"),
+        (lambda: raising(ValueError("pipeliner\nmore")), "(ValueError: pipeliner)"),
     ],
     ids=["wrong", "too large", "does not compile"],
 )
@@ -275,13 +303,14 @@ def test_the_safe_configuration_and_then_plain_pytorch_stand_in(
     kernel, path, model, change, reason
 ):
     said = gate.settle(kernel(change()), path, CPU)
-    assert said.startswith(FAILED + reason)
-    assert said.endswith("; its safe configuration is used")
-    assert list(plan._given.values()) == [plan.safe()]
+    assert reason in said
+    assert said.endswith("safe configuration is used")
+    sentence("gate", said)
+    assert planned() == plan.safe()
     assert model.blocks[0].attention.implementation == "chunked"
     said = gate.settle(kernel(change(), change(), torch="2"), path, CPU)
-    assert "its safe configuration failed the check" in said
-    assert said.endswith("; plain PyTorch is used")
+    assert said.count(reason) == 2
+    assert said.endswith("plain PyTorch is used")
     assert model.blocks[0].attention.implementation == "chunked_materialized"
     assert len(json.loads(path.read_text())["findings"]) == 2
 
@@ -300,18 +329,17 @@ def test_a_fault_of_the_machine_is_raised_and_says_nothing_about_a_kernel(kernel
 
 
 def test_a_kernel_after_which_the_device_computes_no_more_is_raised(kernel, path, monkeypatch):
-    part = kernel(raising(RuntimeError("an illegal memory access was encountered")))
+    part = kernel(raising(RuntimeError("illegal access")))
     monkeypatch.setattr(gate.faults, "is_result", lambda *_: False)
-    with pytest.raises(RuntimeError, match="illegal memory access"):
+    with pytest.raises(RuntimeError, match="illegal access"):
         gate.settle(part, path, CPU)
 
 
 def test_what_was_found_is_used_without_a_check_until_a_version_changes(kernel, path, tried):
     said = gate.settle(kernel(doubled), path, CPU)
     assert tried == [False, True]
-    plan._given.clear()
     assert gate.settle(kernel(doubled), path, CPU) == said
-    assert list(plan._given.values()) == [plan.safe()]
+    assert planned() == plan.safe()
     assert tried == [False, True]
     for name in HERE:
         assert gate.settle(kernel(**{name: "other"}), path, CPU) == ""
@@ -325,7 +353,7 @@ def test_a_damaged_record_is_said_and_checked_again(kernel, path, capfd):
     for text in ("{", '{"findings": [{"key": 7}]}', "[]"):
         path.write_text(text)
         assert gate.settle(kernel(), path, CPU) == ""
-        assert "the kernels are checked again" in capfd.readouterr().err
+        assert "checked again" in capfd.readouterr().err
         assert len(json.loads(path.read_text())["findings"]) == 1
 
 
@@ -342,43 +370,24 @@ def test_the_key_tells_plans_forms_and_compilation_apart(model, cell):
     assert keys[0]["plan"] == asdict(plan.Plan())
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("retention", "linear attention with gates by chunked, heads of 8"),
-        ("mamba2", "linear attention with gates by chunked, heads of 8"),
-        ("gated_delta", "the gated delta rule by chunked, heads of 8"),
-    ],
-)
-def test_a_variant_with_gates_falls_back_to_plain_pytorch(name, said, cell, path):
+@pytest.mark.parametrize("name", ["retention", "mamba2", "gated_delta"])
+def test_a_variant_with_gates_falls_back_to_plain_pytorch(name, cell, path):
     with torch.device("meta"):
-        made = GPT(replace(cell, attention=name))
-    of, attention = part(made), gate._by_kernels(made)[0][0]
+        made: Any = GPT(replace(cell, attention=name))
+    of = part(made)
     assert gate.settle(of, path, CPU) == ""
-    of = replace(of, fault=lambda: "wrong", key={})
-    assert gate.settle(of, path, CPU).startswith(f"{said}: its kernel failed the check (wrong)")
-    assert attention.implementation == "plain"
-
-
-def test_every_kind_of_attention_in_a_model_is_a_part(cell):
-    with torch.device("meta"):
-        kinds = ["linear", "elu", "retention", "mamba2", "gated_delta", "gated", "softmax"]
-        model = GPT(replace(cell, attention="linear"))
-        for name in kinds:
-            model.blocks.append(GPT(replace(cell, attention=name)).blocks[0])
-    found = gate._by_kernels(model)
-    assert [len(each) for each in found] == [2, 1, 1, 1, 1]
-    keys = [gate.attention_part(model, 4, CPU, False, HERE, each).key for each in found]
-    assert len({json.dumps(key) for key in keys}) == 5
+    said = gate.settle(replace(of, fault=lambda: "wrong", key={}), path, CPU)
+    assert "(wrong)" in said
+    sentence("gate", said)
+    assert made.blocks[0].attention.implementation == "plain"
 
 
 def test_the_loss_falls_back_to_plain_pytorch(model, path):
     part = gate.cross_entropy_part(model, CPU, HERE)
     said = gate.settle(replace(part, fault=lambda: "wrong"), path, CPU)
-    assert said == (
-        "cross-entropy of 320 logits: its kernel failed the check (wrong); plain PyTorch is used"
-    )
-    assert cross_entropy._is_plain
+    assert "(wrong)" in said
+    sentence("gate", said)
+    assert [found.way for found in findings(path)] == ["plain PyTorch"]
 
 
 def test_nothing_is_checked_on_a_cpu(model, path, monkeypatch):
@@ -387,25 +396,41 @@ def test_nothing_is_checked_on_a_cpu(model, path, monkeypatch):
     assert not path.parent.exists()
 
 
-def test_a_model_on_a_gpu_has_its_loss_checked_and_its_attention_if_it_is_ours(
-    model, cell, path, monkeypatch
-):
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU on which all attention is wrong and the loss is right."""
     monkeypatch.setattr(gate, "conditions", lambda: HERE)
     monkeypatch.setattr(gate, "_planned", lambda *_: plan.Plan())
     monkeypatch.setattr(gate, "attention_fault", lambda *_: "dv is wrong")
     monkeypatch.setattr(gate, "cross_entropy_fault", lambda *_: None)
-    gpu = torch.device("cuda")
+    return torch.device("cuda")
+
+
+def test_a_model_on_a_gpu_has_its_loss_checked_and_its_attention_if_it_is_ours(
+    model, cell, path, gpu
+):
     said = gate.pass_or_fall_back(path, model, 4, gpu, compiled=True)
-    assert said == (
-        FAILED + "dv is wrong), its safe configuration failed the check (dv is wrong); "
-        "plain PyTorch is used"
-    )
-    parts = [each.key["part"] for each in findings(path)]
-    assert parts == ["cross_entropy", "linear/chunked"]
+    assert said.count("(dv is wrong)") == 2
+    sentence("gate", said)
+    assert [each.key["part"] for each in findings(path)] == ["cross_entropy", "linear/chunked"]
     with torch.device("meta"):
         softmax = GPT(replace(cell, attention="softmax"))
     assert gate.pass_or_fall_back(path.with_name("s.json"), softmax, 4, gpu, compiled=True) == ""
     assert [each.key["part"] for each in findings(path.with_name("s.json"))] == ["cross_entropy"]
+
+
+def test_every_kind_of_attention_in_a_model_is_a_part(cell, path, gpu):
+    with torch.device("meta"):
+        model = GPT(cell)
+        for name in ["linear", "elu", "retention", "mamba2", "gated_delta", "gated", "softmax"]:
+            model.blocks.append(GPT(replace(cell, attention=name)).blocks[0])
+    said = gate.pass_or_fall_back(path, model, 4, gpu, compiled=False)
+    assert said.count("PyTorch") == 5
+    found = [each.key for each in findings(path)]
+    assert len(found) == len({json.dumps(key) for key in found}) == 1 + 5
+    ways = [getattr(block.attention, "implementation", "") for block in model.blocks]
+    assert ways[:3] == ["chunked_materialized"] * 3
+    assert ways[3:6] == ["plain"] * 3
 
 
 def test_conditions_are_the_device_its_compilers_and_the_sources(monkeypatch):
@@ -459,7 +484,7 @@ def test_a_calibration_measures_with_what_training_will_use(failing, cell, tmp_p
 
 def test_a_cell_for_gpus_is_not_checked_on_a_cpu(cell, tmp_path):
     (tmp_path / "cell.json").write_text(replace(cell, gpus=1).to_json())
-    with pytest.raises(UserError, match="trains on GPUs and this machine has none"):
+    with refused(UserError, "GPUs"):
         checked_kernels.check(tmp_path / "cell.json", tmp_path / "out.json")
 
 

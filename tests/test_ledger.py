@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 from conftest import sentence
@@ -44,8 +45,8 @@ def path(tmp_path_factory):
 
 
 def entry(kind, attempt=1, train=0.0, spent=1.0, **values):
-    values = {"update": 0} | values
-    return Entry(kind=kind, attempt=attempt, train_seconds=train, attempt_seconds=spent, **values)
+    given: Any = {"update": 0} | values
+    return Entry(kind=kind, attempt=attempt, train_seconds=train, attempt_seconds=spent, **given)
 
 
 seconds = st.floats(0, 1e6)
