@@ -60,7 +60,7 @@ def test_a_lock_is_gone_when_the_block_ends_and_names_its_holder_before(path):
 def test_a_holder_that_lives_is_named_at_once(path):
     with (
         lock.hold(path.parent, "first"),
-        pytest.raises(lock.Busy, match=rf"^run r .* by process {os.getpid()} on \S+$"),
+        pytest.raises(lock.Busy, match=f"process {os.getpid()} "),
     ):
         take(path)
 
@@ -126,7 +126,7 @@ def test_a_holder_on_another_node_that_stays_silent_is_gone(path, monkeypatch, c
     began = time.monotonic()
     take(path)
     assert time.monotonic() - began > 0.2
-    assert "job 4711 on node7" in capfd.readouterr().err
+    assert "4711 on node7" in capfd.readouterr().err
 
 
 def test_the_same_job_on_another_node_has_been_requeued(path, monkeypatch, capfd):
@@ -138,41 +138,32 @@ def test_the_same_job_on_another_node_has_been_requeued(path, monkeypatch, capfd
 
 
 @pytest.mark.parametrize(
-    ("answer", "ended"),
+    ("cluster", "answer", "ended"),
     [
-        ("echo RUNNING", False),
-        ("echo COMPLETING", False),
-        ("echo FAILED", True),
-        ("echo PENDING", True),
-        ("echo slurm_load_jobs error: Invalid job id specified >&2; exit 1", True),
-        ("echo no route to host >&2; exit 1", False),
+        ("c", "echo RUNNING", False),
+        ("c", "echo COMPLETING", False),
+        ("c", "echo FAILED", True),
+        ("c", "echo PENDING", True),
+        ("c", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1", True),
+        ("c", "echo no route to host >&2; exit 1", False),
+        ("d", "echo FAILED", False),
     ],
 )
-def test_slurm_is_asked_whether_a_silent_job_has_ended(
-    path, monkeypatch, tmp_path, capfd, answer, ended
+def test_slurm_is_asked_whether_a_silent_job_of_its_cluster_has_ended(
+    path, monkeypatch, tmp_path, capfd, cluster, answer, ended
 ):
     """If it has not, the lock holds until it was silent for long."""
     asked = tmp_path / "asked"
     (tmp_path / "squeue").write_text(f"#!/bin/sh\necho $* >> {asked}\n{answer}\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("SLURM_CLUSTER_NAME", "c")
-    monkeypatch.setattr(lock, "STALE_SECONDS", 60.0 if ended else 0.8)
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", cluster)
+    monkeypatch.setattr(lock, "STALE_SECONDS", 600.0 if ended else 0.8)
     leave(path, ELSEWHERE)
     take(path)
-    assert "--jobs=4711" in asked.read_text()
+    assert asked.exists() == (cluster == ELSEWHERE.cluster)
+    assert not asked.exists() or "--jobs=4711" in asked.read_text()
     assert ("its job" in capfd.readouterr().err) == ended
-
-
-def test_slurm_of_another_cluster_is_not_asked(path, monkeypatch, tmp_path):
-    (tmp_path / "squeue").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\necho FAILED\n")
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv("SLURM_CLUSTER_NAME", "d")
-    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
-    leave(path, ELSEWHERE)
-    take(path)
-    assert not (tmp_path / "asked").exists()
 
 
 def test_a_lock_of_an_older_version_holds_until_it_was_silent_for_long(path):

@@ -126,7 +126,8 @@ def test_at_another_rate_a_failure_hides_nothing(study):
     of = cells(study)
     for i, cell in enumerate(of):
         train(study, cell.run, risen(curve(i), 150, 0.6 * (cell.lr_scale == 2) - 0.7))
-    assert ask(study, "SELECT lr_scale FROM final") == [(1.0,)] * 3
+    found = ask(study, "SELECT lr_scale FROM final")
+    assert found == [(1.0,)] * 3
 
 
 @pytest.mark.parametrize(
@@ -187,16 +188,16 @@ def well(study):
 
 
 @pytest.mark.parametrize(
-    ("runs", "values"),
+    ("runs", "numbers"),
     [(well, ["none of 6"]), (fail_some, ["softmax 0 of 3,", "linear 2 of 3 ", "p 0.4"])],
 )
-def test_the_report_counts_failures_and_compares_attentions(study, runs, values):
+def test_the_report_counts_failures_and_compares_attentions(study, runs, numbers):
     with built(study) as db:
         assert question.failures(db) == []
     runs(study)
     with built(study) as db:
         (line,) = question.failures(db)
-    assert all(value in line for value in values)
+    assert all(number in line for number in numbers)
     sentence("report", line)
 
 
