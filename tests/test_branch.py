@@ -107,15 +107,6 @@ def test_a_branch_goes_on_from_its_trunk_and_its_rate_ends_at_zero(run, trunk, t
     assert [share for share, path in kept.items() if path.is_file()] == [0.25, 1.0]
 
 
-def test_a_branch_that_leaves_within_the_warm_up_falls_from_the_rate_reached(run):
-    slow = replace(TRUNK, optimizer=replace(TRUNK.optimizer, warmup_updates=64))
-    _, above = run(slow)
-    assert above[31]["lr"] == slow.lr / 2  # update 32 of a rise over 64
-    _, rows = run(branch_of(slow, 0.5))
-    fall = [slow.lr / 2 * (1 - i / 8) for i in range(1, 9)]
-    assert [r["lr"] for r in rows] == pytest.approx(fall)
-
-
 @pytest.mark.parametrize(
     ("budget", "update", "seconds", "pace", "end"),
     [

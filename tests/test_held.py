@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_record
 from lmscaling.model import finished_run
-from lmscaling.records.ledger import entries, hold
+from lmscaling.records.ledger import entries
 from lmscaling.train import checkpoint, ledger, loop
 from lmscaling.train.failure import Failed
 from lmscaling.train.module import Training
@@ -237,11 +237,3 @@ def test_the_loop_waits_for_the_copy_of_a_checkpoint_and_not_for_its_file(tmp_pa
     served.set()
     saver.wait()
     assert torch.equal(checkpoint.load(path).tensors["model.weight"], before)
-
-
-def test_failures_since_the_last_checkpoint_are_what_counts(machine):
-    machine.fails(u3=ECC)
-    machine.fails(u9=ECC)
-    held = hold(machine.entries)
-    assert held
-    assert not held.needs_release
