@@ -1,60 +1,115 @@
-"""Attempts of one run in forked children, each ended by a signal; run by test_resume.py.
+"""Processes of training without their start: forks of one process that has loaded what they need.
 
-Forking after the imports makes an attempt cost a tenth of a second instead of four.
-Arguments: cell, manifest, folder of the result, signals as JSON, seed of the moments.
+To load torch takes two seconds of a processor, to fork a hundredth of one.
 """
 
-import json
+import multiprocessing
 import os
 import random
-import sys
 import time
-import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
-from lmscaling.train import loop, run
+SECONDS = 600
+"""Until what a test waits for must have happened, on the busiest machine."""
 
-DEADLINE_SECONDS = 60
+BEFORE_SIGNAL = 50
+"""Updates of an attempt after a new checkpoint, before which its signal comes."""
 
-
-def attempt(cell: Path, manifest: Path, out: Path) -> int:
-    """Process id of a child that trains; it exits as the command line would."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        run.train(cell, manifest, out / "scratch", out / "run" / "run.json")
-        code = 0
-    except SystemExit as done:
-        code = int(done.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(
+    ["pytest", "lmscaling.train.run", "lmscaling.bench.checks.gate", "torch._dynamo"]
+)
 
 
-def main() -> None:
-    cell, manifest, out = map(Path, sys.argv[1:4])
-    signals, moments = json.loads(sys.argv[4]), random.Random(int(sys.argv[5]))
+def start(function: Callable[..., object], said: Path, *arguments: Any) -> ForkServerProcess:
+    """Call a function of a module of tests in a process whose output is added to a file."""
+    process = SERVER.Process(target=_call, args=(function, said, arguments))
+    process.start()
+    return process
+
+
+def _call(function: Callable[..., object], said: Path, arguments: tuple[Any, ...]) -> None:
+    with said.open("ab", buffering=0) as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    function(*arguments)
+
+
+def until(happened: Callable[[], object], said: Path) -> None:
+    """Wait for an event; what a process has said explains why it did not come."""
+    deadline = time.monotonic() + SECONDS
+    while not happened():
+        assert time.monotonic() < deadline, said.read_text()
+        time.sleep(0.01)
+
+
+def code(process: ForkServerProcess, said: Path) -> int:
+    """The exit code of a process, as of ``subprocess``."""
+    process.join(SECONDS)
+    assert process.exitcode is not None, said.read_text()
+    return process.exitcode
+
+
+def attempt(cell: Path, manifest: Path, out: Path, most: int | None) -> None:
+    """Train. So many updates after a new checkpoint wait for the signal, lest it comes too late."""
+    from lmscaling.train import checkpoint, loop, run
+    from lmscaling.train.module import Training
+
+    plain, after, scratch = Training.update, [0], out / "scratch"
+    before = set(checkpoint.paths(scratch))
+
+    def update(self: Training, slab: Any) -> Any:
+        if after[0] or set(checkpoint.paths(scratch)) - before:
+            after[0] += 1
+        if after[0] == most:
+            until((out / "sent").exists, out / "said")
+        return plain(self, slab)
+
+    Training.update = update
     loop.CHECKPOINT_SECONDS = 0.02
-    codes = []
-    for sent in signals:
-        before = set((out / "scratch").glob("checkpoint-*"))
-        child = attempt(cell, manifest, out)
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not set((out / "scratch").glob("checkpoint-*")) - before:
-            ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            assert not ended, f"ended without a new checkpoint: {ended}"
-            assert time.monotonic() < deadline, "no checkpoint"
-            time.sleep(0.001)
+    run.train(cell, manifest, scratch, out / "run" / "run.json")
+
+
+def killed(
+    cell: Any,
+    manifest: Path,
+    out: Path,
+    signals: Sequence[int],
+    seed: int = 0,
+    most: int = BEFORE_SIGNAL,
+) -> tuple[list[int], str]:
+    """Attempts of one run, each ended by a signal at a random moment after a new checkpoint, and a
+    last one; their exit codes, and what they said.
+
+    Args:
+        cell: The cell.
+        manifest: Of its tokens.
+        out: Folder of the result.
+        signals: What ends the attempts before the last one.
+        seed: Of the moments.
+        most: Updates after a checkpoint before which an attempt gets its signal.
+    """
+    out.mkdir(exist_ok=True)
+    path, said, sent = out / "cell.json", out / "said", out / "sent"
+    path.write_text(cell.to_json())
+    said.touch()
+    moments, codes = random.Random(seed), []
+
+    def checkpoints() -> set[Path]:
+        return set((out / "scratch").glob("checkpoint-*"))
+
+    for number in signals:
+        before = checkpoints()
+        child = start(attempt, said, path, manifest, out, most)
+        until(lambda: checkpoints() - before or child.exitcode is not None, said)  # noqa: B023
         time.sleep(moments.uniform(0, 0.1))
-        os.kill(child, sent)
-        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    last = attempt(cell, manifest, out)
-    codes.append(os.waitstatus_to_exitcode(os.waitpid(last, 0)[1]))
-    print(json.dumps(codes))
-
-
-if __name__ == "__main__":
-    main()
+        assert child.pid
+        os.kill(child.pid, number)
+        sent.touch()
+        codes.append(code(child, said))
+        sent.unlink()
+    codes.append(code(start(attempt, said, path, manifest, out, None), said))
+    return codes, said.read_text()

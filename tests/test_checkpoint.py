@@ -88,15 +88,6 @@ def test_a_checkpoint_before_the_first_update_has_no_moments(cell, tmp_path):
     assert len(names) == len(list(gpt.parameters()))
 
 
-def test_the_weights_alone_have_the_names_of_the_model(trained, tmp_path):
-    gpt, _ = trained
-    checkpoint.save_weights(tmp_path / "model.safetensors", gpt)
-    weights = load_file(tmp_path / "model.safetensors")
-    assert {name: p.shape for name, p in weights.items()} == {
-        name: p.shape for name, p in gpt.named_parameters()
-    }
-
-
 @pytest.mark.parametrize(
     "expected",
     [

@@ -1,8 +1,13 @@
 """The productive clock: which seconds count towards a budget."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lmscaling.train.clock import Clock
+
+passing = st.lists(st.tuples(st.booleans(), st.integers(0, 1000)))
+"""Time that passes in a bracket or not."""
 
 
 class Time:
@@ -18,69 +23,44 @@ class Time:
         self.now += seconds
 
 
-@pytest.fixture
-def time():
-    return Time()
-
-
 def bracket(time, clock, seconds):
     with clock.excluded():
         time.passes(seconds)
 
 
-def test_every_bracket_of_an_update_is_left_out(time):
+@given(st.integers(0, 1000), passing, st.lists(passing))
+def test_what_counts_is_the_time_since_the_start_outside_of_brackets(seconds, before, updates):
+    """Of each update by itself; what came before the start, in a bracket or not, does not count."""
+    time = Time()
+    clock = Clock(seconds, now=time)
+    for started, parts in enumerate([before, *updates]):
+        for is_bracketed, length in parts:
+            bracket(time, clock, length) if is_bracketed else time.passes(length)
+            seconds += length if started and not is_bracketed else 0
+        if started:
+            assert clock.tick() == clock.seconds == seconds
+        else:
+            clock.start()
+
+
+def test_a_bracket_that_ends_with_an_error_is_left_out():
+    time = Time()
     clock = Clock(now=time)
     clock.start()
-    for seconds in (5, 11, 7):
-        bracket(time, clock, seconds)
-        time.passes(1)
-    assert clock.tick() == 3
 
+    def fail():
+        with clock.excluded():
+            time.passes(4)
+            raise OSError("full")
 
-def test_a_bracket_is_left_out_of_one_update_only(time):
-    clock = Clock(now=time)
-    clock.start()
-    bracket(time, clock, 5)
-    time.passes(2)
-    assert clock.tick() == 2
-    time.passes(3)
-    assert clock.tick() == 5
-    assert clock.seconds == 5
-
-
-def fail(time, clock):
-    with clock.excluded():
-        time.passes(4)
-        raise OSError("full")
-
-
-def test_a_bracket_that_ends_with_an_error_is_left_out(time):
-    clock = Clock(now=time)
-    clock.start()
     with pytest.raises(OSError, match="full"):
-        fail(time, clock)
+        fail()
     time.passes(1)
     assert clock.tick() == 1
 
 
-def test_what_comes_before_the_start_does_not_count(time):
-    clock = Clock(now=time)
-    bracket(time, clock, 6)
-    time.passes(100)
-    clock.start()
-    time.passes(2)
-    assert clock.tick() == 2
-
-
-def test_the_clock_goes_on_from_the_seconds_of_a_checkpoint(time):
-    clock = Clock(40.0, now=time)
-    time.passes(9)
-    clock.start()
-    time.passes(2)
-    assert clock.tick() == 42
-
-
-def test_a_clock_runs_from_its_creation_and_anew_from_its_start(time):
+def test_a_clock_runs_from_its_creation_and_anew_from_its_start():
+    time = Time()
     clock = Clock(seconds=7, now=time)
     time.passes(2)
     assert clock.tick() == 9

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import write_shard
+from conftest import refused, write_shard
 from test_data import corpus, lines
 
 from lmscaling import files
@@ -21,7 +21,7 @@ from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 from lmscaling.files import described_at, sha256_of
 
-KILLS = 50
+KILLS = 25
 
 
 @pytest.fixture
@@ -61,46 +61,40 @@ def unpacked(path):
 
 
 SOURCES = {
-    "a flipped bit": (lambda p: flipped(p, p.stat().st_size // 2), "is not valid gzip"),
-    "a gzip cut in the middle": (
-        lambda p: p.write_bytes(p.read_bytes()[: p.stat().st_size // 2]),
-        "is not valid gzip: .*end-of-stream",
+    "a flipped bit": lambda p: flipped(p, p.stat().st_size // 2),
+    "a gzip cut in the middle": lambda p: os.truncate(p, p.stat().st_size // 2),
+    "a gzip cut by one byte": lambda p: os.truncate(p, p.stat().st_size - 1),
+    "zeros": lambda p: p.write_bytes(bytes(p.stat().st_size)),
+    "an empty file": lambda p: p.write_bytes(b""),
+    "a line that is no JSON": lambda p: repacked(p, b'{"text": "a"}\n{"text": \n'),
+    "a document without text": lambda p: repacked(p, b'{"text": "a"}\n{"txt": "b"}\n'),
+    "a document whose text is null": lambda p: repacked(p, b'{"text": null}\n'),
+    "whole documents missing at the end": lambda p: repacked(
+        p, b"".join(unpacked(p).splitlines(keepends=True)[:399])
     ),
-    "a gzip cut by one byte": (lambda p: p.write_bytes(p.read_bytes()[:-1]), "is not valid gzip"),
-    "zeros": (lambda p: p.write_bytes(bytes(p.stat().st_size)), "is not valid gzip: Not a gzipped"),
-    "an empty file": (lambda p: p.write_bytes(b""), "has 0 documents; allowed: 400"),
-    "a line that is no JSON": (
-        lambda p: repacked(p, b'{"text": "a"}\n{"text": \n'),
-        "line 2: not valid JSON",
-    ),
-    "a document without text": (
-        lambda p: repacked(p, b'{"text": "a"}\n{"txt": "b"}\n'),
-        "line 2: no text under 'text'; nearest is 'txt'",
-    ),
-    "a document whose text is null": (
-        lambda p: repacked(p, b'{"text": null}\n'),
-        "line 1: null in place of text under 'text'",
-    ),
-    "whole documents missing at the end": (
-        lambda p: repacked(p, b"".join(unpacked(p).splitlines(keepends=True)[:399])),
-        r"has 399 documents; allowed: 400; fetch the file again",
-    ),
-    "a missing file": (lambda p: p.unlink(), "does not exist; nearest is 'validation-0.json.gz'"),
+    "a missing file": lambda p: p.unlink(),
+}
+WORDS = {
+    "an empty file": "0 documents",
+    "a line that is no JSON": "line 2:",
+    "a document without text": "'txt'",
+    "a document whose text is null": "line 1:",
+    "whole documents missing at the end": "399 documents",
+    "a missing file": "validation-0.json.gz",
 }
 
 
 @pytest.mark.parametrize("damage", SOURCES)
-@pytest.mark.parametrize("fetched", [False, True])
-def test_a_damaged_source_is_named_and_leaves_nothing(hub, tmp_path, damage, fetched):
-    destroy, sentence = SOURCES[damage]
+def test_a_damaged_source_is_named_and_leaves_nothing(hub, tmp_path, damage):
+    """Whether the source was fetched before or is fetched now."""
     source = tmp_path / "hub" / "train-0.json.gz"
     described_at(source).write_text(json.dumps({"sha256": sha256_of(source)}))
-    destroy(source)
+    SOURCES[damage](source)
     out = tmp_path / "out" / "train-00000.bin"
-    with pytest.raises(UserError, match=sentence) as caught:
-        tokenize(corpus(hub), "train", 0, out, source if fetched else None)
-    assert "train-0.json.gz" in str(caught.value)
-    assert not out.parent.exists() or not list(out.parent.iterdir())
+    for fetched in (source, None):
+        with refused(UserError, "train-0.json.gz", WORDS.get(damage, "gzip")):
+            tokenize(corpus(hub), "train", 0, out, fetched)
+        assert not out.parent.exists() or not list(out.parent.iterdir())
 
 
 def test_a_source_that_was_changed_since_it_was_fetched_is_refused(hub, tmp_path):
@@ -109,7 +103,7 @@ def test_a_source_that_was_changed_since_it_was_fetched_is_refused(hub, tmp_path
     made = tokenize(corpus(hub), "train", 0, tmp_path / "a" / "train-00000.bin", source)
     assert made["source"]["checked_against"] == "hub"
     repacked(source, unpacked(source).replace(b"document 7", b"document 8"))
-    with pytest.raises(UserError, match=r"but .* when it was fetched; delete it and run snakemake"):
+    with pytest.raises(UserError, match=sha256_of(source)[:8]):
         tokenize(corpus(hub), "train", 0, tmp_path / "b" / "train-00000.bin", source)
     assert not list((tmp_path / "b").iterdir())
 
@@ -145,95 +139,72 @@ def of_another_tokenizer(folder):
     )
 
 
-BEFORE = {  # the manifest is made: what is found then
-    "a truncated file": (
-        lambda f: os.truncate(f / "train-00001.bin", 2000),
-        r"train-00001.bin has 2000 bytes, but its header states",
+DAMAGES = {
+    "a truncated file": lambda f: os.truncate(f / "train-00001.bin", 2000),
+    "a file of zeros": lambda f: (f / "train-00001.bin").write_bytes(bytes(5000)),
+    "shards in another order": lambda f: swapped(f, [".bin", ".json"]),
+    "tokens in another order": lambda f: shutil.copy(
+        f / "validation-00000.bin", f / "train-00000.bin"
     ),
-    "a file of zeros": (
-        lambda f: (f / "train-00001.bin").write_bytes(bytes(5000)),
-        r"train-00001.bin begins with 0, 0",
-    ),
-    "shards in another order": (
-        lambda f: swapped(f, [".bin", ".json"]),
-        r"train-00000.json belongs to train shard 1, so shards were swapped",
-    ),
-    "tokens in another order": (
-        lambda f: (
-            (f / "train-00000.bin").unlink(),
-            shutil.copy(f / "validation-00000.bin", f / "train-00000.bin"),
-        ),
-        r"train-00000.bin has \d+ tokens, but its sidecar states \d+",
-    ),
-    "a shard of another tokenizer": (
-        of_another_tokenizer,
-        r"train-00001.bin was made with ranks_sha256 other, but validation-00000.bin with",
-    ),
-    "a sidecar cut short": (
-        lambda f: os.truncate(f / "train-00002.json", 100),
-        r"train-00002.json is not valid JSON",
-    ),
-    "a missing shard": (lambda f: (f / "train-00002.bin").unlink(), "train-00002.bin does not"),
+    "a shard of another tokenizer": of_another_tokenizer,
+    "a sidecar cut short": lambda f: os.truncate(f / "train-00002.json", 100),
+    "a missing shard": lambda f: (f / "train-00002.bin").unlink(),
+    "a flipped bit": lambda f: flipped(f / "train-00001.bin", 3000),
 }
-
+BEFORE = {  # the manifest is made: what is found then, by the damage
+    "a truncated file": "train-00001.bin has 2000 bytes",
+    "a file of zeros": "train-00001.bin begins",
+    "shards in another order": "train-00000.json belongs to",
+    "tokens in another order": "train-00000.bin has",
+    "a shard of another tokenizer": "ranks_sha256 other",
+    "a sidecar cut short": "train-00002.json",
+    "a missing shard": "train-00002.bin",
+}
 AFTER = {  # the manifest was made: what the stream finds
-    **{key: BEFORE[key] for key in ("a truncated file", "a file of zeros", "a missing shard")},
-    "a flipped bit": (
-        lambda f: flipped(f / "train-00001.bin", 3000),
-        r"train-00001.bin has SHA-256 .*, but the manifest states",
-    ),
-    "shards in another order": (
-        lambda f: swapped(f, [".bin", ".json"]),
-        r"train-0000\d.bin (has \d+ tokens, but the manifest|has the tokens of train-0000\d.bin)",
-    ),
-    "a shard of another tokenizer": (
-        of_another_tokenizer,
-        r"train-00001.bin has (SHA-256 .*|100 tokens), but the manifest states",
-    ),
+    "a truncated file": "train-00001.bin",
+    "a file of zeros": "train-00001.bin",
+    "a missing shard": "train-00002.bin",
+    "a flipped bit": "train-00001.bin has SHA-256",
+    "shards in another order": "train-0000",
+    "a shard of another tokenizer": "train-00001.bin has",
 }
 
 
 @pytest.mark.parametrize("damage", BEFORE)
 def test_a_damaged_shard_gets_into_no_manifest(folder, damage):
-    destroy, sentence = BEFORE[damage]
-    destroy(folder)
-    with pytest.raises(UserError, match=sentence) as caught:
+    DAMAGES[damage](folder)
+    with refused(UserError, BEFORE[damage]):
         shards.write_manifest(folder / "manifest.json", COUNTS)
     assert not (folder / "manifest.json").exists()
-    assert (
-        "delete it" in str(caught.value)
-        or "does not exist" in str(caught.value)
-        or "JSON" in str(caught.value)
-    )
 
 
 @pytest.mark.parametrize("damage", AFTER)
 def test_a_shard_damaged_later_is_refused_before_a_token_of_it_is_used(folder, damage):
     shards.write_manifest(folder / "manifest.json", COUNTS)
-    destroy, sentence = AFTER[damage]
-    destroy(folder)
+    DAMAGES[damage](folder)
     stream = Stream(folder / "manifest.json", "train")
-    with pytest.raises(UserError, match=sentence) as caught:
+    with pytest.raises(UserError, match="run snakemake again") as caught:
         stream.read(0, stream.tokens)
-    assert "run snakemake again" in str(caught.value)
+    assert AFTER[damage] in str(caught.value)
 
 
-def test_fifty_kills_at_any_moment_leave_nothing_torn(hub, tmp_path):
+def test_kills_at_any_moment_leave_nothing_torn(hub, tmp_path):
     given = corpus(hub)
-    whole = tmp_path / "whole" / "train-00000.bin"
+    whole, out = (tmp_path / name / "train-00000.bin" for name in ("whole", "out"))
     start = time.monotonic()
     tokenize(given, "train", 0, whole)
-    seconds = time.monotonic() - start
-    out = tmp_path / "out" / "train-00000.bin"
+    longest = time.monotonic() - start
     moments, killed = random.Random(0), 0
-    for _ in range(KILLS):
+    while killed < KILLS:
         child = os.fork()
         if not child:
             tokenize(given, "train", 0, out)
             os._exit(0)
-        time.sleep(moments.uniform(0, 1.2 * seconds))
+        time.sleep(moments.uniform(0, longest))
         os.kill(child, signal.SIGKILL)
-        killed += os.waitpid(child, 0)[1] == signal.SIGKILL
+        in_time = os.waitpid(child, 0)[1] == signal.SIGKILL
+        killed += in_time
+        longest *= 1 if in_time else 0.9
         if out.exists():
             assert out.read_bytes() == whole.read_bytes()
         if out.with_suffix(".json").exists():
@@ -241,11 +212,10 @@ def test_fifty_kills_at_any_moment_leave_nothing_torn(hub, tmp_path):
             assert json.loads(out.with_suffix(".json").read_text())["sha256"]
             out.with_suffix(".json").unlink()
             out.unlink()
-    assert killed > KILLS / 3
     tokenize(given, "train", 0, out)
     assert out.read_bytes() == whole.read_bytes()
     names = sorted(p.name for p in out.parent.iterdir())
-    assert names == ["train-00000.bin", "train-00000.json"], "leftovers of killed processes"
+    assert names == ["train-00000.bin", "train-00000.json"], "leftovers"
 
 
 def test_what_a_living_process_or_another_machine_writes_is_not_swept_away(tmp_path):

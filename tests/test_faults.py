@@ -1,6 +1,7 @@
 """Faults of the machine are told from faults of the program, whose errors may be results."""
 
 import errno
+import os
 
 import pytest
 import torch
@@ -25,6 +26,9 @@ def chained(error: BaseException, of: BaseException, explicit: bool) -> BaseExce
         return raised
 
 
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -45,9 +49,8 @@ def chained(error: BaseException, of: BaseException, explicit: bool) -> BaseExce
     ],
 )
 def test_a_device_that_is_broken_or_gone_is_a_fault_of_the_machine(text):
-    assert machine_fault(RuntimeError(text)) == "device"
-    assert machine_fault(torch.AcceleratorError(text)) == "device"
-    assert machine_fault(distributed.DistBackendError(text)) == "device"
+    for kind in (RuntimeError, torch.AcceleratorError, distributed.DistBackendError):
+        assert machine_fault(kind(text)) == "device"
 
 
 @pytest.mark.parametrize(
@@ -122,8 +125,7 @@ def test_what_the_program_may_cause_is_no_fault_of_the_machine(error):
 
 @pytest.mark.parametrize("explicit", [True, False])
 def test_the_cause_of_an_error_counts_as_well(explicit):
-    full = OSError(errno.ENOSPC, "No space left on device")
-    assert machine_fault(chained(UserError("no log"), full, explicit)) == "disk"
+    assert machine_fault(chained(UserError("no log"), FULL, explicit)) == "disk"
     assert machine_fault(chained(RuntimeError("backend"), ValueError("x"), explicit)) is None
 
 
@@ -143,28 +145,26 @@ def test_the_first_cause_that_is_clear_decides(explicit):
     assert machine_fault(chained(lost, KeyError("x"), explicit)) == "network"
 
 
-CPU = torch.device("cpu")
-
-
 def test_a_failure_is_a_result_only_where_machine_and_device_are_sound(monkeypatch):
     refused, full = RuntimeError("cuDNN has no plan"), torch.OutOfMemoryError("full")
-    assert is_result(refused, CPU)
-    assert is_result(full, CPU)
-    assert not is_result(OSError(errno.ENOSPC, "No space left on device"), CPU)
+    cpu = torch.device("cpu")
+    assert is_result(refused, cpu)
+    assert is_result(full, cpu)
+    assert not is_result(FULL, cpu)
 
-    def poisoned(*_, **__):
-        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    def device(error):
+        def ones(*_, **__):
+            raise error
 
-    monkeypatch.setattr(torch, "ones", poisoned)
-    assert not is_result(refused, CPU)
+        monkeypatch.setattr(torch, "ones", ones)
 
-    def no_room(*_, **__):
-        raise full
-
-    monkeypatch.setattr(torch, "ones", no_room)
-    assert is_result(full, CPU)
+    device(torch.AcceleratorError("CUDA error: an illegal memory access was encountered"))
+    assert not is_result(refused, cpu)
+    device(full)
+    assert is_result(full, cpu)
 
 
 def test_a_reason_is_one_line():
-    assert first_line(RuntimeError("no plan\nand more")) == "no plan"
+    error = RuntimeError("no plan\nand more")
+    assert first_line(error) == "no plan"
     assert first_line(AssertionError()) == "AssertionError"

@@ -6,13 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import ROOT, write_tokens
+from forked import SECONDS, until
 
 from lmscaling.runtime import forks
 
@@ -28,7 +28,6 @@ if words is not None:
 """A server whose verbs are Python code, and which loads no torch."""
 
 JOB = "import sys; from lmscaling.runtime import forks; forks.ask(sys.argv[1:]); print('by itself')"
-SECONDS = 60
 
 
 class Served:
@@ -65,8 +64,8 @@ class Served:
         return job.returncode, out, error
 
     def waiting(self, code: str) -> tuple[subprocess.Popen[str], psutil.Process]:
-        """A job, and its fork that has come as far as it says."""
-        job = self.job(f"import os, time; print(os.getpid(), flush=True); {code}; time.sleep(60)")
+        """A job, and its fork that has run its code and waits."""
+        job = self.job(f"import os, time; {code}; print(os.getpid(), flush=True); time.sleep(3600)")
         assert job.stdout
         return job, psutil.Process(int(job.stdout.readline()))
 
@@ -118,7 +117,9 @@ def test_a_job_ends_as_its_fork_and_its_neighbours_go_on(served, code, status):
 
 def test_a_signal_to_a_job_reaches_its_fork(served):
     job, _ = served.waiting("import signal; signal.signal(15, lambda *_: sys.exit(75))")
-    time.sleep(0.2)
+    status = Path(f"/proc/{job.pid}/status")  # whether the job handles the signal, too
+    handled = 1 << (signal.SIGTERM - 1)
+    until(lambda: int(status.read_text().split("SigCgt:")[1].split()[0], 16) & handled, status)
     job.terminate()
     assert job.wait(SECONDS) == 75
 
@@ -138,11 +139,9 @@ def test_a_fork_ends_with_its_job_and_with_the_server(tmp_path, monkeypatch):
 
 def test_a_workflow_that_ends_leaves_its_forks_to_end_by_themselves(served):
     job = served.job("input(); print('whole')")
-    while not psutil.Process(served.server.pid).children():
-        time.sleep(0.01)
+    until(psutil.Process(served.server.pid).children, served.folder)
     served.server.stdin.close()
-    while served.done("print('in a fork')")[1] == "in a fork\n":
-        time.sleep(0.01)
+    until(lambda: served.done("print('in a fork')")[1] == "by itself\n", served.folder)
     assert job.communicate("\n", SECONDS)[0] == "whole\n"
 
 
@@ -154,6 +153,7 @@ def test_code_that_has_changed_runs_in_a_process_of_its_own(served):
     assert served.done("print('in a fork')")[1] == "by itself\n"
 
 
+@pytest.mark.ci
 def test_a_run_trained_in_a_fork_is_that_of_a_process_of_its_own(cell, tmp_path):
     (tmp_path / "tokens").mkdir()
     manifest = write_tokens(tmp_path / "tokens", [30_000], [1000])
@@ -169,7 +169,7 @@ def test_a_run_trained_in_a_fork_is_that_of_a_process_of_its_own(cell, tmp_path)
         words += ["--scratch", folder / "scratch", "--record", folder / "run.json"]
         command = [*before, sys.executable, "-X", "importtime", "-m", "lmscaling", *map(str, words)]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT
+            command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=ROOT
         )
         assert done.returncode == 0, done.stderr
         assert f"train: {cell.name} done" in done.stdout

@@ -1,10 +1,10 @@
 """Jobs of one machine do not share a GPU, and a job that ends frees what it held."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
+from contextlib import redirect_stderr
+from io import StringIO
 
 import pytest
 
@@ -20,8 +20,7 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(gpus.tempfile, "tempdir", None)
     monkeypatch.setattr(gpus, "installed", lambda: THREE)
     monkeypatch.setattr(gpus, "RETRY_SECONDS", (0.01, 0.02))
-    monkeypatch.delenv(gpus.VISIBLE, raising=False)
-    for name in (rank.RANK, gpus.COMPILERS, *gpus.ALLOCATORS):
+    for name in (gpus.VISIBLE, rank.RANK, gpus.COMPILERS, *gpus.ALLOCATORS):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -31,39 +30,36 @@ from lmscaling.runtime import gpus, rank
 gpus.installed = lambda: {gpus}
 with gpus.reserved({n}):
     print(os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
-    time.sleep(60)
+    time.sleep(3600)
 """
 
 
-def other(n):
-    """Another process that holds n GPUs, and what it was given."""
-    code = HOLD.format(gpus=THREE, n=n)
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    return process, process.stdout.readline().strip()
+@pytest.fixture
+def other():
+    """Another process that holds two GPUs, and what it was given."""
+    code = HOLD.format(gpus=THREE, n=2)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout
+        yield job, job.stdout.readline().strip()
+        job.kill()
 
 
-def test_a_job_sees_what_no_other_job_has():
-    process, theirs = other(2)
-    try:
-        with gpus.reserved(1):
-            assert os.environ[gpus.VISIBLE] == "GPU-cccc"
-        assert theirs == "GPU-aaaa,GPU-bbbb"
-        assert gpus.VISIBLE not in os.environ
-    finally:
-        process.kill()
-        process.wait()
+def test_a_job_sees_what_no_other_job_has(other):
+    with gpus.reserved(1):
+        assert os.environ[gpus.VISIBLE] == "GPU-cccc"
+    assert other[1] == "GPU-aaaa,GPU-bbbb"
+    assert gpus.VISIBLE not in os.environ
 
 
-def test_a_job_waits_until_enough_are_free_and_a_killed_job_frees_its_own(capfd):
-    process, _ = other(2)
-    begun = time.monotonic()
-    subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -{signal.SIGKILL} {process.pid}"])
-    with gpus.reserved(2):
-        assert time.monotonic() - begun > 0.4
+def test_a_job_waits_until_enough_are_free_and_a_killed_job_frees_its_own(other):
+    class Said(StringIO):
+        def write(self, text):
+            other[0].kill()  # as soon as the job says that it waits
+            return super().write(text)
+
+    with redirect_stderr(Said()) as said, gpus.reserved(2):
         assert os.environ[gpus.VISIBLE] == "GPU-aaaa,GPU-bbbb"
-    process.wait()
-    assert capfd.readouterr().err == "gpus: waiting for 2 of 3 GPUs\n"
+    assert said.getvalue().count("2 of 3 GPUs") == 1
 
 
 def test_only_what_the_scheduler_allows_is_taken(monkeypatch):
@@ -89,8 +85,10 @@ def test_visible_reads_the_variable_as_cuda_does(setting, found):
 
 @pytest.mark.parametrize("n", [0, 4])
 def test_nothing_is_reserved_for_the_cpu_or_beyond_what_there_is(n):
+    before = dict(os.environ)
     with gpus.reserved(n):
         assert gpus.VISIBLE not in os.environ
+        assert (dict(os.environ) == before) == (n == 0)
 
 
 def test_a_rank_uses_what_its_parent_holds(monkeypatch):
@@ -103,17 +101,13 @@ def test_a_rank_uses_what_its_parent_holds(monkeypatch):
 @pytest.mark.parametrize("installed", [THREE, []])
 def test_a_job_with_gpus_gets_segments_that_grow_and_its_share_of_the_cores(monkeypatch, installed):
     monkeypatch.setattr(gpus, "installed", lambda: installed)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
-    with gpus.reserved(3):
-        assert os.environ[gpus.ALLOCATOR] == "expandable_segments:True"
-        assert os.environ[gpus.COMPILERS] == "21"
-    assert gpus.ALLOCATOR not in os.environ
-    assert gpus.COMPILERS not in os.environ
-    with gpus.reserved(1):
-        assert os.environ[gpus.COMPILERS] == "32"
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
-    with gpus.reserved(3):
-        assert os.environ[gpus.COMPILERS] == "1"
+    for cores, n, compilers in ((64, 3, "21"), (64, 1, "32"), (2, 3, "1")):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: range(cores))
+        with gpus.reserved(n):
+            assert os.environ[gpus.ALLOCATOR] == "expandable_segments:True"
+            assert os.environ[gpus.COMPILERS] == compilers
+        assert gpus.ALLOCATOR not in os.environ
+        assert gpus.COMPILERS not in os.environ
 
 
 @pytest.mark.parametrize("name", gpus.ALLOCATORS)
@@ -128,12 +122,7 @@ def test_settings_of_the_user_stay(monkeypatch, name):
     assert os.environ[name] == "max_split_size_mb:512"
 
 
-def test_a_job_on_the_cpu_gets_no_settings():
-    before = dict(os.environ)
-    with gpus.reserved(0):
-        assert dict(os.environ) == before
-
-
+@pytest.mark.ci
 def test_pytorch_reads_the_settings_only_after_they_are_made():
     """The verbs load the packages before they reserve GPUs."""
     code = """

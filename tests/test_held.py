@@ -2,17 +2,19 @@
 
 import json
 import os
-import time
+import threading
 from dataclasses import replace
 
+import forked
 import pytest
 import torch
-from conftest import calibration, write_tokens
+from conftest import calibration, refused, write_tokens
 from safetensors.torch import load_file
 
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_record
-from lmscaling.records.ledger import entries, hold
+from lmscaling.model import finished_run
+from lmscaling.records.ledger import entries
 from lmscaling.train import checkpoint, ledger, loop
 from lmscaling.train.failure import Failed
 from lmscaling.train.module import Training
@@ -59,7 +61,7 @@ class Machine:
 
 @pytest.fixture
 def machine(cell, manifest, tmp_path, monkeypatch):
-    made = Machine(tmp_path, replace(cell, budget="30 updates"), manifest)
+    made = Machine(tmp_path, replace(cell, budget="14 updates"), manifest)
     plain = Training.update
 
     def update(self, slab):
@@ -87,28 +89,26 @@ MACHINE_FAULTS = [
 def test_a_fault_of_the_machine_is_never_a_result_however_often_it_comes(
     machine, monkeypatch, error, fault
 ):
-    machine.fails(u20=BUG)
+    machine.fails(u6=BUG)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 900.0)
-    for _ in range(6):
-        said = machine.fails(u22=error)
-        assert "is held on" in said
-        assert said.endswith("snakemake continues it after update 20")
+    for _ in range(3):
+        assert machine.fails(u8=error).endswith("after update 6")
     assert not machine.record.exists()
-    assert machine.saved == [20, 19]
+    assert machine.saved == [6, 5]
     last = machine.entries[-1]
-    assert (last.kind, last.fault, last.update) == ("failed", fault, 22)
+    assert (last.kind, last.fault, last.update) == ("failed", fault, 8)
     assert last.host
     run = machine.attempt()
-    assert (run.status, run.updates, run.attempts) == ("done", 30, 8)
+    assert (run.status, run.updates, run.attempts) == ("done", 14, 5)
 
 
 def test_weights_after_faults_are_those_without(machine, cell, manifest, tmp_path):
-    for failure in ({"u7": ECC}, {"u7": FULL}, {"u15": ECC}):
+    for failure in ({"u3": ECC}, {"u3": FULL}, {"u9": ECC}):
         machine.fails(**failure)
     machine.attempt()
     folder = tmp_path / "plain"
     folder.mkdir()
-    plain = Machine(folder, replace(cell, budget="30 updates"), manifest)
+    plain = Machine(folder, replace(cell, budget="14 updates"), manifest)
     plain.attempt()
     for name, tensor in weights(plain).items():
         assert torch.equal(tensor, weights(machine)[name]), name
@@ -117,15 +117,15 @@ def test_weights_after_faults_are_those_without(machine, cell, manifest, tmp_pat
 def test_memory_that_ends_after_training_has_begun_holds_the_run(machine, monkeypatch):
     machine.fails(u9=BUG)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 900.0)
-    assert "out of memory. Tried to allocate 20 GiB; snakemake" in machine.fails(u9=FULL)
+    assert "20 GiB; " in machine.fails(u9=FULL)  # the first line alone
     machine.fails(u9=FULL)
     assert machine.saved == [9, 8]
     said = machine.fails()
-    assert "2 attempts in a row failed without a checkpoint: CUDA out of memory" in said
-    assert f"type lmscaling reset --go-on {machine.scratch.name}, then snakemake" in said
+    assert "update 9: 2 attempts" in said
+    assert f"reset --go-on {machine.scratch.name}," in said
     ledger.free(machine.scratch)
     run = machine.attempt()
-    assert (run.status, run.updates) == ("done", 30)
+    assert (run.status, run.updates) == ("done", 14)
 
 
 def test_a_model_that_does_not_fit_is_a_result_after_two_attempts(machine):
@@ -133,13 +133,13 @@ def test_a_model_that_does_not_fit_is_a_result_after_two_attempts(machine):
     assert not machine.record.exists()
     run = machine.attempt(u0=FULL)
     assert (run.status, run.updates) == ("oom", 0)
-    assert run.message == "CUDA out of memory. Tried to allocate 20 GiB"
+    assert run.message == str(FULL).splitlines()[0]
 
 
 def test_a_device_that_others_use_does_not_make_a_model_too_large(machine, monkeypatch):
     monkeypatch.setattr("lmscaling.train.ranks._is_in_use", lambda device: True)
     for _ in range(3):
-        assert "other processes used the device before" in machine.fails(u0=FULL)
+        assert "other processes" in machine.fails(u0=FULL)
     assert machine.entries[-1].fault == "device"
 
 
@@ -147,7 +147,8 @@ def test_a_bug_is_shown_with_its_traceback_and_held_after_two_attempts(machine):
     for _ in range(2):
         assert "bug" in machine.fails(u0=BUG)
     said = machine.fails()
-    assert "is held at update 0: 2 attempts in a row failed without a checkpoint: KeyError" in said
+    assert "update 0: 2 attempts" in said
+    assert "KeyError" in said
     assert len(list(machine.scratch.glob("attempt-*"))) == 2
 
 
@@ -158,7 +159,7 @@ def test_a_run_that_is_killed_again_and_again_is_held_and_its_log_says_so(machin
             book.write("begin", 0, 0.0)
         (machine.scratch / f"attempt-{attempt:03d}.jsonl").write_bytes(b'{"record": "hea')
     said = machine.fails()
-    assert "5 attempts in a row ended without a checkpoint" in said
+    assert "5 attempts" in said
     last = (machine.scratch / "attempt-005.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["status"] == "held"
     machine.fails()
@@ -174,11 +175,11 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written_holds_the_run(machine,
         return plain(path, *_, **__)
 
     monkeypatch.setattr(checkpoint.tensor_file, "write", full)
-    assert "No space left on device" in machine.fails()
+    assert os.strerror(28) in machine.fails()
     assert machine.entries[-1].fault == "disk"
     assert machine.saved == [9, 8]
     monkeypatch.setattr(checkpoint.tensor_file, "write", plain)
-    assert machine.attempt().updates == 30
+    assert machine.attempt().updates == 14
 
 
 def flipped(path, at, bit=64):
@@ -192,9 +193,10 @@ def test_a_flipped_bit_of_a_checkpoint_is_named_and_the_one_before_is_used(machi
     newest, _ = checkpoint.paths(machine.scratch)
     flipped(newest, newest.stat().st_size - 2)  # an exponent: it can still be loaded
     run = machine.attempt()
-    assert run.updates == 30
+    assert run.updates == 14
     said = capfd.readouterr().err
-    assert f"checkpoint {newest.name} is not used: it is damaged: the SHA-256 of tensor" in said
+    assert newest.name in said
+    assert "SHA-256" in said
     rows = [json.loads(row) for row in (machine.record / "log.jsonl").open()]
     assert [r["start_update"] for r in rows if r["record"] == "header"] == [0, 11]
 
@@ -203,51 +205,35 @@ def test_a_flipped_bit_of_a_calibration_or_a_record_is_named_with_its_remedy(tmp
     write_record(tmp_path / "run.json", {"loss": 3.25})
     assert read_json(tmp_path / "run.json", "record") == {"loss": 3.25}
     flipped(tmp_path / "run.json", (tmp_path / "run.json").read_bytes().index(b"5"), bit=1)
-    with pytest.raises(UserError, match=r"run.json is damaged: .*remove the line with record_sha"):
+    with refused(UserError, "run.json", "record_sha"):
         read_json(tmp_path / "run.json", "record")
 
 
 def test_a_flipped_bit_of_final_weights_is_named(machine):
-    from lmscaling.model import finished_run
-
     machine.attempt()
     flipped(machine.record / "model.safetensors", -2)
-    with pytest.raises(UserError, match=r"cannot be used: it is damaged.*lmscaling reset"):
+    with refused(UserError, "model.safetensors", "lmscaling reset"):
         finished_run.model(machine.record)
 
 
 def test_the_loop_waits_for_the_copy_of_a_checkpoint_and_not_for_its_file(tmp_path, monkeypatch):
-    """96 MB, and a file server that takes two seconds for them, as 18.7 GB take 70 seconds."""
-    plain = checkpoint.tensor_file.write
+    plain, served = checkpoint.tensor_file.write, threading.Event()
 
     def slow(path, tensors, **metadata):
-        time.sleep(2)
+        """A file server that answers when the test says so."""
+        assert served.wait(forked.SECONDS)
         plain(path, tensors, **metadata)
 
     monkeypatch.setattr(checkpoint.tensor_file, "write", slow)
-    model = torch.nn.Linear(2000, 4000)
+    model = torch.nn.Linear(20, 40)
     adam = torch.optim.AdamW(model.parameters())
-    model(torch.ones(1, 2000)).sum().backward()
-    adam.step()
     progress = checkpoint.Progress(
         run="r", update=1, train_seconds=0, shard=0, tokens_id="", update_seconds=0
     )
-    saver, shares = checkpoint.Saver(), []
-    for n in range(3):  # the first one makes the buffers
-        begun = time.perf_counter()
-        saver.save(tmp_path / f"{n}.safetensors", progress, model, adam)
-        paused = time.perf_counter() - begun
-        model.weight.data.zero_()  # training goes on, and changes nothing in the file
-        saver.wait()
-        shares.append(paused / (time.perf_counter() - begun))
-    assert min(shares) < 0.05, shares
-    first = checkpoint.load(tmp_path / "0.safetensors").tensors["model.weight"]
-    assert first.abs().max() > 0
-
-
-def test_failures_since_the_last_checkpoint_are_what_counts(machine):
-    machine.fails(u3=ECC)
-    machine.fails(u9=ECC)
-    held = hold(machine.entries)
-    assert held
-    assert not held.needs_release
+    path, saver, before = tmp_path / "c.safetensors", checkpoint.Saver(), model.weight.clone()
+    saver.save(path, progress, model, adam)
+    assert not path.exists()
+    model.weight.data.zero_()  # training goes on, and changes nothing in the file
+    served.set()
+    saver.wait()
+    assert torch.equal(checkpoint.load(path).tensors["model.weight"], before)

@@ -1,12 +1,28 @@
 """The ledger of a run: entries survive kills, and add up to what all attempts have spent."""
 
 import json
+from typing import Any
 
 import pytest
+from conftest import sentence
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lmscaling.records.ledger import Entry, Kind, account, entries, hold, sick_nodes
+from lmscaling.records.ledger import (
+    Entry,
+    account,
+    entries,
+    hold,
+    is_too_large,
+    line,
+    reached,
+    recent,
+    sick_nodes,
+)
 from lmscaling.train import ledger
 from lmscaling.train.ledger import Ledger
+
+EARLIER = {"kind": "beat", "attempt": 1, "update": 2, "train_seconds": 3, "attempt_seconds": 4}
 
 
 @pytest.fixture
@@ -21,10 +37,118 @@ def time(monkeypatch):
     return passes
 
 
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """A file for many examples."""
+    return tmp_path_factory.mktemp("ledger") / "ledger.jsonl"
+
+
+def entry(kind, attempt=1, train=0.0, spent=1.0, **values):
+    given: Any = {"update": 0} | values
+    return Entry(kind=kind, attempt=attempt, train_seconds=train, attempt_seconds=spent, **given)
+
+
+seconds = st.floats(0, 1e6)
+written = st.lists(
+    st.builds(
+        entry,
+        st.sampled_from(["beat", "checkpoint", "failed", "branch"]),
+        st.integers(1, 999),
+        seconds,
+        seconds,
+        update=st.integers(0, 10**9),
+        reason=st.text(),
+        end=st.none() | st.integers(0, 99),
+    ),
+    max_size=6,
+)
+"""Entries in any order."""
+
+
+@given(written, st.data())
+def test_a_ledger_cut_at_any_byte_has_its_complete_entries(path, made, data):
+    lines = [line(one) for one in made]
+    whole = b"".join(lines)
+    at = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:at])
+    # The end of a line may be missing where nothing else is.
+    complete = sum(len(b"".join(lines[: n + 1])) <= at + 1 for n in range(len(lines)))
+    assert entries(path) == recent(path) == made[:complete]
+
+
+@given(written, written)
+def test_an_attempt_after_a_cut_line_adds_whole_ones(path, made, more):
+    path.write_bytes(b"".join(map(line, made))[:-3])
+    with Ledger(path.parent, 7) as book:
+        for one in more:
+            book.write(one.kind, one.update, one.train_seconds)
+    found = entries(path)
+    assert found[: len(made[:-1])] == made[:-1]
+    assert [(e.attempt, e.update) for e in found[len(made[:-1]) :]] == [(7, e.update) for e in more]
+    assert b"\n\n" not in path.read_bytes()
+
+
+@given(written.filter(bool), st.data())
+def test_a_flipped_bit_of_a_ledger_changes_no_entry(path, made, data):
+    """A line is as it was or left out, even if it falls into two."""
+    whole = bytearray(b"".join(map(line, made)))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(whole)
+    found = entries(path)
+    assert all(one in made for one in found)
+    assert len(made) - 2 <= len(found) <= len(made)
+
+
+@given(written.filter(bool))
+def test_a_tail_that_was_written_twice_changes_no_account(path, made):
+    """As after a copy of the folder, or a write that a file server has repeated."""
+    path.write_bytes(b"".join(map(line, [*made, made[-1]])))
+    assert account(entries(path)) == account(made)
+    assert reached(entries(path)) == reached(made)
+    assert sick_nodes(entries(path)) == sick_nodes(made)
+
+
+attempt = st.tuples(st.floats(0, 100), st.lists(st.floats(0, 100), max_size=4), st.integers(0, 4))
+"""Time before the first entry, times between the others, and which is the last checkpoint."""
+
+
+@given(st.lists(attempt, max_size=6))
+def test_an_account_is_the_sum_over_attempts_and_what_they_trained_is_lost_or_kept(attempts):
+    made, kept, trained, spent = [], 0.0, 0.0, 0.0
+    for number, (begun, steps, checkpoint) in enumerate(attempts, start=1):
+        made.append(entry("begin", number, kept, begun))
+        now, start, saved = begun, kept, kept
+        for i, step in enumerate(steps):
+            now, start = now + step, start + step
+            is_saved = i == checkpoint
+            made.append(entry("checkpoint" if is_saved else "beat", number, start, now))
+            saved = start if is_saved else saved
+        spent, trained, kept = spent + now, trained + sum(steps), saved
+    found = account([*made, entry("begin", len(attempts) + 1, kept, 0.0)])
+    assert found.attempt_seconds == pytest.approx(spent)
+    assert found.lost_seconds == pytest.approx(trained - kept)
+    assert reached(made) == pytest.approx(kept)
+
+
+@pytest.mark.parametrize(
+    ("rows", "lost"),
+    [
+        # A checkpoint that was written after later updates hides no lost time.
+        ([("begin", 1, 0), ("beat", 1, 50), ("checkpoint", 1, 40), ("begin", 2, 40)], 10),
+        # An attempt that begins ahead of the last entry has lost nothing.
+        ([("begin", 1, 0), ("checkpoint", 1, 20), ("begin", 2, 25), ("beat", 2, 31)], 0),
+    ],
+)
+def test_what_is_lost_follows_from_where_the_next_attempt_begins(rows, lost):
+    assert account([entry(*row) for row in rows]).lost_seconds == lost
+
+
 def test_entries_say_how_long_the_attempt_runs(tmp_path, time):
     with Ledger(tmp_path, 3) as book:
         time(2)
         book.write("begin", 40, 7.5)
+        assert book.branch_end() is None
         time(5)
         book.write("checkpoint", 50, 9.5)
         time(1)
@@ -54,7 +178,7 @@ def test_a_beat_is_written_ten_seconds_after_the_last_entry_and_not_before(tmp_p
         assert len(entries(book.path)) == 3
 
 
-def test_an_entry_is_on_the_disk_before_the_ledger_is_closed(tmp_path, time):
+def test_an_entry_is_on_the_disk_before_the_ledger_is_closed(tmp_path):
     book = Ledger(tmp_path, 1)
     book.write("begin", 0, 0.0)
     assert len(entries(tmp_path / "ledger.jsonl")) == 1
@@ -64,65 +188,62 @@ def test_an_entry_is_on_the_disk_before_the_ledger_is_closed(tmp_path, time):
         book.write("beat", 1, 1.0)
 
 
-def test_the_next_attempt_goes_on_after_a_line_that_was_cut(tmp_path, time):
-    path = tmp_path / "ledger.jsonl"
-    with Ledger(tmp_path, 1) as book:
-        book.write("begin", 0, 0.0)
-        book.write("checkpoint", 8, 4.0)
-    path.write_bytes(path.read_bytes()[:-9])
-    with Ledger(tmp_path, 2) as book:
-        book.write("begin", 0, 0.0)
-        book.write("beat", 1, 1.0)
-    assert [(e.attempt, e.kind) for e in entries(path)] == [(1, "begin"), (2, "begin"), (2, "beat")]
-    assert b"\n\n" not in path.read_bytes()
-
-
-def test_lines_that_are_no_entry_are_left_out(tmp_path):
+def test_lines_that_are_no_entry_are_left_out_and_those_of_an_earlier_version_read(tmp_path):
     path = tmp_path / "ledger.jsonl"
     assert entries(path) == []
-    entry = {"kind": "beat", "attempt": 1, "update": 2, "train_seconds": 3, "attempt_seconds": 4}
-    path.write_text(f"7\n[1]\n\n{json.dumps(entry)}\n{{")
-    assert [e.update for e in entries(path)] == [2]
+    path.write_text(f"7\n[1]\n\n{json.dumps(EARLIER)}\n{json.dumps(EARLIER | {'end': None})}\n{{")
+    assert [e.update for e in entries(path)] == [2, 2]
 
 
-def test_an_attempt_that_begins_ahead_of_the_last_entry_has_lost_nothing(tmp_path, time):
-    with Ledger(tmp_path, 1) as book:
-        book.write("begin", 0, 0.0)
-        time(30)
-        book.write("checkpoint", 5, 20.0)
-    with Ledger(tmp_path, 2) as book:
-        book.write("begin", 5, 25.0)
-        time(10)
-        book.write("beat", 6, 31.0)
-        spent = book.account()
-    assert (spent.attempt_seconds, spent.lost_seconds) == (40, 0)
-    assert account([]).attempt_seconds == 0
-    assert book.branch_end() is None
+def test_a_damaged_line_is_named(tmp_path, capsys):
+    path = tmp_path / "ledger.jsonl"
+    lines = [line(entry("beat", update=update)) for update in (1, 2, 3)]
+    path.write_bytes(lines[0] + lines[1].replace(b'"update": 2', b'"update": 6') + lines[2])
+    assert [one.update for one in entries(path)] == [1, 3]
+    said = capsys.readouterr().err
+    assert "ledger.jsonl line 2 " in said
+    sentence("standard error", said)
 
 
 def attempts(*kinds, **values):
     """Attempts that begin and end with these kinds of entries."""
     return [
-        Entry(
-            kind=kind, attempt=i, update=0, train_seconds=0.0, attempt_seconds=1.0,
-            **(values if kind == "failed" else {}),
-        )
+        entry(kind, i, **(values if kind == "failed" else {}))
         for i, last in enumerate(kinds, start=1)
         for kind in ("begin", last)
-    ]  # fmt: skip
+    ]
 
 
-def test_two_failures_hold_a_run_and_so_do_five_attempts_unless_one_reached_a_checkpoint():
-    assert hold(attempts("beat", "beat", "failed", "beat")) is None
-    held = hold(attempts("failed", "beat", "failed", reason="bug", host="a"))
-    assert held
-    assert held.reason == "2 attempts in a row failed without a checkpoint: bug, on a"
-    assert held.needs_release
-    held = hold(attempts(*["beat"] * 5))
-    assert held
-    assert held.reason == "5 attempts in a row ended without a checkpoint"
-    assert hold(attempts("failed", "beat", "checkpoint", "beat")) is None
-    assert hold(attempts("failed", "failed", "freed", "beat")) is None
+@pytest.mark.parametrize(
+    ("kinds", "held"),
+    [
+        (["beat", "beat", "failed", "beat"], None),
+        (["failed", "beat", "failed"], "2 attempts"),
+        (["beat"] * 4, None),
+        (["beat"] * 5, "5 attempts"),
+        (["failed", "beat", "checkpoint", "beat"], None),
+        (["failed", "failed", "freed", "beat"], None),
+    ],
+)
+def test_two_failures_or_five_attempts_without_a_checkpoint_hold_a_run(kinds, held):
+    found = hold(attempts(*kinds, reason="bug", host="a"))
+    assert (found is None) == (held is None)
+    if found:
+        assert found.needs_release
+        assert found.reason.startswith(str(held))
+        assert found.reason.endswith("bug, on a" if "failed" in kinds else "checkpoint")
+        sentence("held", found.reason)
+
+
+@given(st.lists(st.sampled_from(["beat", "checkpoint", "failed", "freed"]), max_size=12))
+def test_only_attempts_since_the_last_progress_need_a_person(kinds):
+    since = kinds[
+        max((i for i, k in enumerate(kinds, 1) if k in ("checkpoint", "freed")), default=0) :
+    ]
+    found = hold(attempts(*kinds))
+    needs = since.count("failed") >= 2 or len(since) >= 5
+    assert bool(found and found.needs_release) == needs
+    assert bool(found) == (needs or kinds[-1:] == ["failed"])
 
 
 @pytest.mark.parametrize("fault", ["device", "network", "disk"])
@@ -133,39 +254,17 @@ def test_faults_of_the_machine_never_need_a_person(fault):
     assert hold(attempts(*["failed"] * 9, "begin", fault=fault)) is None
 
 
+def test_a_model_is_too_large_if_memory_ended_twice_before_any_update():
+    full = attempts("failed", "failed", fault="memory")
+    assert is_too_large(full)
+    assert not is_too_large(full[:2])
+    assert not is_too_large(attempts("failed", "failed", fault="device"))
+    assert not is_too_large([*full, entry("beat", 3, update=1)])
+
+
 def test_nodes_on_which_a_run_failed_are_known_until_its_next_checkpoint():
     first = attempts("failed", fault="device", host="node7")
     assert sick_nodes(first) == ["node7"]
     assert sick_nodes(attempts("failed", fault="disk", host="node7")) == []
     assert sick_nodes(attempts("failed", fault="device", host="a b;rm")) == []
-    saved = Entry(kind="checkpoint", attempt=2, update=9, train_seconds=1.0, attempt_seconds=1.0)
-    assert sick_nodes([*first, saved]) == []
-
-
-def test_a_flipped_bit_of_a_ledger_is_named_and_its_line_left_out(tmp_path, capsys):
-    with Ledger(tmp_path, 1) as book:
-        for update in (1, 2, 3):
-            book.write("beat", update, 1.0)
-    data = bytearray(book.path.read_bytes())
-    place = data.index(b'"update": 2') + len('"update": ')
-    data[place] ^= 4  # 6
-    book.path.write_bytes(data)
-    assert [entry.update for entry in entries(book.path)] == [1, 3]
-    assert "ledger.jsonl line 2 is not used: it is damaged" in capsys.readouterr().err
-
-
-def test_a_ledger_of_an_earlier_version_is_read(tmp_path):
-    entry = {"kind": "beat", "attempt": 1, "update": 2, "train_seconds": 3, "attempt_seconds": 4}
-    (tmp_path / "ledger.jsonl").write_text(json.dumps(entry | {"end": None}) + "\n")
-    assert [e.update for e in entries(tmp_path / "ledger.jsonl")] == [2]
-
-
-def test_a_checkpoint_that_was_written_after_later_updates_hides_no_lost_time():
-    rows: list[tuple[Kind, int, float]] = [
-        ("begin", 1, 0.0), ("beat", 1, 50.0), ("checkpoint", 1, 40.0), ("begin", 2, 40.0),
-    ]  # fmt: skip
-    written = [
-        Entry(kind=kind, attempt=n, update=0, train_seconds=seconds, attempt_seconds=1.0)
-        for kind, n, seconds in rows
-    ]
-    assert account(written).lost_seconds == 10.0
+    assert sick_nodes([*first, entry("checkpoint", 2, update=9)]) == []

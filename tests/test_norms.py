@@ -1,15 +1,13 @@
 """Norms of gradients and weights in the log: those of a plain loop, whatever made the update."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
+import on_ranks
 import pytest
 import torch
-from conftest import ROOT, calibration
-from speed_of_python import slowness
+from conftest import calibration
 from test_store import ask, gradients, header, log, record, runs, study, update
 
 from lmscaling.data.stream import Stream
@@ -37,14 +35,6 @@ def trained(tmp_path, cell, tokens, micro_batch):
     way = calibration(tmp_path, cell, micro_batch=micro_batch)
     train(tmp_path / "cell.json", tokens, tmp_path / "s" / "r", tmp_path / "r" / "run.json", way)
     return tmp_path / "r" / "log.jsonl"
-
-
-def trained_on_two_ranks(tmp_path, cell, tokens, micro_batch):
-    (tmp_path / "cell.json").write_text(cell.to_json())
-    way = calibration(tmp_path, cell, micro_batch=micro_batch)
-    command = [sys.executable, ROOT / "tests" / "on_ranks.py", tmp_path / "cell.json", way]
-    subprocess.run([*command, tokens, tmp_path / "results"], check=True, timeout=120 * slowness())
-    return tmp_path / "results" / "runs" / cell.run / "log.jsonl"
 
 
 def norm(tensors):
@@ -106,7 +96,8 @@ def test_on_ranks_the_first_micro_batches_of_all_are_small_batches(
     long, tokens, tmp_path, micro_batch
 ):
     """With a micro-batch of 2 each rank has one, which is averaged late."""
-    path = trained_on_two_ranks(tmp_path, long, tokens, micro_batch)
+    way = calibration(tmp_path, long, micro_batch=micro_batch)
+    path = on_ranks.trained(long, way, tokens, tmp_path / "results")
     parts = [slice(0, micro_batch), slice(2, 2 + micro_batch)]
     compare(path, plain(long, tokens, parts), small_tokens=16 * micro_batch)
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from lmscaling.model import optimizer
@@ -70,5 +71,6 @@ assert "torch._dynamo" not in sys.modules
 """
 
 
+@pytest.mark.ci
 def test_a_run_on_the_cpu_loads_no_compiler(cell):
     subprocess.run([sys.executable, "-c", UPDATE], input=cell.to_json(), text=True, check=True)

@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, sentence
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from test_figures import lay_out
@@ -48,6 +49,27 @@ def train(study, run, loss, val_loss=None, status="done"):
     record(study, run, made, status, updates=len(loss))
 
 
+@contextmanager
+def built(folder):
+    """The store of a study, built anew."""
+    store.build(folder)
+    with store.connect(folder / "store") as db:
+        yield db
+
+
+def drawn(db, name):
+    """A figure of a study."""
+    module = figures.load(name)
+    return module.draw(db.sql(module.QUERY).df(), db)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("copy") / "published"
+    with built(shutil.copytree(ROOT / "results" / "published", folder)) as db:
+        yield db
+
+
 def cells(study):
     return list(lay_out(study).cells.values())
 
@@ -69,34 +91,29 @@ def fail_some(study):
     return [first, second, *others]
 
 
-def test_a_run_whose_loss_rises_for_good_has_exploded_and_counts_as_failed(study):
+def test_a_run_whose_loss_rises_for_good_counts_as_failed_and_enters_no_law_but_has_a_curve(study):
     diverged, exploded, well, *_ = fail_some(study)
-    found = ask(study, "SELECT run, status, outcome, loss, n_ok, n_started FROM outcomes")
+    failed = [diverged, exploded]
+    with built(study) as db:
+
+        def rows(query):
+            return db.sql(query).fetchall()
+
+        for view in ("final", "law_curves"):
+            runs = {run for (run,) in rows(f"SELECT DISTINCT run FROM {view}")}
+            assert len(runs) == 4
+            assert runs.isdisjoint(failed)
+        assert {run for (run,) in rows("SELECT trunk FROM law_points")}.isdisjoint(failed)
+        assert {run for (run,) in rows("SELECT run FROM curves")} >= set(failed)
+        found = rows("SELECT run, status, outcome, loss, n_ok, n_started FROM outcomes")
+        ((message,),) = rows(f"SELECT message FROM status WHERE run = '{exploded}'")
+        medians = dict(rows("SELECT attention, median(loss) FROM outcomes GROUP BY ALL"))
     by_run = {run: rest for run, *rest in found}
     assert by_run[diverged] == ["diverged", "failed", float("inf"), 1, 3]
     assert by_run[exploded] == ["exploded", "failed", float("inf"), 1, 3]
     assert by_run[well] == ["done", "ok", pytest.approx(3, abs=0.05), 1, 3]
-    ((message,),) = ask(study, f"SELECT message FROM status WHERE run = '{exploded}'")
-    assert message.startswith("the loss ends 0.6")
-    assert message.endswith(" nats above its lowest")
-    assert ask(study, "SELECT attention, median(loss) FROM outcomes GROUP BY ALL ORDER BY ALL") == [
-        ("linear", float("inf")),
-        ("softmax", pytest.approx(3, abs=0.05)),
-    ]
-
-
-def test_a_failed_run_has_no_final_loss_and_enters_no_law_but_has_a_curve(study):
-    failed = fail_some(study)[:2]
-    store.build(study)
-    with store.connect(study / "store") as db:
-        for view in ("final", "law_curves"):
-            runs = {run for (run,) in db.sql(f"SELECT DISTINCT run FROM {view}").fetchall()}
-            assert len(runs) == 4
-            assert runs.isdisjoint(failed)
-        trunks = {run for (run,) in db.sql("SELECT trunk FROM law_points").fetchall()}
-        assert trunks.isdisjoint(failed)
-        drawn = {run for (run,) in db.sql("SELECT run FROM curves").fetchall()}
-        assert drawn >= set(failed)
+    assert float(message.split()[3]) == pytest.approx(0.6, abs=0.05)
+    assert medians == {"linear": float("inf"), "softmax": pytest.approx(3, abs=0.05)}
 
 
 def test_at_another_rate_a_failure_hides_nothing(study):
@@ -105,36 +122,30 @@ def test_at_another_rate_a_failure_hides_nothing(study):
     of = cells(study)
     for i, cell in enumerate(of):
         train(study, cell.run, risen(curve(i), 150, 0.6 * (cell.lr_scale == 2) - 0.7))
-    assert ask(study, "SELECT DISTINCT lr_scale FROM final") == [(1.0,)]
-    assert ask(study, "SELECT count(*) FROM final") == [(3,)]
+    found = ask(study, "SELECT lr_scale FROM final")
+    assert found == [(1.0,)] * 3
 
 
 @pytest.mark.parametrize(
-    ("train_rise", "val_rise", "status"),
-    [(0.5, 0.5, "exploded"), (0.5, 0.0, "done"), (0.0, 0.5, "done"), (0.05, 0.05, "done")],
+    ("start", "train_rise", "val_rise", "scatter", "status"),
+    [
+        (150, 0.5, 0.0, 0.0, "done"),  # hard text
+        (150, 0.0, 0.5, 0.0, "done"),  # a model that learns its text by heart
+        (150, 0.05, 0.05, 0.0, "done"),
+        (N - 3, 2.0, 2.0, 0.0, "done"),  # a spike at the end
+        (150, 0.3, 0.3, 0.0, "exploded"),
+        (150, 0.3, 0.3, 0.1, "done"),  # where seeds scatter more
+    ],
 )
-def test_hard_text_and_too_many_epochs_are_no_explosion(study, train_rise, val_rise, status):
-    """Hard text raises the training loss alone, a model that learns its text by heart the other."""
-    run, *others = [cell.run for cell in cells(study)]
-    for seed, other in enumerate(others, 1):
-        train(study, other, curve(seed))
-    train(study, run, risen(curve(0), 150, train_rise), risen(curve(0), 150, val_rise))
-    assert ask(study, f"SELECT status FROM status WHERE run = '{run}'") == [(status,)]
-
-
-def test_a_spike_at_the_end_is_no_explosion(study):
-    run = cells(study)[0].run
-    train(study, run, risen(curve(0), N - 3, 2.0))
-    assert ask(study, f"SELECT status FROM status WHERE run = '{run}'") == [("done",)]
-
-
-@pytest.mark.parametrize(("scatter", "status"), [(0.0, "exploded"), (0.1, "done")])
-def test_where_seeds_scatter_more_a_loss_may_rise_more(study, scatter, status):
+def test_a_rise_of_both_losses_beyond_the_scatter_of_seeds_is_an_explosion(
+    study, start, train_rise, val_rise, scatter, status
+):
     run, *others = [cell.run for cell in cells(study)]
     for seed, other in enumerate(others, 1):
         train(study, other, curve(seed) + scatter * (-1) ** seed)
-    train(study, run, risen(curve(0), 150, 0.3))
-    assert ask(study, f"SELECT status FROM status WHERE run = '{run}'") == [(status,)]
+    train(study, run, risen(curve(0), start, train_rise), risen(curve(0), start, val_rise))
+    query = f"SELECT status FROM status WHERE run = '{run}'"
+    assert ask(study, query) == [(status,)]
 
 
 def test_seeds_of_a_task_do_not_say_how_far_a_loss_of_text_may_rise(study, values):
@@ -166,90 +177,71 @@ def test_the_rise_is_that_of_medians_of_twentieths():
     assert stability.rise(loss[:19]) is None
 
 
-def test_the_report_counts_failures_and_compares_attentions(study):
-    fail_some(study)
-    store.build(study)
-    with store.connect(study / "store") as db:
-        (line,) = question.failures(db)
-        assert line.startswith("Failures: softmax 0 of 3, linear 2 of 3 (Fisher's p 0.4).")
-
-
-def test_without_failures_the_report_says_so_and_before_an_end_nothing(study):
-    store.build(study)
-    with store.connect(study / "store") as db:
-        assert question.failures(db) == []
+def well(study):
     for seed, cell in enumerate(cells(study)):
         train(study, cell.run, curve(seed))
-    store.build(study)
-    with store.connect(study / "store") as db:
-        assert question.failures(db) == ["Failures: none of 6 runs."]
 
 
-@pytest.mark.parametrize("name", ["context_scaling", "parameter_scaling"])
-def test_a_failed_run_is_an_arrow_at_the_upper_edge(study, name):
+@pytest.mark.parametrize(
+    ("runs", "numbers"),
+    [(well, ["none of 6"]), (fail_some, ["softmax 0 of 3,", "linear 2 of 3 ", "p 0.4"])],
+)
+def test_the_report_counts_failures_and_compares_attentions(study, runs, numbers):
+    with built(study) as db:
+        assert question.failures(db) == []
+    runs(study)
+    with built(study) as db:
+        (line,) = question.failures(db)
+    assert all(number in line for number in numbers)
+    sentence("report", line)
+
+
+def test_a_failed_run_is_an_arrow_at_the_upper_edge(study):
     fail_some(study)
-    store.build(study)
-    with store.connect(study / "store") as db:
-        module = figures.load(name)
-        drawn = module.draw(db.sql(module.QUERY).df(), db)
-    arrows = [
-        line
-        for axes in drawn.axes
-        for line in axes.lines
-        if line.get_transform() == axes.get_xaxis_transform()
-    ]
-    assert len(arrows) == 2
-    assert all(line.get_ydata()[-1] == 1 for line in arrows)
+    with built(study) as db:
+        for name in ("context_scaling", "parameter_scaling"):
+            arrows = [
+                line
+                for axes in drawn(db, name).axes
+                for line in axes.lines
+                if line.get_transform() == axes.get_xaxis_transform()
+            ]
+            assert len(arrows) == 2
+            assert all(line.get_ydata()[-1] == 1 for line in arrows)
 
 
-def test_runs_of_unequal_budgets_are_marked_with_their_hours_and_not_joined(tmp_path):
-    folder = tmp_path / "published"
-    shutil.copytree(ROOT / "results" / "published", folder)
-    store.build(folder)
-    module = figures.load("context_scaling")
-    with store.connect(folder / "store") as db:
-        rows = db.sql(module.QUERY).df()
-        drawn = module.draw(rows, db)
-    panel = next(axes for axes in drawn.axes if axes.get_title() == "softmax attention")
-    texts = {text.get_text() for text in panel.texts}
-    assert texts == {
-        "29.3 h", "22.6 h", "21.5 h", "15 h", "22.3 h", "22.5 h", "21.9 h", "19.8 h", "21.8 h",
+def test_runs_of_unequal_budgets_are_marked_with_their_hours_and_not_joined(published):
+    figure = drawn(published, "context_scaling")
+    panel = next(axes for axes in figure.axes if axes.get_title().startswith("softmax"))
+    assert {float(text.get_text().removesuffix(" h")) for text in panel.texts} == {
+        29.3, 22.6, 21.5, 15, 22.3, 22.5, 21.9, 19.8, 21.8,
     }  # fmt: skip
     joined = {x for line in panel.lines if len(line.get_xdata()) > 2 for x in line.get_xdata()}
     assert 65536 not in joined
     assert 4096 in joined
-    said = " ".join(drawn.get_supxlabel().split())
-    assert "no 95 % intervals but ranges if seeds differ by 0.0019 nats" in said
+    assert "0.0019 nats" in " ".join(figure.get_supxlabel().split())
 
 
 @pytest.mark.parametrize("name", ["context_scaling", "parameter_scaling"])
-def test_bars_of_different_lines_stand_side_by_side(tmp_path, name):
-    folder = tmp_path / "published"
-    shutil.copytree(ROOT / "results" / "published", folder)
-    store.build(folder)
-    module = figures.load(name)
-    with store.connect(folder / "store") as db:
-        drawn = module.draw(db.sql(module.QUERY).df(), db)
+def test_bars_of_different_lines_stand_side_by_side(published, name):
+    figure = drawn(published, name)
     bars = [
         (i, line.get_xdata()[0])
-        for i, axes in enumerate(drawn.axes)
+        for i, axes in enumerate(figure.axes)
         for line in axes.lines
         if line.get_marker() == "_"
     ]
-    assert len(bars) > len(drawn.axes)
+    assert len(bars) > len(figure.axes)
     assert len(set(bars)) == len(bars)
 
 
 def test_intervals_are_of_measured_seeds_where_there_are_enough(study):
-    for seed, cell in enumerate(cells(study)):
-        train(study, cell.run, curve(seed))
-    store.build(study)
-    module = figures.load("context_scaling")
-    with store.connect(study / "store") as db:
-        drawn = module.draw(db.sql(module.QUERY).df(), db)
-    said = " ".join(drawn.get_supxlabel().split())
-    assert said.startswith("Bars are 95 % intervals of the mean over seeds")
-    assert "if seeds differ" not in said
+    well(study)
+    with built(study) as db:
+        said = " ".join(drawn(db, "context_scaling").get_supxlabel().split())
+    assert "95 %" in said
+    assert "if seeds" not in said
+    sentence("figure", said)
 
 
 def test_a_spike_is_a_stroke_and_no_triangle(study):
@@ -257,13 +249,13 @@ def test_a_spike_is_a_stroke_and_no_triangle(study):
     loss = curve(0)
     loss[150] += 2
     train(study, run, loss)
-    ((height, most),) = ask(study, "SELECT max(spike), max(loss) FILTER (updates > 50) FROM curves")
+    query = "SELECT max(spike), max(loss) FILTER (updates > 50) FROM curves"
+    with built(study) as db:
+        ((height, most),) = db.sql(query).fetchall()
+        figure = drawn(db, "learning_curves")
     assert height == pytest.approx(loss[150])
     assert most < 3.2
-    module = figures.load("learning_curves")
-    with store.connect(study / "store") as db:
-        drawn = module.draw(db.sql(module.QUERY).df(), db)
-    strokes = [part for axes in drawn.axes for part in axes.collections if len(segments(part))]
+    strokes = [part for axes in figure.axes for part in axes.collections if len(segments(part))]
     (stroke,) = (segment for part in strokes for segment in segments(part))
     assert stroke[0][0] == stroke[1][0]
     assert stroke[1][1] == pytest.approx(loss[150])

@@ -1,32 +1,36 @@
 """A run that is killed goes on as if it had not been: weights, data order and log are the same."""
 
 import json
+import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
-from conftest import ROOT, write_tokens
+from conftest import STUDY, write_tokens
+from forked import killed
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from lmscaling.config import grid
 from lmscaling.config.cell import branch_checkpoint
 from lmscaling.files import read_json
-from lmscaling.records.ledger import Entry, account, entries, hold
 from lmscaling.train import checkpoint, loop
-from lmscaling.train.ledger import Ledger
+from lmscaling.train.clock import Clock
+from lmscaling.train.module import Training
 from lmscaling.train.run import train
 
 TIMED = {"attempt", "train_seconds", "tokens_per_second", "peak_memory_bytes", "record"}
+UPDATES = 80
+STOPPED = 50
+"""The update after which the run of the fixture was asked to stop."""
 
 
 @pytest.fixture
-def long(cell):
-    """A cell of 1500 short updates: a few seconds, in which there is time to be killed."""
-    validation = replace(cell.validation, every_tokens=64 * 100)
-    return replace(cell, budget="1500 updates", validation=validation)
+def often(cell):
+    """A cell that is validated now and then, in a run of any length."""
+    return replace(cell, validation=replace(cell.validation, every_tokens=64 * 100))
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +38,9 @@ def manifest(tmp_path_factory):
     return write_tokens(tmp_path_factory.mktemp("tokens"), [30_000, 400_000], [1000])
 
 
-def killed(cell, manifest, out, signals, seed=0):
-    out.mkdir(exist_ok=True)
-    (out / "cell.json").write_text(cell.to_json())
-    command = [sys.executable, ROOT / "tests" / "forked.py", out / "cell.json", manifest, out]
-    done = subprocess.run(
-        [*command, json.dumps([int(s) for s in signals]), str(seed)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout), done.stderr
-
-
 def surviving(out):
     """The rows of the surviving trajectory without the columns that time makes different."""
-    rows = [json.loads(line) for line in whole_lines(out / "run" / "log.jsonl")]
+    rows = rows_of(out)
     starts = {r["attempt"]: r["start_update"] for r in rows if r["record"] == "header"}
     kept = {}
     for row in rows:
@@ -65,33 +54,35 @@ def surviving(out):
     return kept
 
 
-def whole_lines(path):
-    for line in path.read_text().split("\n"):
+def rows_of(out):
+    """The rows of a log, without what a kill has cut."""
+    rows = []
+    for line in (out / "run" / "log.jsonl").read_text().split("\n"):
         try:
-            json.loads(line)
+            rows.append(json.loads(line))
         except ValueError:
             continue
-        yield line
+    return rows
+
+
+def assert_alike(one, other):
+    """Two runs have the same weights and the same surviving rows."""
+    assert surviving(one) == surviving(other)
+    weights = [(out / "run" / "model.safetensors").read_bytes() for out in (one, other)]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    "kills",
-    [4, 20, pytest.param(100, marks=pytest.mark.slow)],
-    ids="{} kills".format,
-)
-def test_killed_at_random_moments_it_ends_as_if_undisturbed(long, manifest, tmp_path, kills):
-    long = replace(long, budget=f"{60 * kills} updates")
-    plain, _ = killed(long, manifest, tmp_path / "plain", [])
-    codes, _ = killed(long, manifest, tmp_path / "killed", [signal.SIGKILL] * kills, seed=kills)
-    assert plain == [0]
-    assert codes[-1] == 0
-    assert codes[:-1] == [-signal.SIGKILL] * kills
-    assert surviving(tmp_path / "killed") == surviving(tmp_path / "plain")
-    weights = [
-        (tmp_path / n / "run" / "model.safetensors").read_bytes() for n in ("plain", "killed")
-    ]
-    assert weights[0] == weights[1]
+@pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_it_ends_as_if_undisturbed(often, manifest, tmp_path, kills):
+    often = replace(often, budget=f"{80 * kills} updates")
+    assert killed(often, manifest, tmp_path / "plain", [])[0] == [0]
+    codes, _ = killed(often, manifest, tmp_path / "killed", [signal.SIGKILL] * kills, seed=kills)
+    assert codes == [-signal.SIGKILL] * kills + [0]
+    assert_alike(tmp_path / "killed", tmp_path / "plain")
+    record = read_json(tmp_path / "killed" / "run" / "run.json", "run")
+    assert record["lost_seconds"] >= 0
+    assert record["attempt_seconds"] >= record["train_seconds"]
 
 
 @pytest.mark.slow
@@ -100,100 +91,121 @@ def test_trunk_and_branch_killed_at_random_moments_end_as_if_undisturbed(
     values, manifest, tmp_path, attention
 ):
     """Twenty kills of each; with both attentions they are 80."""
-    values |= {"budget": "2400 updates", "branches": {"shares": [0.5], "size": "s"}}
+    values |= {"budget": "4000 updates", "branches": {"shares": [0.5], "size": "s"}}
     values["validation"]["every_tokens"] = 6400
     laid_out = grid.expand(values)
     (trunk,) = (c for c in laid_out.cells.values() if c.attention == attention)
     (branch,) = (c for c in laid_out.branches.values() if c.attention == attention)
-    kills = [signal.SIGKILL] * 20
-    for cell in (trunk, branch):
-        for name, signals in (("plain", []), ("killed", kills)):
+    for cell, most in ((trunk, 50), (branch, 5)):
+        for name, signals in (("plain", []), ("killed", [signal.SIGKILL] * 20)):
             out = tmp_path / f"{name}-{cell.name}"
             if cell.branch:  # its trunk's checkpoint, beside its own scratch folder
                 begin = tmp_path / f"{name}-{trunk.name}" / "scratch" / branch_checkpoint(0.5)
                 (out / trunk.run).mkdir(parents=True)
                 shutil.copy(begin, out / trunk.run)
-            codes, _ = killed(cell, manifest, out, signals, seed=7)
-            assert codes == [-signal.SIGKILL] * len(signals) + [0]
-        plain, after = (tmp_path / f"{name}-{cell.name}" for name in ("plain", "killed"))
-        assert surviving(after) == surviving(plain)
-        weights = [(out / "run" / "model.safetensors").read_bytes() for out in (plain, after)]
-        assert weights[0] == weights[1]
+            codes, said = killed(cell, manifest, out, signals, seed=7, most=most)
+            assert codes == [-signal.SIGKILL] * len(signals) + [0], said
+        assert_alike(*(tmp_path / f"{name}-{cell.name}" for name in ("plain", "killed")))
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGUSR1, marks=pytest.mark.ci),
-        pytest.param(signal.SIGINT, marks=pytest.mark.ci),
-    ],
-)
-def test_asked_to_stop_it_saves_at_the_border_and_loses_nothing(long, manifest, tmp_path, sent):
-    codes, _ = killed(long, manifest, tmp_path / "asked", [sent, sent])
-    assert codes == [75, 75, 0]
+def test_asked_to_stop_it_saves_at_the_border_and_loses_nothing(often, manifest, tmp_path):
+    often = replace(often, budget="300 updates")
+    requests = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
+    codes, _ = killed(often, manifest, tmp_path / "asked", requests)
+    assert codes == [75, 75, 75, 0]
     record = read_json(tmp_path / "asked" / "run" / "run.json", "run")
-    assert (record["status"], record["updates"], record["attempts"]) == ("done", 1500, 3)
+    assert (record["status"], record["updates"], record["attempts"]) == ("done", 300, 4)
     assert record["lost_seconds"] == 0
-    log = (tmp_path / "asked" / "run" / "log.jsonl").read_text()
-    assert f"asked to stop by {sent.name}" in log
-
-
-@pytest.mark.ci
-def test_time_that_was_trained_again_is_recorded_as_lost(long, manifest, tmp_path):
-    killed(long, manifest, tmp_path / "killed", [signal.SIGKILL] * 3)
-    record = read_json(tmp_path / "killed" / "run" / "run.json", "run")
-    assert record["lost_seconds"] >= 0
-    assert record["attempt_seconds"] >= record["train_seconds"]
+    ends = [row["message"] for row in rows_of(tmp_path / "asked") if row["record"] == "end"]
+    for message, sent in zip(ends, requests, strict=False):
+        assert message.endswith(sent.name)
 
 
 def test_an_hours_budget_is_held_to_one_update_after_three_kills(cell, manifest, tmp_path):
-    short = replace(cell, budget="1.5 seconds")
-    codes, _ = killed(short, manifest, tmp_path / "timed", [signal.SIGKILL] * 3)
+    short = replace(cell, budget="2 seconds")
+    codes, _ = killed(short, manifest, tmp_path / "timed", [signal.SIGKILL] * 3, most=1)
     assert codes == [-9, -9, -9, 0]
     record = read_json(tmp_path / "timed" / "run" / "run.json", "run")
-    rows = [json.loads(x) for x in whole_lines(tmp_path / "timed" / "run" / "log.jsonl")]
-    last = [r for r in rows if r["record"] == "update" and r["attempt"] == 4]
+    last = [r for r in rows_of(tmp_path / "timed") if r["record"] == "update"]
+    assert {r["attempt"] for r in last[-2:]} == {4}
     assert record["status"] == "done"
-    assert last[-1]["train_seconds"] >= 1.5 > last[-2]["train_seconds"]
+    assert last[-1]["train_seconds"] >= 2 > last[-2]["train_seconds"]
     assert record["train_seconds"] == last[-1]["train_seconds"]
 
 
-@pytest.fixture
-def stopped(long, manifest, tmp_path, monkeypatch):
-    """A run stopped on its way, with two checkpoints; returns a function that goes on with it."""
-    (tmp_path / "cell.json").write_text(long.to_json())
-    places = tmp_path / "cell.json", manifest, tmp_path / "scratch", tmp_path / "run" / "run.json"
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
-    asked = []
-    plain = loop.Loop._must_stop
+times = st.lists(
+    st.tuples(st.integers(0, 900), st.integers(0, 900), st.booleans()), min_size=1, max_size=30
+)
 
-    def near(self):
-        asked.append(1)
-        self._stop_reason = "the test" if len(asked) == 50 else ""
-        return plain(self)
 
-    monkeypatch.setattr(loop.Loop, "_must_stop", near)
-    with pytest.raises(SystemExit) as stop:
-        train(*places)
+@given(times, st.integers(0, 900))
+def test_an_interrupted_clock_counts_what_an_unbroken_one_does(updates, start):
+    """Updates with time in brackets, some of them the last before an attempt resumes."""
+    now = [100.0]
+
+    def timed(interrupted):
+        clock, counted = Clock(start, now=lambda: now[0]), []
+        clock.start()
+        for productive, bracketed, ends in updates:
+            with clock.excluded():
+                now[0] += bracketed
+            now[0] += productive
+            counted.append(clock.tick())
+            if interrupted and ends:
+                now[0] += 1000  # until the next attempt
+                clock = Clock(clock.seconds, now=lambda: now[0])
+                now[0] += 50  # preparation
+                clock.start()
+        return counted
+
+    whole = [start + sum(x[0] for x in updates[: n + 1]) for n in range(len(updates))]
+    assert timed(False) == timed(True) == whole
+
+
+@pytest.fixture(scope="module")
+def stopped_once(manifest, tmp_path_factory):
+    """A run asked to stop on its way, with two checkpoints."""
+    folder = tmp_path_factory.mktemp("stopped")
+    cell = next(c for c in grid.expand(STUDY).cells.values() if c.attention == "linear")
+    (folder / "cell.json").write_text(replace(cell, budget=f"{UPDATES} updates").to_json())
+    plain = Training.update
+
+    def update(self, slab):
+        if self.updates + 1 == STOPPED:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(self, slab)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(Training, "update", update)
+        with pytest.raises(SystemExit) as stop:
+            train(folder / "cell.json", manifest, folder / "scratch", folder / "run" / "run.json")
     assert stop.value.code == 75
-    assert [p.name[11:20] for p in checkpoint.paths(tmp_path / "scratch")] == [
-        "000000050",
-        "000000049",
-    ]
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 900.0)
-    return lambda: train(*places)
+    saved = [checkpoint.load(p).progress.update for p in checkpoint.paths(folder / "scratch")]
+    assert saved == [STOPPED, STOPPED - 1]
+    return folder
 
 
-def start_of_last(tmp_path):
-    headers = [json.loads(x) for x in whole_lines(tmp_path / "run" / "log.jsonl") if "header" in x]
-    return headers[-1]["start_update"]
+@pytest.fixture
+def stopped(stopped_once, manifest, tmp_path):
+    """A copy of that run; returns a function that goes on with it, and where it then started."""
+    shutil.copytree(stopped_once, tmp_path, dirs_exist_ok=True)
+
+    def go_on():
+        record = tmp_path / "run" / "run.json"
+        made = train(tmp_path / "cell.json", manifest, tmp_path / "scratch", record)
+        assert made
+        assert made.updates == UPDATES
+        return [r["start_update"] for r in rows_of(tmp_path) if r["record"] == "header"][-1]
+
+    return go_on
 
 
-def test_it_goes_on_from_the_newest_checkpoint(stopped, tmp_path):
-    assert stopped().updates == 1500
-    assert start_of_last(tmp_path) == 50
+def test_it_goes_on_from_the_newest_checkpoint_and_leaves_its_weights(stopped, tmp_path):
+    assert stopped() == STOPPED
     assert not list((tmp_path / "scratch").glob("checkpoint-*"))
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    assert weights["wte.weight"].shape == (320, 8)
 
 
 def cut(path):
@@ -209,72 +221,29 @@ def of_another(field, value):
     return change
 
 
-SPOILED = [
-    (cut, "is not used"),
-    (lambda path: path.write_bytes(b""), "is not used"),
-    (
-        of_another("run", "softmax-s-ctx16-s0-00000000"),
-        "it belongs to run softmax-s-ctx16-s0-00000000",
-    ),
-    (of_another("mood", "fine"), "another version of lmscaling wrote it"),
-    (
-        of_another("tokens_id", "f" * 64),
-        "it has read tokens ffffffffffff up to shard 0, and the tokens here",
-    ),
-]
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(("spoil", "sentence"), SPOILED)
+@pytest.mark.parametrize(
+    ("spoil", "value"),
+    [
+        (cut, ""),
+        (lambda path: path.write_bytes(b""), ""),
+        (of_another("run", "softmax-s-ctx16-s0-00000000"), "softmax-s-ctx16-s0-00000000"),
+        (of_another("mood", "fine"), "version"),
+        (of_another("tokens_id", "f" * 64), "ffffffffffff"),
+    ],
+    ids=["cut", "empty", "another run", "another version", "other tokens"],
+)
 def test_a_spoiled_checkpoint_is_named_and_the_one_before_is_used(
-    stopped, tmp_path, capfd, spoil, sentence
+    stopped, tmp_path, capfd, spoil, value
 ):
     newest, _ = checkpoint.paths(tmp_path / "scratch")
     spoil(newest)
-    assert stopped().updates == 1500
-    assert start_of_last(tmp_path) == 49
+    assert stopped() == STOPPED - 1
     said = capfd.readouterr().err
-    assert sentence in said
     assert newest.name in said
+    assert value in said
 
 
 def test_without_any_checkpoint_it_begins_again(stopped, tmp_path):
     for path in checkpoint.paths(tmp_path / "scratch"):
         path.unlink()
-    assert stopped().updates == 1500
-    assert start_of_last(tmp_path) == 0
-
-
-def test_a_finished_run_leaves_its_weights(stopped, tmp_path):
-    stopped()
-    weights = load_file(tmp_path / "run" / "model.safetensors")
-    assert weights["wte.weight"].shape == (320, 8)
-
-
-def entry(kind, attempt, train, spent):
-    return Entry(kind=kind, attempt=attempt, update=0, train_seconds=train, attempt_seconds=spent)
-
-
-def test_the_account_adds_attempts_and_what_was_lost_between_them():
-    written = [
-        entry("begin", 1, 0.0, 0.0), entry("checkpoint", 1, 50.0, 60.0),
-        entry("beat", 1, 80.0, 95.0),
-        entry("begin", 2, 50.0, 0.0), entry("beat", 2, 55.0, 6.0),
-        entry("begin", 3, 50.0, 0.0), entry("checkpoint", 3, 90.0, 45.0),
-    ]  # fmt: skip
-    spent = account(written)
-    assert spent.lost_seconds == 30.0 + 5.0
-    assert spent.attempt_seconds == 95.0 + 6.0 + 45.0
-    assert hold(written) is None
-    assert account([]).lost_seconds == 0
-
-
-def test_a_ledger_survives_a_cut_last_line(tmp_path):
-    with Ledger(tmp_path, 1) as ledger:
-        ledger.write("begin", 0, 0.0)
-        ledger.write("checkpoint", 5, 1.0)
-    path = tmp_path / "ledger.jsonl"
-    path.write_bytes(path.read_bytes()[:-10])
-    with Ledger(tmp_path, 2) as ledger:
-        ledger.write("begin", 0, 0.0)
-    assert [(e.attempt, e.kind) for e in entries(path)] == [(1, "begin"), (2, "begin")]
+    assert stopped() == 0

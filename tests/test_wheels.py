@@ -5,6 +5,7 @@ import zipfile
 from dataclasses import replace
 
 import pytest
+from conftest import refused
 
 from lmscaling.data.kinds.wheels import Wheels
 from lmscaling.errors import UserError
@@ -57,11 +58,11 @@ def test_pip_fetches_a_wheel_whose_sources_are_the_documents(row, tmp_path):
 
 def test_a_wheel_with_another_hash_is_refused_and_leaves_nothing(row, tmp_path):
     other = replace(row, wheels={NAME: "0" * 64})
-    with pytest.raises(UserError, match=f"pip cannot download {NAME} with the SHA-256"):
+    with refused(UserError, "pip", NAME):
         other.fetch(NAME, tmp_path / "out.whl")
     assert not (tmp_path / "out.whl").exists()
 
 
 def test_a_wheel_of_one_platform_is_refused():
-    with pytest.raises(ValueError, match="a wheel for every platform"):
+    with refused(ValueError, "text-1.0-cp311-cp311-linux_x86_64.whl"):
         Wheels(kind="wheels", wheels={"text-1.0-cp311-cp311-linux_x86_64.whl": "0" * 64})

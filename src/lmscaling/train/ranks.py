@@ -161,11 +161,20 @@ class Others:
                 signal.signal(n, handler)
 
     def ended(self) -> tuple[str, str] | None:
-        """Fault and reason of the first rank that has ended with an error; None if none has."""
-        for rank, process in enumerate(self._processes, start=1):
-            if process.poll():
-                return self._fault(rank, process.returncode)
-        return None
+        """Fault and reason of the rank that was first to end with an error; None if none has."""
+        codes = [(rank, process.poll()) for rank, process in enumerate(self._processes, start=1)]
+        failed = [(rank, code) for rank, code in codes if code]
+        if not failed:
+            return None
+        return self._fault(*min(failed, key=lambda found: self._reported(found[0])))
+
+    def _reported(self, rank: int) -> float:
+        """When a rank has reported its failure; others, which lose it, do so later.
+
+        One that was killed has no report, and was the first.
+        """
+        path = self.scratch / f"rank-{rank}.json"
+        return path.stat().st_mtime_ns if path.is_file() else 0
 
     def _fault(self, rank: int, code: int) -> tuple[str, str]:
         path = self.scratch / f"rank-{rank}.json"
