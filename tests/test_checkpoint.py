@@ -5,9 +5,9 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from lmscaling.model import optimizer
+from lmscaling.model import optimizer, tensor_file
 from lmscaling.model.gpt import GPT
 from lmscaling.train import checkpoint
 from lmscaling.train.checkpoint import Expected, Progress
@@ -116,10 +116,10 @@ def test_one_that_is_refused_is_named_and_the_one_before_it_used(trained, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "metadata", [None, {"other": "x"}, {"progress": json.dumps(asdict(PROGRESS) | {"new": 1})}]
+    "metadata", [{}, {"other": "x"}, {"progress": json.dumps(asdict(PROGRESS) | {"new": 1})}]
 )
 def test_a_file_that_does_not_say_what_it_is_is_refused(tmp_path, metadata):
     path = tmp_path / "checkpoint-000000003.safetensors"
-    save_file({"model.x": torch.zeros(1)}, path, metadata)
+    tensor_file.write(path, {"model.x": torch.zeros(1)}, **metadata)
     with pytest.raises(ValueError, match=r"run|version"):
         checkpoint.load(path)

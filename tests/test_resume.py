@@ -11,11 +11,12 @@ from conftest import STUDY, write_tokens
 from forked import killed
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from lmscaling.config import grid
 from lmscaling.config.cell import branch_checkpoint
 from lmscaling.files import read_json
+from lmscaling.model import tensor_file
 from lmscaling.train import checkpoint, loop
 from lmscaling.train.clock import Clock
 from lmscaling.train.module import Training
@@ -216,7 +217,7 @@ def of_another(field, value):
     def change(path):
         progress, tensors, _ = checkpoint.load(path)
         changed = {**vars(progress), field: value}
-        save_file(tensors, path, {"progress": json.dumps(changed)})
+        tensor_file.write(path, tensors, progress=json.dumps(changed))
 
     return change
 
