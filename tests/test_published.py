@@ -69,9 +69,11 @@ def rows(db):
     """The rows of each figure of the published numbers alone, as they are saved beside it."""
     found = {}
     for name in registry.figures():
-        if len(db.sql(figures.load(name).QUERY)):
-            found[name] = figures.draw(name, db)[1].to_csv(index=False)
-            plt.close("all")
+        made = db.sql(figures.load(name).QUERY).df()
+        if name in ("predicted_time", "time_shares"):  # which add columns
+            figures.draw(name, db, made)
+        if len(made):
+            found[name] = made.to_csv(index=False)
     return found
 
 
@@ -137,7 +139,9 @@ def test_every_row_is_in_the_store_and_the_ends_of_series_too(built, db):
     ("stem", "column"), [("step", "milliseconds"), ("decode", "milliseconds_per_token")]
 )
 def test_times_are_the_published_ones(db, stem, column):
-    names = {"softmax_kv_cache": "softmax"} | {"linear_state": "linear"} * (stem == "decode")
+    names = {"softmax_kv_cache": "softmax"}
+    if stem == "decode":
+        names["linear_state"] = "linear"
     expected = {
         (
             f"{row['params_millions']}M",

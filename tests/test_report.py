@@ -8,16 +8,17 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from html.parser import HTMLParser
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import ROOT, STUDY
+from conftest import ROOT, STUDY, refused
+from page_text import seen
 from test_figures import cells_of, fill, finish, lay_out, tell, write_study
 from test_store import end, header, live, log, record, update, validation
 
-from lmscaling import figures, registry
+from lmscaling import figures, registry, report
+from lmscaling.errors import UserError
 from lmscaling.fits import final_loss
 from lmscaling.records.exports import PUBLISHED as COLUMNS
 from lmscaling.report import cells as cell_tables
@@ -53,6 +54,13 @@ def half_done(tmp_path_factory):
     fill(study, cells[:10])
     live(study, cells[10].run, log(header(cells[10].run), update(1), validation(1)))
     record(study, cells[11].run, log(header(cells[11].run), update(1)), "diverged")
+    known = replace(header(cells[20].run), bytes_per_token=2.5)
+    live(study, cells[20].run, log(known, update(1), validation(1, loss=np.log(16))))
+    held = cells[24].run
+    live(study, held, log(header(held), update(1), end(1, status="held")))
+    for cell in cells[:2]:
+        path = study / "runs" / cell.run / "run.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"kernels": "dv is wrong"}))
     return study, tell(study)
 
 
@@ -69,58 +77,6 @@ def published(tmp_path_factory):
     for stem in COLUMNS:
         shutil.copy(HERE / f"{stem}.csv", folder)
     return folder, tell(folder, blank=False)
-
-
-class Reader(HTMLParser):
-    """Collects the lines that a reader sees, and the words before anything is opened."""
-
-    VOID = {"meta", "img", "input", "br", "path", "use", "link"}
-    INLINE = {"span", "a", "b", "code", "label", "button", "td", "th"}
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.lines, self.first = [], [[]], []
-
-    def handle_starttag(self, tag, attrs):
-        if tag in self.VOID:
-            return
-        values = dict(attrs)
-        kinds = {*(values.get("class") or "").split()}
-        unseen = (
-            tag in ("head", "script", "style")
-            or "hidden" in values
-            or kinds & {"unseen", "query"}
-            or (kinds & {"views", "view", "value"} and "first" not in kinds)
-        )
-        folded = self.open and self.open[-1][0] == "details" and tag != "summary"
-        self.open.append((tag, bool(unseen), bool(folded)))
-        if tag not in self.INLINE:
-            self.lines.append([])
-        elif tag in ("td", "th"):
-            self.lines[-1].append("|")
-
-    def handle_endtag(self, tag):
-        if tag not in self.VOID:
-            assert self.open.pop()[0] == tag, tag
-            if tag not in self.INLINE:
-                self.lines.append([])
-
-    def handle_data(self, data):
-        if not any(unseen for _, unseen, _ in self.open):
-            self.lines[-1] += data.split()
-            if not any(folded for *_, folded in self.open):
-                self.first += data.split()
-
-
-def seen(page):
-    """Lines of a page, without versions and folders, and the words that are seen first."""
-    reader = Reader()
-    reader.feed(page)
-    assert not reader.open
-    lines = (" ".join(words).strip("| ") for words in reader.lines)
-    told = "\n".join(filter(None, lines)) + "\n"
-    told = re.sub(r"(duckdb|seaborn|Python) [\d.]+", r"\1 ...", told)
-    return re.sub(r" /\S+/", " .../", told), reader.first
 
 
 def test_the_published_page_reads_as_reviewed(published, golden):
@@ -168,25 +124,15 @@ def test_what_is_copied_is_on_the_page(published):
         assert f'<pre id="{name}"' in text
 
 
-def test_bits_per_byte_and_held_runs_are_in_the_tables_and_empty_columns_are_not(study, cells):
+def test_bits_per_byte_and_held_runs_are_in_the_tables_and_empty_columns_are_not(half_done):
     """A loss of ln 16 nats is 4 bits; a token has 2.5 bytes."""
-    for cell, n_bytes in zip(cells, (2.5, None), strict=False):
-        known = replace(header(cell.run), bytes_per_token=n_bytes)
-        live(study, cell.run, log(known, update(1), validation(1, loss=np.log(16))))
-    held = cells[4].run
-    live(study, held, log(header(held), update(1), end(1, status="held")))
-    record(study, cells[5].run, log(header(cells[5].run), update(1), validation(1), end(1)))
-    for cell, kernels in zip(cells[6:9], ("dv is wrong", "dv is wrong", ""), strict=True):
-        record(study, cell.run, log(header(cell.run), update(1), end(1)))
-        path = study / "runs" / cell.run / "run.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"kernels": kernels}))
-    page = tell(study)
-    with store.connect(study / "store") as db:
+    folder, page = half_done
+    with store.connect(folder / "store") as db:
         tables = {t.name: t for t in [*cell_tables.tables(db), *losses.tables(db)]}
     for name in ("cells", "final_losses"):
         (at,) = (i for i, text in enumerate(tables[name].head) if "per byte" in text)
         assert [row[at] for row in tables[name].rows if row[at]] == ["1.6000"], name
-    assert tables["cells"].rows[4][1] == "held"
+    assert [row[1] for row in tables["cells"].rows].count("held") == 1
     assert "lmscaling reset --go-on --status held" in tables["cells"].note
     assert re.search(r"<td[^>]*>dv is wrong</td>\s*<td[^>]*>2</td>", page)
     table = page.partition('id="final_losses"')[2].partition("</table>")[0]
@@ -237,14 +183,12 @@ def check(folder, page):
     assert seen == page.count("<figure id=") + page.count('<div class="table" id=') > 10
 
 
-def test_every_query_runs_again_with_as_many_rows(half_done, published):
-    for folder, page in (half_done, published):
-        check(folder, page)
+def test_every_query_runs_again_with_as_many_rows(half_done):
+    check(*half_done)
     for name, n, _ in blocks(half_done[1]):
         if name in {"cells", "crossings", "sizes"}:
             part = half_done[1].partition(f'<div class="table" id="{name}"')[2]
-            table = part.partition("</table>")[0]
-            assert table.count("<tr") == n + 1
+            assert part.partition("</table>")[0].count("<tr") == n + 1
 
 
 def test_the_page_asks_no_network_for_anything(page, published):
@@ -262,19 +206,21 @@ def test_the_page_asks_no_network_for_anything(page, published):
             assert not re.findall(r'(?:src|href)="(?!#|data:)', drawn)
 
 
-@pytest.mark.parametrize(
-    ("done", "expected"), [(1, "question grid learning laws audit"), (0, "question grid audit")]
-)
-def test_sections_with_nothing_are_left_out_and_words_are_escaped(study, cells, done, expected):
-    values = json.loads((study / "study.json").read_text())
-    skip = [{"attention": "linear", "reason": "<b>not wanted</b>"}]
-    lay_out(study, skip=[] if done else skip)
-    finish(study, cells[:done])
+def test_sections_and_figures_with_nothing_are_left_out_and_words_are_escaped(study):
+    axes = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
+    skip = [{"seed": 1, "reason": "<b>not wanted</b>"}]
+    finish(study, list(lay_out(study, axes=axes, skip=skip).cells.values()))
     page = tell(study)
-    assert headings(page) == expected.split()
-    assert values["command"] not in page
-    assert html.escape(values["command"]) in page
-    assert ("<b>not" in page, "&lt;b&gt;not" in page) == (False, not done)
+    assert headings(page) == ["question", "grid", "learning", "laws", "audit"]
+    assert 'id="learning_curves"' in page
+    for absent in ("learning_rates", "rates", "endpoints"):
+        assert f'id="{absent}"' not in page
+    assert "&lt;b&gt;not" in page
+    assert "<b>not" not in page
+    assert html.escape("--cores <all>") in page
+    (study / "figures" / "step_time.svg").unlink()
+    with refused(UserError, study / "figures" / "step_time.svg"):
+        report.write(study)
 
 
 def test_the_switch_is_of_radio_buttons_and_hides_nothing_before_it_is_understood(page):

@@ -1,14 +1,67 @@
-"""Figures of predicted times: who is predicted from whom, and what the shares add up to."""
+"""Figures of chunks, batches, layers, tasks, memory and predicted times."""
 
 import pytest
 import speed_points
 from speed_points import point
-from test_speed_figures import draw, lines, pairs, panel, study
+from test_speed_figures import THEIRS, draw, legend, lines, marks, pairs, panel, study
 
 from lmscaling import figures
 from lmscaling.figures.shared import style
 
 __all__ = ["study"]
+
+
+def test_the_fastest_chunk_of_each_context_has_a_star(study):
+    speed_points.write(study, *speed_points.tiny())
+    speed_points.write(study, point("tune_chunk", "linear chunked", 8192, None, chunk=16))
+    _, figure = draw(study, "chunk_time")
+    axes = panel(figure, "s, linear chunked")
+    assert [pairs(star) for star in marks(axes, "*")] == [
+        [(64, context / 100)] for context in (1024, 2048, 4096)
+    ]
+    assert legend(figure)[:4] == ["context 1k", "context 2k", "context 4k", "context 8k"]
+
+
+def test_decode_times_have_a_panel_for_each_size_and_batch(study):
+    for batch in (1, 16):
+        points = [point("time_decode", "softmax", c, 1e-3 * batch, batch=batch) for c in (64, 128)]
+        speed_points.write(study, *points)
+    _, figure = draw(study, "decode_time")
+    assert [axes.get_title() for axes in figure.axes] == ["s, 1 sequence", "s, 16 sequences"]
+    assert pairs(lines(figure.axes[1], "softmax")[0]) == [(64, 16.0), (128, 16.0)]
+
+
+def test_a_layer_is_timed_by_its_mean_or_by_token_and_head(study):
+    speed_points.write(study, *speed_points.tiny())
+    rows, figure = draw(study, "layer_time")
+    labels = [axes.get_ylabel() for axes in figure.axes[::2]]
+    assert labels == ["Time (ms)", "Time (ns per token, head)"]
+    chunked = rows[(rows.method == "linear chunked") & (rows.context == 128)]
+    fixed, shared = chunked.sort_values("size").itertuples()
+    assert (fixed.time, fixed.upper_time) == (pytest.approx(1.02), pytest.approx(1.12))
+    assert shared.time == pytest.approx(1e6 / (8 * 128 * 2))
+    assert (fixed.speed_up, shared.speed_up) == (pytest.approx(1.28), pytest.approx(1.28))
+    assert not lines(figure.axes[1], "softmax flash")
+
+
+def test_accuracy_is_drawn_where_the_copy_was_learned(study):
+    speed_points.write(study, *speed_points.tiny())
+    _, figure = draw(study, "copy_task")
+    accuracy, time, memory = figure.axes
+    assert pairs(lines(accuracy, "linear")[0]) == [(128, 0.9)]
+    assert pairs(lines(time, "linear")[0]) == [(128, 10 / 4), (256, 10 / 2)]  # ms for a sequence
+    assert pairs(lines(memory, "linear")[0]) == [(128, 228 / 4), (256, 356 / 2)]
+
+
+def test_memory_that_is_not_known_is_not_drawn(study):
+    speed_points.write(
+        study,
+        point("time_step", "softmax flash", 64, 1.0),
+        point("time_step", "softmax flash", 128, 1.0, peak_memory_bytes=0),
+    )
+    rows, figure = draw(study, "memory", THEIRS)
+    assert set(rows.source) == {"measured"}
+    assert pairs(lines(figure.axes[0], "softmax flash")[0]) == [(64, pytest.approx(0.164))]
 
 
 def test_contexts_are_written_in_units_of_1024_where_they_are_multiples():
