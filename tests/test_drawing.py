@@ -168,7 +168,7 @@ def test_a_run_that_cannot_draw_leaves_a_record_without_images(run, manifest, ch
 
 def test_what_cannot_be_drawn_is_named_and_leaves_no_file(run, manifest, tmp_path):
     out = tmp_path / "out.json"
-    with refused(UserError, "validation-00000.bin"):
+    with refused(UserError, tmp_path / "tokens"):
         drawing.draw_images(run, write(tmp_path, {}), out)
     with refused(UserError, run.with_name("other")):
         drawing.draw_images(run.with_name("other"), write(tmp_path, {"shape": list(SHAPE)}), out)

@@ -45,8 +45,8 @@ LOSSES = [name for name in TRAINING if re.search(r"\b(val_)?loss\b", figures.loa
 CURVES = {name for name in NAMES if hasattr(figures.load(name), "SWITCH")}
 PICTURES = "image_samples"
 """A figure without axes, which ``test_drawing.py`` draws."""
-SAVED = ["learning_curves", "grid_status", "step_time"]
-"""Lines, a map and times, which different modules draw."""
+SAVED = ["learning_curves", "grid_status"]
+"""Lines and a map."""
 LAWS = [name for name in NAMES if figures.load(name).SECTION == "laws"]
 
 

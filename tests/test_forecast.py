@@ -282,7 +282,7 @@ def test_without_finished_runs_status_loads_no_package_of_numbers(finished):
 
 
 @pytest.fixture
-def verb(finished):
+def verb(finished, monkeypatch):
     """``lmscaling forecast`` of the study, with other flags each time."""
     folder, grid = finished
     results = folder / "results" / grid.study.study
@@ -290,6 +290,9 @@ def verb(finished):
     with_losses(results)
     values = json.loads((folder / "study.json").read_text())["study"]
     (folder / "own.json").write_text(json.dumps(values))
+    monkeypatch.chdir(folder)
+    for name in ("a.jsonl", "v.jsonl"):
+        (folder / name).write_bytes(bytes(2**20))
 
     def run(**flags):
         given = {"study": [folder / "own.json"], "set": [], "device": "NVIDIA H100", "seal": False,

@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, STUDY, refused
@@ -259,10 +260,12 @@ FIGURES = ["learning_curves", "parameter_scaling", "context_scaling", "context_c
 @pytest.mark.parametrize("name", FIGURES)
 def test_no_line_holds_numbers_of_both_sources_and_the_published_are_cited(beside, name):
     figure, rows = figures.draw(name, beside[0])
+    lines: list[Any] = [part for axes in figure.axes for part in axes.lines]
     assert set(rows.source) == {"measured", "published"}
     ours = set(rows.loss[rows.source == "measured"])
-    heights = [line.get_ydata() for part in figure.axes for line in part.lines]
-    heights += [dots.get_offsets()[:, 1] for part in figure.axes for dots in part.collections]
+    heights = [line.get_ydata() for line in lines]
+    dots: list[Any] = [part for axes in figure.axes for part in axes.collections]
+    heights += [part.get_offsets()[:, 1] for part in dots]
     marks = [set(map(float, known)) & set(rows.loss) for known in heights]
     assert sum(bool(mark & ours) for mark in marks) >= 2
     assert not [mark for mark in marks if mark & ours and mark - ours]
