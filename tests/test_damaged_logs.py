@@ -168,12 +168,13 @@ def test_lines_that_contradict_each_other_are_counted_as_damaged(mutated):
 TABLES = ("updates", "validations", "gradients", "attempts")
 
 
-def rows_of(folder, run):
+def rows_of(db, run):
     """What the tables say of a run, whose name is left out."""
     known = f"FROM {{}} WHERE run = '{run}' ORDER BY ALL"
     columns = "status, updates, tokens, train_seconds, damaged_lines, superseded_rows"
-    found = [exported(folder, f"SELECT * EXCLUDE (run) {known.format(name)}") for name in TABLES]
-    return [*found, exported(folder, f"SELECT {columns} {known.format('runs')}")]
+    queries = [f"SELECT * EXCLUDE (run) {known.format(name)}" for name in TABLES]
+    queries.append(f"SELECT {columns} {known.format('runs')}")
+    return [db.sql(query).fetchall() for query in queries]
 
 
 def test_the_order_of_lines_and_repeated_lines_change_no_row(place):
@@ -189,10 +190,11 @@ def test_the_order_of_lines_and_repeated_lines_change_no_row(place):
             rng.shuffle(made)
             record(folder, f"{name}-{i}", log(*(made if i else rows)), updates=12)
     store.build(folder)
-    for name in ("whole", "damaged"):
-        first = rows_of(folder, f"{name}-0")
-        assert [len(part) for part in first] == [17, 3, 1, 3, 1]
-        assert all(rows_of(folder, f"{name}-{i}") == first for i in range(1, 20))
+    with store.connect(folder / "store") as db:
+        for name in ("whole", "damaged"):
+            first = rows_of(db, f"{name}-0")
+            assert [len(part) for part in first] == [17, 3, 1, 3, 1]
+            assert all(rows_of(db, f"{name}-{i}") == first for i in range(1, 20))
 
 
 def named(attention: str, place) -> dict[str, list[str]]:
@@ -213,8 +215,9 @@ def named(attention: str, place) -> dict[str, list[str]]:
         text = str(row).replace(run, "run").replace(cell.name, "cell").replace(attention, "second")
         return re.sub("'[0-9a-f]{12}'", "'digest of its code'", text)
 
-    tables: Iterable[str] = [*EXPORTS, "final", "curves", "outcomes", "stability"]
-    return {table: sorted(map(told, exported(folder, f"FROM {table}"))) for table in tables}
+    with store.connect(folder / "store") as db:
+        tables: Iterable[str] = [*EXPORTS, "final", "curves", "outcomes", "stability"]
+        return {name: sorted(map(told, db.sql(f"FROM {name}").fetchall())) for name in tables}
 
 
 def test_another_name_of_an_attention_changes_its_name_and_no_number(place):
