@@ -3,6 +3,7 @@
 import pytest
 import strangers
 import torch
+from conftest import refused
 
 from lmscaling import attention
 from lmscaling.config import grid, sweeps
@@ -37,25 +38,21 @@ def test_names_of_cells_without_options_stay_those_of_earlier_versions(values):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "told"),
     [
-        ("sofmax", "axes.attention 'sofmax' has no file in attention/; nearest is 'softmax'"),
-        ({"local": {"windw": 4}}, "local has no option 'windw'; nearest is 'window'"),
-        ({"local": {"window": "x"}}, "local has window: 'x'; allowed: a value like the default"),
-        (
-            {"local": {"window": -4}},
-            "option window of local is -4; allowed: a number without",
-        ),
-        ({"local": 4}, "local has options 4; allowed: {<option>: <value>}"),
-        ({"pattern": []}, "pattern is []; allowed: a list of variants"),
-        ({"pattern": ["linear", "sofmax"]}, "'sofmax' has no file in attention/"),
-        ({"local": {}, "linear": {}}, "is no attention; allowed: a file stem"),
+        ("sofmax", ["axes.attention", "'sofmax'", "'softmax'"]),
+        ({"local": {"windw": 4}}, ["local", "'windw'", "'window'"]),
+        ({"local": {"window": "x"}}, ["local", "window", "'x'"]),
+        ({"local": {"window": -4}}, ["local", "window", "-4"]),
+        ({"local": 4}, ["local", "4"]),
+        ({"pattern": []}, ["pattern", "[]"]),
+        ({"pattern": ["linear", "sofmax"]}, ["'sofmax'"]),
+        ({"local": {}, "linear": {}}, ["local", "linear"]),
     ],
 )
-def test_a_mistake_in_a_row_is_one_sentence(values, row, message):
-    with pytest.raises(UserError) as caught:
+def test_a_mistake_in_a_row_is_one_sentence(values, row, told):
+    with refused(UserError, *told):
         cells(values, "softmax", row)
-    assert message in str(caught.value)
 
 
 def test_parts_and_speed_name_a_row_by_its_label(values):
@@ -72,7 +69,7 @@ def test_parts_and_speed_name_a_row_by_its_label(values):
     assert sweep.cell_of(point).variants == ["linear", "softmax"]
     values["axes"]["attention"] = ["softmax"]
     values["skip"] = []
-    with pytest.raises(UserError, match=r"'linear_x2\.softmax' is no row of axes"):
+    with refused(UserError, "'linear_x2.softmax'"):
         sweeps.expand(grid.expand(values).study)
 
 
@@ -101,7 +98,7 @@ def test_an_option_of_a_kind_of_layer_is_tuned_in_its_layers_only(values):
     assert gpt.tunable("cpu") == {"linear.chunk": (64, 32, 128, 256)}
     gpt.tune({"linear.chunk": 32})
     assert [getattr(block.attention, "chunk", None) for block in gpt.blocks] == [32, 32, None]
-    with pytest.raises(UserError, match=r"this attention has no option softmax\.chunk"):
+    with refused(UserError, "softmax.chunk"):
         gpt.tune({"softmax.chunk": 32})
 
 
@@ -137,7 +134,7 @@ def test_a_variant_with_forward_alone_samples_by_recomputation_and_is_counted(tm
             y, state = mine.decode_step(x[:, t], state)
             outs.append(y.unsqueeze(1))
         torch.testing.assert_close(torch.cat(outs, 1), mine(x))
-        with pytest.raises(ValueError, match="21 tokens do not fit into a state for 20"):
+        with refused(ValueError, 21, 20):
             mine.decode_step(x[:, 0], state)
         # Both halves of the matrix are computed, of which softmax counts one.
         D, T = 32, 64

@@ -16,9 +16,8 @@ CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--virtual-time-budget=3000",
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+    "--disable-background-networking", "--virtual-time-budget=3000", "--dump-dom",
 )  # fmt: skip
 
 BEFORE = """<script>
@@ -50,8 +49,6 @@ addEventListener("load", () => {
   const rows = [...document.querySelectorAll(".score tbody tr")];
   found.sorted = rows.map(row => row.cells[2].textContent);
   found.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
-  found.width = innerWidth;
-  found.dark = getComputedStyle(document.body).backgroundColor;
   found.asked = performance.getEntriesByType("resource").map(one => one.name.slice(0, 40))
     .filter(name => !name.startsWith("data:"));
   const out = document.createElement("pre");
@@ -74,24 +71,12 @@ def page(tmp_path_factory):
     return path
 
 
-def browse(page, *flags):
-    command = [
-        CHROMIUM,
-        *FLAGS,
-        f"--user-data-dir={page.parent / 'chrome'}",
-        *flags,
-        f"file://{page}",
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
-
-
 @pytest.mark.ci
-@pytest.mark.parametrize(("width", "scheme"), [(400, 1), (800, 0), (1600, 1)])
-def test_each_view_can_be_chosen_and_read_at_every_width_and_theme(page, width, scheme):
-    text = browse(
-        page, "--dump-dom", f"--window-size={width},900",
-        f"--blink-settings=preferredColorScheme={scheme}",
-    )  # fmt: skip
+@pytest.mark.parametrize("width", [400, 1600])
+def test_each_view_can_be_chosen_and_read_at_every_width(page, width):
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={page.parent / 'chrome'}"]
+    command += [f"--window-size={width},900", f"file://{page}"]
+    text = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
     (found,) = re.findall(r'<pre id="found">(.*?)</pre>', text, re.DOTALL)
     found = json.loads(html.unescape(found))
     assert found["faults"] == []
@@ -100,12 +85,4 @@ def test_each_view_can_be_chosen_and_read_at_every_width_and_theme(page, width, 
     assert all("softmax" in text and "linear" in text for text in found["read"])
     assert "linear" not in found["hidden"]
     assert found["sorted"] == sorted(found["sorted"])
-    assert not found["wide"], f"scrolls sideways at {found['width']} pixels"
-    assert (found["dark"] == "rgb(18, 20, 23)") == (scheme == 0)
-
-
-@pytest.mark.ci
-def test_it_prints(page):
-    paper = page.with_name("report.pdf")
-    browse(page, f"--print-to-pdf={paper}")
-    assert paper.read_bytes().startswith(b"%PDF")
+    assert not found["wide"]

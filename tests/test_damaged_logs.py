@@ -1,9 +1,12 @@
 """Logs with repeated, reordered, lost or changed lines: no row is invented and none is lost."""
 
+import copy
 import json
 import os
 import random
+import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +18,12 @@ from test_store import (
     end,
     evaluated,
     evaluation,
+    exported,
+    gradients,
     header,
     live,
     log,
+    place,
     record,
     runs,
     study,
@@ -25,13 +31,15 @@ from test_store import (
     validation,
 )
 
+from lmscaling.config import study_file
 from lmscaling.records import run as records
+from lmscaling.records.exports import EXPORTS
 from lmscaling.store import build as store
 from lmscaling.store import logs
 
-__all__ = ["runs", "study"]
+__all__ = ["place", "runs", "study"]
 
-MUTATED = 400
+MUTATED = 200
 """Runs, each with a log of its own."""
 
 
@@ -89,11 +97,9 @@ def expected(rows: list[Any]) -> tuple[dict, dict, int]:
 
 
 @pytest.fixture(scope="module")
-def mutated(tmp_path_factory):
+def mutated(place):
     """Every mutated log by run, as it was made, and the store of all of them."""
-    folder = tmp_path_factory.mktemp("mutated")
-    (folder / "study.json").write_text(json.dumps({"command": "", "study": STUDY}))
-    made = {}
+    folder, made = place("mutated"), {}
     for seed in range(MUTATED):
         rng = random.Random(seed)
         parts = [mutate(part, rng) for part in attempts()]
@@ -110,11 +116,6 @@ def mutated(tmp_path_factory):
                 live(folder, f"run-{seed:03d}", log(*(r for r in rows if r.attempt == n)), n)
     store.build(folder)
     return folder, made
-
-
-def exported(folder, query):
-    with store.connect(folder / "store") as db:
-        return db.sql(query).fetchall()
 
 
 @pytest.mark.parametrize("table", ["updates", "validations"])
@@ -164,27 +165,66 @@ def test_lines_that_contradict_each_other_are_counted_as_damaged(mutated):
     }
 
 
-def test_the_choice_does_not_depend_on_the_order_of_the_lines(study, runs):
-    rows = [row for part in attempts() for row in part]
-    rows += [changed(row) for row in rows[::3]]
-    for i, run in enumerate(runs):
-        random.Random(i).shuffle(rows)
-        record(study, run, log(*rows))
-    store.build(study)
-    for table in ("updates", "validations", "attempts"):
-        found = exported(study, f"SELECT * FROM {table} ORDER BY ALL")
-        per_run = [[row[1:] for row in found if row[0] == run] for run in runs]
-        assert per_run[0] == per_run[1] == per_run[2] != []
+TABLES = ("updates", "validations", "gradients", "attempts")
 
 
-def test_a_repeated_bin_of_an_evaluation_counts_once(study, runs):
-    record(study, runs[0], log(header(runs[0]), update(1), end(1)))
-    one, other = evaluation(runs[0]), evaluation(runs[0], start=1)
-    evaluated(study, runs[0], log(one, other, one, replace(other, loss=9.0)))
-    assert ask(study, 'SELECT "start", count(*) FROM evaluations GROUP BY ALL ORDER BY ALL') == [
-        (0, 1), (1, 1),
-    ]  # fmt: skip
-    assert ask(study, "SELECT damaged_lines FROM runs") == [(1,)]
+def rows_of(db, run):
+    """What the tables say of a run, whose name is left out."""
+    known = f"FROM {{}} WHERE run = '{run}' ORDER BY ALL"
+    columns = "status, updates, tokens, train_seconds, damaged_lines, superseded_rows"
+    queries = [f"SELECT * EXCLUDE (run) {known.format(name)}" for name in TABLES]
+    queries.append(f"SELECT {columns} {known.format('runs')}")
+    return [db.sql(query).fetchall() for query in queries]
+
+
+def test_the_order_of_lines_and_repeated_lines_change_no_row(place):
+    """A log whose lines contradict each other, too: the choice among them has no order either."""
+    folder = place("orders")
+    whole = [row for part in attempts() for row in part] + [gradients(10, 1.0)]
+    damaged = [*whole, *(changed(row) for row in whole[::3] if row.record != "gradients")]
+    for name, rows in (("whole", whole), ("damaged", damaged)):
+        for i in range(20):
+            rng = random.Random(i)
+            times = rng.choices((1, 2, 3), k=len(rows)) if i % 2 else [1] * len(rows)
+            made = [row for row, n in zip(rows, times, strict=True) for _ in range(n)]
+            rng.shuffle(made)
+            record(folder, f"{name}-{i}", log(*(made if i else rows)), updates=12)
+    store.build(folder)
+    with store.connect(folder / "store") as db:
+        for name in ("whole", "damaged"):
+            first = rows_of(db, f"{name}-0")
+            assert [len(part) for part in first] == [17, 3, 1, 3, 1]
+            assert all(rows_of(db, f"{name}-{i}") == first for i in range(1, 20))
+
+
+def named(attention: str, place) -> dict[str, list[str]]:
+    """All rows of a study of two attentions, the second of this name, by table."""
+    folder = place(attention)
+    values = copy.deepcopy(STUDY)
+    values["axes"]["attention"] = ["gated_delta", attention]
+    (folder / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    cells = study_file.read_record(folder / "study.json").grid.cells
+    for i, run in enumerate(cells):
+        rows = [update(n, loss=3.0 - i / 9 + n % 40 // 39) for n in range(1, 60)]
+        record(folder, run, log(header(run), *rows, validation(59, loss=2.0 + i), end(59)))
+        evaluated(folder, run, log(evaluation(run, loss=2.5 + i)))
+    run, cell = list(cells.items())[1]
+    store.build(folder)
+
+    def told(row):
+        text = str(row).replace(run, "run").replace(cell.name, "cell").replace(attention, "second")
+        return re.sub("'[0-9a-f]{12}'", "'digest of its code'", text)
+
+    with store.connect(folder / "store") as db:
+        tables: Iterable[str] = [*EXPORTS, "final", "curves", "outcomes", "stability"]
+        return {name: sorted(map(told, db.sql(f"FROM {name}").fetchall())) for name in tables}
+
+
+def test_another_name_of_an_attention_changes_its_name_and_no_number(place):
+    one, other = named("retention", place), named("cosformer", place)
+    for table, rows in one.items():
+        assert rows == other[table], table
+    assert len(one["stability"]) == 2
 
 
 HEADER, LINE, LAST = records.line(header("r")), records.line(update(1)), records.line(update(2))
@@ -206,32 +246,16 @@ DAMAGE = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def damaged(tmp_path_factory):
-    """The store of a study in which every run has another damage."""
-    folder = tmp_path_factory.mktemp("damaged")
-    (folder / "study.json").write_text(json.dumps({"command": "", "study": STUDY}))
+def test_damage_of_any_kind_costs_only_its_own_lines(place):
+    folder = place("damaged")
     for name, (data, _, _) in DAMAGE.items():
         record(folder, name, data)
-    store.build(folder)
-    return folder
-
-
-@pytest.mark.parametrize("name", DAMAGE)
-def test_damage_of_any_kind_costs_only_its_own_lines(damaged, name):
-    _, updates, lines = DAMAGE[name]
-    query = f"SELECT update FROM updates WHERE run = '{name}' ORDER BY update"
-    assert exported(damaged, query) == [(n,) for n in updates]
-    query = f"SELECT damaged_lines FROM runs WHERE run = '{name}'"
-    assert exported(damaged, query) == [(lines,)]
-    assert not list((damaged / "store").glob(".build*"))
-
-
-def test_a_damaged_evaluation_of_any_length_is_no_obstacle(study, runs):
-    record(study, runs[0], log(header(runs[0]), update(1), end(1)))
-    evaluated(study, runs[0], log(evaluation(runs[0])) + bytes(17 << 20))
-    assert ask(study, "SELECT count(*) FROM evaluations") == [(1,)]
-    assert ask(study, "SELECT damaged_lines FROM runs") == [(1,)]
+    query = "SELECT run, list(update ORDER BY update) FROM updates GROUP BY run"
+    found = dict(ask(folder, query))
+    assert found == {name: updates for name, (_, updates, _) in DAMAGE.items() if updates}
+    found = dict(exported(folder, "SELECT run, damaged_lines FROM runs"))
+    assert found == {name: lines for name, (_, _, lines) in DAMAGE.items()}
+    assert not list((folder / "store").glob(".build*"))
 
 
 def kept(study):
@@ -259,25 +283,19 @@ def finished(study, runs):
     return study
 
 
-def test_the_rows_of_a_finished_run_are_written_once(finished, runs):
+def test_the_rows_of_a_finished_run_are_written_once_and_make_the_same_exports(finished, runs):
     before = kept(finished)
     assert list(before.values()) == [sorted(runs[:2])]
     times = {path: path.stat().st_mtime_ns for path in before}
-    whole = parquet(finished)
+    live(finished, runs[2], log(header(runs[2]), update(1), update(2)))
     store.build(finished)
     assert kept(finished) == before
     assert {path: path.stat().st_mtime_ns for path in before} == times
-    assert parquet(finished) == whole
-
-
-def test_kept_rows_make_the_same_exports_as_logs(finished, runs):
-    live(finished, runs[2], log(header(runs[2]), update(1), update(2)))
-    store.build(finished)
-    cached = parquet(finished)
-    for path in kept(finished):
+    whole = parquet(finished)
+    for path in before:
         path.unlink()
     store.build(finished)
-    assert parquet(finished) == cached
+    assert parquet(finished) == whole
 
 
 def test_only_a_log_that_is_new_or_changed_is_read_again(finished, runs):
@@ -319,14 +337,14 @@ def test_kept_rows_that_are_damaged_are_made_again(finished, damage):
 
 
 def test_a_run_may_end_while_its_log_is_read(finished, runs, monkeypatch):
-    read = logs._read
+    readable = logs.readable
 
-    def end_first(db, paths):
-        for path in finished.glob("scratch/*/attempt-*.jsonl"):
-            path.unlink()
-        read(db, paths)
+    def end_first(path, work):
+        for log_of_attempt in finished.glob("scratch/*/attempt-*.jsonl"):
+            log_of_attempt.unlink()
+        return readable(path, work)
 
-    monkeypatch.setattr(logs, "_read", end_first)
+    monkeypatch.setattr(logs, "readable", end_first)
     store.build(finished)
     query = f"SELECT update FROM updates WHERE run = '{runs[2]}'"
     assert exported(finished, query) == [(1,)]

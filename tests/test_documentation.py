@@ -88,19 +88,14 @@ def test_the_patterns_of_code_find_fenced_and_indented_commands():
 @pytest.mark.parametrize("path", TEXTS, ids=name_of)
 def test_every_command_parses(path, capsys):
     parser = cli._parser()
+    for span in re.findall(r"`lmscaling ([a-z][\w-]*)", path.read_text()):
+        assert re.search(rf"^\s+{span}\b", parser.format_help(), re.MULTILINE), span
     for command in commands(path.read_text()):
         words = shlex.split(re.sub(r"<[\w ]+>", "name", command))[1:]
         try:
             parser.parse_args([word for word in words if word != "--help"])
         except SystemExit:
             pytest.fail(f"{command}\n{capsys.readouterr().err}")
-
-
-@pytest.mark.parametrize("path", TEXTS, ids=name_of)
-def test_every_verb_exists(path):
-    text = cli._parser().format_help()
-    for span in re.findall(r"`lmscaling ([a-z][\w-]*)", path.read_text()):
-        assert re.search(rf"^\s+{span}\b", text, re.MULTILINE), span
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=name_of)
@@ -135,7 +130,7 @@ def test_the_costs_of_the_readme_are_the_forecast_at_its_price():
         assert dollars == pytest.approx(price * int(hours.replace(",", "")), rel=0.02)
     assert f"{192 * price:.0f}" in text
     running = " ".join((ROOT / "docs" / "running.md").read_text().split())
-    assert f"{cells} GPU-hours on H100 for `config/study.yaml`, and {branches} more" in running
+    assert re.search(rf"{cells} GPU-hours on H100 .{{0,50}} {branches} more", running)
 
 
 def test_the_accuracy_of_predicted_times_is_what_the_command_prints():

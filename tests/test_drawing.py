@@ -2,15 +2,15 @@
 
 import json
 import os
+import re
 from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import test_store
 import torch
-from conftest import write_shard
+from conftest import refused, sentence, write_shard
 from test_evaluate import finish
-from test_main import lmscaling
 from test_workflow import product
 
 from lmscaling import figures
@@ -120,7 +120,8 @@ def test_a_record_has_the_images_of_a_fixed_seed_and_what_they_cost(run, manifes
     assert (sample.batch, sample.temperature) == (16, 1.0)
     assert sample.device
     assert sample.tokens_per_second
-    assert said == f"16 images of {run.name}, {sample.tokens_per_second:,.0f} pixels/s"
+    assert said.startswith("16 images")
+    assert f"{run.name}, {sample.tokens_per_second:,.0f}" in said
     assert drawn(run, manifest)[0].images == sample.images
 
 
@@ -129,7 +130,7 @@ def test_a_sample_of_these_weights_stays_and_one_of_earlier_weights_is_made_agai
 ):
     out = tmp_path / "out.json"
     out.write_text("made before\n")
-    assert drawing.draw_images(run, manifest, out) == f"{out} exists and stays as it is"
+    assert str(out) in drawing.draw_images(run, manifest, out)
     assert out.read_text() == "made before\n"
     os.utime(run / "run.json", (2e9, 2e9))
     drawing.draw_images(run, manifest, out)
@@ -156,32 +157,20 @@ def damage(run):
     (run / "run.json").write_text('{"cell"')
 
 
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lose_weights, "does not exist, for the run ended before its first update"),
-        (spoil_weights, "diverged, so its weights draw nothing"),
-        (diverge, "diverged, so its weights draw nothing"),
-        (damage, "is not valid JSON"),
-    ],
-)
-def test_a_run_that_cannot_draw_leaves_a_record_without_images(run, manifest, change, sentence):
+@pytest.mark.parametrize("change", [lose_weights, spoil_weights, diverge, damage])
+def test_a_run_that_cannot_draw_leaves_a_record_without_images(run, manifest, change):
     change(run)
     sample, said = drawn(run, manifest)
     assert (sample.images, sample.tokens_per_second, sample.device) == ([], None, "")
     assert sample.data
-    assert sentence in said
+    sentence("draw-images", said.replace(run.name, "RUN"))
 
 
-def test_the_verb_draws_and_says_what_it_cannot_draw(run, manifest, tmp_path):
+def test_what_cannot_be_drawn_is_named_and_leaves_no_file(run, manifest, tmp_path):
     out = tmp_path / "out.json"
-    done = lmscaling("draw-images", run, "--manifest", manifest, "--out", out)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"draw-images: 16 images of {run.name}, ")
-    out.unlink()
-    with pytest.raises(UserError, match=r"tokens .* have no images"):
+    with refused(UserError, tmp_path / "tokens"):
         drawing.draw_images(run, write(tmp_path, {}), out)
-    with pytest.raises(UserError, match=r"run record .* does not exist"):
+    with refused(UserError, run.with_name("other")):
         drawing.draw_images(run.with_name("other"), write(tmp_path, {"shape": list(SHAPE)}), out)
     assert not out.exists()
 
@@ -213,15 +202,16 @@ def test_the_workflow_draws_once_for_a_finished_run_and_trains_nothing_for_a_los
     assert "draw_images" not in left
     assert left.count("train") == 2  # the cells of the grid
     again = place.snakemake("--cores", "1", "--", planned[0])
-    assert f"{planned[0]} is finished, so it stays as it is" in again.stderr
+    assert re.search(f"{planned[0]} is finished", again.stderr)
     second.unlink()
     assert [out for rule, out in place.plan("--", planned[1]) if rule != "study"] == [planned[1]]
     other = place.snakemake("-n", "--", "results/tiny/samples/another.json", check=False)
-    assert "another.json is neither a rule nor a file of this study" in other.stdout + other.stderr
+    assert re.search(r"another\.json is neither", other.stdout + other.stderr)
 
 
 def shown(folder, study, empty=()):
     """The axes of the figure of a study whose runs are done; those of ``empty`` seeds drew none."""
+    folder.mkdir(exist_ok=True)
     study["tasks"]["pictures"] = TASK | {"seed": [0, 1]}
     record = study_file.write_record(folder / "study.json", {"command": "", "study": study})
     for place, (run, cell) in enumerate(record.tasks.items()):
@@ -242,9 +232,9 @@ def shown(folder, study, empty=()):
         return figures.draw("image_samples", db)[0].axes
 
 
-@pytest.mark.parametrize("empty", [(), (0,)])
-def test_the_figure_has_a_strip_of_data_and_one_of_the_first_seed_that_drew(study, tmp_path, empty):
-    axes = shown(tmp_path, study, empty)
+def test_the_figure_has_a_strip_of_data_and_one_of_the_first_seed_that_drew(study, tmp_path):
+    assert shown(tmp_path / "none", study, empty=(0, 1)) == []
+    axes = shown(tmp_path, study, empty := (0,))
     texts = [[text.get_text() for text in each.texts] for each in axes]
     told = f"{1.5 / np.log(2):.3f} bits per pixel, 2 seeds\n1,234 pixels/s, state 2.3 kB"
     assert texts == [["pictures: data", ""], ["softmax", told], ["linear", told]]
@@ -256,7 +246,3 @@ def test_the_figure_has_a_strip_of_data_and_one_of_the_first_seed_that_drew(stud
         assert each.images[0].get_interpolation() == "none"
     for kind in ("svg", "png", "csv"):
         assert (tmp_path / "figures" / f"image_samples.{kind}").stat().st_size
-
-
-def test_a_figure_without_any_image_says_that_there_are_no_data(study, tmp_path):
-    assert shown(tmp_path, study, empty=(0, 1)) == []

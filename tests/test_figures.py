@@ -7,15 +7,12 @@ import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict, replace
 from functools import cache
-from math import isnan
 
 import pytest
 import speed_points
 import test_tasks
-from conftest import STUDY
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
-from pandas import DataFrame
+from conftest import STUDY, refused
+from matplotlib import pyplot as plt
 from test_store import (
     end,
     evaluated,
@@ -32,11 +29,11 @@ from test_store import (
 from lmscaling import figures, registry, report
 from lmscaling.config import study_file
 from lmscaling.errors import UserError
-from lmscaling.figures.shared import law_panels, style
 from lmscaling.files import write_json
 from lmscaling.records import forecast
 from lmscaling.records.design import Design
 from lmscaling.records.forecast import Forecast, Seal
+from lmscaling.report import cells as cell_tables
 from lmscaling.report.table import SECTIONS
 from lmscaling.store import build as store
 
@@ -48,6 +45,8 @@ LOSSES = [name for name in TRAINING if re.search(r"\b(val_)?loss\b", figures.loa
 CURVES = {name for name in NAMES if hasattr(figures.load(name), "SWITCH")}
 PICTURES = "image_samples"
 """A figure without axes, which ``test_drawing.py`` draws."""
+SAVED = ["learning_curves", "grid_status"]
+"""Lines and a map."""
 LAWS = [name for name in NAMES if figures.load(name).SECTION == "laws"]
 
 
@@ -124,9 +123,26 @@ def fill(study, cells):
     speed_points.write_device(study, [cell.run for cell in cells if cell.attention == "linear"])
 
 
-def draw(study, name):
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+def rows_of(name, db):
+    return db.sql(figures.load(name).QUERY).df()
+
+
+def drawn(study, name):
     store.build(study)
-    return figures.save(name, study / "store", study / "figures")
+    with store.connect(study / "store") as db:
+        rows = rows_of(name, db)
+        return figures.load(name).draw(rows, db), rows
+
+
+def counts(note):
+    """``Of 4 cells: 1 done, 3 pending.`` as pairs of a word and a number."""
+    return [(words.strip(), int(n)) for n, words in re.findall(r"(\d+) ([a-z ]+)", note)]
 
 
 def fill_eight(study, cells):
@@ -161,249 +177,81 @@ def built(tmp_path_factory):
     return build
 
 
-def draw_built(study, name):
-    return figures.save(name, study / "store", study / "figures")
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name != PICTURES])
-def test_it_draws_a_whole_study_with_units_on_every_axis(built, cells, name, monkeypatch):
-    module, drawn = figures.load(name), []
-    plain = module.draw
-    monkeypatch.setattr(module, "draw", lambda *a: drawn.append(plain(*a)) or drawn[-1])
-    path = draw_built(built(fill), name)
-    labels = [a.get_xlabel() for a in drawn[0].axes] + [a.get_ylabel() for a in drawn[0].axes]
+def test_it_draws_a_whole_study_with_units_on_every_axis(built, name):
+    with store.connect(built(fill) / "store") as db:
+        figure, rows = figures.draw(name, db)
+    labels = [a.get_xlabel() for a in figure.axes] + [a.get_ylabel() for a in figure.axes]
     for label in filter(None, labels):
         assert re.search(r"\(.+\)", label) or label in {"Updates", "Tokens"}, label
-    assert any(a.get_xlabel() for a in drawn[0].axes)
-    assert any(a.get_ylabel() for a in drawn[0].axes)
+    assert any(a.get_xlabel() for a in figure.axes)
+    assert any(a.get_ylabel() for a in figure.axes)
     assert name not in LOSSES or any("nats per token" in label for label in labels)
-    assert ElementTree.parse(path).getroot().tag.endswith("svg")
-    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    lines = path.with_suffix(".csv").read_text().splitlines()
-    assert len(lines) > (len(cells) / 2 if name in TRAINING else 4)
+    assert len(rows) > (15 if name in TRAINING else 3)
 
 
-@pytest.mark.parametrize("name", TRAINING)
-def test_it_draws_one_run_and_says_what_is_missing(built, name, monkeypatch):
-    study, texts = built(begin), []
-    plain = Figure.text
-    monkeypatch.setattr(
-        Figure,
-        "text",
-        lambda self, x, y, s, **k: texts.append(s) or plain(self, x, y, s, **k),
-    )
-    draw_built(study, name)
-    lines = [line for text in texts for line in text.splitlines()]
-    assert "Of 32 cells: 1 done, 1 running, 30 pending." in lines
+@pytest.mark.parametrize("name", [n for n in TRAINING if not n.startswith("learning_curves_")])
+def test_it_draws_one_run_and_says_what_is_missing(built, name):
+    with store.connect(built(begin) / "store") as db:
+        figure, _ = figures.draw(name, db)
+    lines = [line for text in figure.texts for line in text.get_text().splitlines()]
+    told = [counts(line) for line in lines if line.startswith("Of ")]
+    assert told == [[("cells", 32), ("done", 1), ("running", 1), ("pending", 30)]]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_it_draws_nothing_without_an_error(built, name):
-    assert draw_built(built(leave_empty), name).is_file()
+def test_a_study_without_runs_has_figures_that_say_so(built):
+    with store.connect(built(leave_empty) / "store") as db:
+        for name in NAMES:
+            figure, rows = figures.draw(name, db)
+            assert len(figure.texts) > len(rows) == 0 or name == "grid_status"
+    path = figures.save("memory", built(leave_empty) / "store", built(leave_empty) / "figures")
+    assert figures.is_empty("memory", path.parent)
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAVED)
 def test_equal_data_make_equal_files(built, name):
-    paths = [draw_built(built(fill), name) for fill in (fill_eight, fill_eight_again)]
+    made = [built(fill) for fill in (fill_eight, fill_eight_again)]
+    paths = [figures.save(name, study / "store", study / "figures") for study in made]
     for kind in figures.FORMATS:
         one, other = (path.with_suffix(f".{kind}").read_bytes() for path in paths)
         assert one == other, kind
+    assert ElementTree.parse(paths[0]).getroot().tag.endswith("svg")
+    assert paths[0].with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    with store.connect(made[0] / "store") as db:
+        rows = rows_of(name, db).to_csv(index=False)
+    assert paths[0].with_suffix(".csv").read_text() == rows
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_its_docstring_is_a_caption(name):
-    caption = figures.caption(name)
-    assert 3 < len(caption.title.split()) < 16
-    assert caption.text.endswith(".")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_it_belongs_to_a_section_of_the_report(name):
-    assert figures.load(name).SECTION in SECTIONS
-
-
-def test_the_map_of_the_grid_tells_statuses_by_letters_too(study, cells):
-    finish(study, cells[:4])
-    record(study, cells[4].run, b"", "oom")
-    live(study, cells[5].run, log(header(cells[5].run), update(1)))
-    lay_out(study, skip=[{"context": 32, "attention": "linear", "reason": "not wanted"}])
-    store.build(study)
-    module = figures.load("grid_status")
-    with store.connect(study / "store") as db:
-        rows = db.sql(module.QUERY).df()
-        drawn = module.draw(rows, db)
-    texts = [text.get_text() for axes in drawn.axes for text in axes.texts]
-    assert len(texts) == 2 * 2 * 2
-    assert texts[:2] == ["4D", "1R 2P 1M"]
-    assert texts.count("4S") == 2
-    assert texts.count("4P") == 4
-    for status in rows.status.unique():
-        assert status in module.LOOKS
-
-
-def test_a_skipped_seed_does_not_colour_the_field_of_those_that_are_done(study, cells):
-    finish(study, cells[:4])
-    lay_out(study, skip=[{"seed": 1, "reason": "not wanted"}])
-    store.build(study)
-    module = figures.load("grid_status")
-    with store.connect(study / "store") as db:
-        drawn = module.draw(db.sql(module.QUERY).df(), db)
-    text, field = drawn.axes[0].texts[0].get_text(), drawn.axes[0].patches[0]
-    assert "S" in text
-    assert to_hex(field.get_facecolor()) == module.LOOKS["done"][1].lower()
-
-
-def test_the_map_of_spikes_has_their_rate_and_what_is_no_number(study, cells):
-    losses = [3.0] * 100
-    losses[60] = 4.0
-    rows = [update(i + 1, loss=loss) for i, loss in enumerate(losses)]
-    for cell, more in zip(cells[::4], ([], [update(101, loss=None)]), strict=False):
-        made = log(header(cell.run), *rows, *more, end(100))
-        record(study, cell.run, made, updates=100 + len(more))
-    store.build(study)
-    module = figures.load("instability")
-    with store.connect(study / "store") as db:
-        drawn = module.draw(db.sql(module.QUERY).df(), db)
-    texts = [text.get_text() for axes in drawn.axes for text in axes.texts]
-    assert sorted(texts) == ["100", "99 !"]
-
-
-def test_the_times_of_a_run_add_up_to_its_attempts(study, cells):
-    finish(study, cells[:1])
-    path = study / "runs" / cells[0].run / "run.json"
-    spent = {"train_seconds": 3600.0, "lost_seconds": 1800.0, "attempt_seconds": 7200.0}
-    path.write_text(json.dumps(json.loads(path.read_text()) | spent))
-    lay_out(study, budget="90 minutes")
-    run = next(iter(study_file.read_record(study / "study.json").grid.cells))
-    (study / "runs" / cells[0].run).rename(study / "runs" / run)
-    path = study / "runs" / run / "run.json"
-    path.write_text(path.read_text().replace(cells[0].run, run))
-    store.build(study)
-    columns = "budget_hours, productive_hours, lost_hours, other_hours"
-    with store.connect(study / "store") as db:
-        query = figures.load("budget_audit").QUERY
-        assert db.sql(f"SELECT {columns} FROM ({query})").fetchall() == [(1.5, 1.0, 0.5, 0.5)]
-
-
-def test_loss_by_position_draws_four_contexts_and_two_texts_at_most(study, cells, values):
-    axes = {"context": [1, 2, 4, 8, 16, 32, 64], "size": ["s"]}
-    text = json.dumps({"command": "", "study": values | {"axes": values["axes"] | axes}})
-    (study / "study.json").write_text(text)
-    cells = list(study_file.read_record(study / "study.json").grid.cells.values())
-    finish(study, cells)
-    for cell in cells:
-        for name in ("a", "b"):
-            evaluated(study, cell.run, log(evaluation(cell.run, cell.context, dataset=name)), name)
-    store.build(study)
-    module = figures.load("loss_by_position")
-    with store.connect(study / "store") as db:
-        rows = db.sql(module.QUERY).df()
-        drawn = module.draw(rows, db)
-    assert len(drawn.axes) == 2 * 4 * 4  # losses, and below them gaps to the baseline
-    assert [a.get_title() for a in drawn.axes[:4]] == ["a", "a", "b", "b"]
-    assert sorted(rows.dataset.unique()) == ["a", "b", "lines"]
-    assert style.spread([1, 2, 4, 8, 16, 32, 64], 4) == [1, 4, 16, 64]
-    assert style.spread([1, 2], 4) == [1, 2]
-
-
-def test_loss_by_position_leaves_out_what_is_not_known_to_a_tenth(study, cells):
-    finish(study, cells[:1])
-    run = cells[0].run
-    evaluated(study, run, log(
-        evaluation(run, axis="sequence", start=8, loss_se=0.5, stop=16),
-        evaluation(run, axis="document", start=64, loss_se=None, stop=128),
-        evaluation(run, axis="document", start=128, loss=None, loss_se=None, stop=256),
-        evaluation(run, context=8, axis="document", start=16, stop=32),
-    ), "more")  # fmt: skip
-    draw(study, "loss_by_position")
-    text = (study / "figures/loss_by_position.csv").read_text()
-    assert len(text.splitlines()) == 1 + 10
-    evaluated(study, run, log(evaluation(run, loss_se=None)))  # one block: no bin has an error
-    (study / "evaluations" / run / "more.jsonl").unlink()
-    draw(study, "loss_by_position")
-    assert len((study / "figures/loss_by_position.csv").read_text().splitlines()) == 1 + 1
-
-
-def positions(losses):
-    """Rows of one bin: losses by context, attention and seed."""
-    return DataFrame([
-        {"dataset": "a", "context": context, "attention": attention, "size": "s", "params": 1e6,
-         "seed": seed, "run": f"{context}{attention}{seed}", "axis": "sequence", "start": 8,
-         "stop": 16, "position": 12.0, "loss": loss, "is_baseline": attention == "softmax"}
-        for (context, attention), seeds in losses.items()
-        for seed, loss in enumerate(seeds)
-    ])  # fmt: skip
-
-
-def test_gaps_by_position_are_those_of_pairs_and_have_bands_where_seeds_measured_them():
-    module = figures.load("loss_by_position")
-    gaps = module._gaps(positions({
-        (16, "softmax"): [3.0, 3.5, 3.2], (16, "linear"): [3.11, 3.59, 3.30],
-        (64, "softmax"): [2.0], (64, "linear"): [2.2],
-    }))  # fmt: skip
-    several, one = gaps.sort_values("context").to_dict("records")
-    half = 4.3027 * 0.01 / 3**0.5  # two degrees of freedom
-    assert several["gap"] == pytest.approx(0.1)
-    assert (several["low"], several["high"]) == pytest.approx((0.1 - half, 0.1 + half), abs=1e-5)
-    assert one["gap"] == pytest.approx(0.2)
-    assert isnan(one["low"])
-    assert isnan(one["high"])
-    alone = positions({(16, "softmax"): [3.0], (64, "softmax"): [2.0]})
-    assert not len(module._gaps(alone))
-
-
-@pytest.mark.parametrize(("seeds", "said"), [
-    (3, "Bars and bands: 95 % intervals from paired seeds."),
-    (1, "Bars and bands: the range if the gaps of seeds differ by 0.0027 nats, which is no"),
-])  # fmt: skip
-def test_multipliers_say_which_side_is_better_and_what_their_bars_are(seeds, said):
-    module = figures.load("multiplier")
-    columns = ["source", "size", "params", "context", "is_baseline", "attention", "seed",
-               "updates", "hours", "flops", "loss"]  # fmt: skip
-    rows = [
-        ("measured", "s", 85e6, context, attention == "softmax", attention, seed, n, n / 9, 9.0 * n,
-         3 + 9 / n + (attention == "linear") * (0.01 + 0.001 * seed**2))
-        for context in (64, 256, 1024, 4096, 16384)
-        for attention in ("softmax", "linear")
-        for seed in range(seeds)
-        for n in range(10, 500, 10)
-    ]  # fmt: skip
-    drawn = module.draw(DataFrame(rows, columns=columns), None)
-    assert len(drawn.axes) == 1 + 3  # all contexts, and the curves of three
-    assert drawn.axes[0].get_ylabel() == "Multiplier (ratio)\nabove 1: linear is better"
-    assert [a.get_title() for a in drawn.axes[1:]] == ["context 64", "context 1k", "context 16k"]
-    assert drawn.get_supxlabel().startswith(said)
+def test_its_docstring_is_a_caption_and_it_belongs_to_a_section():
+    for name in NAMES:
+        caption = figures.caption(name)
+        assert 3 < len(caption.title.split()) < 16, name
+        assert caption.text.endswith("."), name
+        assert figures.load(name).SECTION in SECTIONS, name
 
 
 def test_an_unknown_figure_names_the_nearest(study):
-    with pytest.raises(UserError, match="nearest is 'context_scaling'"):
+    with refused(UserError, "context_scalling", "nearest is 'context_scaling'"):
         figures.save("context_scalling", study / "store", study / "figures")
 
 
-def test_a_variant_keeps_its_colour_whatever_else_is_drawn():
-    from lmscaling.figures.shared import style
-
-    assert style.palette(["linear"])["linear"] == style.palette(["a", "linear"])["linear"]
-    assert style.palette(["a", "b"])["a"] != style.palette(["a", "b"])["b"]
-
-
 def test_branches_are_counted_apart_and_change_no_count_of_cells(study, cells):
-    finish(study, cells)
+    finish(study, cells[1:])
     laid_out = lay_out(study, branches={"shares": [0.5, 1.0], "size": "m", "context": 16})
-    assert said(study) == "Of 16 branches: 16 pending."
     first, second, *others = laid_out.branches
     branch(study, first)
     record(study, second, b"", "no_trunk")
-    assert said(study) == "Of 16 branches: 1 done, 1 no trunk, 14 pending."
+    cells_told = [("cells", 32), ("done", 31), ("pending", 1)]
+    expected = [("branches", 16), ("done", 1), ("no trunk", 1), ("pending", 14)]
+    assert counts(note(study)) == [*cells_told, *expected]
     for run in (second, *others):
         branch(study, run)
-    assert said(study) == ""
-    shutil.rmtree(study / "runs" / cells[0].run)
-    assert said(study) == "Of 32 cells: 31 done, 1 pending."
+    assert counts(note(study)) == cells_told
+    finish(study, cells[:1])
+    assert note(study) == ""
 
 
-def said(study):
+def note(study):
     store.build(study)
     with store.connect(study / "store") as db:
         return figures.unfinished_note(db)
@@ -417,15 +265,18 @@ def branch(study, run):
 def tables(study):
     store.build(study)
     with store.connect(study / "store") as db:
-        return {name: figures._rows(name, db).to_csv(index=False) for name in TRAINING}
+        found = {name: rows_of(name, db).to_csv(index=False) for name in TRAINING}
+        return found, {table.name: table for table in cell_tables.tables(db)}
 
 
 def test_learning_curves_and_laws_have_the_endpoints_and_no_other_figure(study, cells):
     finish(study, cells)
-    plain = tables(study)
+    plain, told = tables(study)
+    assert not told["endpoints"].rows
     for run in lay_out(study, branches={"shares": [0.5]}).branches:
         branch(study, run)
-    drawn = tables(study)
+    drawn, told = tables(study)
+    assert len(told["endpoints"].rows) == 32
     ends = [row for row in drawn["learning_curves"].splitlines() if row.startswith("decayed")]
     assert len(ends) == 16  # of the better of two rates
     for name in LAWS:
@@ -435,53 +286,13 @@ def test_learning_curves_and_laws_have_the_endpoints_and_no_other_figure(study, 
         assert drawn[name] == plain[name], name
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    study = write_study(tmp_path_factory.mktemp("page"), copy.deepcopy(STUDY))
-    cells = cells_of(study)
-    fill(study, cells[:30])
-    record(study, cells[30].run, log(header(cells[14].run), update(1)), "diverged")
-    return write(study)
-
-
-@pytest.mark.ci
-def test_the_report_holds_all_it_shows(page):
-    assert page.count("data:image/svg+xml;base64,") == len([n for n in NAMES if n != PICTURES])
-    assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
-
-
-@pytest.mark.ci
-def test_the_report_shows_every_cell_with_its_status(page, cells):
-    for cell in cells:
-        assert f">{cell.name}<" in page
-    assert page.count('<tr class="done">') == 30
-    assert page.count('<tr class="diverged">') == 1
-    assert page.count('<tr class="pending">') == 1
-
-
-@pytest.mark.ci
-def test_the_report_says_what_made_it(page):
-    assert "snakemake --cores &lt;all&gt;" in page
-    assert "lmscaling 0.1.0" in page
-    assert "abc" in page
-    assert "Of 32 cells: 30 done, 1 diverged, 1 pending." in page
-
-
-def write(study):
-    """The page of a study, and its figures drawn."""
-    store.build(study)
-    for name in NAMES:
-        figures.save(name, study / "store", study / "figures")
-    return report.write(study).read_text()
-
-
 def tell(study, blank=True):
     """The page of a study with the rows of its figures, which are not drawn: that takes seconds."""
     store.build(study)
     (study / "figures").mkdir(exist_ok=True)
     with store.connect(study / "store") as db:
         for name in NAMES:
-            rows = figures._rows(name, db)
+            rows = rows_of(name, db)
             if blank or len(rows):
                 (study / "figures" / f"{name}.csv").write_text(rows.to_csv(index=False))
                 (study / "figures" / f"{name}.svg").write_text("<svg/>")
@@ -493,73 +304,3 @@ def lay_out(study, **changes):
     values["study"] |= changes
     (study / "study.json").write_text(json.dumps(values))
     return study_file.read_record(study / "study.json").grid
-
-
-def test_a_figure_that_has_nothing_to_say_is_not_in_the_report(study):
-    axes = {"attention": ["linear"], "size": ["s"], "context": [16]}
-    finish(study, list(lay_out(study, axes=axes).cells.values()))
-    page = tell(study)
-    assert 'id="learning_curves"' in page
-    assert 'id="learning_rates"' not in page
-    assert 'id="rates"' not in page
-    assert (study / "figures" / "learning_rates.svg").is_file()
-
-
-def test_the_report_shows_endpoints_and_spikes_only_where_there_are_any(study, cells):
-    finish(study, cells)
-    page = tell(study)
-    assert 'id="endpoints"' not in page
-    assert "A spike is" not in page
-    run, planned = next(iter(lay_out(study, branches={"shares": [0.5]}).branches.items()))
-    branch(study, run)
-    shutil.rmtree(study / "runs" / cells[1].run)
-    rows = [update(n, loss=4.0 if n == 80 else 3.0) for n in range(1, 101)]
-    last = [update(101, loss=None), validation(101), end(101)]
-    record(study, cells[1].run, log(header(cells[1].run), *rows, *last), updates=101)
-    page = tell(study)
-    assert f'<td class="text">{planned.name}</td>' in page
-    assert page.count('id="endpoints"') == 1
-    assert "<td>99</td><td>1.00</td>" in page  # one spike in 101 updates
-    assert "non-finite training losses</td><td>1</td><td>1</td>" in page
-    assert f'<td class="text">{cells[1].name}</td>' in page
-
-
-@pytest.mark.parametrize(
-    ("losses", "says"),
-    [
-        ([3.2, 3.0, 3.2], ">one rate on one side of the optimum: no interval<"),
-        ([3.2, 3.1, 3.0], "not bracketed (lowest at the edge); lowest loss at 2 x"),
-    ],
-)
-def test_the_report_says_whether_the_best_rate_is_bracketed(study, losses, says):
-    axes = {"attention": ["linear"], "size": ["s"], "context": [16], "lr_scale": [0.5, 1.0, 2.0]}
-    cells = lay_out(study, axes=axes).cells.values()
-    for cell, loss in zip(cells, losses, strict=True):
-        record(study, cell.run, log(header(cell.run), update(1), validation(1, loss=loss), end(1)))
-    page = tell(study)
-    assert 'id="learning_rates"' in page
-    table = page.partition('id="rates"')[2].partition("</table>")[0]
-    assert says in table
-    assert (">0.01<" in table) == ("edge" not in says) == ("lowest loss at" not in table)
-
-
-def test_the_report_without_its_figures_says_how_to_draw_them(study):
-    store.build(study)
-    with pytest.raises(UserError, match="run snakemake figures to draw it"):
-        report.write(study)
-
-
-def test_an_attention_with_options_has_a_shade_of_its_colour_and_a_hybrid_has_not():
-    colours = style.palette(["local.window128", "softmax.linear", "linear_x3.softmax"])
-    assert colours["local.window128"] in style.SHADES["local"]
-    assert colours["softmax.linear"] not in style.SHADES["softmax"]
-    assert colours["linear_x3.softmax"] not in style.SHADES["linear"]
-
-
-def test_laws_are_drawn_of_the_attentions_that_have_several_sizes():
-    sizes = {"softmax": "ab", "elu": "a", "linear": "ab", "gated": "a", "local": "a"}
-    rows = DataFrame([(name, size) for name, own in sizes.items() for size in own],
-                        columns=["attention", "size"])  # fmt: skip
-    assert law_panels.attentions(rows) == ["softmax", "linear"]
-    one = rows.loc[rows["size"] == "a"]
-    assert len(law_panels.attentions(one)) == law_panels.MOST_ALIKE

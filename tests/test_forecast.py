@@ -1,24 +1,24 @@
 """Predictions are sealed before runs begin, nobody moves them, and the report scores them."""
 
 import argparse
-import io
 import json
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import law_study
 import numpy as np
 import pytest
+from conftest import sentence
 
 from lmscaling.cli import studies
 from lmscaling.config import devices, study_file
 from lmscaling.errors import UserError
 from lmscaling.figures import forecasts as figure
-from lmscaling.files import read_json
+from lmscaling.files import read_json, write_record
 from lmscaling.fits import forecast_scores
 from lmscaling.plan.estimate import Forecast as Cost
 from lmscaling.plan.estimate import Shape
@@ -98,20 +98,22 @@ def test_runs_that_have_not_begun_are_predicted_sealed_and_scored(finished):
     assert {one.run for one in found} == {run for run, c in grid.cells.items() if c.size == "m"}
     losses = [one for one in found if one.quantity == "loss"]
     assert len(losses) == 6
-    assert all(one.median and one.baseline == "the nearest finished run" for one in losses)
+    assert all(one.median and one.baseline for one in losses)
     path, sha256 = sealing.seal(study, grid, found)
     assert path.name == f"{environment.now()[:10]}-{sha256[:8]}.json"
     begin(study, grid)
     rows, tables = read(study)
     assert [(q, s) for q, s, *_ in rows if q == "loss"] == [("loss", "scored")] * 6
     (line,) = (row for row in tables["forecast_scores"].rows if row[2] == "final loss")
-    assert line[3] == "6 of 6"
-    assert line[5].startswith("6 of 6 (54 to 100 %)")
-    name, _, plain = line[8].rstrip(")").partition(" (")
-    assert name == "the nearest finished run"
-    assert float(line[7]) > float(plain), "better than the plain guess"
+    assert re.findall(r"\d+", line[3]) == ["6", "6"]
+    assert re.findall(r"\d+", line[5]) == ["6", "6", "54", "100"]  # hold, with an interval
+    plain = line[8].rstrip(")").rpartition("(")[2]
+    assert float(line[7]) > float(plain)  # better than the plain guess
     cells = [row for row in tables["forecast_cells"].rows if row[2] == "final loss"]
     assert all(0 <= float(row[7]) <= 1 for row in cells)
+    with store.connect(study / "store") as db:
+        drawn = figure.draw(db.sql(figure.QUERY).df(), db)
+    assert drawn.axes[-1].get_title().startswith("6 runs")
 
 
 def test_a_seal_is_read_only_and_says_what_it_was_made_from(finished):
@@ -123,7 +125,9 @@ def test_a_seal_is_read_only_and_says_what_it_was_made_from(finished):
     assert len(values["study_sha256"]) == 64
     assert values["version"]
     assert forecast.read(path)[1]
-    assert sealing.verify(study) == (f"{path}: sealed {values['sealed']}, 18 predictions", True)
+    said, intact = sealing.verify(study)
+    assert said.startswith(f"{path}: sealed {values['sealed']}, 18")
+    assert intact
 
 
 @pytest.mark.parametrize("rehashed", [False, True])
@@ -135,20 +139,18 @@ def test_a_seal_that_was_changed_is_named_and_not_scored(finished, rehashed):
     values["forecasts"][2]["median"] += 0.01
     path.chmod(0o644)
     if rehashed:
-        from lmscaling.files import write_record
-
         write_record(path, values)
     else:
         stored = json.loads(path.read_text())
         path.write_text(json.dumps(stored | values))
     told, intact = sealing.verify(study)
     assert not intact
-    assert told == f"{path}: was changed, so it is not scored"
+    assert told.startswith(f"{path}: was changed")
     begin(study, grid)
     rows, tables = read(study)
     assert {state for _, state, *_ in rows} == {"changed"}
-    assert all(row[3].startswith("0 of ") for row in tables["forecast_scores"].rows)
-    assert tables["forecast_scores"].rows[0][-1] == f"{path.name} was changed"
+    assert all(row[3].startswith("0 ") for row in tables["forecast_scores"].rows)
+    assert tables["forecast_scores"].rows[0][-1].startswith(path.name)
 
 
 def test_a_file_that_cannot_be_read_is_named(finished):
@@ -157,7 +159,7 @@ def test_a_file_that_cannot_be_read_is_named(finished):
     (study / "forecasts" / "2026-01-01-deadbeef.json").write_text("no JSON")
     rows, tables = read(study)
     assert [state for _, state, *_ in rows] == ["changed"]
-    assert tables["forecast_scores"].rows[0][-1] == "2026-01-01-deadbeef.json was changed"
+    assert tables["forecast_scores"].rows[0][-1].startswith("2026-01-01-deadbeef.json ")
     assert not tables["forecast_cells"].rows
 
 
@@ -168,7 +170,7 @@ def test_a_run_that_began_before_the_seal_is_not_scored(finished):
     begin(study, grid, EARLIER)
     rows, tables = read(study)
     assert {state for _, state, *_ in rows} == {"begun"}
-    assert tables["forecast_scores"].rows[-1][-1] == "6: the run began before the seal"
+    assert tables["forecast_scores"].rows[-1][-1].startswith("6: ")
 
 
 def test_runs_that_have_begun_are_left_out(finished):
@@ -183,9 +185,10 @@ def test_what_is_not_predicted_has_its_reason(finished):
     study, grid = finished
     shutil.rmtree(study / "runs")
     found = predict(study, grid)
-    assert {one.reason for one in found if one.quantity == "loss"} == {"no run has finished"}
+    (reason,) = {one.reason for one in found if one.quantity == "loss"}
     told = sealing.table(found)
-    assert "no final loss of 24 cells: no run has finished" in told
+    assert re.search(rf"24 cells: {reason}", told)
+    sentence("forecast", reason)
     assert max(map(len, told.splitlines())) <= 100
 
 
@@ -207,8 +210,9 @@ def test_times_and_memory_on_a_cpu_are_not_predicted(tmp_path, values):
     found = {(one.run, one.quantity): one for one in predict(tmp_path, grid)}
     for run in left:
         assert found[run, "loss"].median
-        assert "no interval that was shown to hold" in found[run, "update_seconds"].reason
-        assert found[run, "memory_bytes"].reason == "memory is not measured on a CPU"
+        for quantity in ("update_seconds", "memory_bytes"):
+            assert found[run, quantity].median is None
+            assert "CPU" in found[run, quantity].reason
 
 
 def row(measured, median=1.0, sd=0.1, degrees=None, **values):
@@ -236,23 +240,11 @@ def test_a_plain_guess_that_is_off_has_the_lower_score():
     assert found.baseline_log_score < found.log_score
 
 
-def test_the_figure_shows_what_is_scored(finished):
-    study, grid = finished
-    with_losses(study)
-    sealing.seal(study, grid, predict(study, grid))
-    begin(study, grid)
-    store.build(study)
-    with store.connect(study / "store") as db:
-        drawn = figure.draw(db.sql(figure.QUERY).df(), db)
-    titles = [axes.get_title() for axes in drawn.axes]
-    assert titles[-1].startswith("6 runs: ")
-
-
 def test_a_plan_says_what_finished_runs_predict(finished):
     study, grid = finished
     with_losses(study)
     (line,) = predicted.lines(study, grid)
-    assert line.startswith("18 finished runs predict the final loss of 6 of the other 6 cells: ")
+    assert re.findall(r"\d+", line)[:3] == ["18", "6", "6"]
     shutil.rmtree(study / "runs")
     assert predicted.lines(study, grid) == []
 
@@ -268,17 +260,14 @@ def test_status_shows_what_is_predicted_of_unfinished_cells(finished):
         assert ("predicted" in lines[cell.name]) == (run in left)
     for run in left:
         assert f"predicted {found[run].median:.3f} (" in lines[grid.cells[run].name]
-    assert "predicted final losses are from 18 finished runs, with their 80 % intervals" in told
+    assert {"18", "80"} <= {*told.partition("cells:")[2].split()}
     assert max(map(len, told.splitlines())) <= 100
-
-
-def test_status_says_why_a_cell_has_no_predicted_loss(finished):
-    study, grid = finished
-    with_losses(study)
     for run, cell in grid.cells.items():
         if cell.attention == "linear" and cell.size != "m":
             shutil.rmtree(study / "runs" / run)
-    assert "12 cells have no predicted loss: no run of linear has finished" in table.progress(study)
+    (why,) = re.findall(r"^12 cells .*", table.progress(study), re.MULTILINE)
+    assert "linear" in why
+    sentence("status", why)
 
 
 def test_without_finished_runs_status_loads_no_package_of_numbers(finished):
@@ -299,11 +288,14 @@ def verb(finished, monkeypatch):
     results = folder / "results" / grid.study.study
     shutil.copytree(folder, results, ignore=shutil.ignore_patterns("results", "aside"))
     with_losses(results)
-    values = (folder / "study.json").read_text()
+    values = json.loads((folder / "study.json").read_text())["study"]
+    (folder / "own.json").write_text(json.dumps(values))
+    monkeypatch.chdir(folder)
+    for name in ("a.jsonl", "v.jsonl"):
+        (folder / name).write_bytes(bytes(2**20))
 
     def run(**flags):
-        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(json.loads(values)["study"])))
-        given = {"study": [Path("-")], "set": [], "device": "NVIDIA H100", "seal": False,
+        given = {"study": [folder / "own.json"], "set": [], "device": "NVIDIA H100", "seal": False,
                  "verify": False, "results": folder / "results"} | flags  # fmt: skip
         return studies.forecast(argparse.Namespace(**given))
 
@@ -314,17 +306,18 @@ def test_the_verb_prints_seals_and_verifies(verb):
     run, results, _ = verb
     told = run()
     assert "softmax-m-ctx1024-s0" in told
-    assert "6 cells have not begun" in told
+    assert re.search(r"\b6 cells", told)
     assert not (results / "forecasts").exists()
     *_, sealed, sha256 = run(seal=True).splitlines()
     (path,) = (results / "forecasts").iterdir()
-    assert sealed == f"sealed: {path}"
-    assert sha256.removeprefix("SHA-256 to publish: ")[:8] == path.stem[-8:]
-    assert run(verify=True).startswith(f"{path}: sealed ")
+    assert sealed.endswith(f": {path}")
+    assert sha256.split()[-1][:8] == path.stem[-8:]
+    assert f"{path}: sealed " in run(verify=True)
     path.chmod(0o644)
     path.write_text(path.read_text().replace("softmax", "linear"))
-    with pytest.raises(UserError, match="was changed, so it is not scored; put the file back"):
+    with pytest.raises(UserError) as caught:
         run(verify=True)
+    assert path.name in str(caught.value)
 
 
 def test_when_all_cells_have_begun_there_is_nothing_to_seal(verb):
@@ -332,6 +325,5 @@ def test_when_all_cells_have_begun_there_is_nothing_to_seal(verb):
     for cell in grid.cells:
         (results / "scratch" / cell).mkdir(parents=True)
         (results / "scratch" / cell / "attempt-001.jsonl").touch()
-    told = run(seal=True)
-    assert told == f"every cell of {results} has begun, so there is nothing to predict"
+    assert str(results) in run(seal=True)
     assert not (results / "forecasts").exists()

@@ -1,26 +1,33 @@
 """Published numbers: copied whole, imported unchanged, and never taken for ours."""
 
+import copy
 import csv
 import json
-import resource
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import ROOT
-from speed_of_python import slowness
+from conftest import ROOT, STUDY, refused
+from golden import FOLDER
+from matplotlib import pyplot as plt
 from test_store import end, header, log, record, update, validation
 
-from lmscaling import figures, report
+from lmscaling import figures, registry
 from lmscaling.config import study_file
 from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
 from lmscaling.model import gpt
+from lmscaling.records.exports import EXPORTS
 from lmscaling.records.exports import PUBLISHED as COLUMNS
+from lmscaling.report import question
 from lmscaling.store import build as store
+from lmscaling.store.published import CITATION
 
 HERE = ROOT / "results" / "published"
 
@@ -30,10 +37,9 @@ def read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.fixture
-def published(tmp_path):
+def copied(place):
     """A copy of what is in git."""
-    folder = tmp_path / "results" / "published"
+    folder = place / "results" / "published"
     folder.mkdir(parents=True)
     for stem in COLUMNS:
         shutil.copy(HERE / f"{stem}.csv", folder)
@@ -41,29 +47,58 @@ def published(tmp_path):
 
 
 @pytest.fixture
-def study(published, values):
+def published(tmp_path):
+    return copied(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The same with its store, which no test changes."""
+    folder = copied(tmp_path_factory.mktemp("built"))
+    return folder, store.build(folder)
+
+
+@pytest.fixture(scope="module")
+def db(built):
+    with store.connect(built[0] / "store") as db:
+        yield db
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def rows(db):
+    """The rows of each figure of the published numbers alone, as they are saved beside it."""
+    found = {}
+    for name in registry.figures():
+        made = db.sql(figures.load(name).QUERY).df()
+        if name in ("predicted_time", "time_shares"):  # which add columns
+            figures.draw(name, db, made)
+        if len(made):
+            found[name] = made.to_csv(index=False)
+    return found
+
+
+def with_study(published, values):
     """Both attentions at two contexts beside the published numbers; two runs of four are done."""
     values |= {"published": True, "sizes": {"124M": values["sizes"]["s"]}, "budget": "59 updates"}
     values["axes"] |= {"size": ["124M"], "context": [16, 32]}
     folder = published.parent / "tiny"
     folder.mkdir()
     lay_out(folder, values)
-    for i, cell in enumerate(
-        list(study_file.read_record(folder / "study.json").grid.cells.values())[:2]
-    ):
+    cells = study_file.read_record(folder / "study.json").grid.cells
+    for i, run in enumerate(list(cells)[:2]):
         rows = [update(n, loss=9 - n / 100 - i / 50) for n in range(1, 60)]
-        record(folder, cell.run, log(header(cell.run), *rows, validation(59, loss=9.5), end(59)))
+        record(folder, run, log(header(run), *rows, validation(59, loss=9.5), end(59)))
     return folder
+
+
+@pytest.fixture
+def study(published, values):
+    return with_study(published, values)
 
 
 def lay_out(folder, values):
     (folder / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
-
-
-def ask(folder, query):
-    store.build(folder)
-    with store.connect(folder / "store") as db:
-        return db.sql(query).fetchall()
 
 
 def test_thinned_curves_are_made_from_the_full_table_byte_for_byte(full_published, tmp_path):
@@ -78,11 +113,12 @@ def test_copied_numbers_are_those_of_the_source(full_published, stem):
     assert read(HERE / f"{stem}.csv") == read(full_published / f"{stem}.csv")
 
 
-def test_every_run_keeps_its_first_and_last_point_and_enough_between(published):
-    for run in read(published / "runs.csv"):
+def test_every_run_keeps_its_first_and_last_point_and_enough_between():
+    curves = read(HERE / "curves.csv")
+    for run in read(HERE / "runs.csv"):
         points = [
             point
-            for point in read(published / "curves.csv")
+            for point in curves
             if all(point[k] == run[k] for k in ("params_millions", "attention", "context"))
         ]
         assert 35 <= len(points) <= 64
@@ -90,55 +126,42 @@ def test_every_run_keeps_its_first_and_last_point_and_enough_between(published):
         assert (points[-1]["update"], points[-1]["hours"]) == (run["last_update"], run["hours"])
 
 
-def test_every_row_is_in_the_store_and_the_ends_of_series_too(published):
-    assert store.build(published) == {
-        "cells": 48, "runs": 48, "attempts": 0, "updates": 2469, "validations": 0, "spikes": 0,
-        "evaluations": 0, "measurements": 215 + 29 + 74 + 3,
-        "gradients": 0, "numerics": 0, "designs": 0, "forecasts": 0,
-        "samples": 0,
-    }  # fmt: skip
+def test_every_row_is_in_the_store_and_the_ends_of_series_too(built, db):
+    made = {"cells": 48, "runs": 48, "updates": 2469, "measurements": 215 + 29 + 74 + 3}
+    assert built[1] == dict.fromkeys(EXPORTS, 0) | made
     ends = "SELECT method, context FROM speeds WHERE size = '124M' AND status = 'oom' ORDER BY ALL"
-    assert ask(published, ends)[-1] == ("softmax no_flash", 32768)
-    assert ask(published, "SELECT DISTINCT source FROM cells") == [("published",)]
+    assert db.sql(ends).fetchall()[-1] == ("softmax no_flash", 32768)
+    assert db.sql("SELECT DISTINCT source FROM cells").fetchall() == [("published",)]
     for view in ("planned", "validation", "training", "stability", "spikes", "by_position"):
-        assert ask(published, f"SELECT count(*) FROM {view}") == [(0,)]
+        assert db.sql(f"SELECT count(*) FROM {view}").fetchall() == [(0,)]
 
 
-def test_times_are_the_published_ones(published):
-    query = (
-        "SELECT size, method, context, seconds FROM speeds WHERE kind = '{}' AND status = 'done'"
-    )
-    for kind, column, names in (
-        ("time_step", "milliseconds", {}),
+@pytest.mark.parametrize(
+    ("stem", "column"), [("step", "milliseconds"), ("decode", "milliseconds_per_token")]
+)
+def test_times_are_the_published_ones(db, stem, column):
+    names = {"softmax_kv_cache": "softmax"}
+    if stem == "decode":
+        names["linear_state"] = "linear"
+    expected = {
         (
-            "time_decode",
-            "milliseconds_per_token",
-            {"softmax_kv_cache": "softmax", "linear_state": "linear"},
-        ),
-    ):
-        stem = kind.removeprefix("time_")
-        expected = {
-            (
-                f"{row['params_millions']}M",
-                names.get(row["implementation"], row["implementation"].replace("_", " ", 1)),
-                int(row["context"]),
-            ): float(row[column])
-            for row in read(published / f"{stem}_time.csv")
-        }  # fmt: skip
-        found = {
-            key: 1000 * seconds
-            for *key, seconds in ask(published, query.format(kind))
-            for key in [tuple(key)]
-        }
-        assert found == pytest.approx(expected)
+            f"{row['params_millions']}M",
+            names.get(row["implementation"], row["implementation"].replace("_", " ", 1)),
+            int(row["context"]),
+        ): float(row[column])
+        for row in read(HERE / f"{stem}_time.csv")
+    }
+    query = f"SELECT * FROM speeds WHERE kind = 'time_{stem}' AND status = 'done'"
+    columns = "size, method, context, 1000 * seconds"
+    found = db.sql(f"SELECT {columns} FROM ({query})").fetchall()
+    assert {tuple(key): time for *key, time in found} == pytest.approx(expected)
 
 
-def test_sizes_count_parameters_and_flops_as_our_models_do(published, cell):
-    shapes = ask(
-        published,
+def test_sizes_count_parameters_and_flops_as_our_models_do(db, cell):
+    shapes = db.sql(
         "SELECT DISTINCT n_layer, d_model, context, attention, params, params_total, "
-        "flops_per_token FROM known",
-    )
+        "flops_per_token FROM known"
+    ).fetchall()
     assert len(shapes) == 48
     for n_layer, d_model, context, attention, params, total, flops in shapes:
         ours = replace(
@@ -149,32 +172,40 @@ def test_sizes_count_parameters_and_flops_as_our_models_do(published, cell):
         assert params == total - (50257 + context) * d_model
 
 
-def drawn(folder, name):
-    """The rows that lie beside a figure of the published numbers alone."""
-    store.build(folder)
-    return read(figures.save(name, folder / "store", folder / "figures").with_suffix(".csv"))
+MOST_ROWS = 100
+"""Longer tables are held by their hash."""
+
+
+def test_the_rows_of_the_figures_are_those_that_were_reviewed(rows, golden):
+    short = {name for name, text in rows.items() if text.count("\n") <= MOST_ROWS}
+    for name in short:
+        golden(f"figures/{name}.csv", rows[name])
+    hashes = {name: sha256(rows[name].encode()).hexdigest() for name in sorted({*rows} - short)}
+    golden("figures/sha256.txt", "".join(f"{sha}  {name}.csv\n" for name, sha in hashes.items()))
+    known = {path.stem for path in (FOLDER / "figures").glob("*.csv")}
+    assert known == short
 
 
 @pytest.mark.parametrize("name", ["parameter_scaling", "context_scaling"])
-def test_final_losses_beside_the_figures_are_the_published_ones(published, name):
+def test_final_losses_beside_the_figures_are_the_published_ones(rows, name):
     def key(row, size):
         return row["attention"], size, row["context"]
 
-    found = {key(row, row["size"]): float(row["loss"]) for row in drawn(published, name)}
-    assert found == {
+    drawn = csv.DictReader(rows[name].splitlines())
+    assert {key(row, row["size"]): float(row["loss"]) for row in drawn} == {
         key(row, f"{row['params_millions']}M"): float(row["final_train_loss"])
-        for row in read(published / "final_loss.csv")
+        for row in read(HERE / "final_loss.csv")
     }
 
 
 @pytest.mark.parametrize("name", ["learning_curves", "context_curves"])
-def test_curves_beside_the_figures_are_the_published_ones(published, name):
+def test_curves_beside_the_figures_are_the_published_ones(rows, name):
     def numbers(row, update):
         return row["attention"], int(row["context"]), float(row[update]), float(row["hours"])
 
-    rows, points = drawn(published, name), read(published / "curves.csv")
+    drawn, points = csv.DictReader(rows[name].splitlines()), read(HERE / "curves.csv")
     found = sorted(
-        (row["size"], *numbers(row, "updates"), float(row["spike"] or row["loss"])) for row in rows
+        (row["size"], *numbers(row, "updates"), float(row["spike"] or row["loss"])) for row in drawn
     )
     expected = sorted(
         (f"{row['params_millions']}M", *numbers(row, "update"), float(row["train_loss"]))
@@ -190,101 +221,90 @@ def test_a_study_that_does_not_ask_for_them_has_none(study):
     values = json.loads((study / "study.json").read_text())["study"]
     lay_out(study, values | {"published": False})
     shutil.rmtree(study.parent / "published")
-    for table in ("cells", "runs", "measurements"):
-        assert ask(study, f"SELECT count(*) FROM {table} WHERE source = 'published'") == [(0,)]
-    assert "Buckman" not in page(study)
+    store.build(study)
+    with store.connect(study / "store") as db:
+        for table in ("cells", "runs", "measurements"):
+            query = f"SELECT count(*) FROM {table} WHERE source = 'published'"
+            assert db.sql(query).fetchall() == [(0,)]
+        assert "Buckman" not in " ".join(question.paragraphs(db, None))
 
 
-def page(study):
-    list(figures.save_all(study / "store", study / "figures", blank=True))
-    return report.write(study).read_text()
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory):
+    """The store of a study with published numbers beside its own."""
+    values = copy.deepcopy(STUDY)
+    folder = with_study(copied(tmp_path_factory.mktemp("beside")), values)
+    store.build(folder)
+    with store.connect(folder / "store") as db:
+        yield db, study_file.read_record(folder / "study.json").grid.study
 
 
-def test_published_runs_are_no_cells_of_the_study(study):
-    assert ask(study, "SELECT status, count(*) FROM status GROUP BY status ORDER BY status") == [
-        ("done", 2), ("pending", 2),
-    ]  # fmt: skip
-    assert ask(study, "SELECT count(*) FROM stability") == [(2,)]
-    assert ask(study, "SELECT count(*) FROM training") == [(2 * 59,)]
+def test_published_runs_are_no_cells_of_the_study(beside):
+    db, study = beside
+    counts = "SELECT status, count(*) FROM status GROUP BY status ORDER BY status"
+    assert db.sql(counts).fetchall() == [("done", 2), ("pending", 2)]
+    assert db.sql("SELECT count(*) FROM stability").fetchall() == [(2,)]
+    assert db.sql("SELECT count(*) FROM training").fetchall() == [(2 * 59,)]
     columns = "source, split, count(*), count(val_loss)"
-    assert ask(study, f"SELECT {columns} FROM final GROUP BY ALL ORDER BY ALL") == [
+    assert db.sql(f"SELECT {columns} FROM final GROUP BY ALL ORDER BY ALL").fetchall() == [
         ("measured", "validation", 2, 2), ("published", "train", 46, 0),
     ]  # fmt: skip
-    with store.connect(study / "store") as db:
-        assert figures.unfinished_note(db) == "Of 4 cells: 2 done, 2 pending."
-
-
-@pytest.mark.ci
-def test_the_report_counts_published_runs_apart_from_the_cells(study):
-    store.build(study)
-    text = page(study)
-    assert "4 cells, each with" in text
-    assert "48 runs and 289 times of Buckman and Gelada" in text
-    assert text.count('<tr class="done">') == 2
+    assert re.findall(r"\d+", figures.unfinished_note(db)) == ["4", "2", "2"]
+    numbers = re.findall(r"\d+", " ".join(question.paragraphs(db, study)))
+    assert {"4", "48", "289"} <= {*numbers}  # cells, runs and times
 
 
 FIGURES = ["learning_curves", "parameter_scaling", "context_scaling", "context_curves"]
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_no_line_holds_numbers_of_both_sources(study, name):
-    store.build(study)
-    module = figures.load(name)
-    with store.connect(study / "store") as db:
-        rows = db.sql(module.QUERY).df()
-        axes = module.draw(rows, db).axes
+def test_no_line_holds_numbers_of_both_sources_and_the_published_are_cited(beside, name):
+    figure, rows = figures.draw(name, beside[0])
+    lines: list[Any] = [part for axes in figure.axes for part in axes.lines]
     assert set(rows.source) == {"measured", "published"}
     ours = set(rows.loss[rows.source == "measured"])
-    heights = [line.get_ydata() for part in axes for line in part.lines]
-    heights += [dots.get_offsets()[:, 1] for part in axes for dots in part.collections]
+    heights = [line.get_ydata() for line in lines]
+    dots: list[Any] = [part for axes in figure.axes for part in axes.collections]
+    heights += [part.get_offsets()[:, 1] for part in dots]
     marks = [set(map(float, known)) & set(rows.loss) for known in heights]
     assert sum(bool(mark & ours) for mark in marks) >= 2
     assert not [mark for mark in marks if mark & ours and mark - ours]
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_cites_whose_numbers_it_shows(study, name):
-    store.build(study)
-    text = figures.save(name, study / "store", study / "figures")
-    assert text.stat().st_size > 10_000
-    assert {row["source"] for row in read(text.with_suffix(".csv"))} == {"measured", "published"}
+    assert any(CITATION in text.get_text() for text in figure.texts)
 
 
 DAMAGES = [
-    ("runs", lambda text: text[:-4], "its last line is cut"),
-    ("step_time", lambda text: text.replace("milliseconds", "ms", 1), "it begins 'params_mill"),
-    ("curves", lambda text: text.replace("99.5", "x", 1), "CSV Error on Line: 2"),
-    ("curves", lambda text: text.rsplit("\n", 2)[0] + "\n", "does not end where runs.csv says"),
-    ("final_loss", lambda text: text.replace("3.332655", "-3.3", 1), "lacks a positive number"),
-    ("decode_time", lambda text: text.replace("0.45857", "", 1), "lacks a positive number"),
-    ("final_loss", lambda text: text.replace("124,", "125,", 1), "which is no size of GPT-2"),
-    ("step_time", lambda text: text.replace("chunked", "chunky", 1), "no implementation of the"),
-    ("runs", lambda text: text.replace("linear", "hyena", 1), "no attention of the post"),
-    ("step_time", lambda text: text + text.splitlines()[-1] + "\n", "has two rows for"),
-]  # fmt: skip
+    ("runs", lambda text: text[:-4]),
+    ("step_time", lambda text: text.replace("milliseconds", "ms", 1)),
+    ("curves", lambda text: text.replace("99.5", "x", 1)),
+    ("curves", lambda text: text.rsplit("\n", 2)[0] + "\n"),
+    ("final_loss", lambda text: text.replace("3.332655", "-3.3", 1)),
+    ("decode_time", lambda text: text.replace("0.45857", "", 1)),
+    ("final_loss", lambda text: text.replace("124,", "125,", 1)),
+    ("step_time", lambda text: text.replace("chunked", "chunky", 1)),
+    ("runs", lambda text: text.replace("linear", "hyena", 1)),
+    ("step_time", lambda text: text + text.splitlines()[-1] + "\n"),
+]
+"""Cut, without its column, no number, cut at a line, below zero, without a number, of no size of
+GPT-2, of no implementation and of no attention of the post, and with a row twice."""
 
 
-@pytest.mark.parametrize(("stem", "damage", "problem"), DAMAGES)
-def test_a_damaged_file_is_named_in_one_sentence(published, stem, damage, problem):
+@pytest.mark.parametrize(("stem", "damage"), DAMAGES)
+def test_a_damaged_file_is_named_in_one_sentence(published, stem, damage):
     path = published / f"{stem}.csv"
     path.write_text(damage(path.read_text()))
-    with pytest.raises(UserError) as error:
+    with refused(UserError, f"{stem}.csv") as caught:
         store.build(published)
-    assert problem in str(error.value)
-    assert ".csv" in str(error.value)
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_named_with_the_ways_out(study):
     (study.parent / "published" / "final_loss.csv").unlink()
-    with pytest.raises(
-        UserError, match=r"final_loss.csv do not exist; get the file from git again, or set"
-    ):
+    with refused(UserError, "final_loss.csv", "git", "published: false"):
         store.build(study)
 
 
 @pytest.mark.ci
-def test_they_are_drawn_alone_in_less_than_a_minute_without_torch(published):
+def test_they_are_drawn_without_torch(published):
     code = (
         "import sys\n"
         "class Absent:\n"
@@ -295,18 +315,18 @@ def test_they_are_drawn_alone_in_less_than_a_minute_without_torch(published):
         "from lmscaling.cli import main\n"
         "main()"
     )
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     done = subprocess.run(
         [sys.executable, "-c", code, "figures", "results/published"],
         cwd=published.parents[1], capture_output=True, text=True, check=True,
     )  # fmt: skip
-    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    assert seconds < 60 * slowness()
-    said = done.stdout.split()
-    assert "results/published/figures/learning_curves.svg" in said
-    assert "results/published/figures/learning_rates.svg" not in said
+    told = done.stdout.split()
+    assert "results/published/figures/learning_curves.svg" in told
+    assert "results/published/figures/learning_rates.svg" not in told
     assert not (published / "figures/learning_rates.svg").exists()
+    for path in (FOLDER / "figures").glob("*.csv"):
+        assert (published / "figures" / path.name).read_bytes() == path.read_bytes()
     text = (published / "report.html").read_text()
     assert 'id="crossings"' in text
+    assert text.count("data:image/svg+xml;base64,") == len(list(published.glob("figures/*.svg")))
     for absent in ('id="cells"', 'id="plan"', 'class="pending"', "git commit"):
         assert absent not in text

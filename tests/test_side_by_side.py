@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from conftest import STUDY
+from conftest import STUDY, refused, sentence
 from test_store import end, header, log, record, update, validation
 
 from lmscaling.config import study_file
@@ -45,7 +45,8 @@ def both(tmp_path_factory):
 
 def test_the_same_cells_of_two_studies_are_paired_by_seed(both, tmp_path):
     page, heading = side_by_side.write(both[0], both[1], tmp_path / "page.html")
-    assert heading == "After equal updates, new is ahead of old in both cells."
+    sentence("answer", heading)
+    assert re.search("new is ahead of old", heading)
     text = page.read_text()
     assert f"<h1>{heading}</h1>" in text
     assert {"linear s", "softmax s"} == set(re.findall(r'data-size="([^"]+)"', text))
@@ -64,29 +65,26 @@ def test_the_page_is_written_where_one_types_and_named_after_both(both, tmp_path
     page, _ = side_by_side.write(*both)
     assert page.name == "old-against-new.html"
     assert page.is_file()
-
-
-def test_a_folder_is_not_compared_with_itself(both):
-    with pytest.raises(UserError, match="are the same folder; name two folders"):
+    with refused(UserError, both[0]):
         side_by_side.write(both[0], both[0])
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"validation": {"tokens": 64, "every_tokens": 128}}, "tokens is 128 in .* and 64"),
-        ({"documents": "masked"}, "documents is .* and masked in"),
+        ({"validation": {"tokens": 64, "every_tokens": 128}}, ["tokens", 128, 64]),
+        ({"documents": "masked"}, ["documents", "masked"]),
     ],
 )  # fmt: skip
 def test_losses_of_different_texts_are_not_compared(both, tmp_path, changes, said):
     values = copy.deepcopy(STUDY) | changes
     (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    with pytest.raises(UserError, match=said):
+    with refused(UserError, *said):
         side_by_side.write(both[0], tmp_path)
 
 
 def test_published_losses_are_not_compared_with_those_of_a_study(both, tmp_path):
-    with pytest.raises(UserError, match=r"holds published training losses, .* validation losses"):
+    with refused(UserError, "published", both[0].name):
         side_by_side.write(tmp_path / "published", both[0])
 
 
@@ -95,5 +93,5 @@ def test_studies_without_a_common_cell_say_what_each_has(both, tmp_path):
         tmp_path / "other", axes={"attention": ["softmax"], "size": ["s"], "context": [32]}
     )
     store.build(other)
-    with pytest.raises(UserError, match=r"context 16 .* context 32: no common cell"):
+    with refused(UserError, "context 16", "context 32"):
         side_by_side.write(both[0], other)

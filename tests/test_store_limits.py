@@ -1,10 +1,10 @@
 """What a build of the store leaves behind, and what it costs."""
 
+import errno
 import os
 import subprocess
 import sys
 
-import duckdb
 import pytest
 from conftest import ROOT
 from test_damaged_logs import finished, parquet
@@ -38,17 +38,9 @@ def test_a_full_disk_is_one_sentence_and_the_store_before_is_unchanged(finished,
     environment = os.environ | {"PYTHONPATH": path}
     said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert said.returncode == 0, said.stderr
-    assert said.stdout.startswith(f"the store of {finished} cannot be built: ")
-    assert "File too large" in said.stdout
-    assert "the one before is unchanged; make room in" in said.stdout
+    assert str(finished) in said.stdout
+    assert os.strerror(errno.EFBIG) in said.stdout
     assert parquet(finished) == before
-    assert not list((finished / "store").glob(".*"))
-
-
-def test_a_failure_leaves_no_temporary_folder(finished, monkeypatch):
-    monkeypatch.setattr(store, "EXPORTS", ("cells", "nowhere"))
-    with pytest.raises(duckdb.CatalogException):
-        store.build(finished)
     assert not list((finished / "store").glob(".*"))
 
 
@@ -65,26 +57,21 @@ def test_what_a_killed_build_has_left_is_removed_and_what_another_machine_writes
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The cost of building 64 and 256 runs of 5,000 updates, and of building them again."""
+    """The cost of building 64 and 256 runs of 5,000 updates, the latter twice."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     import collecting  # pyright: ignore[reportMissingImports]
 
     found = {}
     for n in (64, 256):
         folder = collecting.study(tmp_path_factory.mktemp(f"of{n}"), n, 5000)
-        found[n] = collecting.build(folder), collecting.build(folder)
+        found[n] = [collecting.build(folder) for _ in range(2 if n == 256 else 1)]
     return found
 
 
 @pytest.mark.ci
-def test_the_cost_of_a_build_grows_with_its_rows_and_its_memory_does_not(built):
-    (small, _), (large, _) = built[64], built[256]
+def test_a_build_grows_with_its_rows_but_its_memory_and_a_second_build_do_not(built):
+    (small,), (large, again) = built[64], built[256]
     assert large.seconds < 4 * small.seconds
     # A batch of logs is 400,000 rows; without batches a million rows more took 0.5 GB more.
     assert large.megabytes - small.megabytes < 300
-
-
-@pytest.mark.ci
-def test_a_second_build_reads_no_log(built):
-    first, again = built[256]
-    assert again.seconds < 0.8 * first.seconds
+    assert again.seconds < 0.8 * large.seconds  # no log is read again

@@ -13,10 +13,10 @@ from test_store import (
     header,
     log,
     record,
-    timed,
     update,
     validation,
 )
+from test_store_views import timed
 
 from lmscaling.config import study_file
 from lmscaling.store import build as store

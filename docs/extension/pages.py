@@ -106,19 +106,12 @@ NEEDS = {
     "layer_time": "Set `speed: time_layer` in the study.",
     "throughput": "Set `tokens` under `speed: time_step` in the study.",
     "memory": "Set `speed: time_step` in the study; the published times have no memory.",
-    "loss_by_position": "Set `evaluate:` in the study.",
     "image_samples": "Give `tasks:` a row on a dataset of kind `images`.",
     "learning_rates": "Give `axes.lr_scale` several values.",
     "dq_error": "`lmscaling gradient-error` measures it in the layers of a run.",
     "critical_batch": "Runs of this package log the norms of gradients.",
-    "learning_curves_flops": "The published curves have no FLOPs for each attention.",
-    "forecasts": "`lmscaling forecast --seal` writes them before the runs begin.",
     "design_frontier": "`lmscaling design` writes its records.",
     "epochs": "Set `epochs:` and train on a small text, as `config/small_corpus.yaml` does.",
-    "recall_pairs": "Add a task on a dataset of kind `recall`.",
-    "recall_state": "Add a task on a dataset of kind `recall`.",
-    "task_curves": "Add `tasks:` to the study.",
-    "grid_status": "It shows the progress of a study, and these runs are no study of ours.",
 }
 """What a study has to say for a figure that the published numbers cannot fill."""
 

@@ -29,7 +29,9 @@ QUERY = """
         budget_hours,
         r.train_seconds / 3600 AS productive_hours,
         r.lost_seconds / 3600 AS lost_hours,
-        greatest(0, r.attempt_seconds - r.train_seconds - r.lost_seconds) / 3600 AS other_hours
+        CASE WHEN r.attempt_seconds IS NOT NULL THEN
+            greatest(0, r.attempt_seconds - r.train_seconds - r.lost_seconds) / 3600
+        END AS other_hours
     FROM known k JOIN runs r USING (run)
     WHERE branch IS NULL
     ORDER BY ALL

@@ -2,9 +2,10 @@
 sequence against the context, one panel for each size; a step has as many sequences as have the
 tokens of the study, published steps have one. The chunked form computes all pairs of tokens within
 a chunk, as attention_parallel does, and passes a state between chunks, as state_parallel does;
-chunked_materialized stores the states of all chunks. Softmax without a stored attention matrix is
-the baseline. Bars are quartiles over repeats. Marks at the upper edge have no height: a cross is a
-context that ran out of memory, a plus one that exceeded the time limit.
+chunked_materialized stores the states of all chunks. Softmax without a stored attention matrix
+(flash, flash4, cudnn) is the baseline. Bars are quartiles over repeats. Marks at the upper edge
+have no height: a cross is a context that ran out of memory, a plus one that exceeded the time
+limit.
 """
 
 from duckdb import DuckDBPyConnection

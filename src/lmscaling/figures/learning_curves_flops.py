@@ -1,6 +1,6 @@
 """Training loss of each run against FLOPs. Lines, dots and diamonds as in the figure against
-updates. FLOPs are counted by formula for each attention, causal attention at half the cost.
-Published runs have no FLOP count and are excluded.
+updates. FLOPs are counted by formula for each attention, causal attention at half the cost; those
+of published runs are counted from the shapes of their models, as the post has no such numbers.
 """
 
 from duckdb import DuckDBPyConnection

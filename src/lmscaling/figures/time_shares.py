@@ -1,7 +1,8 @@
 """What a training step spends its time on, by context. Shares are predicted, not measured, for the
-shapes and devices of the speed study. One panel for each attention and size. Attention is all that
-belongs to its kernels: scores or chunks, and the elementwise operations beside them. Launches are
-the time in which the device waits for the next kernel.
+shapes and devices of the speed study. One panel for each size of softmax (flash) and linear
+attention (chunked). Attention is all that belongs to its kernels: scores or chunks, and the
+elementwise operations beside them. Launches are the time in which the device waits for the next
+kernel.
 """
 
 from duckdb import DuckDBPyConnection
