@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,10 @@ class Golden:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(made)
         assert path.is_file(), f"{path} does not exist; `make renew` writes it"
-        if isinstance(content, str):
-            assert content.splitlines() == path.read_text().splitlines()
-        assert made == path.read_bytes()
+        if made != path.read_bytes():
+            kept = path.read_text(errors="replace").splitlines()
+            changes = unified_diff(kept, made.decode(errors="replace").splitlines(), n=1)
+            pytest.fail("\n".join(list(changes)[:60] or ["ends of lines differ"]))
 
 
 class Sentences:

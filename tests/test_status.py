@@ -54,12 +54,10 @@ def every_state(study, values):
     values["branches"] = {"shares": [0.25, 0.5], "context": 16, "attention": "softmax"}
     (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
     grid = study_file.read_record(study / "study.json").grid
-    (done, old, oom, diverged, crashed, damaged, running, starting, interrupted, stopped, held,
+    (done, other, oom, diverged, crashed, damaged, running, starting, interrupted, stopped, held,
      slow, lost, *_) = grid.cells  # fmt: skip
-    rows = header(old), update(2), validation(1, loss=9.0), validation(2, loss=2.25), end(2)
-    record(study, done, log(header(done), end(2)))
-    change(study, done, last_val_loss=1.5)
-    record(study, old, log(*rows))  # of an earlier version, whose record has no loss
+    record(study, done, log(header(done), end(2)), last_val_loss=1.5)
+    record(study, other, log(header(other), end(2)), last_val_loss=2.25)
     for run, status in ((oom, "oom"), (diverged, "diverged"), (crashed, "crashed")):
         record(study, run, log(header(run), end(2)), status)
         change(study, run, message=f"the reason of {status}")
@@ -114,7 +112,7 @@ def test_a_watch_counts_cells_and_reads_each_record_once(study):
     record(study, before, log(header(before), end(2)))
     watch = Watch(study, cells, {before})
     assert watch.look() == Cells(1, 6, 1 / 6, [], [])
-    record(study, ended, log(header(ended), validation(2, loss=2.25), end(2)))
+    record(study, ended, log(header(ended), end(2)), last_val_loss=2.25)
     live(study, running, log(header(running), update(2, loss=2.5)))
     leave(study, running, lock.this_process())
     name = ended.rpartition("-")[0]

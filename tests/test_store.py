@@ -74,7 +74,7 @@ def runs(study):
     return list(study_file.read_record(study / "study.json").grid.cells)
 
 
-def record(study, run, data, status="done", updates=2):
+def record(study, run, data, status="done", updates=2, **values):
     folder = study / "runs" / run
     folder.mkdir(parents=True)
     (folder / "log.jsonl").write_bytes(data)
@@ -85,7 +85,7 @@ def record(study, run, data, status="done", updates=2):
         "params": 100, "params_total": 200, "flops_per_token": 600.0, "data": {}, "calibration": {},
         "environment": ENVIRONMENT, "started": "a", "ended": "b",
     }  # fmt: skip
-    (folder / "run.json").write_text(json.dumps(made))
+    (folder / "run.json").write_text(json.dumps(made | values))
 
 
 def live(study, run, data, attempt=1):

@@ -184,7 +184,7 @@ def timed(study, method, seconds, size="s", device="gpu", **values):
             "implementation": implementation, "n_layer": 1, "n_head": 1, "d_head": 8,
             "params": 100, "context": context, "batch": 1, "chunk": None, "passes": "",
             "dtype": "float32", "compiled": False, "captured": False, "warm_up": 1, "repeats": 3,
-            "updates": 0, "loss": None, "accuracy": None, "peak_memory_bytes": None,
+            "peak_memory_bytes": None,
             "status": "done" if time else "oom", "message": "", "started": "a", "device": device,
             "environment": ENVIRONMENT | {"device": device},
         } | {
