@@ -62,9 +62,7 @@ def small(first: int = 0, **options: Any) -> Tokenizer:
     return byte_level(vocab, [("t", "h")], **options)
 
 
-def row(
-    tokenizer: Tokenizer | dict[str, Any] | str, path: Path, n_vocab: int = 258
-) -> dict[str, Any]:
+def row(tokenizer: Any, path: Path, n_vocab: int = 258) -> dict[str, Any]:
     """The row of a tokenizer that is written to a file."""
     text = tokenizer.to_str() if isinstance(tokenizer, Tokenizer) else tokenizer
     path.write_text(text if isinstance(text, str) else json.dumps(text))
