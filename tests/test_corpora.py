@@ -30,7 +30,6 @@ TEXTS = ["one", "two\nlines", "", "größer 🙂", "\0" * 3]
 
 
 def records(path, texts):
-    """A file of records in the format that its name says."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = "".join(json.dumps({"id": i, "text": t}) + "\n" for i, t in enumerate(texts)).encode()
     if path.suffix == ".parquet":
@@ -57,7 +56,6 @@ def test_every_format_has_the_same_documents_and_says_its_hash(tmp_path, name):
 
 
 def rows(path, **values):
-    """A corpus of one training file."""
     return corpus({"kind": "jsonl", "train": [str(path)], "holdout": 1e-9} | values)
 
 

@@ -22,7 +22,6 @@ from lmscaling.errors import UserError
 
 
 def made(source, encoding, out, split: Split = "train", ranks=None):
-    """A shard with a tokenizer row."""
     given = corpus(source, values=encoding)
     return tokenize(given, split, 0, out, ranks=ranks)
 
@@ -110,7 +109,6 @@ def test_text_may_be_split_in_any_way_that_keeps_it(first, ignores, tmp_path):
 
 
 def changed(**values):
-    """The small tokenizer with other values of its file."""
     return json.loads(tokenizer_files.small().to_str()) | values
 
 
@@ -193,9 +191,6 @@ def test_a_shard_has_no_more_tokens_than_its_header_can_count(tmp_path):
         writer.tokens = most
         writer.write(np.zeros(1, dtype=np.uint16))
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
-
-
-# The bench of tokenizing
 
 
 def test_every_way_is_timed_by_stage_and_one_with_other_ids_is_called_different(

@@ -31,7 +31,6 @@ def texts(n, seed=0):
 
 
 def given(tmp_path, train=None, validation=None, **settings):
-    """A corpus with a tokenizer that is trained on it."""
     source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", train or texts(200))]}
     source["validation"] = [lines(tmp_path / "v.jsonl", validation or texts(20, seed=1))]
     return corpus(source, values={"train_bpe": {"vocab_size": 300, **settings}})
