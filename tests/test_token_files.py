@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from test_data import corpus
 from test_documents import plain, text
 
-from lmscaling.config.types import Split
 from lmscaling.data import document_positions, shards, token_files
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
@@ -37,9 +36,9 @@ def nanogpt(path, tokens):
 def imported(layout, files, folder):
     """The stream of a text of such files, after a look at all that is written beside it."""
     given = corpus({"kind": "bin", "layout": layout, "train": files, "validation": files[:1]})
-    counts: dict[Split, int] = {"validation": len(given.source.files("validation"))}
-    counts["train"] = len(given.source.files("train"))
-    for split, n in counts.items():
+    counts = {}
+    for split in ("validation", "train"):
+        counts[split] = n = len(given.source.files(split))
         for i in range(n):
             tokenize(given, split, i, folder / f"{split}-{i:05d}.bin")
         assert text_needs.missing(given.source, folder, split, n) == []
