@@ -20,31 +20,26 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answers)
         self.prefix = f"/datasets/{repository}/resolve/{COMMIT}/"
         self.folder = folder
+        # What the next requests meet, each entry once: bytes after which a download breaks off,
+        # and seconds after which a 429 asks to come again. So many more are answered with 503.
         self.break_off_after: list[int] = []
-        """Bytes after which the next downloads break off, one entry per download."""
-        self.failures = 0
-        """Number of further requests that are answered with 503."""
         self.retry_after: list[int] = []
-        """Seconds after which the next requests, answered with 429, ask to come again."""
+        self.failures = 0
+        # What all requests meet: status and headers of a refusal, a wrong or another hash, a
+        # download that sends one byte a minute, seconds that each download takes.
         self.refusal: tuple[int, dict[str, str]] | None = None
-        """Status and headers with which all requests are answered."""
-        self.asked = 0
-        """Number of requests."""
-        self.tokens: set[str | None] = set()
-        """Headers with which requests logged in."""
         self.wrong_hash = False
         self.tag: str | None = None
-        """What is stated as the hash instead."""
         self.trickle = False
-        """Whether a download sends a byte and no other for a minute."""
         self.closing = threading.Event()
         self.seconds = 0.0
-        """Duration of a download."""
-        self.at_once: list[int] = [0]
-        """Number of simultaneous downloads at the start of each."""
-        self.under_way = 0
+        # What was seen: requests, their logins, first byte and length of each download, and how
+        # many were under way at the start of each.
+        self.asked = 0
+        self.tokens: set[str | None] = set()
         self.sent: list[tuple[int, int]] = []
-        """First byte and number of bytes of each download."""
+        self.at_once: list[int] = [0]
+        self.under_way = 0
 
     @property
     def url(self) -> str:
@@ -62,8 +57,9 @@ class _Answers(BaseHTTPRequestHandler):
         hub = self.server
         assert isinstance(hub, Hub)
         path = hub.folder / self.path.removeprefix(hub.prefix)
-        hub.asked += 1
-        hub.tokens.add(self.headers.get("Authorization"))
+        if self.path.startswith(hub.prefix):  # the library also asks something else, once
+            hub.asked += 1
+            hub.tokens.add(self.headers.get("Authorization"))
         if hub.refusal:
             self._status(hub.refusal[0], {"Content-Length": "0", **hub.refusal[1]})
         elif hub.retry_after:
@@ -80,13 +76,8 @@ class _Answers(BaseHTTPRequestHandler):
     def _send(self, hub: Hub, data: bytes, body: bool) -> None:
         tag = "0" * 64 if hub.wrong_hash else hub.tag or hashlib.sha256(data).hexdigest()
         start = int(self.headers.get("Range", "bytes=0-")[6:].split("-")[0])
-        headers = {
-            "ETag": f'"{tag}"',
-            "X-Linked-Etag": f'"{tag}"',
-            "X-Linked-Size": str(len(data)),
-            "X-Repo-Commit": COMMIT,
-            "Content-Length": str(len(data) - start),
-        }
+        headers = {"ETag": f'"{tag}"', "X-Linked-Etag": f'"{tag}"', "X-Repo-Commit": COMMIT}
+        headers |= {"X-Linked-Size": str(len(data)), "Content-Length": str(len(data) - start)}
         if start:
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         self._status(206 if start else 200, headers)

@@ -17,6 +17,7 @@ VERSIONS = {"lmscaling": "0.1.0", "torch": "2.11.0"}
 SETUP = f"{DEVICE}, Python 3.12.1, lmscaling 0.1.0, torch 2.11.0"
 PUBLISHED = "one NVIDIA H100 (Buckman and Gelada 2024)"
 PARAMS = {"s": 1000, "m": 3000}
+HERE = {"device": DEVICE, "python": "3.12.1", "versions": VERSIONS, "peak_flops": 989e12}
 
 
 def point(
@@ -24,27 +25,21 @@ def point(
 ) -> Measurement:
     """A point whose quartiles are a tenth away; without seconds out of memory, or its status."""
     attention, _, implementation = method.partition(" ")
-    size = values.pop("size", "s")
+    size, is_done = values.pop("size", "s"), seconds is not None
+    spread = {"least": 0.8, "lower": 0.9, "median": 1.0, "upper": 1.1, "most": 1.3}
     numbers: dict[str, Any] = {
         f"{name}_seconds": None if seconds is None else seconds * factor
-        for name, factor in {
-            "least": 0.8, "lower": 0.9, "median": 1.0, "upper": 1.1, "most": 1.3, "mean": 1.02,
-            "sd": 0.1,
-        }.items()
-    }  # fmt: skip
+        for name, factor in {**spread, "mean": 1.02, "sd": 0.1}.items()
+    }
     made: dict[str, Any] = {
         "kind": kind, "sweep": f"{size}-12345678", "size": size, "attention": attention,
         "implementation": implementation, "n_layer": 2, "n_head": 2, "d_head": 8,
         "params": PARAMS.get(size, 500), "context": context, "batch": 1, "chunk": None,
         "passes": "", "dtype": "bfloat16", "compiled": True, "captured": False,
-        "warm_up": 3, "repeats": 0 if seconds is None else 50,
-        "peak_memory_bytes": None if seconds is None else 10**8 + 10**6 * context,
-        "updates": 0, "loss": None, "accuracy": None,
-        "status": "oom" if seconds is None else "done", "message": "", "started": "2026-01-01",
-        "device": device,
-        "environment": {
-            "device": device, "python": "3.12.1", "versions": VERSIONS, "peak_flops": 989e12,
-        },
+        "warm_up": 3, "repeats": 50 * is_done, "updates": 0, "loss": None, "accuracy": None,
+        "peak_memory_bytes": 10**8 + 10**6 * context if is_done else None,
+        "status": "done" if is_done else "oom", "message": "", "started": "2026-01-01",
+        "device": device, "environment": HERE | {"device": device},
     }  # fmt: skip
     return Measurement(**made | numbers | values)
 
@@ -61,24 +56,19 @@ def write(study: Path, *points: Measurement) -> None:
 
 def write_device(study: Path, runs: list[str]) -> None:
     """Numerics of some runs."""
-    here = {"device": DEVICE, "python": "3.12.1", "versions": VERSIONS, "peak_flops": 989e12}
+    (study / "numerics").mkdir(exist_ok=True)
     for i, run in enumerate(runs):
         layers = [
             Numerics(
                 run=run, layer=layer, implementation=name, tokens=64 * 2**i, dtype="bfloat16",
                 mean_over_sd=1.0 + layer, y_error=None, dq_error=error * (1 + layer),
                 dk_error=None, dv_error=None, status="done", message="", started="2026-01-01",
-                device=DEVICE, environment=here,
+                device=DEVICE, environment=HERE,
             )
             for layer in (0, 1)
             for name, error in (("chunked", 0.004), ("centred", 0.004), ("uncentred", 0.1))
         ]  # fmt: skip
-        _write_lines(study / "numerics" / f"{run}.jsonl", layers)
-
-
-def _write_lines(path: Path, rows: list) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(b"".join(map(line, rows)))
+        (study / "numerics" / f"{run}.jsonl").write_bytes(b"".join(map(line, layers)))
 
 
 def publish(study: Path, *points: Measurement) -> None:
@@ -88,12 +78,11 @@ def publish(study: Path, *points: Measurement) -> None:
     unknown += " peak_memory_bytes"
     with duckdb.connect() as db:
         db.execute("CREATE TABLE measurements AS SELECT * FROM read_parquet(?)", [str(path)])
+        columns = [name for (name, *_) in db.sql("DESCRIBE measurements").fetchall()]
+        marks = ", ".join("?" for _ in columns)
         for made in points:
-            row = asdict(made) | dict.fromkeys(unknown.split())
-            row |= {"source": "published", "setup": PUBLISHED, "repeats": None, "sweep": "p"}
-            row |= {"peak_flops": None}
-            columns = [name for (name, *_) in db.sql("DESCRIBE measurements").fetchall()]
-            marks = ", ".join("?" for _ in columns)
+            row = asdict(made) | dict.fromkeys([*unknown.split(), "repeats", "peak_flops"])
+            row |= {"source": "published", "setup": PUBLISHED, "sweep": "p"}
             db.execute(f"INSERT INTO measurements VALUES ({marks})", [row.get(c) for c in columns])
         db.table("measurements").order("ALL").write_parquet(str(path))
 
@@ -127,8 +116,7 @@ def tiny() -> list[Measurement]:
         for method in ("softmax", "linear"):
             learned = {"size": "copy", "batch": 512 // context, "accuracy": reached}
             made.append(point("copy_task", method, context, 0.01, **learned))
-    for size, batches in (("article", (4, 4)), ("saturated", (8, 4))):
-        for context, batch in zip((128, 256), batches, strict=True):
+        for size, batch in (("article", 4), ("saturated", 1024 // context)):
             layer = {"size": size, "batch": batch, "passes": "forward", "n_layer": None}
             made.append(point("time_layer", "softmax flash", context, context / 1e5, **layer))
             made.append(point("time_layer", "linear chunked", context, 1e-3, **layer))

@@ -41,18 +41,14 @@ def places(cell, tmp_path):
 def test_it_measures_a_cell_and_writes_what_training_reads(cell, places):
     result = calibrate.calibrate(*places)
     assert settings.read(places[1], cell) == result
-    assert (result.of, result.device, result.measured) == (
-        cell.calibration,
-        processor(),
-        True,
-    )
+    assert (result.of, result.device) == (cell.calibration, processor())
+    assert result.measured
     assert result.code == code.present(cell)
     assert estimate.sequences(cell) % result.micro_batch == 0
     least, most = result.update_seconds_range or (0, 0)
     assert 0 < least <= (result.update_seconds or 0) <= most
-    tried = {(t.micro_batch, t.choice["chunk"]) for t in result.trials}
-    assert {chunk for _, chunk in tried} == {64, 32, 128, 256}
-    assert {1, 2} <= {size for size, _ in tried}
+    assert {t.choice["chunk"] for t in result.trials} == {64, 32, 128, 256}
+    assert {t.micro_batch for t in result.trials} >= {1, 2}
     assert all(t.repeats >= 5 for t in result.trials)
 
 
@@ -105,13 +101,6 @@ def test_it_takes_the_fastest_micro_batch_that_fits(cell, places, monkeypatch, c
         assert [t.micro_batch for t in result.trials] == ([1, 2] if fitting == 1 else [1, 2, 4])
 
 
-def test_without_memory_for_one_recomputed_sequence_there_is_no_calibration(places, monkeypatch):
-    Slow(lambda *_: 0.1, monkeypatch, 0, 0)
-    with pytest.raises(UserError, match="one sequence"):
-        calibrate.calibrate(*places)
-    assert not places[1].exists()
-
-
 def test_a_wrong_attention_is_not_measured(cell, places, package):
     package.write("mine", strangers.file(more=strangers.COUNTED).replace("triu(1)", "triu(2)"))
     places[0].write_text(replace(cell, attention="mine").to_json())
@@ -133,26 +122,11 @@ def test_a_calibration_that_exists_stays_for_runs_use_it(places, capfd):
     assert places[1].read_text() != "damaged"
 
 
-def test_it_takes_the_faster_back_end_where_there_are_two(cell, places, monkeypatch):
-    places[0].write_text(replace(cell, attention="softmax").to_json())
-    # Two there are on a GPU only.
-    tunable = load("softmax").tunable
-    monkeypatch.setattr(load("softmax"), "tunable", lambda self, _: tunable(self, "cuda"))
-    Slow(lambda n, name: n * {"flash": 2.0, "cudnn": 1.0}[name], monkeypatch)
-    result = calibrate.calibrate(*places)
-    assert result.choice == {"implementation": "cudnn"}
-    assert [t.choice["implementation"] for t in result.trials[:2]] == ["flash", "cudnn"]
-    assert settings.read(places[1], replace(cell, attention="softmax")) == result
-    gpt = prepared(replace(cell, attention="softmax"), result)
-    assert [getattr(block.attention, "implementation", None) for block in gpt.blocks] == ["cudnn"]
-
-
-def test_a_cell_for_gpus_is_not_calibrated_on_a_cpu(cell, tmp_path):
-    values = json.loads(cell.to_json()) | {"gpus": 2}
-    (tmp_path / "cell.json").write_text(json.dumps(values))
+def test_a_cell_for_gpus_is_not_calibrated_on_a_cpu(cell, places):
+    places[0].write_text(json.dumps(json.loads(cell.to_json()) | {"gpus": 2}))
     with refused(UserError, cell.name, "gpus: 0"):
-        calibrate.calibrate(tmp_path / "cell.json", tmp_path / "out.json")
-    assert not (tmp_path / "out.json").exists()
+        calibrate.calibrate(*places)
+    assert not places[1].exists()
 
 
 def test_a_torn_calibration_is_one_sentence(cell, tmp_path):
@@ -170,18 +144,30 @@ NO_PLAN = "no plan for this shape"
 def failing(cell, places, monkeypatch):
     """Let the work of some settings raise an error: by back end and size of softmax attention."""
     places[0].write_text(replace(cell, attention="softmax").to_json())
+    # Two back ends there are on a GPU only.
     tunable = load("softmax").tunable
     monkeypatch.setattr(load("softmax"), "tunable", lambda self, _: tunable(self, "cuda"))
 
-    def failing(error_of, fitting=99):
+    def failing(error_of=lambda name, size: None, fitting=99, cost=None):
         def seconds(size, name):
             if error := error_of(name, size):
                 raise error
-            return float(size)
+            return size * (cost or {}).get(name, 1.0)
 
         return Slow(seconds, monkeypatch, fitting, fitting)
 
     return failing
+
+
+def test_it_takes_the_faster_back_end_where_there_are_two(cell, failing, places):
+    failing(cost={"flash": 2.0, "cudnn": 1.0})
+    result = calibrate.calibrate(*places)
+    assert result.choice == {"implementation": "cudnn"}
+    assert [t.choice["implementation"] for t in result.trials[:2]] == ["flash", "cudnn"]
+    cell = replace(cell, attention="softmax")
+    assert settings.read(places[1], cell) == result
+    blocks = prepared(cell, result).blocks
+    assert [getattr(block.attention, "implementation", None) for block in blocks] == ["cudnn"]
 
 
 def reasons(result):
@@ -204,11 +190,10 @@ def test_a_choice_that_raises_is_a_failed_trial_and_the_next_is_tried(failing, p
 def test_a_size_that_raises_does_not_end_the_search_and_one_without_memory_does(failing, places):
     failing(lambda name, size: RuntimeError(NO_PLAN) if size == 2 else None)
     result = calibrate.calibrate(*places)
-    assert {size: error for (_, size), error in reasons(result).items()} == {
-        4: None, 1: None, 2: NO_PLAN,
-    }  # fmt: skip
+    found = {size: error for (_, size), error in reasons(result).items()}
+    assert found == {4: None, 1: None, 2: NO_PLAN}
     places[1].unlink()
-    failing(lambda name, size: None, fitting=1)
+    failing(fitting=1)
     result = calibrate.calibrate(*places)
     assert [(t.micro_batch, t.error) for t in result.trials if t.lacks_memory][-1] == (2, "full")
     assert [t.micro_batch for t in result.trials][2:] == [1, 2]
@@ -221,6 +206,9 @@ def test_a_cell_for_which_every_trial_fails_gets_every_reason(failing, places):
         calibrate.calibrate(*places)
     assert f"flash, recomputed blocks: {NO_PLAN}" in str(raised.value)
     assert f"implementation cudnn: {errors['cudnn']}" in str(raised.value)
+    failing(fitting=0)
+    with pytest.raises(UserError, match="one sequence"):
+        calibrate.calibrate(*places)
     assert not places[1].exists()
 
 
@@ -246,7 +234,7 @@ def test_an_error_after_which_the_device_computes_no_more_ends_the_calibration(
     failing(lambda name, size: RuntimeError("an illegal memory access") if size > 1 else None)
     with pytest.raises(RuntimeError, match="illegal memory"):
         calibrate.calibrate(*places)
-    failing(lambda name, size: None, fitting=1)  # lack of memory is never a broken device
+    failing(fitting=1)  # lack of memory is never a broken device
     assert calibrate.calibrate(*places).micro_batch == 1
 
 
@@ -268,7 +256,7 @@ def test_what_fills_more_than_nine_tenths_of_a_device_does_not_fit(
     failing, places, monkeypatch, peak, fits
 ):
     """Two sequences reach the peak, on a device of 1000 bytes."""
-    slow = failing(lambda name, size: None)
+    slow = failing()
     peaks = {1: 800, 2: peak, 4: 899}
     full(monkeypatch, lambda _: peaks[slow.size])
     result = calibrate.calibrate(*places)
@@ -276,8 +264,9 @@ def test_what_fills_more_than_nine_tenths_of_a_device_does_not_fit(
     assert set(tried) == ({1, 2, 4} if fits else {1, 2})
     assert tried[2].peak_memory_bytes == peak
     assert (tried[2].error is None, not tried[2].lacks_memory) == (fits, fits)
-    assert fits or "90%" in str(tried[2].error)
-    assert fits or (tried[2].repeats, tried[2].seconds) == (0, None)
+    if not fits:
+        assert "90%" in str(tried[2].error)
+        assert (tried[2].repeats, tried[2].seconds) == (0, None)
 
 
 @pytest.fixture
@@ -339,10 +328,8 @@ def test_a_backward_pass_that_fails_among_ranks_spoils_neither_the_next_trial_no
 
 def test_a_calibration_of_an_older_version_is_read(cell, tmp_path):
     """Without compilation, and with a trial that lacked memory."""
-    old = {
-        "micro_batch": 4, "recompute": False, "choice": {}, "repeats": 0, "seconds": None,
-        "peak_memory_bytes": 7,
-    }  # fmt: skip
+    old = {"micro_batch": 4, "recompute": False, "choice": {}, "repeats": 0, "seconds": None}
+    old["peak_memory_bytes"] = 7
     read = settings.read(calibration(tmp_path, cell, trials=[old]), cell)
     assert not read.compiled
     assert (read.trials[0].seconds, read.trials[0].error) == (None, None)

@@ -20,7 +20,7 @@ import targets
 import torch
 from conftest import ROOT, refused, sentence
 
-from lmscaling import figures
+from lmscaling import cli, figures
 from lmscaling.bench.checks import right
 from lmscaling.bench.isolation import each
 from lmscaling.config import grid, study_file
@@ -36,31 +36,25 @@ TINY = {
     "budget": "6 updates",
     "validation": {"tokens": 512, "every_tokens": 256},
     "speed": {
-        "repeats": 3,
-        "target_seconds": 0.01,
+        "repeats": 3, "target_seconds": 0.01, "time_layer": [],
         "time_step": {
-            "sizes": ["s"],
-            "contexts": [16, 32],
-            "tokens": 32,
+            "sizes": ["s"], "contexts": [16, 32], "tokens": 32,
             "implementations": ["linear/chunked", "softmax/cudnn", "softmax/flash"],
         },
         "time_decode": {"sizes": ["s"], "contexts": [16]},
-        "time_layer": [],
     },
     "published": False,
-}
+}  # fmt: skip
 STEP = "linear.chunked-b2-ctx16"
 BLOCKED = ("snakemake", "duckdb", "datasets", "pandas", "scipy", "seaborn")
 
 
 @cache
 def read(n: int) -> dict:
-    """The values of the first files."""
     return study_file.read_study(FILES[:n])
 
 
 def study(*overlays: dict) -> dict:
-    """The values of a study of seconds, with overlays."""
     values = copy.deepcopy(read(3))
     for overlay in ({"speed": {"time_layer": None}}, TINY, *overlays):
         _merge(values, overlay)
@@ -90,7 +84,6 @@ def ceilings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def begun(ceilings: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return Path(shutil.copytree(ceilings, tmp_path / "d"))
 
 
@@ -107,7 +100,6 @@ def listed(values: dict, out: Path, device: str = "") -> list[jobs.Job]:
 
 @cache
 def of_a_gpu(device: str = "") -> list[jobs.Job]:
-    """The jobs of the study of a GPU."""
     return listed(read(2), Path("d"), device)
 
 
@@ -120,9 +112,6 @@ def wait_for(is_so, seconds=300.0):
                 return
         time.sleep(0.05)
     raise AssertionError("it did not happen")
-
-
-# The whole command
 
 
 @pytest.fixture(scope="module")
@@ -149,12 +138,19 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.ci
-def test_calls_that_are_killed_end_with_every_record(measured):
-    lines = lines_of(measured / "build" / "d")
+def test_calls_that_are_killed_end_with_every_record_and_a_run_uses_the_fastest_kernel(measured):
+    out = measured / "build" / "d"
+    lines = lines_of(out)
     planned = listed(lines["device"]["study"], measured)
     assert set(lines) == {"device", *(task.key for job in planned for task in job.tasks)}
     assert {line.get("status", "done") for line in lines.values()} == {"done"}
     assert all(not right.fault(line) for key, line in lines.items() if key.startswith("right/"))
+    steps = {key.split("/")[-1]: line for key, line in lines.items() if "step/25k" in key}
+    (run,) = out.glob("runs/softmax-*/run.json")
+    chosen = json.loads(run.read_text())["calibration"]["choice"]["implementation"]
+    seconds = {name: steps[f"softmax.{name}-b4-ctx64"]["value"]["median_seconds"]
+               for name in ("cudnn", "flash")}  # fmt: skip
+    assert chosen == min(seconds, key=seconds.__getitem__)
 
 
 @pytest.mark.ci
@@ -182,23 +178,7 @@ def test_the_archive_is_imported_in_another_folder_and_drawn(measured, tmp_path)
     assert not figures.is_empty("step_time", path.parent)
 
 
-@pytest.mark.ci
-def test_a_run_trains_with_the_implementation_whose_step_was_the_fastest(measured):
-    out = measured / "build" / "d"
-    steps = {k.split("/")[-1]: line for k, line in lines_of(out).items() if "step/25k" in k}
-    seconds = {
-        name: steps[f"softmax.{name}-b4-ctx64"]["value"]["median_seconds"]
-        for name in ("cudnn", "flash")
-    }
-    (run,) = out.glob("runs/softmax-*/run.json")
-    chosen = json.loads(run.read_text())["calibration"]["choice"]["implementation"]
-    assert chosen == min(seconds, key=lambda name: seconds[name])
-
-
-# The order
-
-
-def test_what_tells_most_comes_first():
+def test_what_tells_most_comes_first_and_what_cannot_fit_is_not_tried():
     planned = of_a_gpu("NVIDIA H100")
     parts = [job.part for job in planned]
     assert list(dict.fromkeys(parts)) == [part for part in PARTS if part in parts]
@@ -207,26 +187,25 @@ def test_what_tells_most_comes_first():
     assert [job.name for job in planned if job.part == "train"][:3] == [
         "tokens", "softmax-124M-ctx1024-s0", "linear-124M-ctx1024-s0",
     ]  # fmt: skip
-
-
-def test_every_kernel_that_is_timed_is_checked_before():
-    checked = {job.name for job in of_a_gpu("NVIDIA H100") if job.part == "right"}
-    assert checked == {"linear/chunked", "softmax/cudnn", "softmax/flash", "cross_entropy"}
-
-
-def test_a_process_goes_through_all_contexts_of_an_implementation():
-    planned = of_a_gpu("NVIDIA H100")
+    # One process goes through all contexts of an implementation.
     (job,) = (j for j in planned if (j.part, j.name) == ("step", "124M softmax/cudnn"))
-    assert [task.key.rpartition("/")[2] for task in job.tasks] == [
-        "softmax.cudnn-b16-ctx1024", "softmax.cudnn-b4-ctx4096", "softmax.cudnn-b1-ctx16384",
-        "softmax.cudnn-b1-ctx65536", "softmax.cudnn-b1-ctx131072",
+    assert [task.key.rpartition("/softmax.cudnn-")[2] for task in job.tasks] == [
+        "b16-ctx1024", "b4-ctx4096", "b1-ctx16384", "b1-ctx65536", "b1-ctx131072",
     ]  # fmt: skip
+    for device, longest in (("NVIDIA H100", 16384), ("NVIDIA H200", 65536)):
+        (job,) = (j for j in of_a_gpu(device) if j.name == "774M linear/chunked")
+        assert job.tasks[-1].key.endswith(f"-ctx{longest}")
 
 
-@pytest.mark.parametrize(("device", "longest"), [("NVIDIA H100", 16384), ("NVIDIA H200", 65536)])
-def test_a_step_that_cannot_fit_is_not_tried(device, longest):
-    (job,) = (j for j in of_a_gpu(device) if j.name == "774M linear/chunked")
-    assert job.tasks[-1].key.endswith(f"-ctx{longest}")
+def test_both_kernels_of_softmax_are_timed_wherever_one_is_and_all_are_checked_before():
+    planned = of_a_gpu("NVIDIA H100")
+    checked = {job.name for job in planned if job.part == "right"}
+    assert checked == {"linear/chunked", "softmax/cudnn", "softmax/flash", "cross_entropy"}
+    for part in ("step", "layer"):
+        keys = [task.key for job in planned if job.part == part for task in job.tasks]
+        flash, cudnn = ({key.replace(name, "") for key in keys if name in key}
+                        for name in ("softmax.flash", "softmax.cudnn"))  # fmt: skip
+        assert flash == cudnn != set(), part
 
 
 def test_parts_and_sizes_are_chosen(begun):
@@ -234,9 +213,6 @@ def test_parts_and_sizes_are_chosen(begun):
     assert parts == {"device", "time_ceiling"}
     assert "complete" in measure(begun, study(), parts=["step"], sizes=["6k"])
     assert {key.partition("/")[0] for key in lines_of(begun)} == parts
-
-
-# Time, kills and faults
 
 
 def test_a_line_that_a_kill_has_cut_is_measured_again(begun):
@@ -282,20 +258,28 @@ def test_a_fault_of_the_machine_is_no_result(begun, monkeypatch):
     assert lines_of(begun) == before
 
 
-def test_a_full_disk_loses_nothing_that_was_measured(begun):
+def test_a_full_disk_ends_the_command_and_loses_nothing_that_was_measured(
+    begun, tmp_path, monkeypatch
+):
     """A limit on the size of files is refused as a full disk is."""
     path, whole = begun / "records.jsonl", lines_of(begun)
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    (tmp_path / "study.yaml").write_text(json.dumps(study()))
+    device, *rest = map(json.loads, path.read_text().splitlines()[:-1])
+    device["study"] = study_file.read_study([tmp_path / "study.yaml"])
+    path.write_text("".join(json.dumps(line) + "\n" for line in [device, *rest]))
     before = lines_of(begun)
+    words = ["gpu", str(tmp_path / "study.yaml"), "--out", str(begun), "--only", "ceiling"]
+    monkeypatch.setattr(sys, "argv", ["lmscaling", *words, "--archive", str(begun / "kept")])
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limits[1]))
     try:
-        with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
-            measure(begun, study(), parts=["ceiling"])
+        with pytest.raises(SystemExit, match=f"^error: .*{os.strerror(errno.EFBIG)}"):
+            cli.main()  # a sentence is exit code 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert archive.read(path) == before
-    measure(begun, study(), parts=["ceiling"])
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--minutes", "60"])
+    cli.main()
     assert set(lines_of(begun)) == set(whole)
 
 

@@ -28,12 +28,9 @@ from lmscaling.kernels.linear import chunked
 from lmscaling.model.gpt import GPT
 from lmscaling.runtime import environment, gpus
 
-# The archive
-
 
 @pytest.fixture
 def packed(ceilings: Path, tmp_path: Path) -> Path:  # noqa: F811
-    """The archive of ceilings."""
     return Path(shutil.copy(ceilings / "kept" / "lmscaling-gpu.zip", tmp_path))
 
 
@@ -53,50 +50,43 @@ def with_device(path: Path, **values) -> Path:
     return changed(path, "records.jsonl", other)
 
 
-def test_an_archive_of_another_version_is_refused(packed, tmp_path):
+def test_an_archive_of_another_version_and_records_of_another_one_are_refused(packed, tmp_path):
+    out = tmp_path / "m" / "d"
     with refused(UserError, "format 99"):
-        archive.unpack(with_device(packed, format=99), tmp_path / "m")
-    assert not (tmp_path / "m").exists()
-
-
-def test_an_archive_writes_only_names_of_ours(packed, tmp_path):
-    hostile = changed(packed, "runs/../../../evil.json", "{}")
-    archive.unpack(hostile, tmp_path / "m" / "d")
+        archive.unpack(with_device(packed, format=99), out)
+    assert not out.parent.exists()
+    archive.unpack(changed(packed, "runs/../../../evil.json", "{}"), out)
     assert not list(tmp_path.rglob("evil.json"))
+    with refused(UserError, out, "--out"):
+        archive.unpack(with_device(packed, id="another"), out)
 
 
-@pytest.mark.parametrize("damage", ["empty", "text", "cut", "bits", "folder", "missing"])
+DAMAGE = {
+    "empty": lambda _: b"",
+    "text": lambda _: b"no archive",
+    "cut": lambda content: content[: len(content) // 2],
+    "bits": lambda content: content[:100] + bytes(255 - x for x in content[100:]),
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, "folder", "missing"])
 def test_a_damaged_or_missing_archive_is_refused(packed, tmp_path, damage):
     content = packed.read_bytes()
     packed.unlink()
     if damage == "folder":
         packed.mkdir()
     elif damage != "missing":
-        changed_bits = content[:100] + bytes(255 - x for x in content[100:200]) + content[200:]
-        cut = content[: len(content) // 2]
-        of = {"empty": b"", "text": b"no archive", "cut": cut, "bits": changed_bits}
-        packed.write_bytes(of[damage])
+        packed.write_bytes(DAMAGE[damage](content))
     with pytest.raises(UserError, match=packed.name):  # zipfile has words of its own
         archive.unpack(packed, tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 
-def test_an_import_does_not_mix_with_other_records(packed, tmp_path):
-    out = tmp_path / "m" / "d"
-    archive.unpack(packed, out)
-    with refused(UserError, out, "--out"):
-        archive.unpack(with_device(packed, id="another"), out)
-
-
 def test_a_device_is_a_folder_name(packed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     archive.unpack(packed, None)
-    (folder,) = Path("results/measured").iterdir()
-    assert folder.name.replace("-", "").isalnum()
-    assert folder.name == folder.name.lower()
-
-
-# What is wrong
+    (name,) = os.listdir("results/measured")
+    assert re.fullmatch(r"[a-z0-9-]+", name)
 
 
 def wrong_keys(q, k, v, feature_map, normalize, chunk=64):
@@ -114,12 +104,9 @@ def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatc
     assert right.fault(lines["right/linear/chunked"]).startswith("dk of integers")
     assert not right.fault(lines["right/softmax/flash"])
     archive.unpack(tmp_path / "d" / "kept" / "lmscaling-gpu.zip", tmp_path / "m" / "d")
-    rows = {
-        path.stem: json.loads(path.read_text())
-        for path in (tmp_path / "m" / "d").glob("speed/time_step/*/*.json")
-    }
-    assert rows[STEP]["status"] == "wrong"
-    assert rows[STEP]["median_seconds"] is None
+    paths = (tmp_path / "m" / "d").glob("speed/time_step/*/*.json")
+    rows = {path.stem: json.loads(path.read_text()) for path in paths}
+    assert (rows[STEP]["status"], rows[STEP]["median_seconds"]) == ("wrong", None)
     assert rows["softmax.flash-b2-ctx16"]["status"] == "done"
 
 
@@ -140,30 +127,23 @@ def test_a_kernel_that_repeats_other_numbers_is_wrong(monkeypatch):
     assert "repeated" in found
 
 
-# What is another
-
-
 @pytest.fixture
 def begun(ceilings: Path, tmp_path: Path) -> Path:  # noqa: F811
-    """A copy of what the call left."""
     return Path(shutil.copytree(ceilings, tmp_path / "d"))
 
 
-@pytest.mark.parametrize(
-    ("device", "versions", "said"),
-    [
-        ("NVIDIA H200", {}, "NVIDIA H200"),
-        (None, {"torch": "1.0"}, "torch 1.0"),
-        (None, {"ptxas": "12.0"}, "ptxas 12.0"),
-    ],
-)
+@pytest.mark.parametrize(("device", "versions", "said"), [
+    ("NVIDIA H200", {}, "NVIDIA H200"),
+    (None, {"torch": "1.0"}, "torch 1.0"),
+    (None, {"ptxas": "12.0"}, "ptxas 12.0"),
+])  # fmt: skip
 def test_records_of_another_device_or_version_are_not_continued(begun, device, versions, said):
     path = begun / "records.jsonl"
-    first, *rest = path.read_text().splitlines()
+    first, *rest = path.read_text().splitlines(keepends=True)
     line = json.loads(first)
     line["environment"]["device"] = device or line["environment"]["device"]
     line["environment"]["versions"] |= versions
-    path.write_text("\n".join([json.dumps(line), *rest, ""]))
+    path.write_text(json.dumps(line) + "\n" + "".join(rest))
     with pytest.raises(UserError, match=f"{said}.*--out"):  # names this machine
         measure(begun, study(), parts=["ceiling"])
 
@@ -175,9 +155,6 @@ def test_two_calls_at_once_and_another_study_are_refused(begun):
         measure(begun, study({"budget": "7 updates"}), parts=["ceiling"])
 
 
-# What must be there
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_machine_without_a_gpu_says_so_before_anything_is_measured(tmp_path):
     with refused(UserError, "PRESET=cpu"):
@@ -185,20 +162,21 @@ def test_a_machine_without_a_gpu_says_so_before_anything_is_measured(tmp_path):
     assert not (tmp_path / "d").exists()
 
 
-def test_a_missing_vocabulary_is_said_before_anything_is_measured(tmp_path, monkeypatch):
+MISSING_TEXT = {"datasets": {"sources": {"kind": "stdlib", "validation": ["c4.jsonl"]}}}
+
+
+@pytest.mark.parametrize(("overlay", "values"), [
+    ({"tokenizer": "gpt2"}, ["TIKTOKEN_CACHE_DIR"]), (MISSING_TEXT, ["c4.jsonl", "sources"]),
+])  # fmt: skip
+def test_what_is_missing_is_said_before_anything_is_measured(
+    tmp_path, monkeypatch, overlay, values
+):
     def offline(name):
         raise OSError("no network")
 
     monkeypatch.setattr("tiktoken.get_encoding", offline)
-    with refused(UserError, "TIKTOKEN_CACHE_DIR"):
-        measure(tmp_path / "d", study({"tokenizer": "gpt2"}))
-    assert not (tmp_path / "d").exists()
-
-
-def test_a_missing_text_is_said_before_anything_is_measured(tmp_path):
-    row = {"sources": {"kind": "stdlib", "validation": ["c4.jsonl"]}}
-    with refused(UserError, "c4.jsonl", "sources"):
-        measure(tmp_path / "d", study({"datasets": row}))
+    with refused(UserError, *values):
+        measure(tmp_path / "d", study(overlay))
     assert not (tmp_path / "d").exists()
 
 
@@ -208,13 +186,10 @@ def test_a_package_that_cannot_be_used_is_named(tmp_path, monkeypatch):
         measure(tmp_path / "d", study())
 
 
-@pytest.mark.parametrize(
-    ("module", "said"),
-    [
-        ("sys.modules['pydantic'] = None", "pydantic"),
-        ("import typing_extensions; del typing_extensions.Sentinel", "typing_extensions"),
-    ],
-)
+@pytest.mark.parametrize(("module", "said"), [
+    ("sys.modules['pydantic'] = None", "pydantic"),
+    ("import typing_extensions; del typing_extensions.Sentinel", "typing_extensions"),
+])  # fmt: skip
 def test_a_missing_or_old_package_is_one_sentence(tmp_path, module, said):
     (tmp_path / "sitecustomize.py").write_text(f"import sys\n{module}\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", str(ROOT / "src"))])
@@ -243,9 +218,6 @@ def test_make_gpu_neither_installs_nor_connects():
     assert "PYTHONPATH=src:wheels" in done.stdout
 
 
-# Numbers
-
-
 @pytest.mark.parametrize("mean", [0.0, 3.0])
 def test_centring_keeps_dq_where_values_have_a_mean(mean):
     torch.manual_seed(0)
@@ -271,28 +243,18 @@ def test_layers_see_what_training_shows_them(cell, tokens):
     assert dy.float().abs().sum() > 0
 
 
-# Targets
-
-
 def test_targets_are_measured_and_judged():
-    columns = (
-        "kind VARCHAR, implementation VARCHAR, passes VARCHAR, dtype VARCHAR, batch BIGINT, "
-        "n_head BIGINT, context BIGINT, ns_per_token_head DOUBLE, median_seconds DOUBLE, "
-        "status VARCHAR, setup VARCHAR"
-    )
+    numbers = "batch BIGINT, n_head BIGINT, context BIGINT, ns_per_token_head DOUBLE"
+    words = "kind VARCHAR, implementation VARCHAR, passes VARCHAR, dtype VARCHAR"
+    rest = "median_seconds DOUBLE, status VARCHAR, setup VARCHAR"
+    times = {"linear chunked": 0.5, "softmax flash": 2, "softmax cudnn": 1, "peer fla_chunk": 2}
+    asked = [target for target in targets.TARGETS if "kernel_times" in target.query]
     with duckdb.connect() as db:
-        db.execute(f"CREATE TABLE kernel_times ({columns})")
-        for kind, name, ns in (
-            ("linear", "chunked", 0.5), ("softmax", "flash", 2.0), ("softmax", "cudnn", 1.0),
-            ("peer", "fla_chunk", 2.0),
-        ):  # fmt: skip
-            row = (kind, name, "forward+backward", "bfloat16", 128, 12, 1024, ns, 1e-3, "done", "x")
-            db.execute("INSERT INTO kernel_times VALUES (" + "?, " * 10 + "?)", row)
-        found = [
-            (t.verdict(db.sql(t.query).fetchall()[0][0]), t.name)
-            for t in targets.TARGETS
-            if "kernel_times" in t.query
-        ]
+        db.execute(f"CREATE TABLE kernel_times ({words}, {numbers}, {rest})")
+        for name, ns in times.items():
+            row = (*name.split(), "forward+backward", "bfloat16", 128, 12, 1024, ns, 1e-3, "done")
+            db.execute("INSERT INTO kernel_times VALUES (" + "?, " * 10 + "'x')", row)
+        found = [(t.verdict(db.sql(t.query).fetchall()[0][0]), t.name) for t in asked]
     assert {verdict for verdict, _ in found} == {"reached", "not measured"}
     sentence("targets", "\n".join(f"{verdict}: {name}" for verdict, name in found))
 

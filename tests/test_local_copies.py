@@ -84,8 +84,7 @@ def test_a_full_or_a_missing_disk_costs_a_sentence(
     wait_until(lambda: said.append(capfd.readouterr().err) or any(said))
     assert len(stream.read(0, sum(LENGTHS))) == sum(LENGTHS)
     whole = "".join([*said, capfd.readouterr().err])
-    assert reason in whole
-    assert whole.count("node_scratch: ") == 1
+    assert (reason in whole, whole.count("node_scratch: ")) == (True, 1)
     assert not copies(tmp_path / "local")
 
 

@@ -28,30 +28,20 @@ def folder(tmp_path):
 
 
 def row(folder, **values):
-    made = {
-        "kind": "folder",
-        "train": str(folder / "train"),
-        "validation": str(folder / "validation"),
-        "n_files": 7,
-        "files_per_shard": 3,
-    }
-    return corpus(made | values)
+    folders = {split: str(folder / split) for split in ("train", "validation")}
+    return corpus({"kind": "folder", **folders, "n_files": 7, "files_per_shard": 3} | values)
 
 
 def names(given, split, shard):
     return "".join(text[-1] for text in sources.read_shard(given, split, shard).texts)
 
 
-def test_a_shard_is_made_from_so_many_files_by_name(folder):
+def test_a_shard_is_made_from_so_many_files_by_name_and_says_from_which(folder):
     given = row(folder)
     assert [names(given, "train", i) for i in range(3)] == ["abc", "def", "g"]
-    assert len(given.source.files("train")) == 3
-    assert [names(given, "validation", 0)] == ["yz"]
-    assert len(given.source.files("validation")) == 1
-
-
-def test_a_shard_says_from_which_files_it_is(folder):
-    made = tokenize(row(folder), "train", 1, folder / "out" / "train-00001.bin")
+    assert names(given, "validation", 0) == "yz"
+    assert [len(given.source.files(split)) for split in ("train", "validation")] == [3, 1]
+    made = tokenize(given, "train", 1, folder / "out" / "train-00001.bin")
     assert (made["source"]["first"], made["source"]["last"]) == ("d.txt", "f.txt")
     assert made["source"]["files"].startswith(f"{folder}/train/*.txt, 4")
     assert made["documents"] == 3
@@ -73,21 +63,18 @@ def test_a_folder_without_validation_holds_out_documents_of_its_first_shard(fold
     for i in range(200):
         (folder / "train" / f"{i:03d}.txt").write_text(f"text {i}")
     given = row(folder, validation="", holdout=0.2, n_files=207, files_per_shard=150)
-    sides = [{*sources.read_shard(given, "validation", 0).texts}]
-    sides += [{*sources.read_shard(given, "train", i).texts} for i in range(2)]
-    assert sides[0]
-    assert len(set.union(*sides)) == sum(map(len, sides))
-    assert len(sides[0] | sides[1]) == 150
+    held = [*sources.read_shard(given, "validation", 0).texts]
+    first, second = ([*sources.read_shard(given, "train", i).texts] for i in range(2))
+    assert held
+    assert len({*held, *first}) == len(held) + len(first) == 150
+    assert not {*second} & {*held, *first}
 
 
 def test_a_folder_with_too_few_files_is_refused(folder):
     with refused(UserError, "7 files", "shard 2", "7 to 9"):
         names(row(folder, n_files=9), "train", 2)
-    for values, value in (
-        ({"pattern": "*.md"}, "*.md"),
-        ({"train": f"{folder}/no"}, f"{folder}/no"),
-    ):
-        with refused(UserError, value):
+    for values in ({"pattern": "*.md"}, {"train": f"{folder}/no"}):
+        with refused(UserError, *values.values()):
             names(row(folder, **values), "train", 0)
 
 
@@ -109,15 +96,13 @@ def test_a_book_of_357388_tokens_is_one_document_of_the_stream(books):
     source = {"kind": "folder", "train": f"{books}/train", "validation": f"{books}/validation"}
     given = corpus(source | {"n_files": 2, "files_per_shard": 1}, "gpt2")
     out = books / "tokens"
-    made = [tokenize(given, "validation", 0, out / "validation-00000.bin")]
-    made += [tokenize(given, "train", i, out / f"train-0000{i}.bin") for i in range(2)]
-    shards.write_manifest(out / "manifest.json", {"train": 2, "validation": 1})
-    assert [part["tokens"] for part in made[1:]] == [357_389, 41_531]
-
+    tokenize(given, "validation", 0, out / "validation-00000.bin")
+    made = [tokenize(given, "train", i, out / f"train-0000{i}.bin") for i in range(2)]
+    counts = shards.write_manifest(out / "manifest.json", {"train": 2, "validation": 1})["train"]
+    assert [part["tokens"] for part in made] == [357_389, 41_531]
     stream = Stream(out / "manifest.json", "train")
     positions = stream.positions(0, stream.read(0, stream.tokens))
     assert positions.tolist() == [*range(357_389), *range(41_531)]
-    counts = shards.write_manifest(out / "manifest.json", {"train": 2, "validation": 1})["train"]
     assert document_positions.own_context([357_389, 41_531]) == counts
     longer = (357_389 - 131_072) / stream.tokens
     assert document_positions.shares(counts)[131_072] == pytest.approx(longer)
@@ -131,12 +116,9 @@ def test_a_book_has_losses_at_positions_to_half_a_million(books, cell, tmp_path)
     shards.write_manifest(out.with_name("manifest.json"), {"train": 0, "validation": 1})
     assert (read(out) == 256).sum() == made["documents"] == 2
 
-    small = replace(
-        cell,
-        context=64,
-        model=Model(n_layer=1, n_head=1, d_model=4, vocab_size=257),
-        validation=Validation(tokens=2**19, every_tokens=2**19),
-    )
+    shape = Model(n_layer=1, n_head=1, d_model=4, vocab_size=257)
+    judged = Validation(tokens=2**19, every_tokens=2**19)
+    small = replace(cell, context=64, model=shape, validation=judged)
     found = rows(finish(tmp_path, small), out.with_name("manifest.json"))
     in_book = {r["start"]: r["tokens"] for r in found if r["axis"] == "document"}
     assert in_book == {0: 1} | {2**i: 2**i for i in range(19)}

@@ -1,7 +1,6 @@
 """Every figure of losses at contexts says how much of the text has how much of its document."""
 
 import copy
-import gzip
 import json
 import re
 import shutil
@@ -16,7 +15,7 @@ from test_store import evaluated, evaluation, log
 from lmscaling import figures
 from lmscaling.config import study_file
 from lmscaling.config.datasets import Tokenizer
-from lmscaling.data import document_positions
+from lmscaling.data import document_positions, sources
 from lmscaling.data.vocabulary import encoding
 from lmscaling.figures.shared import own_context, style
 from lmscaling.store import build as store
@@ -30,12 +29,10 @@ TEXTS = {
 
 def counted(run, lengths, context=16, **values):
     """The rows of an evaluation on documents of such lengths."""
-    bins = enumerate(document_positions.own_context(lengths))
-    return [
-        evaluation(run, context, "document", document_positions.bounds(i)[0], tokens=n, **values)
-        for i, n in bins
-        if n
-    ]
+    counts = enumerate(document_positions.own_context(lengths))
+    starts = {document_positions.bounds(i)[0]: n for i, n in counts if n}
+    return [evaluation(run, context, "document", start, tokens=n, **values)
+            for start, n in starts.items()]  # fmt: skip
 
 
 def write(study, **changes):
@@ -58,15 +55,17 @@ def folder(tmp_path_factory):
     study = tmp_path_factory.mktemp("own")
     cells = write(study)
     finish(study, cells)
+
+    def evaluate(cell, lengths, *name, **values):
+        rows = counted(cell.run, lengths, cell.context, **values)
+        evaluated(study, cell.run, log(*rows), *name)
+
     for cell in cells:
-        evaluated(study, cell.run, log(*counted(cell.run, [128], cell.context)))
+        evaluate(cell, [128])
     for name, texts in TEXTS.items():
         for i, lengths in enumerate(texts):
-            rows = counted(cells[0].run, lengths, dataset=name)
-            evaluated(study, cells[0].run, log(*rows), f"{name}-bytes-{i}")
-    # A shorter part of the same text.
-    rows = counted(cells[3].run, [10], cells[3].context, dataset="long")
-    evaluated(study, cells[3].run, log(*rows), "long-bytes-0")
+            evaluate(cells[0], lengths, f"{name}-bytes-{i}", dataset=name)
+    evaluate(cells[3], [10], "long-bytes-0", dataset="long")  # a shorter part of the same text
     store.build(study)
     return study
 
@@ -115,27 +114,21 @@ def test_every_figure_of_losses_at_contexts_says_it_and_no_other(folder, db):
     assert own in figures.save("context_scaling", folder / "store", folder / "figures").read_text()
 
 
-@pytest.mark.parametrize(
-    ("contexts", "dataset", "expected"),
-    [
-        ((16, 32), "short", ["4"]),  # the shortest length that no token reaches
-        ((24, 48), "lines", ["75 %", "32"]),  # the nearest below
-        ((16, 32), "twice", ["44 %", "16", "38 %", "32"]),
-        ((16, 32), "another", []),
-    ],
-)
+@pytest.mark.parametrize(("contexts", "dataset", "expected"), [
+    ((16, 32), "short", ["4"]),  # the shortest length that no token reaches
+    ((24, 48), "lines", ["75 %", "32"]),  # the nearest below
+    ((16, 32), "twice", ["44 %", "16", "38 %", "32"]),
+    ((16, 32), "another", []),
+])  # fmt: skip
 def test_shares_are_said_at_contexts_of_the_figure(db, contexts, dataset, expected):
     assert numbers(note(db, *contexts, dataset=dataset)) == expected
-
-
-def test_what_is_no_loss_by_context_has_no_note(db):
+    # What is no loss by context has no note.
     assert note(db) == note(db, 16, setup="x") == ""
     assert own_context.note(db, DataFrame({"context": [16], "seconds": [1.0]})) == ""
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """The store of a copy of what is in git."""
     folder = tmp_path_factory.mktemp("git") / "published"
     folder.mkdir()
     for file in (ROOT / "results" / "published").glob("*.csv"):
@@ -174,8 +167,7 @@ def test_the_sample_of_c4_agrees_with_documents_that_are_here(published, real_da
     encoder = encoding(Tokenizer(encoding="gpt2", vocab_size=50257))
     lengths = []
     for path in sorted((real_data / "c4").glob("*.json.gz")):
-        with gzip.open(path) as file:
-            texts = [json.loads(line)["text"] for line in file]
+        texts = sources.read_records(path, "text").texts
         lengths += [1 + len(encoder.encode_ordinary(text)) for text in texts]
     rng = np.random.default_rng(0)
     draws = [document_positions.own_context(rng.choice(lengths, len(lengths))) for _ in range(200)]

@@ -2,39 +2,23 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import test_store
 import torch
-import torch.nn.functional as F
-from conftest import refused, write_shard
+from conftest import refused
 
 from lmscaling.config import grid, new_study, study_file
 from lmscaling.config.cell import Cell
-from lmscaling.config.sequences import of_cell
-from lmscaling.data import marks, shards
-from lmscaling.data.kinds.recall import Recall
-from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
 from lmscaling.store.build import build, connect
-from lmscaling.train import settings
-from lmscaling.train.module import Training, micro_batches
-from lmscaling.train.ranks import Rank
-from lmscaling.train.run import train
 
-RECALL: dict[str, Any] = {
-    "kind": "recall",
-    "pairs": [1, 2, 4],
-    "queries": 5,
-    "keys": 8,
-    "values": 8,
-}
+RECALL: dict[str, Any] = {"kind": "recall", "pairs": [1, 2, 4], "queries": 5, "keys": 8}
+RECALL["values"] = 8
 TASK = {
     "dataset": "recall", "size": "r", "context": 19, "position": "none", "update_tokens": 114,
     "budget": "3 updates", "validation": {"tokens": 228, "every_tokens": 114},
@@ -44,7 +28,6 @@ TASK = {
 
 @pytest.fixture
 def study(values):
-    """A study with a task of recall."""
     values["datasets"]["recall"] = RECALL | {"sequences": 60, "validation_sequences": 30}
     shape = {"n_layer": 1, "n_head": 1, "d_model": 8, "lr": 1e-2, "token_shift": True}
     values["sizes"]["r"] = shape | {"init_std": 0.1}
@@ -54,33 +37,6 @@ def study(values):
 
 def task_cell(study):
     return next(iter(grid.expand(study).tasks.values()))
-
-
-def tokens_of(row, split="train"):
-    """All tokens of a split, and the sequences as rows."""
-    flat = np.concatenate(list(row.tokens(split, 0, 256).blocks))
-    return flat, flat[:-1].reshape(-1, row.length)
-
-
-def written(row, folder):
-    """Shards of both splits, and their manifest."""
-    for split in ("train", "validation"):
-        write_shard(folder / f"{split}-00000.bin", tokens_of(row, split)[0])
-    shards.write_manifest(folder / "manifest.json", {"train": 1, "validation": 1})
-    return folder / "manifest.json"
-
-
-def trained(cell, manifest, micro_batch=None):
-    """The trainer of a cell on this CPU, ready for its first update."""
-    chosen = settings.guessed(cell)
-    if micro_batch:
-        chosen = replace(chosen, micro_batch=micro_batch)
-    module = Training(cell, Stream(manifest, "train"), Stream(manifest, "validation"), chosen)
-    module.start(Rank(1, False, manifest.parent))
-    return module
-
-
-# The grid
 
 
 def test_tasks_add_cells_of_their_own_and_change_no_other(study, values):
@@ -118,13 +74,10 @@ def test_a_mistake_in_a_task_is_named_with_its_place(study, change, place, value
         grid.expand(study)
 
 
-@pytest.mark.parametrize(
-    ("change", "characters", "value"),
-    [
-        ({"validation": {"tokens": 19 * 31, "every_tokens": 114}}, 100, 570),
-        ({"context": 38, "validation": {"tokens": 228, "every_tokens": 114}}, 1000, 38),
-    ],
-)
+@pytest.mark.parametrize(("change", "characters", "value"), [
+    ({"validation": {"tokens": 19 * 31, "every_tokens": 114}}, 100, 570),
+    ({"context": 38, "validation": {"tokens": 228, "every_tokens": 114}}, 1000, 38),
+])  # fmt: skip
 def test_what_sequences_cannot_give_is_refused_before_anything_runs(
     study, tmp_path, change, characters, value
 ):
@@ -144,9 +97,6 @@ def test_a_token_shift_does_not_cross_masked_documents(study):
     study["documents"] = "masked"
     with refused(UserError, "token_shift", "documents"):
         grid.expand(study)
-
-
-# The model
 
 
 def test_the_shift_adds_a_share_of_the_embedding_before(study):
@@ -172,78 +122,8 @@ def test_the_shift_adds_a_share_of_the_embedding_before(study):
 def test_the_initial_scale_is_that_of_the_size(study):
     model = GPT(task_cell(study))
     assert model.wte.weight.detach().std() == pytest.approx(0.1, rel=0.1)
-    assert dict(model.named_parameters())["blocks.0.down.weight"].detach().std() == pytest.approx(
-        0.1 / 2**0.5, rel=0.2
-    )
-
-
-# Training
-
-
-def test_the_loss_is_the_mean_over_the_targets_that_count(study, tmp_path):
-    cell = task_cell(study)
-    module = trained(cell, written(Recall(**study["datasets"]["recall"]), tmp_path))
-    slab = module.slabs()[0]
-    x, y = slab.unflatten(1, (-1, 19))
-    with torch.no_grad():
-        logits = module.model(x)
-    expected = F.cross_entropy(logits[y >= 0], y[y >= 0])
-    row = of_cell(cell.data.source)
-    assert row
-    assert torch.equal(y >= 0, torch.from_numpy(row.marks(x.numpy()) > 0))
-    loss, _ = module.update(slab)
-    assert loss == pytest.approx(expected.item(), rel=1e-5)
-
-
-def test_the_gradient_does_not_depend_on_the_micro_batch(study, tmp_path):
-    cell = task_cell(study)
-    manifest = written(Recall(**study["datasets"]["recall"]), tmp_path)
-    gradients = []
-    for size in (6, 1, 2):  # sequences of one, two and four pairs have other numbers of targets
-        module = trained(cell, manifest, size)
-        slab = module.slabs()[0]
-        assert len(list(micro_batches(slab, 19, size))) == 6 // size
-        summed = {}
-        for name, p in module.model.named_parameters():
-            keep = partial(lambda summed, name, p: summed.update({name: p.grad.clone()}), summed)
-            p.register_post_accumulate_grad_hook(partial(keep, name))
-        module.update(slab)
-        assert summed
-        gradients.append(summed)
-    torch.testing.assert_close(gradients[1], gradients[0])
-    torch.testing.assert_close(gradients[2], gradients[0])
-
-
-def test_validation_counts_hits_by_group(study, tmp_path):
-    cell = task_cell(study)
-    row = Recall(**study["datasets"]["recall"])
-    module = trained(cell, written(row, tmp_path), 4)
-    loss = module.validation_loss()
-    _, rows = tokens_of(row, "validation")
-    x = torch.from_numpy(rows[:12].astype("int64"))
-    y = torch.from_numpy(np.roll(rows, -1, 1)[:12].astype("int64"))
-    found = torch.from_numpy(row.marks(rows)[:12])
-    with torch.no_grad():
-        logits = module.model(x)
-    assert loss == pytest.approx(F.cross_entropy(logits[found > 0], y[found > 0]).item(), rel=1e-5)
-    assert module.groups
-    assert list(module.groups) == ["1", "2", "4"]
-    for g, name in enumerate(module.groups):
-        scored = found == 2 + g
-        hits = logits[scored].argmax(-1) == y[scored]
-        own = module.groups[name]
-        assert own["targets"] == int(scored.sum())
-        assert own["accuracy"] == pytest.approx(hits.float().mean().item())
-        assert own["loss"] == pytest.approx(
-            F.cross_entropy(logits[scored], y[scored]).item(), rel=1e-4
-        )
-
-
-def test_text_has_no_marks(cell):
-    assert marks.of(cell) is None
-
-
-# The store
+    down = dict(model.named_parameters())["blocks.0.down.weight"].detach()
+    assert down.std() == pytest.approx(0.1 / 2**0.5, rel=0.2)
 
 
 def test_nothing_of_the_study_sees_its_tasks_and_their_views_do(study, tmp_path):
@@ -262,19 +142,16 @@ def test_nothing_of_the_study_sees_its_tasks_and_their_views_do(study, tmp_path)
         assert len(db.sql("FROM tasks").fetchall()) == 8
         # One seed at 2.0 diverged, so its mean is infinite.
         assert db.table("task_rates").df().lr_scale.unique().tolist() == [1.0]
-        rows = db.sql(
-            "SELECT attention, seed, score, measure, learned FROM task_scores ORDER BY ALL"
-        ).fetchall()
-    assert rows == [
-        (attention, seed, [0.9, 0.4][seed], "accuracy", seed == 0)
-        for attention in ("linear", "softmax")
-        for seed in (0, 1)
-    ]
+        columns = "attention, seed, score, measure, learned"
+        rows = db.sql(f"SELECT {columns} FROM task_scores ORDER BY ALL").fetchall()
+    scores = [(0, 0.9, "accuracy", True), (1, 0.4, "accuracy", False)]
+    assert rows == [(name, *score) for name in ("linear", "softmax") for score in scores]
 
 
-def finish(
-    folder: Path, run: str, cell: Cell, loss: float | None, scores: dict[str, float] | None = None
-):
+Scores = dict[str, float] | None
+
+
+def finish(folder: Path, run: str, cell: Cell, loss: float | None, scores: Scores = None):
     """A record and a log of a run; a seed of 1 guesses, and a run without a loss has diverged."""
     accuracy = 0.4 if cell.seed == 1 else (scores or {}).get(cell.attention, 0.9)
     groups = {name: {"targets": 10, "loss": 1.0, "accuracy": accuracy} for name in ("1", "2", "4")}
@@ -284,18 +161,3 @@ def finish(
     test_store.record(folder, run, test_store.log(*rows, test_store.end(2, status=status)), status)
     path = folder / "runs" / run / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"state_bytes": 64}))
-
-
-def test_the_log_of_a_task_has_its_groups(study, tmp_path):
-    cell = task_cell(study)
-    manifest = written(Recall(**study["datasets"]["recall"]), tmp_path / "tokens")
-    path = tmp_path / "cell.json"
-    path.write_text(cell.to_json())
-    record = tmp_path / "runs" / cell.run / "run.json"
-    run = train(path, manifest, tmp_path / "scratch" / cell.run, record)
-    assert run
-    assert run.status == "done"
-    lines = [json.loads(line) for line in record.with_name("log.jsonl").read_text().splitlines()]
-    found = [line["groups"] for line in lines if line["record"] == "validation"]
-    assert len(found) == 3
-    assert set(found[0]) == {"1", "2", "4"}

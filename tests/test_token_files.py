@@ -35,20 +35,20 @@ def nanogpt(path, tokens):
 
 def imported(layout, files, folder):
     """The stream of a text of such files, after a look at all that is written beside it."""
-    row = {"kind": "bin", "layout": layout, "train": files, "validation": files[:1]}
-    given = corpus(row)
+    given = corpus({"kind": "bin", "layout": layout, "train": files, "validation": files[:1]})
     counts = {}
     for split in ("validation", "train"):
-        counts[split] = len(given.source.files(split))
-        for i in range(counts[split]):
+        counts[split] = n = len(given.source.files(split))
+        for i in range(n):
             tokenize(given, split, i, folder / f"{split}-{i:05d}.bin")
-        assert text_needs.missing(given.source, folder, split, counts[split]) == []
+        assert text_needs.missing(given.source, folder, split, n) == []
     own = shards.write_manifest(folder / "manifest.json", counts)
     stream = Stream(folder / "manifest.json", "train")
-    positions = np.array(plain(stream.read(0, stream.tokens)))
-    assert own["train"] == np.bincount(document_positions.bins(positions)).tolist()
-    assert stream.positions(0, stream.read(0, stream.tokens)).tolist() == positions.tolist()
-    return stream
+    tokens = stream.read(0, stream.tokens)
+    positions = plain(tokens)
+    assert own["train"] == np.bincount(document_positions.bins(np.array(positions))).tolist()
+    assert stream.positions(0, tokens).tolist() == positions
+    return tokens.tolist()
 
 
 @given(LENGTHS, st.lists(st.integers(1, 300), max_size=3))
@@ -61,11 +61,10 @@ def test_files_of_llm_c_are_copied_byte_for_byte(lengths, cuts):
         folder = Path(name)
         parts = [tokens[a:b] for a, b in pairwise(places)]
         files = [llm_c(folder / f"{i}.bin", part) for i, part in enumerate(parts)]
-        stream = imported("llm.c", files, folder / "made")
+        assert imported("llm.c", files, folder / "made") == tokens.tolist()
         for i, file in enumerate(files):
             made = folder / "made" / f"train-{i:05d}.bin"
             assert made.read_bytes() == Path(file).read_bytes()
-        assert stream.read(0, stream.tokens).tolist() == tokens.tolist()
 
 
 @given(LENGTHS, st.integers(1, 60))
@@ -75,8 +74,7 @@ def test_files_of_nanogpt_have_their_end_of_text_first_and_no_other_change(lengt
     with TemporaryDirectory() as name:
         folder = Path(name)
         file = nanogpt(folder / "t.bin", np.roll(tokens, -1))
-        stream = imported("nanogpt", [file], folder / "made")
-        assert stream.read(0, stream.tokens).tolist() == tokens.tolist()
+        assert imported("nanogpt", [file], folder / "made") == tokens.tolist()
         positions = plain(tokens)
         for start in range(0, len(tokens), n):  # in shards of n tokens
             part = token_files.of_nanogpt(Path(file), start, n, END)
@@ -107,14 +105,18 @@ def wrong_count(path):
 
 
 REFUSED = {
-    "other header": ("llm.c", lambda p: nanogpt(p, range(600)), ["65536, 196610", "20240520, 1"]),
-    "other size": ("llm.c", wrong_count, [1032, "3 tokens"]),
-    "inside": ("llm.c", lambda p: llm_c(p, [1, END]), ["token 256"]),
+    "header": (
+        "llm.c",
+        lambda p: nanogpt(p, range(600)),
+        ["a.bin", "65536, 196610", "20240520, 1"],
+    ),
+    "size": ("llm.c", wrong_count, ["a.bin", 1032, "3 tokens"]),
+    "inside": ("llm.c", lambda p: llm_c(p, [1, END]), ["a.bin", "token 256"]),
     "token": ("llm.c", lambda p: llm_c(p, [END, 257]), ["token 257", 256]),
-    "odd": ("nanogpt", lambda p: p.write_bytes(b"\0\1\0"), ["3 bytes"]),
-    "no end": ("nanogpt", lambda p: nanogpt(p, [END, 1]), ["token 1;", 256]),
+    "odd": ("nanogpt", lambda p: p.write_bytes(b"\0\1\0"), ["a.bin", "3 bytes"]),
+    "no end": ("nanogpt", lambda p: nanogpt(p, [END, 1]), ["a.bin", "token 1;", 256]),
     "token of nanogpt": ("nanogpt", lambda p: nanogpt(p, [300, END]), ["token 300", 256]),
-    "missing": ("nanogpt", lambda p: p.with_suffix(".b").touch(), []),
+    "missing": ("nanogpt", lambda p: None, ["a.bin"]),
 }
 
 
@@ -123,23 +125,20 @@ def test_a_file_that_is_no_such_file_is_refused_and_is_not_deleted(tmp_path, rea
     layout, write, values = REFUSED[reason]
     write(tmp_path / "a.bin")
     row = {"kind": "bin", "layout": layout, "train": [f"{tmp_path}/a.bin"]}
-    given = corpus(row | {"validation": [f"{tmp_path}/a.bin"]})
-    is_of_tokens = reason.startswith("token")
-    with refused(UserError, *([] if is_of_tokens else ["a.bin"]), *values) as caught:
+    given = corpus(row | {"validation": row["train"]})
+    with refused(UserError, *values) as caught:
         tokenize(given, "train", 0, tmp_path / "made" / "train-00000.bin")
     assert "delete" not in str(caught.value)
     assert not list((tmp_path / "made").glob("*"))
 
 
-ROW = {"kind": "bin", "layout": "llm.c", "train": ["a.bin"], "validation": ["v.bin"]}
-
-
-@pytest.mark.parametrize("values", [
-    {"validation": []}, {"decontaminate": 13}, {"shuffle": "documents"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values", [{"validation": []}, {"decontaminate": 13}, {"shuffle": "documents"}]
+)
 def test_what_needs_text_is_refused(values):
+    row = {"kind": "bin", "layout": "llm.c", "train": ["a.bin"], "validation": ["v.bin"]}
     with refused(UserError, *values):
-        corpus(ROW | values)
+        corpus(row | values)
 
 
 def test_files_of_llm_c_for_large_vocabularies_have_wide_tokens(tmp_path):

@@ -20,11 +20,8 @@ from lmscaling.data import encoders, shards, tokenizer_file, vocabulary
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 
-GPT2_PIECES = pre_tokenizers.ByteLevel(add_prefix_space=False)
-
 
 def made(source, encoding, out, split: Split = "train", ranks=None):
-    """A shard with a tokenizer row."""
     given = corpus(source, values=encoding)
     return tokenize(given, split, 0, out, ranks=ranks)
 
@@ -52,9 +49,8 @@ def test_gpt2_as_a_file_gives_the_shard_that_tiktoken_gives(real_data, ranks, tm
     assert ours["end_of_text"] == theirs["end_of_text"] == 50256
     assert ours["sha256"] == theirs["sha256"]
     assert ours["bytes"] == sum(len(text.encode()) for text in [*ODD, *texts])
-    assert (ours["backend"], *ours["versions"]) == (
-        "tokenizers", "lmscaling", "python", "tokenizers"
-    )  # fmt: skip
+    assert ours["backend"] == "tokenizers"
+    assert [*ours["versions"]] == ["lmscaling", "python", "tokenizers"]
     assert ours["ranks_sha256"] == file["sha256"]
 
 
@@ -97,20 +93,15 @@ def test_text_is_normalized_to_nfc_and_its_own_bytes_are_counted(tmp_path):
     assert json.loads((tmp_path / "train-00000.json").read_text())["bytes"] == 3
 
 
-SPLITS = {
-    "single digits": [pre_tokenizers.Digits(individual_digits=True), GPT2_PIECES],
-    "a pattern of its own": [
-        pre_tokenizers.Split(Regex(r"\p{N}{1,3}|[^\s\p{N}]+|\s+"), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ],
-}
+ISOLATED = pre_tokenizers.Split(Regex(r"\p{N}{1,3}|[^\s\p{N}]+|\s+"), "isolated")
 
 
-@pytest.mark.parametrize("what", SPLITS)
+@pytest.mark.parametrize("first", [pre_tokenizers.Digits(individual_digits=True), ISOLATED])
 @pytest.mark.parametrize("ignores", [False, True])
-def test_text_may_be_split_in_any_way_that_keeps_it(what, ignores, tmp_path):
+def test_text_may_be_split_in_any_way_that_keeps_it(first, ignores, tmp_path):
     tokenizer = tokenizer_files.small(ignore_merges=ignores)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(SPLITS[what])
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=first != ISOLATED)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first, bytes_])
     text = "the 1234 <|endoftext|> th\n"
     found = ids(tmp_path, tokenizer, text)
     assert found[:2] == [257, 256]
@@ -118,13 +109,11 @@ def test_text_may_be_split_in_any_way_that_keeps_it(what, ignores, tmp_path):
 
 
 def changed(**values):
-    """The small tokenizer with other values of its file."""
     return json.loads(tokenizer_files.small().to_str()) | values
 
 
 def with_model(**values):
-    file = changed()
-    return file | {"model": file["model"] | values}
+    return changed(model=changed()["model"] | values)
 
 
 def stripping():
@@ -134,13 +123,13 @@ def stripping():
 
 
 def deleting():
-    split = pre_tokenizers.Split("b", "removed")
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer = tokenizer_files.small()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    parts = [pre_tokenizers.Split("b", "removed"), tokenizer.pre_tokenizer]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
     return tokenizer
 
 
+SPACED = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 UNFIT = {
     "a unigram model": (lambda: Tokenizer(models.Unigram([("a", -1.0)])), ["Unigram"]),
     "a BPE of characters": (lambda: Tokenizer(models.BPE({"a": 0, "b": 1}, [])), ["BPE"]),
@@ -148,10 +137,7 @@ UNFIT = {
     "random merges": (lambda: with_model(dropout=0.1), [0.1]),
     "few bytes": (lambda: with_model(vocab={"a": 0}, merges=[]), [255]),
     "a space before the text": (
-        lambda: changed(pre_tokenizer={
-            "type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True,
-        }),
-        ["add_prefix_space"],
+        lambda: changed(pre_tokenizer=SPACED), ["add_prefix_space"],
     ),
     "an added token that strips": (stripping, ['"a <x> b"', '"a<x>']),
     "deleted characters": (deleting, ["deletes"]),
@@ -168,8 +154,12 @@ def test_a_file_that_does_not_keep_every_text_is_refused(what, tmp_path):
     assert not (tmp_path / "train-00000.bin").exists()
 
 
-def test_a_file_that_is_not_that_of_the_row_is_refused(tmp_path):
-    row = tokenizer_files.row(tokenizer_files.small(), tmp_path / "a.json")
+def test_a_file_that_is_not_that_of_the_row_is_refused_and_a_copy_says_the_row(tmp_path):
+    file, new = tmp_path / "a.json", tmp_path / "made" / "b.json"
+    row = tokenizer_files.row(tokenizer_files.small(), file)
+    copied = tokenizer_file.copy(file, new)
+    assert (copied.sha256, copied.n_vocab) == (row["sha256"], row["vocab_size"])
+    assert new.read_bytes() == file.read_bytes()
     for values, said in (
         ({"sha256": "0" * 64}, [row["sha256"], "0" * 64]),
         ({"vocab_size": 9}, ["vocab_size 9", 258]),
@@ -177,16 +167,8 @@ def test_a_file_that_is_not_that_of_the_row_is_refused(tmp_path):
     ):
         with refused(UserError, *said):
             vocabulary.load(checked(Row, row | values, "row"))
-
-
-def test_a_copy_is_checked_and_says_the_row(tmp_path):
-    file = tmp_path / "a.json"
-    row = tokenizer_files.row(tokenizer_files.small(), file)
-    copied = tokenizer_file.copy(file, tmp_path / "made" / "b.json")
-    assert (copied.sha256, copied.n_vocab) == (row["sha256"], row["vocab_size"])
-    assert (tmp_path / "made" / "b.json").read_bytes() == file.read_bytes()
-    other = checked(Row, row | {"sha256": "0" * 64}, "row")
     with refused(UserError, "a.json", "0" * 64):
+        other = checked(Row, row | {"sha256": "0" * 64}, "row")
         tokenizer_file.copy(file, tmp_path / "c.json", other)
     assert not (tmp_path / "c.json").exists()
 
@@ -209,9 +191,6 @@ def test_a_shard_has_no_more_tokens_than_its_header_can_count(tmp_path):
         writer.tokens = most
         writer.write(np.zeros(1, dtype=np.uint16))
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
-
-
-# The bench of tokenizing
 
 
 def test_every_way_is_timed_by_stage_and_one_with_other_ids_is_called_different(

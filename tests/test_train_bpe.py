@@ -31,25 +31,19 @@ def texts(n, seed=0):
 
 
 def given(tmp_path, train=None, validation=None, **settings):
-    """A corpus with a tokenizer that is trained on it."""
-    source = {
-        "kind": "jsonl",
-        "train": [lines(tmp_path / "a.jsonl", train or texts(200))],
-        "validation": [lines(tmp_path / "v.jsonl", validation or texts(20, seed=1))],
-    }
+    source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", train or texts(200))]}
+    source["validation"] = [lines(tmp_path / "v.jsonl", validation or texts(20, seed=1))]
     return corpus(source, values={"train_bpe": {"vocab_size": 300, **settings}})
 
 
 def test_the_tokenizer_has_so_many_tokens_and_end_of_text_is_the_last(tmp_path):
-    corpus = given(tmp_path)
-    made = train_bpe.train(corpus, tmp_path / "bpe.json")
-    loaded = tokenizer_file.load(corpus.encoding, tmp_path / "bpe.json")
-    assert loaded.n_vocab == 300
-    assert loaded.tokenizer.token_to_id("<|endoftext|>") == 299
-    assert loaded.sha256 == made["sha256"] == sha256_of(tmp_path / "bpe.json")
-    assert json.loads(tokenizer_file.described_at(tmp_path / "bpe.json").read_text()) == made
-    shard, bpe = tmp_path / "train-00000.bin", tmp_path / "bpe.json"
-    sidecar = tokenize(corpus, "train", 0, shard, ranks=bpe)
+    corpus, bpe = given(tmp_path), tmp_path / "bpe.json"
+    made = train_bpe.train(corpus, bpe)
+    loaded = tokenizer_file.load(corpus.encoding, bpe)
+    assert (loaded.n_vocab, loaded.tokenizer.token_to_id("<|endoftext|>")) == (300, 299)
+    assert loaded.sha256 == made["sha256"] == sha256_of(bpe)
+    assert json.loads(tokenizer_file.described_at(bpe).read_text()) == made
+    sidecar = tokenize(corpus, "train", 0, tmp_path / "train-00000.bin", ranks=bpe)
     assert (sidecar["end_of_text"], sidecar["encoding"]) == (299, "train_bpe")
     assert sidecar["ranks_sha256"] == made["sha256"]
     assert sidecar["tokens"] < sidecar["bytes"] / 3
@@ -77,10 +71,10 @@ def test_documents_that_are_held_out_are_not_read(tmp_path):
 ANEW = """
 import json, sys
 from pathlib import Path
-from lmscaling.config.datasets import Corpus
-from lmscaling.config.validation import checked
+from lmscaling.config import datasets, validation
 from lmscaling.data import train_bpe
-train_bpe.train(checked(Corpus, json.load(sys.stdin), "corpus"), Path(sys.argv[1]))
+corpus = validation.checked(datasets.Corpus, json.load(sys.stdin), "corpus")
+train_bpe.train(corpus, Path(sys.argv[1]))
 """
 
 
@@ -118,43 +112,43 @@ def test_a_source_that_is_broken_or_was_removed_is_named_and_leaves_nothing(tmp_
 
 
 def test_a_changed_tokenizer_is_refused_and_shards_of_two_never_mix(tmp_path):
-    corpus, tokens = given(tmp_path), tmp_path / "tokens"
-    train_bpe.train(corpus, tmp_path / "bpe.json")
-    tokenize(corpus, "validation", 0, tokens / "validation-00000.bin", ranks=tmp_path / "bpe.json")
-    kept = tokenizer_file.described_at(tmp_path / "bpe.json").read_bytes()
+    corpus, tokens, bpe = given(tmp_path), tmp_path / "tokens", tmp_path / "bpe.json"
+    train_bpe.train(corpus, bpe)
+    tokenize(corpus, "validation", 0, tokens / "validation-00000.bin", ranks=bpe)
+    kept = tokenizer_file.described_at(bpe).read_bytes()
     other = given(tmp_path, train=texts(200, seed=9))
-    (tmp_path / "bpe.json").unlink()
-    train_bpe.train(other, tmp_path / "bpe.json")
-    tokenize(other, "train", 0, tokens / "train-00000.bin", ranks=tmp_path / "bpe.json")
+    bpe.unlink()
+    train_bpe.train(other, bpe)
+    shard = tokens / "train-00000.bin"
+    tokenize(other, "train", 0, shard, ranks=bpe)
     with refused(UserError, "train-00000.bin", "ranks_sha256"):
         shards.write_manifest(tokens / "manifest.json", {"train": 1, "validation": 1})
-    tokenizer_file.described_at(tmp_path / "bpe.json").write_bytes(kept)
+    tokenizer_file.described_at(bpe).write_bytes(kept)
     with refused(UserError, "bpe.json", "SHA-256"):
-        tokenize(other, "train", 0, tokens / "train-00000.bin", ranks=tmp_path / "bpe.json")
+        tokenize(other, "train", 0, shard, ranks=bpe)
     with refused(UserError, "--vocabulary"):
-        tokenize(other, "train", 0, tokens / "train-00000.bin")
+        tokenize(other, "train", 0, shard)
 
 
 def test_settings_and_text_of_a_trained_tokenizer_name_its_file_and_the_cells(values):
-    values["tokenizers"]["own"] = {"train_bpe": {"vocab_size": 300}}
+    def laid_out(**settings):
+        values["tokenizers"]["own"] = {"train_bpe": {"vocab_size": 300, **settings}}
+        return grid.expand(values)
+
     values["tokenizer"] = "own"
     values["datasets"]["others"] = {**values["datasets"]["lines"], "validation": ["w.jsonl"]}
     values["evaluate"] = {"datasets": ["lines", "others"]}
-    first = grid.expand(values)
+    first = laid_out()
     assert {cell.model.vocab_size for cell in first.cells.values()} == {300}
     assert len(first.corpora) == 2
     made = jobs.counts(first)
     assert (made["train_bpe"], "vocabulary" in made) == (1, False)
-    for change in ({"vocab_size": 301}, {"vocab_size": 300, "sample_bytes": 5}):
-        values["tokenizers"]["own"] = {"train_bpe": change}
-        other = grid.expand(values)
+    for other in (laid_out(vocab_size=301), laid_out(sample_bytes=5)):
         assert other.vocabulary != first.vocabulary
-        assert not {*other.cells} & {*first.cells}
-        assert not {*other.corpora} & {*first.corpora}
-    values["tokenizers"]["own"] = {"train_bpe": {"vocab_size": 300}}
-    assert {*grid.expand(values).corpora} == {*first.corpora}
+        assert not {*other.cells, *other.corpora} & {*first.cells, *first.corpora}
+    assert {*laid_out().corpora} == {*first.corpora}
     values["dataset"] = "others"
-    assert not {*grid.expand(values).corpora} & {*first.corpora}
+    assert not {*laid_out().corpora} & {*first.corpora}
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Tuning of the fused kernels: only right configurations are timed, the nearest entry is used."""
 
 from dataclasses import asdict, replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -47,12 +48,9 @@ def test_each_kernel_gets_the_fastest_configuration_that_is_right(capsys):
 def test_a_plan_stays_where_no_candidate_is_right_and_a_fault_of_the_machine_ends_the_search():
     begin = Plan(forward=Config(chunk=16))
     assert tune.search(begin, [FAST], lambda _: "wrong", lambda *_: 0.0) == (begin, {})
-
-    def fault(_):
-        raise RuntimeError("uncorrectable ECC error")
-
+    error = RuntimeError("uncorrectable ECC error")
     with pytest.raises(RuntimeError, match="ECC"):
-        tune.search(Plan(), [FAST], fault, lambda *_: 0.0)
+        tune.search(begin, [FAST], Mock(side_effect=error), lambda *_: 0.0)
 
 
 def test_one_backward_kernel_is_chosen_if_it_is_faster_than_two():
@@ -72,8 +70,8 @@ def test_entries_come_back_as_they_went_and_the_nearest_of_the_same_kind_is_take
     known = (entry, long, full)
     for heads, tokens, expected in ((16, 2048, entry), (25, 65536, long), (1024, 1024, full)):
         assert tuned.find(known, 90, "bfloat16", 64, heads, tokens) is expected
-    assert tuned.find(known, 80, "bfloat16", 64, 12, 1024) is None
-    assert tuned.find(known, 90, "bfloat16", 128, 12, 1024) is None
+    for architecture, width in ((80, 64), (90, 128)):
+        assert tuned.find(known, architecture, "bfloat16", width, 12, 1024) is None
     old = {name: value for name, value in asdict(entry).items() if name != "ptxas"}
     write_json(tmp_path / "tuned.json", [asdict(entry), old])
     assert tuned.read(tmp_path / "tuned.json") == [entry, entry]

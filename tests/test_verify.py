@@ -81,13 +81,14 @@ def test_every_fault_is_found_and_named_with_what_to_type(text, capsys, fault):
     sentence("verify", said.removeprefix("verify: ").strip())
 
 
-def test_all_bad_shards_are_named_and_not_the_first_alone(text, capsys):
+def test_all_bad_shards_are_named_and_leave_no_mark(text, tmp_path, capsys):
     bad = ["train-00000", "train-00002", "validation-00000"]
     for name in bad:
         at(text, name, 1030, b"\7")
     with refused(UserError, "3 of 4", *bad):
-        verify.verify(text, threads=3)
+        verify.verify(text, tmp_path / "verified.json", threads=3)
     assert capsys.readouterr().err.count("SHA-256") == 3
+    assert not (tmp_path / "verified.json").exists()
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +98,14 @@ def shared(tmp_path_factory):
 
 @given(st.integers(0, 10**6), st.integers(1, 255), st.sampled_from([SHARD, "validation-00000"]))
 def test_no_damaged_token_passes(shared, place, change, name):
-    path = shared.with_name(f"{name}.bin")
-    whole = path.read_bytes()
+    whole = shared.with_name(f"{name}.bin").read_bytes()
     place = 1024 + place % (len(whole) - 1024)
     at(shared, name, place, bytes([whole[place] ^ change]))
     try:
         with pytest.raises(UserError, match=name):
             verify.verify(shared)
     finally:
-        path.write_bytes(whole)
+        at(shared, name, place, whole[place : place + 1])
 
 
 def test_a_text_that_grows_costs_only_its_new_shards(text, tmp_path):
@@ -128,13 +128,6 @@ def test_a_mark_of_other_shards_or_of_nothing_marks_nothing(shared, tmp_path, co
     assert ": 4 shards" in verify.verify(shared, mark)
 
 
-def test_a_shard_that_is_found_wrong_leaves_no_mark(text, tmp_path):
-    at(text, "train-00002", 1030, b"\7")
-    with pytest.raises(UserError):
-        verify.verify(text, tmp_path / "verified.json")
-    assert not (tmp_path / "verified.json").exists()
-
-
 FORGED = [None, -1, 10**30, 1.5, "x", [], {}, [[]], {"shard": "x"}, {"shard": -1}, ["x"], True]
 
 
@@ -147,12 +140,10 @@ def test_forged_sidecars_raise_no_other_error(tmp_path):
         others = {key: value for key, value in record.items() if key != name}
         for changed in (others, *(others | {name: value} for value in FORGED)):
             path.write_text(json.dumps(changed))
-            for check in (
-                lambda: shards.write_manifest(tmp_path / "m.json", {"train": 1, "validation": 1}),
-                lambda: verify.verify(manifest),
-            ):
-                with suppress(UserError):
-                    check()
+            with suppress(UserError):
+                shards.write_manifest(tmp_path / "m.json", {"train": 1, "validation": 1})
+            with suppress(UserError):
+                verify.verify(manifest)
     for whole in ("[]", "null", "3", '"x"', "{}", ""):
         path.write_text(whole)
         with pytest.raises(UserError, match="train-00000"):

@@ -23,7 +23,6 @@ def characters() -> dict[int, str]:
 
 
 def named(token: bytes) -> str:
-    """A token as a byte-level BPE writes it."""
     return "".join(characters()[byte] for byte in token)
 
 
@@ -62,10 +61,7 @@ def small(first: int = 0, **options: Any) -> Tokenizer:
     return byte_level(vocab, [("t", "h")], **options)
 
 
-def row(
-    tokenizer: Tokenizer | dict[str, Any] | str, path: Path, n_vocab: int = 258
-) -> dict[str, Any]:
-    """The row of a tokenizer that is written to a file."""
+def row(tokenizer: Any, path: Path, n_vocab: int = 258) -> dict[str, Any]:
     text = tokenizer.to_str() if isinstance(tokenizer, Tokenizer) else tokenizer
     path.write_text(text if isinstance(text, str) else json.dumps(text))
     return {"file": str(path), "sha256": sha256_of(path), "vocab_size": n_vocab}
