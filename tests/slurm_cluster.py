@@ -1,6 +1,5 @@
 """A real Slurm for tests, and studies whose workflow runs on it; used by test_slurm.py."""
 
-import copy
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 
 import yaml
 from conftest import ROOT, STUDY, write_tokens
+from product import PARTS, copied
 
 from lmscaling.config import grid, study_file
 from lmscaling.data import verify
@@ -32,12 +32,8 @@ T = TypeVar("T")
 
 def missing() -> str:
     """Why there can be no Slurm here; empty if there can."""
-    lacking = [
-        name
-        for name in NEEDED
-        if not shutil.which(name, path=f"{os.environ['PATH']}:/sbin:/usr/sbin")
-    ]
-    if lacking:
+    places = f"{os.environ['PATH']}:/sbin:/usr/sbin"
+    if lacking := [name for name in NEEDED if not shutil.which(name, path=places)]:
         return f"{', '.join(lacking)} not installed (apt-get install slurm-wlm munge iproute2)"
     if os.getuid():
         return "only root can make the namespaces that Slurm's daemons run in"
@@ -70,6 +66,13 @@ class Cluster:
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
+    def tried(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        """A command that may fail."""
+        return subprocess.run(
+            self.command(self.folder, *command),
+            capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
+        )  # fmt: skip
+
     def kill(self, *pids: str) -> None:
         """End processes without a warning, some of which may be ending by themselves."""
         self.tried("kill", "-KILL", *pids)
@@ -93,13 +96,6 @@ class Cluster:
 
         eventually(well, "node that takes jobs")
 
-    def tried(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """A command that may fail."""
-        return subprocess.run(
-            self.command(self.folder, *command),
-            capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
-        )  # fmt: skip
-
     def jobs(self, what: str, **only: str) -> list[str]:
         """Something of every job that has not ended, as ``squeue --format`` names it."""
         options = [f"--{key}={value}" for key, value in only.items()]
@@ -111,12 +107,9 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     """A Slurm that ends with the block."""
     folder.mkdir(parents=True)
     box = subprocess.Popen(
-        [ROOT / "tests" / "slurm_box", folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=(folder / "box.log").open("w"),
-        text=True,
-    )
+        [ROOT / "tests" / "slurm_box", folder], text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder / "box.log").open("w"),
+    )  # fmt: skip
     try:
         assert box.stdout
         said = box.stdout.readline()
@@ -134,25 +127,19 @@ class Study:
 
     def __init__(self, cluster: Cluster, root: Path, **changes: Any) -> None:
         self.cluster, self.root = cluster, root
-        root.mkdir(parents=True)
-        for part in ("Snakefile", "workflow", "config", "profiles", "default", "slurm"):
-            if (ROOT / part).is_dir() and not (ROOT / part).is_symlink():
-                shutil.copytree(ROOT / part, root / part)
-            else:
-                shutil.copy2(ROOT / part, root / part, follow_symlinks=False)
-        values = copy.deepcopy(STUDY) | {
+        root.parent.mkdir(parents=True, exist_ok=True)
+        copied(root, *PARTS)
+        values = STUDY | {
             "calibrate": None, "branches": None, "evaluate": None, "speed": None,
             "published": False, "protocol": {"all": 1, "linear": 1},
             "axes": {**STUDY["axes"], "attention": ["softmax"], "lr_scale": [1.0]},
             "validation": {"tokens": 128, "every_tokens": 64_000},
         }  # fmt: skip
-        values |= changes
-        (root / "tiny.yaml").write_text(yaml.safe_dump(values))
-        laid_out = grid.expand(
-            study_file.read_study([root / "config/study.yaml", root / "tiny.yaml"])
-        )
-        self.runs = list(laid_out.cells)
-        self.branches = list(laid_out.branches)
+        (root / "tiny.yaml").write_text(yaml.safe_dump(values | changes))
+        files = [root / "config/study.yaml", root / "tiny.yaml"]
+        laid_out = grid.expand(study_file.read_study(files))
+        self.runs, self.branches = list(laid_out.cells), list(laid_out.branches)
+        self.targets = [f"results/tiny/runs/{run}/run.json" for run in self.runs]
         for name in laid_out.checked:  # as if their kernels had passed, for there is no GPU
             write_json(self.results / "checks" / f"{name}.json", {})
         tokens = self.results / "tokens" / laid_out.tokens
@@ -174,25 +161,19 @@ class Study:
 
         With no partition, what the profile says holds.
         """
-        targets = [f"results/tiny/runs/{run}/run.json" for run in self.runs]
-        words = [
-            *("snakemake", "--profile", "slurm", "--configfile", "tiny.yaml"),
-            *("--latency-wait", "5", "--slurm-init-seconds-before-status-checks", "2"),
-            *(["--default-resources", f"slurm_partition={partition}"] if partition else []),
-            *(arguments or ["--", *targets]),
-        ]
+        words = ["snakemake", "--profile", "slurm", "--configfile", "tiny.yaml"]
+        words += ["--latency-wait", "5", "--slurm-init-seconds-before-status-checks", "2"]
+        words += ["--default-resources", f"slurm_partition={partition}"] if partition else []
+        words += arguments or ["--", *self.targets]
         path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
         source = f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'tests' / 'slurm_polls'}"
+        typed = ["bash", "-c", 'echo $$ > pid; exec "$@"', "-", *words]
         self.last = subprocess.Popen(
-            self.cluster.command(
-                self.root, path, source, "bash", "-c", 'echo $$ > pid; exec "$@"', "-", *words
-            ),
-            stdout=(self.root / "said").open("a"),
-            stderr=subprocess.STDOUT,
-            text=True,
+            self.cluster.command(self.root, path, source, *typed),
+            stdout=(self.root / "said").open("a"), stderr=subprocess.STDOUT, text=True,
             # Tests that run in the background of a script have been told to ignore Ctrl-C.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        )  # fmt: skip
         return self.last
 
     def said(self) -> str:

@@ -3,7 +3,6 @@
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,27 +51,22 @@ def test_limits_and_a_busy_controller_pass_and_what_a_user_must_change_does_not(
     assert {reason: slurm_rejections.keys(reason) for reason in STAY} == STAY
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words", "found"),
-    [
-        ("slurm_partition", "cpu", (), "p.yaml:5"),
-        ("slurm_partition", "gpu", (), "p.yaml:3"),
-        ("slurm_account", None, (), "p.yaml:2"),
-        ("qos", "high", (), "p.yaml:1"),
-        ("qos", "high", ("--set-resources", "train:qos=high"), "train:qos=high"),
-    ],
-)
-def test_the_place_to_edit_is_the_line_with_the_value_or_where_it_belongs(
-    tmp_path, monkeypatch, key, value, words, found
-):
+def test_the_place_to_edit_is_the_line_with_the_value_or_where_it_belongs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("p.yaml").write_text(
         "default-resources:\n  # slurm_account: mine\n  slurm_partition: gpu\n"
         "set-resources:\n    slurm_partition: cpu\n"
     )
-    told = slurm_rejections.place(Path("p.yaml"), key, value, words)
-    assert {key, found} & set(told.split()) >= {found}
-    sentence("submission", told)
+    for key, value, found, *words in (
+        ("slurm_partition", "cpu", "p.yaml:5"),
+        ("slurm_partition", "gpu", "p.yaml:3"),
+        ("slurm_account", None, "p.yaml:2"),
+        ("qos", "high", "p.yaml:1"),
+        ("qos", "high", "train:qos=high", "--set-resources", "train:qos=high"),
+    ):
+        told = slurm_rejections.place(Path("p.yaml"), key, value, words)
+        assert {key, found} & set(told.split()) >= {found}
+        sentence("submission", told)
 
 
 class Slurm:
@@ -135,6 +129,9 @@ fi
 """Does not answer once if there is a file, and then lists what has ended."""
 
 
+SRUN = 'while [[ $1 == -* ]]; do shift; done; exec "$@"'
+
+
 def session(cluster, tmp_path, *answers, extra=""):
     """A study of two chunks of text and two cells; what Snakemake says, and its code."""
     place = without_verbs(tmp_path / "product")
@@ -145,25 +142,23 @@ def session(cluster, tmp_path, *answers, extra=""):
     (cluster.folder / "answers").write_text("".join(f"{answer}\n" for answer in answers))
     cluster.program("sbatch", SBATCH.format(folder=cluster.folder))
     cluster.program("squeue", SQUEUE.format(folder=cluster.folder))
-    cluster.program("srun", 'while [[ $1 == -* ]]; do shift; done; exec "$@"')
-    profile = place.root / "profiles/slurm/config.yaml"
-    profile.write_text(
-        profile.read_text().replace("\ndefault-resources:", f"\ndefault-resources:\n{extra}")
-    )
-    polls = str(ROOT / "tests" / "slurm_polls")
+    cluster.program("srun", SRUN)
+    begin = "\ndefault-resources:\n"
+    place.edit("profiles/slurm/config.yaml", begin, f"{begin}{extra}\n")
     environment = place.environment
-    environment["PYTHONPATH"] += f"{os.pathsep}{polls}"
-    words = ["--profile", "slurm", "--configfile", "tiny.yaml", "--latency-wait", "5"]
-    words += ["--slurm-init-seconds-before-status-checks", "1", "--retries", "3", "--until"]
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", *words, "train"], cwd=place.root, env=environment,
-        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
+    environment["PYTHONPATH"] += f"{os.pathsep}{ROOT / 'tests' / 'slurm_polls'}"
+    process = place.start(
+        "--profile", "slurm", "--latency-wait", "5", "--retries", "3", "--until", "train",
+        "--slurm-init-seconds-before-status-checks", "1",
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    said = done.stdout + done.stderr
-    return done.returncode, said, len(list(place.results.glob("runs/*/run.json")))
+    said = process.communicate(timeout=PATIENCE_SECONDS)[0]
+    assert "Traceback" not in said, said
+    return process.returncode, said, len(list(place.results.glob("runs/*/run.json")))
 
 
 @pytest.mark.ci
+@pytest.mark.race
 def test_a_controller_that_is_away_and_a_submit_limit_are_waited_for_and_cost_no_attempt(
     cluster, tmp_path
 ):
@@ -175,6 +170,7 @@ def test_a_controller_that_is_away_and_a_submit_limit_are_waited_for_and_cost_no
 
 
 @pytest.mark.ci
+@pytest.mark.race
 def test_what_no_node_can_meet_fails_its_job_without_a_retry_and_the_others_go_on(
     cluster, tmp_path
 ):
@@ -186,6 +182,7 @@ def test_what_no_node_can_meet_fails_its_job_without_a_retry_and_the_others_go_o
 
 
 @pytest.mark.ci
+@pytest.mark.race
 @pytest.mark.parametrize(
     ("answers", "extra", "named"),
     [
@@ -226,9 +223,8 @@ def test_a_run_waits_for_jobs_of_anybody_that_write_the_same_results(
     ))  # fmt: skip
     monkeypatch.chdir(tmp_path / "here")
     queue = Queue(Path("results/tiny"), ["train", "branch"])
-    assert queue.dependency("a") == "--dependency=afterany:7"
-    assert queue.dependency("b") == "--dependency=afterany:10"
-    assert queue.dependency("c") == ""
+    after = {"a": "--dependency=afterany:7", "b": "--dependency=afterany:10", "c": ""}
+    assert {run: queue.dependency(run) for run in after} == after
     assert cluster.asked("squeue") == 1  # not for each job
     for line in capfd.readouterr().err.splitlines():
         sentence("submission", line)
@@ -243,47 +239,35 @@ def test_slurm_is_asked_again_after_seconds(cluster, tmp_path, monkeypatch):
     assert queue.dependency("a") == "--dependency=afterany:7"
 
 
-@pytest.mark.parametrize(("there", "waits"), [("here", "--dependency=afterany:5"), ("away", "")])
 def test_a_run_waits_for_the_job_that_holds_its_lock_if_it_is_of_this_cluster(
-    cluster, tmp_path, monkeypatch, there, waits
+    cluster, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("SLURM_JOB_ID", "5")
-    monkeypatch.setenv("SLURM_CLUSTER_NAME", there)
-    queue = Queue(tmp_path, ["train"])
-    with lock.hold(tmp_path / "scratch" / "a", "training"):
-        assert queue.dependency("a") == waits
-        assert queue.dependency("b") == ""
+    for there, waits in (("here", "--dependency=afterany:5"), ("away", "")):
+        monkeypatch.setenv("SLURM_CLUSTER_NAME", there)
+        queue = Queue(tmp_path, ["train"])
+        with lock.hold(tmp_path / "scratch" / "a", "training"):
+            assert (queue.dependency("a"), queue.dependency("b")) == (waits, "")
 
 
-OURS = ("--signal=TERM@9", "--dependency=afterany:7", "--exclude=n1")
-
-
-@pytest.mark.parametrize(
-    ("site", "result"),
-    [
-        ("", OURS),
-        ("--exclusive", ("--exclusive", *OURS)),
-        ("--exclude=n3,n4", ("--exclude=n3,n4,n1", *OURS[:2])),
-        ("-x n3", ("--exclude=n3,n1", *OURS[:2])),
-        (
-            "--dependency=singleton --mail-type=END",
-            ("--dependency=singleton,afterany:7", "--mail-type=END", OURS[0], OURS[2]),
-        ),
-    ],
-)
-def test_options_of_the_site_come_first_and_lists_are_joined(site, result):
-    assert tuple(slurm.joined(site, *OURS).split()) == result
-    assert slurm.joined(site, "") == site
+def test_options_of_the_site_come_first_and_lists_are_joined():
+    signal, after, sick = ours = ("--signal=TERM@9", "--dependency=afterany:7", "--exclude=n1")
+    both = "--dependency=singleton,afterany:7 --mail-type=END"
+    for site, *result in (
+        ("", *ours),
+        ("--exclusive", "--exclusive", *ours),
+        ("--exclude=n3,n4", "--exclude=n3,n4,n1", signal, after),
+        ("-x n3", "--exclude=n3,n1", signal, after),
+        ("--dependency=singleton --mail-type=END", both, signal, sick),
+    ):
+        assert slurm.joined(site, *ours) == " ".join(result)
+        assert slurm.joined(site, "") == site
 
 
 @pytest.fixture
 def srun(tmp_path, cluster, monkeypatch):
     """Takes the place of Slurm's step, and keeps its options and what it was given of Slurm's."""
-    cluster.program(
-        "srun",
-        f"(echo ${{!SLURM_@}}; echo $*) > {tmp_path}/step\n"
-        'while [[ $1 == -* ]]; do shift; done; exec "$@"\n',
-    )
+    cluster.program("srun", f"(echo ${{!SLURM_@}}; echo $*) > {tmp_path}/step\n{SRUN}")
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "1000")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     return tmp_path / "step"
@@ -291,7 +275,7 @@ def srun(tmp_path, cluster, monkeypatch):
 
 def step_of(**changed):
     values = {"log": [], "output": ["a b/$HOME/out"], "input": [], "threads": 3, "resources": {}}
-    return SimpleNamespace(**(values | changed))
+    return SimpleNamespace(**values | changed)
 
 
 @pytest.mark.parametrize("as_script", [True, False])
@@ -308,10 +292,8 @@ def test_a_job_starts_the_command_of_its_rule_whatever_its_characters(srun, as_s
     names, options = srun.read_text().splitlines()
     assert "SLURM_JOB_ID" in names
     assert "SLURM_MEM_PER_CPU" not in names
-    words = options.split()[:6]
-    assert words == [
-        "-n1", "--cpu-bind=q", "--cpus-per-task=3", "--nodes=1", "env", "OMP_NUM_THREADS=3",
-    ]  # fmt: skip
+    expected = "-n1 --cpu-bind=q --cpus-per-task=3 --nodes=1 env OMP_NUM_THREADS=3"
+    assert options.split()[:6] == expected.split()
 
 
 def test_a_job_asks_its_step_for_the_gpus_of_its_rule_and_fails_with_its_command(srun):
@@ -321,11 +303,11 @@ def test_a_job_asks_its_step_for_the_gpus_of_its_rule_and_fails_with_its_command
     assert {"--gpus=2", "--nodes=1"} <= set(srun.read_text().split())
 
 
+@pytest.mark.race
 def test_a_job_waits_for_inputs_that_are_not_seen_yet(srun):
     command = slurm.batch_command(step_of(input=["late file"]), "cat 'late file'", True)
-    process = subprocess.Popen(
-        ["sh", "-c", f"echo begun; {command}"], stdout=subprocess.PIPE, text=True
-    )
+    words = ["sh", "-c", f"echo begun; {command}"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     assert process.stdout.readline() == "begun\n"
     eventually(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(), "wait")
