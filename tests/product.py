@@ -38,6 +38,17 @@ OVERLAY: dict[str, Any] = STUDY | {
     "published": False,
 }  # fmt: skip
 
+OTHER = {"kind": "jsonl", "train": ["b.jsonl", "v.jsonl"], "validation": ["a.jsonl"]}
+MORE: dict[str, Any] = {
+    "datasets": STUDY["datasets"] | {"other": OTHER},
+    "evaluate": {"datasets": ["lines", "other"]},
+    "branches": {"attention": "linear", "shares": [0.5, 0.75]},
+    "speed": OVERLAY["speed"] | {
+        "time_step": OVERLAY["speed"]["time_step"] | {"contexts": [16, 32]},
+    },
+}  # fmt: skip
+"""Changes that add a text to evaluate on, a share, and a context of the speed study."""
+
 INSTEAD = f'''
 """Leaves the files of every verb at once, for tests of what the workflow plans."""
 
@@ -105,24 +116,29 @@ class Place:
         return self.root / "results" / "tiny"
 
     @property
+    def package(self) -> Path:
+        return self.root / "src" / "lmscaling"
+
+    @property
     def environment(self) -> dict[str, str]:
         """That of a user who runs the copy's own source, which a test can edit."""
         return os.environ | {"PYTHONPATH": str(self.root / "src")}
 
+    def typed(self, *arguments: str) -> dict[str, Any]:
+        """A command line of Snakemake, as a process is started with it."""
+        words = [sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml", *arguments]
+        return {"args": words, "cwd": self.root, "env": self.environment, "text": True}
+
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
         """Snakemake as a process that goes on; its words go where the options say."""
-        words = [sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml", *arguments]
-        options = {"cwd": self.root, "env": self.environment, "text": True} | options
-        return subprocess.Popen(words, **options)
+        return subprocess.Popen(**self.typed(*arguments), **options)
 
     def snakemake(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         if {"-n", "-np"} & {*arguments}:
             words = ("--configfile", "tiny.yaml", *arguments)
             done = snakemake_fork.snakemake(self.root, self.environment, *words)
         else:
-            process = self.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            said = process.communicate()
-            done = subprocess.CompletedProcess(process.args, process.returncode, *said)
+            done = subprocess.run(**self.typed(*arguments), capture_output=True, check=False)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -207,5 +223,5 @@ def product(root: Path) -> Place:
 def without_verbs(root: Path) -> Place:
     """The same, but its jobs take no time and compute nothing."""
     place = product(root)
-    (place.root / "src/lmscaling/__main__.py").write_text(INSTEAD)
+    (place.package / "__main__.py").write_text(INSTEAD)
     return place

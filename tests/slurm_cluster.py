@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -48,6 +49,14 @@ def eventually(found: Callable[[], T | None], what: str) -> T:
         assert time.monotonic() < deadline, f"still no {what}"
         time.sleep(0.2)
     return value
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    """Put a program into a folder, at once where it may be running."""
+    made = folder / f"{name}.new"
+    made.write_text(f"#!/bin/bash\n{script}\n")
+    made.chmod(0o755)
+    made.rename(folder / name)
 
 
 class Cluster:
@@ -194,12 +203,12 @@ class Study:
 
     def lock(self, run: str) -> dict[str, Any]:
         """Who trains a run now."""
+        path = self.scratch(run) / "lock"
 
         def read() -> dict[str, Any] | None:
-            path = self.scratch(run) / "lock"
             return json.loads(path.read_text()) if path.is_file() else None
 
-        return eventually(read, f"lock of {run} in {self.said()}")
+        return eventually(read, f"{path} in {self.said()}")
 
     def trains(self, run: str, attempt: int = 1) -> str:
         """The job of a run that has made some hundred updates, and now stands still."""
@@ -215,11 +224,10 @@ class Study:
         pid = str(self.lock(run)["pid"])
 
         def asked() -> bool:
-            lines = self.cluster.tried("cat", f"/proc/{pid}/status").stdout.splitlines()
-            told = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-            masks = [int(told.get(name, "0"), 16) for name in ("SigPnd", "ShdPnd")]
-            stands = told.get("State", "").startswith("T")  # Slurm may wake it by itself
-            return not stands or any(mask & SIGTERM_PENDING for mask in masks)
+            text = self.cluster.tried("cat", f"/proc/{pid}/status").stdout
+            masks = re.findall(r"^(?:Sig|Shd)Pnd:\s+(\w+)", text, re.MULTILINE)
+            # Slurm may wake it by itself.
+            return "State:\tT" not in text or any(int(m, 16) & SIGTERM_PENDING for m in masks)
 
         eventually(asked, f"signal for {run} in {self.said()}")
         self.cluster.tried("kill", "-CONT", pid)

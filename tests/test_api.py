@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from operator import methodcaller
+from unittest.mock import Mock
 
 import law_study
 import matplotlib as mpl
@@ -173,9 +174,8 @@ def test_a_study_that_trains_is_as_far_as_its_logs_and_nothing_is_written_there(
     for part in ("48 published", "124M, 355M, 774M", "256 to 65,536"):
         assert part in repr(published)
     assert published.contexts[0] == 256
-    assert one.runs().status.value_counts().to_dict() == {
-        "pending": 20, "done": 10, "diverged": 1, "running": 1
-    }  # fmt: skip
+    counts = {"pending": 20, "done": 10, "diverged": 1, "running": 1}
+    assert one.runs().status.value_counts().to_dict() == counts
     assert len(one.final()) == 6  # of each seed the best of two rates, and the run that trains
     assert one.cells().planned.sum() == 32
     assert one.cells().failed.sum() == 1
@@ -207,9 +207,7 @@ def test_an_empty_study_has_empty_tables_and_an_old_store_is_read_until_a_fresh_
 def test_a_store_of_its_own_copies_logs_that_training_deletes_and_goes_with_the_study(
     half_done, monkeypatch, tmp_path
 ):
-    def no_links(*_):
-        raise OSError("another file system")
-
+    no_links = Mock(side_effect=OSError("another file system"))
     monkeypatch.setattr("lmscaling.store.logs.os.link", no_links)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     one = Study(half_done)
@@ -239,9 +237,9 @@ def test_a_figure_is_that_of_the_report_and_leaves_settings_and_pyplot_alone(pub
     assert plt.get_fignums() == held
     saved = figures.save("context_scaling", published.folder / "store", tmp_path).read_text()
     drawn.savefig(tmp_path / "own.svg", bbox_inches="tight")
-    shapes = [re.findall(r' d="([^"]+)"', text) for text in
-              ((tmp_path / "own.svg").read_text(), saved)]  # fmt: skip
-    assert len(shapes[0]) == len(shapes[1]) > 20
+    own, shown = (re.findall(r' d="([^"]+)"', text)
+                  for text in ((tmp_path / "own.svg").read_text(), saved))  # fmt: skip
+    assert len(own) == len(shown) > 20
     assert [text for text in drawn.texts if "Buckman" in text.get_text()]
 
 
@@ -286,9 +284,8 @@ def test_a_mistake_is_one_sentence_with_the_nearest_name(published, monkeypatch)
             make(published)
         assert "\n" not in str(caught.value)
     for sql, named in OF_DUCKDB:  # whose words are those of its version
-        with pytest.raises(UserError, match=named) as caught:
+        with pytest.raises(UserError, match=rf"^[^\n]*{named}[^\n]*$"):
             published.query(sql)
-        assert "\n" not in str(caught.value)
 
 
 WRITES = (

@@ -134,22 +134,17 @@ def storm(cluster, tmp_path_factory):
     return study
 
 
-def test_cells_train_side_by_side_and_an_undisturbed_one_in_one_attempt(storm):
-    begun = [attempts(storm.log(run))[0]["started"] for run in storm.runs[:5]]
-    assert max(begun) < min(storm.record(run)["ended"] for run in storm.runs[:5])
-    record, _ = assert_whole(storm, storm.runs[0], 1)
+def test_cells_train_side_by_side_and_lose_nothing_unless_they_are_killed(storm):
+    undisturbed, *asked, killed = training = storm.runs[:5]
+    begun = [attempts(storm.log(run))[0]["started"] for run in training]
+    assert max(begun) < min(storm.record(run)["ended"] for run in training)
+    record, _ = assert_whole(storm, undisturbed, 1)
     assert record["lost_seconds"] == 0
-
-
-@pytest.mark.parametrize("disturbed", [1, 2, 3], ids=["scancel", "requeue", "time limit"])
-def test_a_cell_that_is_asked_to_stop_goes_on_and_loses_nothing(storm, disturbed):
-    assert_saved(storm, storm.runs[disturbed])
-
-
-def test_what_a_killed_cell_has_lost_is_in_its_record(storm):
-    record, starts = assert_whole(storm, storm.runs[4], 2)
+    for run in asked:  # to stop, by scancel, a requeue and a time limit
+        assert_saved(storm, run)
+    record, starts = assert_whole(storm, killed, 2)
     assert starts[2] == 0
-    first = [row for row in storm.log(storm.runs[4]) if row["attempt"] == 1]
+    first = [row for row in storm.log(killed) if row["attempt"] == 1]
     assert record["lost_seconds"] <= max(row.get("train_seconds", 0.0) for row in first)
     assert record["attempt_seconds"] > record["train_seconds"]
 
@@ -220,19 +215,6 @@ def test_cells_are_submitted_up_to_the_limit_each_with_what_it_needs(cluster, tm
     snakemake.wait(PATIENCE_SECONDS)
     assert len(cluster.jobs("%i", partition="closed")) == 8
     cluster.run("scancel", "--partition=closed")
-
-
-def test_a_wrong_partition_ends_the_submission_and_names_the_line_to_edit(cluster, tmp_path):
-    study = Study(cluster, tmp_path / "x", axes=SEEDS | {"seed": [0, 1, 2, 3]})
-    profile = study.root / "profiles" / "slurm" / "config.yaml"
-    lines = profile.read_text().splitlines()
-    (number,) = (n for n, line in enumerate(lines, 1) if "# slurm_partition:" in line)
-    lines[number - 1] = "  slurm_partition: nowhere"
-    profile.write_text("\n".join(lines))
-    study.finish(study.start(partition=""), code=1)
-    (told,) = (line for line in study.said().splitlines() if "specified: nowhere" in line)
-    assert f"profiles/slurm/config.yaml:{number}" in told
-    assert not re.search("restart|sacct|Traceback", study.said())
 
 
 def test_a_submission_waits_for_a_controller_that_is_away_until_ctrl_c(cluster, tmp_path):

@@ -14,7 +14,7 @@ from conftest import ROOT, sentence
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from lmscaling import attention, workflow
+from lmscaling import attention
 from lmscaling.bench.checks import variant
 from lmscaling.cli import main
 from lmscaling.config import grid, study_file
@@ -101,14 +101,6 @@ def test_a_name_that_cannot_be_used_is_refused_before_anything_is_written(
     assert nearest in said
     sentence("new", said)
     assert files(folder) == set()
-
-
-def test_the_report_of_the_demo_says_what_repeats_it(folder, monkeypatch):
-    demo = ROOT / "config" / "demo.yaml"
-    assert json.loads(workflow.study_record({}, [demo]))["command"] == "lmscaling demo"
-    monkeypatch.chdir(ROOT)
-    words = json.loads(workflow.study_record({}, [demo]))["command"].split()
-    assert [words[0], *words[-2:]] == ["snakemake", "--configfile", "config/demo.yaml"]
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)
