@@ -15,7 +15,7 @@ from conftest import ROOT, STUDY
 
 from lmscaling.records.exports import EXPORTS
 
-PARTS = ("Snakefile", "workflow", "config", "profiles", "default", "slurm", "src")
+PARTS = ("Snakefile", "workflow", "config", "profiles", "default", "slurm")
 FIGURES = {"learning_curves", "context_scaling", "loss_by_position", "step_time"}
 """Files of figures/ that the product here has: every figure is a job, and drawn in other tests."""
 TABLE = re.compile(r"^(?:local)?rule (\w+):$")
@@ -28,21 +28,26 @@ OVERLAY: dict[str, Any] = STUDY | {
     "branches": {"attention": "linear", "shares": [0.5]},
     "evaluate": {"attention": "linear", "datasets": ["lines"]},
     "speed": {
-        "timeout_seconds": 60,
-        "repeats": 3,
-        "target_seconds": 0.01,
+        "timeout_seconds": 60, "repeats": 3, "target_seconds": 0.01,
         "time_step": {
-            "sizes": ["s"],
-            "contexts": [16],
-            "implementations": ["linear/chunked", "softmax"],
+            "sizes": ["s"], "contexts": [16], "implementations": ["linear/chunked", "softmax"],
         },
         "tune_chunk": {"implementations": ["linear/chunked"], "chunks": [8, 16]},
-        "time_decode": None,
-        "time_layer": [],
-        "copy_task": None,
+        "time_decode": None, "time_layer": [], "copy_task": None,
     },
     "published": False,
-}
+}  # fmt: skip
+
+OTHER = {"kind": "jsonl", "train": ["b.jsonl", "v.jsonl"], "validation": ["a.jsonl"]}
+MORE: dict[str, Any] = {
+    "datasets": STUDY["datasets"] | {"other": OTHER},
+    "evaluate": {"datasets": ["lines", "other"]},
+    "branches": {"attention": "linear", "shares": [0.5, 0.75]},
+    "speed": OVERLAY["speed"] | {
+        "time_step": OVERLAY["speed"]["time_step"] | {"contexts": [16, 32]},
+    },
+}  # fmt: skip
+"""Changes that add a text to evaluate on, a share, and a context of the speed study."""
 
 INSTEAD = f'''
 """Leaves the files of every verb at once, for tests of what the workflow plans."""
@@ -111,19 +116,29 @@ class Place:
         return self.root / "results" / "tiny"
 
     @property
+    def package(self) -> Path:
+        return self.root / "src" / "lmscaling"
+
+    @property
     def environment(self) -> dict[str, str]:
         """That of a user who runs the copy's own source, which a test can edit."""
         return os.environ | {"PYTHONPATH": str(self.root / "src")}
 
+    def typed(self, *arguments: str) -> dict[str, Any]:
+        """A command line of Snakemake, as a process is started with it."""
+        words = [sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml", *arguments]
+        return {"args": words, "cwd": self.root, "env": self.environment, "text": True}
+
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        """Snakemake as a process that goes on; its words go where the options say."""
+        return subprocess.Popen(**self.typed(*arguments), **options)
+
     def snakemake(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        words = ("--configfile", "tiny.yaml", *arguments)
         if {"-n", "-np"} & {*arguments}:
+            words = ("--configfile", "tiny.yaml", *arguments)
             done = snakemake_fork.snakemake(self.root, self.environment, *words)
         else:
-            done = subprocess.run(
-                [sys.executable, "-m", "snakemake", *words],
-                cwd=self.root, env=self.environment, capture_output=True, text=True, check=False,
-            )  # fmt: skip
+            done = subprocess.run(**self.typed(*arguments), capture_output=True, check=False)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -155,11 +170,6 @@ class Place:
         with (self.root / path).open("a") as file:
             file.write(text)
 
-    def same_times(self) -> None:
-        """Give all results one time of change."""
-        for path in self.results.rglob("*"):
-            os.utime(path, (1e9, 1e9))
-
     def study(self, **changes: Any) -> None:
         values = yaml.safe_load((self.root / "tiny.yaml").read_text())
         for key, value in changes.items():
@@ -179,24 +189,33 @@ def trained(plan: list[tuple[str, str]]) -> list[str]:
     return [run.rpartition("-")[0] for run in runs]
 
 
-def product(root: Path) -> Place:
-    """A copy of the product with the study, nothing of it done."""
+def copied(root: Path, *parts: str) -> None:
+    """Copy files and folders of the product."""
     root.mkdir(exist_ok=True)
-    for part in PARTS:
-        ignore = shutil.ignore_patterns("*.egg-info")
+    for part in parts:
         if (ROOT / part).is_dir() and not (ROOT / part).is_symlink():
+            ignore = shutil.ignore_patterns("*.egg-info")
             shutil.copytree(ROOT / part, root / part, symlinks=True, ignore=ignore)
         else:
             shutil.copy2(ROOT / part, root / part, follow_symlinks=False)
-    (root / "results" / "published").mkdir(parents=True)
-    for path in (ROOT / "results" / "published").glob("*.csv"):
-        shutil.copy2(path, root / "results" / "published")
+
+
+def documents(folder: Path, **lengths: int) -> None:
+    """Texts of so many documents, as ``name.jsonl``."""
+    for name, n in lengths.items():
+        rows = (json.dumps({"text": f"{name} document {i}"}) + "\n" for i in range(n))
+        (folder / f"{name}.jsonl").write_text("".join(rows))
+
+
+def product(root: Path) -> Place:
+    """A copy of the product with the study, nothing of it done."""
+    copied(root, *PARTS, "src")
+    others = shutil.ignore_patterns("*.[!c]*")
+    shutil.copytree(ROOT / "results/published", root / "results/published", ignore=others)
     for path in (root / "src/lmscaling/figures").glob("[a-z]*.py"):
         if path.stem not in FIGURES:
             path.unlink()
-    for name, n in (("a", 400), ("b", 100), ("v", 60)):
-        rows = (json.dumps({"text": f"{name} document {i}"}) + "\n" for i in range(n))
-        (root / f"{name}.jsonl").write_text("".join(rows))
+    documents(root, a=400, b=100, v=60)
     (root / "tiny.yaml").write_text(yaml.safe_dump(OVERLAY))
     return Place(root)
 
@@ -204,5 +223,5 @@ def product(root: Path) -> Place:
 def without_verbs(root: Path) -> Place:
     """The same, but its jobs take no time and compute nothing."""
     place = product(root)
-    (place.root / "src/lmscaling/__main__.py").write_text(INSTEAD)
+    (place.package / "__main__.py").write_text(INSTEAD)
     return place

@@ -1,8 +1,8 @@
 """A real Slurm for tests, and studies whose workflow runs on it; used by test_slurm.py."""
 
-import copy
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import yaml
 from conftest import ROOT, STUDY, write_tokens
+from product import PARTS, copied
 
 from lmscaling.config import grid, study_file
 from lmscaling.data import verify
@@ -32,12 +33,8 @@ T = TypeVar("T")
 
 def missing() -> str:
     """Why there can be no Slurm here; empty if there can."""
-    lacking = [
-        name
-        for name in NEEDED
-        if not shutil.which(name, path=f"{os.environ['PATH']}:/sbin:/usr/sbin")
-    ]
-    if lacking:
+    places = f"{os.environ['PATH']}:/sbin:/usr/sbin"
+    if lacking := [name for name in NEEDED if not shutil.which(name, path=places)]:
         return f"{', '.join(lacking)} not installed (apt-get install slurm-wlm munge iproute2)"
     if os.getuid():
         return "only root can make the namespaces that Slurm's daemons run in"
@@ -52,6 +49,14 @@ def eventually(found: Callable[[], T | None], what: str) -> T:
         assert time.monotonic() < deadline, f"still no {what}"
         time.sleep(0.2)
     return value
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    """Put a program into a folder, at once where it may be running."""
+    made = folder / f"{name}.new"
+    made.write_text(f"#!/bin/bash\n{script}\n")
+    made.chmod(0o755)
+    made.rename(folder / name)
 
 
 class Cluster:
@@ -69,6 +74,13 @@ class Cluster:
         done = self.tried(*command)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
+
+    def tried(self, *command: str) -> "subprocess.CompletedProcess[str]":
+        """A command that may fail."""
+        return subprocess.run(
+            self.command(self.folder, *command),
+            capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
+        )  # fmt: skip
 
     def kill(self, *pids: str) -> None:
         """End processes without a warning, some of which may be ending by themselves."""
@@ -93,13 +105,6 @@ class Cluster:
 
         eventually(well, "node that takes jobs")
 
-    def tried(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """A command that may fail."""
-        return subprocess.run(
-            self.command(self.folder, *command),
-            capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
-        )  # fmt: skip
-
     def jobs(self, what: str, **only: str) -> list[str]:
         """Something of every job that has not ended, as ``squeue --format`` names it."""
         options = [f"--{key}={value}" for key, value in only.items()]
@@ -111,12 +116,9 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     """A Slurm that ends with the block."""
     folder.mkdir(parents=True)
     box = subprocess.Popen(
-        [ROOT / "tests" / "slurm_box", folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=(folder / "box.log").open("w"),
-        text=True,
-    )
+        [ROOT / "tests" / "slurm_box", folder], text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder / "box.log").open("w"),
+    )  # fmt: skip
     try:
         assert box.stdout
         said = box.stdout.readline()
@@ -134,25 +136,19 @@ class Study:
 
     def __init__(self, cluster: Cluster, root: Path, **changes: Any) -> None:
         self.cluster, self.root = cluster, root
-        root.mkdir(parents=True)
-        for part in ("Snakefile", "workflow", "config", "profiles", "default", "slurm"):
-            if (ROOT / part).is_dir() and not (ROOT / part).is_symlink():
-                shutil.copytree(ROOT / part, root / part)
-            else:
-                shutil.copy2(ROOT / part, root / part, follow_symlinks=False)
-        values = copy.deepcopy(STUDY) | {
+        root.parent.mkdir(parents=True, exist_ok=True)
+        copied(root, *PARTS)
+        values = STUDY | {
             "calibrate": None, "branches": None, "evaluate": None, "speed": None,
             "published": False, "protocol": {"all": 1, "linear": 1},
             "axes": {**STUDY["axes"], "attention": ["softmax"], "lr_scale": [1.0]},
             "validation": {"tokens": 128, "every_tokens": 64_000},
         }  # fmt: skip
-        values |= changes
-        (root / "tiny.yaml").write_text(yaml.safe_dump(values))
-        laid_out = grid.expand(
-            study_file.read_study([root / "config/study.yaml", root / "tiny.yaml"])
-        )
-        self.runs = list(laid_out.cells)
-        self.branches = list(laid_out.branches)
+        (root / "tiny.yaml").write_text(yaml.safe_dump(values | changes))
+        files = [root / "config/study.yaml", root / "tiny.yaml"]
+        laid_out = grid.expand(study_file.read_study(files))
+        self.runs, self.branches = list(laid_out.cells), list(laid_out.branches)
+        self.targets = [f"results/tiny/runs/{run}/run.json" for run in self.runs]
         for name in laid_out.checked:  # as if their kernels had passed, for there is no GPU
             write_json(self.results / "checks" / f"{name}.json", {})
         tokens = self.results / "tokens" / laid_out.tokens
@@ -174,25 +170,19 @@ class Study:
 
         With no partition, what the profile says holds.
         """
-        targets = [f"results/tiny/runs/{run}/run.json" for run in self.runs]
-        words = [
-            *("snakemake", "--profile", "slurm", "--configfile", "tiny.yaml"),
-            *("--latency-wait", "5", "--slurm-init-seconds-before-status-checks", "2"),
-            *(["--default-resources", f"slurm_partition={partition}"] if partition else []),
-            *(arguments or ["--", *targets]),
-        ]
+        words = ["snakemake", "--profile", "slurm", "--configfile", "tiny.yaml"]
+        words += ["--latency-wait", "5", "--slurm-init-seconds-before-status-checks", "2"]
+        words += ["--default-resources", f"slurm_partition={partition}"] if partition else []
+        words += arguments or ["--", *self.targets]
         path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
         source = f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'tests' / 'slurm_polls'}"
+        typed = ["bash", "-c", 'echo $$ > pid; exec "$@"', "-", *words]
         self.last = subprocess.Popen(
-            self.cluster.command(
-                self.root, path, source, "bash", "-c", 'echo $$ > pid; exec "$@"', "-", *words
-            ),
-            stdout=(self.root / "said").open("a"),
-            stderr=subprocess.STDOUT,
-            text=True,
+            self.cluster.command(self.root, path, source, *typed),
+            stdout=(self.root / "said").open("a"), stderr=subprocess.STDOUT, text=True,
             # Tests that run in the background of a script have been told to ignore Ctrl-C.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        )  # fmt: skip
         return self.last
 
     def said(self) -> str:
@@ -213,12 +203,12 @@ class Study:
 
     def lock(self, run: str) -> dict[str, Any]:
         """Who trains a run now."""
+        path = self.scratch(run) / "lock"
 
         def read() -> dict[str, Any] | None:
-            path = self.scratch(run) / "lock"
             return json.loads(path.read_text()) if path.is_file() else None
 
-        return eventually(read, f"lock of {run} in {self.said()}")
+        return eventually(read, f"{path} in {self.said()}")
 
     def trains(self, run: str, attempt: int = 1) -> str:
         """The job of a run that has made some hundred updates, and now stands still."""
@@ -234,11 +224,10 @@ class Study:
         pid = str(self.lock(run)["pid"])
 
         def asked() -> bool:
-            lines = self.cluster.tried("cat", f"/proc/{pid}/status").stdout.splitlines()
-            told = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-            masks = [int(told.get(name, "0"), 16) for name in ("SigPnd", "ShdPnd")]
-            stands = told.get("State", "").startswith("T")  # Slurm may wake it by itself
-            return not stands or any(mask & SIGTERM_PENDING for mask in masks)
+            text = self.cluster.tried("cat", f"/proc/{pid}/status").stdout
+            masks = re.findall(r"^(?:Sig|Shd)Pnd:\s+(\w+)", text, re.MULTILINE)
+            # Slurm may wake it by itself.
+            return "State:\tT" not in text or any(int(m, 16) & SIGTERM_PENDING for m in masks)
 
         eventually(asked, f"signal for {run} in {self.said()}")
         self.cluster.tried("kill", "-CONT", pid)

@@ -60,13 +60,8 @@ def file(what: str = "Softmax.", init: str = "", then: str = "", more: str = "")
     return MAPPED.lstrip().format(what=what, init=init or "pass", then=then or "pass", more=more)
 
 
-WINDOW = (
-    file("A window of 16 tokens.").replace(".bool()", ".bool() | ahead_of_window(scores)")
-    + """
-
-def ahead_of_window(scores):
-    return torch.ones_like(scores[0, 0]).tril(-16).bool()
-"""
+WINDOW = file("A window of 16 tokens.").replace(
+    "ahead = ", "past = torch.ones_like(scores[0, 0]).tril(-16).bool()\n        ahead = past | "
 )
 GATE = file("A gate of the output.", "self.gate = nn.Linear(d_model, d_model)").replace(
     "self.out(y.transpose(1, 2).flatten(2))",

@@ -1,10 +1,16 @@
 """The package from Python: what ``Study`` returns is what files, figures and report say."""
 
+import ast
+import copy
 import csv
 import gc
-import json
+import inspect
 import re
 import shutil
+import subprocess
+import sys
+from operator import methodcaller
+from unittest.mock import Mock
 
 import law_study
 import matplotlib as mpl
@@ -12,11 +18,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import speed_points
-from conftest import ROOT, STUDY
+from conftest import ROOT, STUDY, refused
 from test_figures import cells_of, finish, write_study
 from test_store import header, live, log, record, update, validation
 
-from lmscaling import Study, figures, study
+import lmscaling
+from lmscaling import Study, UserError, figures, registry, study
 from lmscaling.fits import gaps, loss_surface, multiplier
 from lmscaling.store import build as store
 
@@ -42,7 +49,7 @@ def rows_of(one, query):
 @pytest.fixture(scope="module")
 def half_done(tmp_path_factory):
     """Ten runs are done, one trains, one diverged, twenty have not begun; there is no store."""
-    folder = write_study(tmp_path_factory.mktemp("results"), json.loads(json.dumps(STUDY)))
+    folder = write_study(tmp_path_factory.mktemp("results"), copy.deepcopy(STUDY))
     cells = cells_of(folder)
     finish(folder, cells[:10])
     live(folder, cells[10].run, log(header(cells[10].run), update(1), validation(1)))
@@ -99,12 +106,13 @@ def test_curves_have_the_points_of_the_figure_against_the_axis_that_is_asked_for
         assert all(part[axis].dropna().is_monotonic_increasing for _, part in curves.groupby("run"))
 
 
-@pytest.fixture(scope="module")
-def fits(lawful):
-    return {law: lawful.fit(law) for law in study.LAWS}
-
-
-def test_a_known_surface_comes_back(fits):
+def test_a_known_surface_comes_back_and_each_law_has_its_columns_and_reasons(published, lawful):
+    fits = {law: lawful.fit(law) for law in study.LAWS}
+    for law, rows in [*fits.items(), *((law, published.fit(law)) for law in study.LAWS)]:
+        assert rows.columns.tolist() == study.LAWS[law][0]
+        assert rows.why.str.len().gt(0).all()
+        ends = rows.filter(regex="_(low|high)$")
+        assert not len(rows) or not len(ends.select_dtypes("object").columns)
     decayed = fits["surface"][fits["surface"].schedule == "decayed"]
     assert decayed.status.tolist() == ["fitted", "fitted"]
     for name in ("alpha", "beta"):
@@ -114,15 +122,6 @@ def test_a_known_surface_comes_back(fits):
     law = decayed.result.iloc[0]
     assert law.values["E"] == decayed.E.iloc[0]
     assert law.loss(1e9, 1e10) > law.loss(1e9, 1e11) > law.values["E"]
-
-
-def test_each_law_has_its_columns_and_a_reason_for_every_row(published, lawful, fits):
-    ofs = [(law, rows) for law in study.LAWS for rows in (published.fit(law), fits[law])]
-    for law, rows in ofs:
-        assert rows.columns.tolist() == study.LAWS[law][0]
-        assert rows.why.str.len().gt(0).all()
-        ends = rows.filter(regex="_(low|high)$")
-        assert not len(rows) or not len(ends.select_dtypes("object").columns)
     one, every = lawful.fit("time", attention="softmax"), fits["time"]
     assert one.gamma.tolist() == every[every.attention == "softmax"].gamma.tolist()
     none = published.fit("surface")
@@ -169,16 +168,14 @@ def test_a_study_that_trains_is_as_far_as_its_logs_and_nothing_is_written_there(
 ):
     before = contents(half_done)
     one = Study(half_done)
-    for text, parts in (
-        (repr(one), (str(half_done), "20 pending", "10 done", "1 running", "1 diverged",
-                     "softmax (baseline), linear", "s, m", "16 to 32")),
-        (repr(published), ("48 published", "124M, 355M, 774M", "256 to 65,536")),
-    ):  # fmt: skip
-        assert [part for part in parts if part not in text] == []
+    parts = ["20 pending", "10 done", "1 running", "1 diverged", "softmax (baseline), linear"]
+    for part in [*parts, str(half_done), "s, m", "16 to 32"]:
+        assert part in repr(one)
+    for part in ("48 published", "124M, 355M, 774M", "256 to 65,536"):
+        assert part in repr(published)
     assert published.contexts[0] == 256
-    assert one.runs().status.value_counts().to_dict() == {
-        "pending": 20, "done": 10, "diverged": 1, "running": 1
-    }  # fmt: skip
+    counts = {"pending": 20, "done": 10, "diverged": 1, "running": 1}
+    assert one.runs().status.value_counts().to_dict() == counts
     assert len(one.final()) == 6  # of each seed the best of two rates, and the run that trains
     assert one.cells().planned.sum() == 32
     assert one.cells().failed.sum() == 1
@@ -190,27 +187,27 @@ def test_a_study_that_trains_is_as_far_as_its_logs_and_nothing_is_written_there(
     assert contents(half_done) == before
 
 
-def test_the_store_of_the_report_is_read_until_a_fresh_one_is_asked_for(tmp_path, values):
+def test_an_empty_study_has_empty_tables_and_an_old_store_is_read_until_a_fresh_one_is_asked_for(
+    tmp_path, values
+):
     folder = write_study(tmp_path, values)
-    cells = cells_of(folder)
-    finish(folder, cells[:2])
     store.build(folder)
-    finish(folder, cells[2:4])
+    one = Study(folder)
+    assert len(one.final()) == len(one.gap("linear")) == len(one.multiplier("linear")) == 0
+    assert len(one.cells()) == 8
+    assert {law: len(one.fit(law)) for law in study.LAWS} == dict.fromkeys(study.LAWS, 0)
+    assert one.figure("surface").texts
+    finish(folder, cells_of(folder)[:2])
     before = contents(folder)
-    done = [
-        int(one.runs().status.eq("done").sum())
-        for one in (Study(folder), Study(folder, fresh=True))
-    ]
-    assert done == [2, 4]
+    for fresh, done in ((False, 0), (True, 2)):
+        assert Study(folder, fresh=fresh).runs().status.eq("done").sum() == done
     assert contents(folder) == before
 
 
 def test_a_store_of_its_own_copies_logs_that_training_deletes_and_goes_with_the_study(
     half_done, monkeypatch, tmp_path
 ):
-    def no_links(*_):
-        raise OSError("another file system")
-
+    no_links = Mock(side_effect=OSError("another file system"))
     monkeypatch.setattr("lmscaling.store.logs.os.link", no_links)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     one = Study(half_done)
@@ -233,15 +230,6 @@ def test_a_study_of_a_device_has_its_times_and_no_losses(tmp_path, values):
     assert set(one.final().source) <= {"published"}
 
 
-def test_a_study_without_a_run_has_empty_tables(tmp_path, values):
-    one = Study(write_study(tmp_path, values))
-    assert len(one.final()) == len(one.gap("linear")) == len(one.multiplier("linear")) == 0
-    assert len(one.cells()) == 8
-    for law in study.LAWS:
-        assert len(one.fit(law)) == 0
-    assert one.figure("surface").texts
-
-
 def test_a_figure_is_that_of_the_report_and_leaves_settings_and_pyplot_alone(published, tmp_path):
     settings, held = dict(mpl.rcParams), plt.get_fignums()
     drawn = published.figure("context_scaling")
@@ -249,7 +237,93 @@ def test_a_figure_is_that_of_the_report_and_leaves_settings_and_pyplot_alone(pub
     assert plt.get_fignums() == held
     saved = figures.save("context_scaling", published.folder / "store", tmp_path).read_text()
     drawn.savefig(tmp_path / "own.svg", bbox_inches="tight")
-    shapes = [re.findall(r' d="([^"]+)"', text) for text in
-              ((tmp_path / "own.svg").read_text(), saved)]  # fmt: skip
-    assert len(shapes[0]) == len(shapes[1]) > 20
+    own, shown = (re.findall(r' d="([^"]+)"', text)
+                  for text in ((tmp_path / "own.svg").read_text(), saved))  # fmt: skip
+    assert len(own) == len(shown) > 20
     assert [text for text in drawn.texts if "Buckman" in text.get_text()]
+
+
+def test_verdicts_are_those_of_the_claims_and_docstrings_name_every_column(published):
+    verdicts = published.claims()
+    assert verdicts.claim.tolist() == list(registry.claims())
+    assert {"holds", "fails", "not tested"} == set(verdicts.verdict)
+    found = {name: set(getattr(published, name)().columns) for name in METHODS if name != "runs"}
+    found["multiplier"] = set(published.multiplier("linear").columns)
+    found["gap"] = set(published.gap("linear").columns)
+    found["fit"] = {name for names, _ in study.LAWS.values() for name in names}
+    found["claims"] = set(verdicts.columns)
+    for method, columns in found.items():
+        documented = set(re.findall(r"\w+", inspect.getdoc(getattr(Study, method)) or ""))
+        ends = {f"{name}_{end}" for name in columns for end in ("low", "high")}
+        assert columns - ends - documented - {"assumed_sd", "source"} == set(), method
+
+
+MISTAKES = [
+    (lambda _: Study("results/publishd"), "publishd", "results/published"),
+    (lambda _: Study(PUBLISHED / "runs.csv"), "runs.csv"),
+    (lambda _: Study(ROOT / "src"), "src", "study.json"),
+    (methodcaller("fit", "surfce"), "'surfce'", "nearest is 'surface'"),
+    (methodcaller("fit", "surface", size="124M"), "'surface'", "size"),
+    (methodcaller("multiplier", "sofmax"), "'sofmax'", "nearest is 'softmax'"),
+    (methodcaller("gap", "linear", "sofmax"), "'sofmax'", "nearest is 'softmax'"),
+    (methodcaller("gap", "softmax"), "softmax", "itself", "linear"),
+    (methodcaller("final", size="125M"), "'125M'", "nearest is '124M'"),
+    (methodcaller("curves", context=1000), "1000", "nearest is '1024'"),
+    (methodcaller("curves", "hour"), "'hour'", "nearest is 'hours'"),
+    (methodcaller("figure", "contextscaling"), "nearest is 'context_scaling'"),
+    (methodcaller("query", "SELECT 1; SELECT 2"), "SELECT, SELECT"),
+    (methodcaller("query", " "), "none"),
+]
+OF_DUCKDB = [("FROM finl", '"final"'), ("SELECT los FROM final", '"loss"'), ("SELEC 1", "SELEC")]
+
+
+def test_a_mistake_is_one_sentence_with_the_nearest_name(published, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for make, *named in MISTAKES:
+        with refused(UserError, *named) as caught:
+            make(published)
+        assert "\n" not in str(caught.value)
+    for sql, named in OF_DUCKDB:  # whose words are those of its version
+        with pytest.raises(UserError, match=rf"^[^\n]*{named}[^\n]*$"):
+            published.query(sql)
+
+
+WRITES = (
+    "COPY (SELECT 1) TO 'x.csv'", "CREATE TABLE x AS SELECT 1", "DROP VIEW final",
+    "ATTACH 'x.duckdb'", "EXPORT DATABASE 'x'", "INSTALL httpfs", "SET memory_limit = '1MB'",
+    "SELECT 1; COPY (SELECT 1) TO 'x.csv'",
+)  # fmt: skip
+
+
+def test_a_query_writes_nothing_and_every_column_that_it_can_read_has_a_meaning(
+    published, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for sql in WRITES:
+        with refused(UserError):
+            published.query(sql)
+    assert not list(tmp_path.iterdir())
+    for sql in ("FROM final", "DESCRIBE final", "SUMMARIZE cells", "SHOW TABLES"):
+        assert len(published.query(sql)) > 5
+    rows = published.tables()
+    assert {"final", "known", "curves", "law_points", "speeds"} <= set(rows.table)
+    assert rows.meaning.str.len().gt(5).all()
+    described = published.query("DESCRIBE final").column_name
+    assert rows[rows.table == "final"].column.tolist() == described.tolist()
+
+
+def test_a_package_that_loads_nothing_offers_its_names_and_a_study_is_read_without_torch(published):
+    code = (
+        "import sys; before = set(sys.modules); import lmscaling; print(dir(lmscaling));"
+        "print(*sorted(set(sys.modules) - before));"
+        f"one = lmscaling.Study({str(published.folder)!r}); one.final(); one.fit('time');"
+        "print(*{'torch', 'snakemake', 'pydantic_settings'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    names, *loaded = done.stdout.splitlines()
+    assert loaded == ["lmscaling", ""]
+    assert set(lmscaling.__all__) <= set(ast.literal_eval(names))
+    assert all(getattr(lmscaling, name) is not None for name in lmscaling.__all__)
+    with pytest.raises(AttributeError, match="Studdy"):
+        lmscaling.Studdy  # noqa: B018

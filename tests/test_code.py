@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -26,16 +27,10 @@ def mine(package, cell):
     return replace(cell, attention="mine")
 
 
-def names(files):
-    return {path.relative_to(registry.PACKAGE).as_posix() for path in files}
-
-
 WORDS = (
     f'"""What it is."""\n\n# Why.\n{MINE}',
-    MINE.replace("16", "16  # two tiles"),
-    MINE.replace("    width", '    """A class."""\n\n    width').replace(
-        "16", '16\n    """Why."""'
-    ),
+    MINE.replace("16", '16  # two tiles\n    """Why."""'),
+    MINE.replace("    width", '    """A class."""\n\n    width'),
     MINE.replace("\n\n\n", "\n\n\n\n\n") + "\n",
 )
 CODE = (
@@ -45,48 +40,48 @@ CODE = (
     ("kernels/decode", "x = 1\n"),  # imported
     ("kernels/mine/fast", "x = 1\n"),  # of its family
 )
+OTHERS = ("softmax", "other", "kernels/linear/chunked", "train/loop", "kernels/functional")
 
 
-def test_what_runs_is_code_and_words_are_none(package, mine):
-    before = code.present(mine)
+def test_what_a_variant_runs_is_its_code_and_words_and_other_files_are_none(package, mine, cell):
+    before, other = code.present(mine), code.present(cell)
     for text in WORDS:
         package.write("mine", text)
         assert code.present(mine) == before, text
+    for file in OTHERS:
+        package.write(file, "x = 1\n")
+    assert code.present(mine) == before
+    assert code.present(cell) != other
     (package.package / "kernels" / "mine").mkdir()
     for file, text in CODE:
         known = code.present(mine)
         package.write(file, text)
         assert code.present(mine) not in (before, known), file
-
-
-def test_files_that_a_variant_does_not_use_are_not_its_code(package, mine, cell):
-    before = code.present(mine)
-    for file in ("softmax", "other", "kernels/linear/chunked", "train/loop", "kernels/functional"):
-        package.write(file, "x = 1\n")
-    assert code.present(mine) == before
-    assert code.present(cell) != before
+    package.write("mine", MINE).unlink()
+    assert code.present(mine) == ""
+    assert not code.is_stale(mine, {"code": before})
 
 
 def test_the_files_of_a_variant_are_its_bases_and_kernels_however_they_are_named(package, cell):
+    def files(*lines, name="mine"):
+        if lines:
+            package.write(name, "\n".join(["from lmscaling import kernels", *lines]))
+        found = code.attention_files(replace(cell, attention=name))
+        return {path.relative_to(registry.PACKAGE).as_posix() for path in found}
+
     package.write("_base", "from .linear import Attention\n")
-    package.write(
-        "mine", "from lmscaling import kernels\nfrom . import _base\n\nFAMILY = 'softmax'\n"
-    )
-    mine = names(code.attention_files(replace(cell, attention="mine")))
-    linear = names(code.attention_files(replace(cell, attention="linear")))
+    mine, linear = files("from . import _base", "FAMILY = 'softmax'"), files(name="linear")
     assert linear < mine
     assert {"attention/_base.py", "kernels/softmax/_pytorch.py"} <= mine
     assert {"kernels/linear/chunked.py", "kernels/chunked_triton/forward.py"} < linear
     assert "kernels/functional.py" not in linear
     for line in ("FAMILY: str = 'softmax'", "attend = kernels.load('softmax', name)"):
-        package.write("mine", f"from lmscaling import kernels\n\nname = 'flash'\n{line}\n")
-        files = names(code.attention_files(replace(cell, attention="mine")))
-        assert files >= {"kernels/softmax/flash.py", "attention/mine.py"}
-        assert "kernels/linear/chunked.py" not in files
-    package.write("mine", "from lmscaling import kernels\nattend = kernels.linear_attention\n")
-    files = names(code.attention_files(replace(cell, attention="mine")))
-    assert {"kernels/functional.py", "kernels/chunked_triton/gates.py"} < files
-    assert "attention/linear.py" not in files
+        found = files("name = 'flash'", line)
+        assert found >= {"kernels/softmax/flash.py", "attention/mine.py"}
+        assert "kernels/linear/chunked.py" not in found
+    found = files("attend = kernels.linear_attention")
+    assert {"kernels/functional.py", "kernels/chunked_triton/gates.py"} < found
+    assert "attention/linear.py" not in found
 
 
 def test_a_file_that_is_no_python_is_named_with_its_line(package, mine):
@@ -96,13 +91,6 @@ def test_a_file_that_is_no_python_is_named_with_its_line(package, mine):
     (package.package / "attention" / "mine.py").write_bytes(b"x = '\xff'\n")
     with refused(UserError, "attention/mine.py", "byte 5"):
         code.present(mine)
-
-
-def test_a_variant_whose_file_is_gone_has_no_code(package, mine):
-    was = code.present(mine)
-    package.write("mine", MINE).unlink()
-    assert code.present(mine) == ""
-    assert not code.is_stale(mine, {"code": was})
 
 
 @pytest.fixture
@@ -116,7 +104,7 @@ def study(package, values):
     return folder
 
 
-def trained(study, which, by=None):
+def trained(study, which, by=None, started="2026-01-01"):
     """Leave the record of a run, of the present code or of another one."""
     laid_out = study_file.read_record(study / "study.json").grid
     run, cell = next((r, c) for r, c in laid_out.cells.items() if c.name == which)
@@ -124,9 +112,9 @@ def trained(study, which, by=None):
     record(study, run, log(header(run), update(1), validation(1), update(2), validation(2), end(2)))
     path = study / "runs" / run / "run.json"
     own = code.present(cell) if by is None else by
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"code": own}))
-    (study / "code").mkdir(exist_ok=True)
-    (study / "code" / f"{own}.json").touch()
+    changed = json.loads(path.read_text()) | {"code": own, "started": started}
+    write_json(path, changed)
+    write_json(study / "code" / f"{own}.json", {})
     return run
 
 
@@ -163,37 +151,17 @@ def series(study):
         return dict(db.sql("SELECT name, attention FROM cells").fetchall())
 
 
-def test_runs_of_several_codes_are_several_series(study, package):
-    trained(study, "mine-s-ctx16-s0", by="0123456789ab")
-    trained(study, "softmax-s-ctx16-s0", by="")
-    trained(study, "softmax-s-ctx32-s0")
-    assert set(series(study).values()) == {"mine", "softmax"}  # one code, and an unknown one
-    trained(study, "mine-s-ctx32-s0")
-    assert series(study) == {
-        "mine-s-ctx16-s0": "mine (code 0123)",
-        "mine-s-ctx32-s0": "mine",
-        "softmax-s-ctx16-s0": "softmax",
-        "softmax-s-ctx32-s0": "softmax",
-    }
-
-
-def test_without_a_run_of_the_present_code_the_latest_keeps_the_name(study, package):
-    for name, by in (("mine-s-ctx16-s0", "0123456789ab"), ("mine-s-ctx32-s0", "abcd+0123")):
-        path = study / "runs" / trained(study, name, by=by) / "run.json"
-        started = {"started": "2026-01-02" if "+" in by else "2026-01-03"}
-        path.write_text(json.dumps(json.loads(path.read_text()) | started))
-    named = series(study)
-    assert named["mine-s-ctx16-s0"] == "mine"
-    assert named["mine-s-ctx32-s0"] == "mine (code abcd+0123)"
-
-
-def test_the_report_says_which_runs_are_of_other_code_and_figures_split(study, package):
+def test_runs_of_several_codes_are_several_series_of_store_figures_and_report(study, package):
     for path in (package.package / "figures").glob("[a-z]*.py"):
         if path.stem not in DRAWN:
             path.unlink()
-    trained(study, "mine-s-ctx16-s0", by="0123456789ab")
-    trained(study, "mine-s-ctx32-s0")
-    build.build(study)
+    first = trained(study, "mine-s-ctx16-s0", by="0123456789ab")
+    trained(study, "softmax-s-ctx16-s0", by="")
+    trained(study, "softmax-s-ctx32-s0")
+    assert set(series(study).values()) == {"mine", "softmax"}  # one code, and an unknown one
+    present = trained(study, "mine-s-ctx32-s0")
+    named = {"mine-s-ctx16-s0": "mine (code 0123)", "mine-s-ctx32-s0": "mine"}
+    assert named.items() <= series(study).items()
     for name in DRAWN:
         figures.save(name, study / "store", study / "figures")
         assert "mine (code 0123)" in (study / "figures" / f"{name}.csv").read_text()
@@ -202,3 +170,10 @@ def test_the_report_says_which_runs_are_of_other_code_and_figures_split(study, p
     assert len(re.findall("by other code</td>", page)) == 1
     columns = (r"mine \(code 0123\)", "0123456789ab", "another")
     assert re.search(r"</td>\s*<td[^>]*>".join(columns), page)
+    # Without a run of the present code the latest keeps the name.
+    for run in (first, present):
+        shutil.rmtree(study / "runs" / run)
+    trained(study, "mine-s-ctx16-s0", by="0123456789ab", started="2026-01-03")
+    trained(study, "mine-s-ctx32-s0", by="abcd+0123", started="2026-01-02")
+    named = {"mine-s-ctx16-s0": "mine", "mine-s-ctx32-s0": "mine (code abcd+0123)"}
+    assert named.items() <= series(study).items()

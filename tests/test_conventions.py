@@ -6,19 +6,18 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 
 import pytest
 import snakemake_fork
 import yaml
 from conftest import ROOT, STUDY
+from product import documents
+from slurm_cluster import program
 
 ENVS = ROOT / "workflow" / "envs"
 AXES = {"attention": ["softmax"], "size": ["s"], "context": [16], "seed": [0], "lr_scale": [1]}
-TINY = STUDY | {
-    "axes": AXES, "published": False, "speed": None, "branches": None, "calibrate": None,
-    "evaluate": None,
-}  # fmt: skip
+NONE = dict.fromkeys(("speed", "branches", "calibrate", "evaluate"))
+TINY = STUDY | NONE | {"axes": AXES, "published": False}
 MODULE = """\
 configfile: "mine.yaml"
 
@@ -64,25 +63,19 @@ def project(folder, prefix="", names="as lms_*", **changes):
     text = MODULE.format(snakefile=snakefile, prefix=prefix, names=names)
     (folder / "Snakefile").write_text(text)
     (folder / "mine.yaml").write_text(yaml.safe_dump({"scaling": TINY | changes}))
-    for name, n in (("a", 100), ("v", 60)):
-        rows = (json.dumps({"text": f"{name} document {i}"}) + "\n" for i in range(n))
-        (folder / f"{name}.jsonl").write_text("".join(rows))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def used(tmp_path_factory):
-    """Somebody else's workflow that has trained a cell with this one, below ``my studies``."""
-    folder = project(tmp_path_factory.mktemp("other"), prefix='prefix: "my studies"')
-    results = "my studies/results/tiny"
-    targets = [f"{results}/figures/learning_curves.svg", f"{results}/plan.json", "all"]
-    snakemake(folder, "--cores", "2", "--", *targets)
+    documents(folder, a=100, v=60)
     return folder
 
 
 @pytest.mark.ci
-def test_another_workflow_trains_below_its_prefix_and_does_it_once(used):
+def test_another_workflow_trains_below_its_prefix_and_keeps_its_target_cores_and_shell(tmp_path):
+    """Somebody else's workflow that trains a cell with this one, below ``my studies``."""
+    (tmp_path / "used").mkdir()
+    used = project(tmp_path / "used", prefix='prefix: "my studies"')
     results = used / "my studies" / "results" / "tiny"
+    figure = str((results / "figures" / "learning_curves.svg").relative_to(used))
+    plan = str((results / "plan.json").relative_to(used))
+    snakemake(used, "--cores", "2", "--", figure, plan, "all")
     (record,) = results.glob("runs/*/run.json")
     assert json.loads(record.read_text())["status"] == "done"
     assert {path.name for path in results.parent.iterdir()} == {"tiny"}
@@ -91,32 +84,22 @@ def test_another_workflow_trains_below_its_prefix_and_does_it_once(used):
     planned = jobs(snakemake(used, "-n", "--", "lms_all"))
     assert "lms_train" not in planned
     assert "lms_report" in planned
-
-
-@pytest.mark.ci
-def test_another_workflow_keeps_its_target_its_cores_and_its_shell(used, tmp_path):
     assert (used / "mine.txt").read_text() == "/usr/bin:/bin\n"
     assert jobs(snakemake(project(tmp_path), "-n")) == {"mine": 1, "all": 1, "total": 2}
     assert "cores" in snakemake(tmp_path, check=False)
     assert not (tmp_path / "mine.txt").exists()
+    # It reports a figure without a network.
+    snakemake(used, "--report", "report.html", "--", figure, http_proxy="http://127.0.0.1:9")
+    assert "learning_curves" in (used / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    ("prefix", "folder"),
-    [("", "results"), ('replace_prefix: {"results/": "made/"}', "made")],
-)
-def test_a_module_is_used_with_and_without_new_names_and_places(tmp_path, prefix, folder):
+@pytest.mark.parametrize("folder", ["results", "made"])
+def test_a_module_is_used_with_and_without_new_names_and_places(tmp_path, folder):
+    prefix = 'replace_prefix: {"results/": "made/"}' if folder == "made" else ""
     project(tmp_path, prefix=prefix, names="exclude all as *")
     text = snakemake(tmp_path, "-n", "--", "report")
     assert {"train": 1, "draw": 1, "report": 1}.items() <= jobs(text).items()
     assert f"output: {folder}/tiny/report.html" in text
-
-
-@pytest.mark.ci
-def test_snakemake_reports_a_figure_without_a_network(used):
-    figure = "my studies/results/tiny/figures/learning_curves.svg"
-    snakemake(used, "--report", "report.html", "--", figure, http_proxy="http://127.0.0.1:9")
-    assert "learning_curves" in (used / "report.html").read_text()
 
 
 def test_snakemake_has_no_remark_about_the_workflow():
@@ -146,16 +129,13 @@ def python_at(path):
     path.parent.mkdir(parents=True)
     startup = path.parent / "sitecustomize.py"
     startup.write_text(f"import sys\nsys.executable = {str(path)!r}\n")
-    path.write_text(
-        f'#!/bin/sh\necho "$*" >> "{path.parent}/calls"\n'
-        f'export PYTHONPATH="{path.parent}:$PYTHONPATH"\nexec "{sys.executable}" "$@"\n'
-    )
-    path.chmod(0o755)
+    search = f'export PYTHONPATH="{path.parent}:$PYTHONPATH"'
+    script = f'echo "$*" >> "{path.parent}/calls"\n{search}\nexec "{sys.executable}" "$@"'
+    program(path.parent, path.name, script)
     return path
 
 
 CONDA = """\
-#!/bin/bash
 case "$*" in
 *"info --json"*) echo '{{"conda_prefix": "{folder}", "platform": "linux-64"}}' ;;
 *--version*) echo "conda 24.9.2" ;;
@@ -169,18 +149,17 @@ esac
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def conda(tmp_path_factory):
     """A stand-in for conda: its environments have a Python that writes down its calls."""
     folder = tmp_path_factory.mktemp("conda")
     (folder / "bin").mkdir()
-    (folder / "bin" / "conda").write_text(CONDA.format(folder=folder, python=sys.executable))
-    (folder / "bin" / "conda").chmod(0o755)
+    program(folder / "bin", "conda", CONDA.format(folder=folder, python=sys.executable))
     (folder / "bin" / "activate").write_text('export PATH="$1/bin:$PATH"\n')
     return folder
 
 
-def test_with_conda_a_rule_runs_in_its_environment_and_the_same_package(conda, tmp_path):
+def test_with_conda_a_rule_runs_in_its_environment_and_one_container_has_all(conda, tmp_path):
     path = f"{conda}/bin:/usr/bin:/bin"
     arguments = ("--cores", "1", "--sdm", "conda", "--", "results/tiny/study.json")
     snakemake(project(tmp_path), *arguments, PATH=path)
@@ -188,17 +167,9 @@ def test_with_conda_a_rule_runs_in_its_environment_and_the_same_package(conda, t
     assert words == ["-m", "lmscaling", "study", "results/tiny/study.json"]
     (link,) = tmp_path.glob(".snakemake/lmscaling/*/lmscaling")
     assert link.resolve() == ROOT / "src" / "lmscaling"
-
-
-def test_a_container_of_all_environments_can_be_made(conda, tmp_path):
-    path = f"{conda}/bin:/usr/bin:/bin"
-    text = snakemake(project(tmp_path), "--containerize", "--", "lms_study", PATH=path)
+    text = snakemake(tmp_path, "--containerize", "--", "lms_study", PATH=path)
     for name in ("train", "analysis"):
         assert re.search(rf"^COPY .+/workflow/envs/{name}.yml ", text, re.MULTILINE)
-
-
-def declared():
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def required(file):
@@ -207,14 +178,13 @@ def required(file):
     return [line for line in lines if not line.startswith("#")]
 
 
-@pytest.mark.parametrize("wing", ["train", "analysis"])
-def test_the_environment_of_a_wing_is_what_its_requirements_say(wing):
+def test_the_environment_of_a_wing_is_what_its_requirements_say():
     """Snakemake itself is not needed there: the package is read through a link."""
-    needed = [name for name in required("plan") if not name.startswith("snakemake")]
-    needed += required(wing)
-    python, _, pip = yaml.safe_load((ENVS / f"{wing}.yml").read_text())["dependencies"]
-    assert pip["pip"] == needed
-    assert python == "python >=3.11,<3.14"
+    planning = [name for name in required("plan") if not name.startswith("snakemake")]
+    for wing in ("train", "analysis"):
+        text = (ENVS / f"{wing}.yml").read_text()
+        python, _, pip = yaml.safe_load(text)["dependencies"]
+        assert (python, pip["pip"]) == ("python >=3.11,<3.14", planning + required(wing))
 
 
 def test_the_container_has_all_packages_and_the_versions_of_the_tests():
@@ -227,6 +197,6 @@ def test_the_container_has_all_packages_and_the_versions_of_the_tests():
     assert command.split()[-3:] == ["-c", "constraints.txt", "."]
     needed = ("constraints.txt", "pyproject.toml", "setup.py", "requirements", "src")
     assert [copied[name] for name in needed] == [f"/opt/lmscaling/{name}" for name in needed]
-    assert (ROOT / declared()["readme"]).name in copied
+    assert "README.md" in copied  # of pyproject.toml
     (version,) = re.findall(r"^From: python:(3\.\d+)-slim$", text, re.MULTILINE)
     assert version in ("3.11", "3.12", "3.13")

@@ -1,4 +1,4 @@
-"""What a submission copies for its jobs, and what a study has changed since."""
+"""What a submission copies for its jobs, and attention files of a user's folder."""
 
 import json
 import os
@@ -6,12 +6,24 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+import strangers
+from conftest import ROOT, refused
 
-from lmscaling.config import study_file
+from lmscaling import attention, registry
+from lmscaling.config import code, study_file
+from lmscaling.errors import UserError
 from lmscaling.runtime import frozen
 
 RULES = ROOT / "workflow"
+
+
+def said(python, path, **options):
+    """What a process says that reads the package from this folder."""
+    environment = os.environ | {"PYTHONPATH": str(path)}
+    command = [sys.executable, "-c", f"from lmscaling.runtime import frozen\n{python}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, **options)
+    assert not done.returncode, done.stderr
+    return done.stdout.split()
 
 
 def test_the_same_state_is_copied_once_and_another_one_beside_it(tmp_path):
@@ -32,13 +44,11 @@ def test_a_process_that_starts_later_reads_the_copy_and_the_commit_of_the_origin
     copy = frozen.freeze(tmp_path, RULES, {})
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     frozen.use(copy)
-    code = "from lmscaling.runtime import frozen; print(frozen.here(), frozen.commit())"
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
-    ).stdout
-    assert said == f"{copy} {frozen.commit()}\n"
+    path = os.environ["PYTHONPATH"]
+    assert path.startswith(str(copy))
+    told = said("print(frozen.here(), frozen.commit())", path, cwd=tmp_path)
+    assert told == f"{copy} {frozen.commit()}".split()
     assert frozen.here() is None
-    assert os.environ["PYTHONPATH"].startswith(str(copy))
 
 
 def test_files_that_differ_from_the_commit_are_known_here_and_in_a_copy(package, tmp_path):
@@ -46,35 +56,26 @@ def test_files_that_differ_from_the_commit_are_known_here_and_in_a_copy(package,
         names = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", "-C", package.src, *names, *words], check=True, capture_output=True)
 
-    def told(name):
+    def differs(name):
         """Whether a file differs, as this process and one that reads a copy say."""
-        path = package.package / "attention" / f"{name}.py"
         copy = frozen.freeze(tmp_path / "submitted", RULES, {})
-        code = (
-            "from lmscaling import registry; from lmscaling.runtime import frozen\n"
-            f"print(frozen.differ([registry.PACKAGE / 'attention' / '{name}.py']))"
-        )
-        environment = os.environ | {"PYTHONPATH": str(copy / "src")}
-        said = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=environment
-        )
-        assert said.stdout == f"{frozen.differ([path])}\n", said.stderr
-        return frozen.differ([path])
+        file = f"registry.PACKAGE / 'attention' / '{name}.py'"
+        told = said(f"from lmscaling import registry; print(frozen.differ([{file}]))", copy / "src")
+        found = frozen.differ([package.package / "attention" / f"{name}.py"])
+        assert told == [str(found)]
+        return found
 
-    assert told("softmax") is None
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "all")
-    assert told("softmax") is False
+    assert differs("softmax") is None
+    for words in (["init"], ["add", "."], ["commit", "-m", "all"]):
+        git(*words)
     package.write("mine", "x = 1\n")
-    assert told("mine") is True
-    assert told("softmax") is False
+    assert (differs("mine"), differs("softmax")) == (True, False)
     package.write("softmax", "x = 1\n")
-    assert told("softmax") is True
+    assert differs("softmax") is True
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "said"),
+    ("before", "now", "told"),
     [
         ({"a": 1}, {"a": 1}, []),
         ({"a": 1}, {"a": 2}, ["a: 1 -> 2"]),
@@ -85,7 +86,67 @@ def test_files_that_differ_from_the_commit_are_known_here_and_in_a_copy(package,
         ({"a": 1}, {"a": "x" * 99}, [f"a: 1 -> {'x' * 57}..."]),
     ],
 )
-def test_changes_of_a_study_are_named_by_their_keys(tmp_path, before, now, said):
+def test_changes_of_a_study_are_named_by_their_keys(tmp_path, before, now, told):
     (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": before}))
-    assert study_file.changes(tmp_path / "study.json", now) == said
+    assert study_file.changes(tmp_path / "study.json", now) == told
     assert study_file.changes(tmp_path / "none.json", now) == []
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of studies with an attention in it."""
+    before = list(attention.__path__)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "attention").mkdir()
+    (tmp_path / "attention" / "mine.py").write_text(strangers.GATE)
+    yield tmp_path
+    attention.__path__[:] = before
+    strangers.forget()
+
+
+def test_a_file_of_the_folder_is_an_attention_with_its_helpers_and_its_family(folder):
+    text = 'from lmscaling.attention import _scales, linear\n\nFAMILY = "linear"\n'
+    (folder / "attention" / "yours.py").write_text(
+        text + "\n\nclass Attention(linear.Attention):\n    scale = _scales.SCALE\n"
+    )
+    (folder / "attention" / "_scales.py").write_text("SCALE = 2.0\n")
+    (folder / "attention" / "__init__.py").touch()
+    assert {"mine", "yours", "softmax"} <= set(registry.attentions())
+    assert "_scales" not in registry.attentions()
+    assert attention.load("mine").__module__ == "lmscaling.attention.mine"
+    assert attention.load("yours").scale == 2.0
+    names = {registry.name_of(path) for path in registry.attention_sources(["yours"])}
+    assert {"attention/yours.py", "attention/_scales.py", "attention/linear.py"} <= names
+    assert registry.family("yours") == "linear"
+    assert registry.implementations("yours") == registry.implementations("linear")
+
+
+def test_no_file_may_have_the_name_of_one_of_the_package_whose_own_folder_is_no_users(
+    folder, monkeypatch
+):
+    (folder / "attention" / "softmax.py").write_text(strangers.GATE)
+    with refused(UserError, "attention/softmax.py"):
+        registry.attentions()
+    monkeypatch.chdir(registry.PACKAGE)
+    assert registry.own_attention_files() == {}
+
+
+def test_jobs_read_the_file_as_it_was_when_they_were_submitted(folder):
+    python = (
+        "from lmscaling import attention, registry\n"
+        "from lmscaling.config import code\n"
+        "files = registry.attention_sources(['mine'])\n"
+        "edited = hasattr(attention.load('mine'), 'edited')\n"
+        "print(code.fingerprint(files), edited, frozen.differ(files))"
+    )
+    files = registry.attention_sources(["mine"])
+    assert frozen.differ(files) in (True, None)  # not of the commit, where there is one
+    before = code.fingerprint(files)
+    kept = json.loads((folder / "code" / f"{code.keep(files, folder / 'code')}.json").read_text())
+    assert kept == {"attention/mine.py": strangers.GATE}
+    copy = frozen.freeze(folder / "submitted", RULES, {})
+    (folder / "attention" / "mine.py").write_text(f"{strangers.GATE}\n    edited = True\n")
+    assert said(python, copy / "src") == [before, "False", str(frozen.differ(files))]
+    fingerprint, edited, _ = said(python, ROOT / "src")
+    assert (fingerprint != before, edited) == (True, "True")
+    assert frozen.freeze(folder / "submitted", RULES, {}) != copy

@@ -34,6 +34,11 @@ def git(folder, *words):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def commit_all(folder):
+    for words in (["init"], ["add", "."], ["commit", "-m", "all"]):
+        git(folder, *words)
+
+
 def built(source, kind, out):
     """The file that a backend makes of a source tree, without the network."""
     command = [sys.executable, "-c", BUILD, f"build_{kind}", str(out)]
@@ -56,9 +61,7 @@ def source(tracked, tmp_path_factory):
     for name in tracked:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, folder / name)
-    git(folder, "init")
-    git(folder, "add", ".")
-    git(folder, "commit", "-m", "all")
+    commit_all(folder)
     for name in ("config/secret.yaml", "results/published/extra.csv", "results/demo/report.html"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("of a user")
@@ -70,14 +73,11 @@ def wheel(source, tmp_path_factory):
     return built(source, "wheel", tmp_path_factory.mktemp("wheel"))
 
 
-@pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory):
+def install(wheel, outer):
     """The folder of an installed wheel, inside the repository of somebody else."""
-    outer = tmp_path_factory.mktemp("other")
-    git(outer, "init")
+    outer.mkdir()
     (outer / "file").touch()
-    git(outer, "add", ".")
-    git(outer, "commit", "-m", "theirs")
+    commit_all(outer)
     options = ("--quiet", "--no-deps", "--no-compile", "--no-index", "--target")
     command = [sys.executable, "-m", "pip", "install", *options, str(outer / "site"), str(wheel)]
     subprocess.run(command, check=True, capture_output=True)
@@ -116,17 +116,14 @@ def test_the_source_distribution_builds_the_same_wheel(source, wheel, tmp_path):
 
 
 @pytest.mark.ci
-def test_an_installed_wheel_plans_a_study_in_an_empty_folder_with_a_space(
-    installed, source, tmp_path
-):
+def test_an_installed_wheel_plans_a_study_in_an_empty_folder_with_a_space(wheel, source, tmp_path):
+    installed = install(wheel, tmp_path / "other")
     folder = tmp_path / "an empty folder"
     folder.mkdir()
     environment = os.environ | {"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin"}
 
     def type_(*words, check=True):
-        done = subprocess.run(
-            words, cwd=folder, env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         assert str(ROOT) not in done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -161,10 +158,8 @@ def test_an_installed_wheel_plans_a_study_in_an_empty_folder_with_a_space(
 def test_the_citation_names_this_version_and_the_study_that_it_follows():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert cited["version"] == __version__
-    assert [author["family-names"] for author in cited["references"][0]["authors"]] == [
-        "Buckman",
-        "Gelada",
-    ]
+    names = [author["family-names"] for author in cited["references"][0]["authors"]]
+    assert names == ["Buckman", "Gelada"]
 
 
 def test_the_public_checks_pin_their_actions_may_only_read_and_know_every_python():
@@ -197,5 +192,4 @@ def test_the_container_gets_all_that_the_wheel_is_made_of(tracked):
     needed = [name for name in tracked if name.startswith((*PROJECT, "src/", "requirements/"))]
     needed += ["constraints.txt", "pyproject.toml", "setup.py", "README.md", "LICENSE"]
     for name in needed:
-        found = any(Path(name).match(line) or name.startswith(f"{line}/") for line in brought)
-        assert found, name
+        assert any(Path(name).match(line) or name.startswith(f"{line}/") for line in brought), name

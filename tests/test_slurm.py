@@ -11,9 +11,11 @@ import sys
 
 import pytest
 from conftest import ROOT, calibration, write_tokens
+from hub import COMMIT
+from product import documents
 from slurm_cluster import PATIENCE_SECONDS, Study, eventually, stand_still
 
-pytestmark = [pytest.mark.slurm, pytest.mark.ci]
+pytestmark = [pytest.mark.slurm, pytest.mark.ci, pytest.mark.race]
 
 SEEDS = {"attention": ["softmax"], "size": ["s"], "context": [16]}
 """Cells that differ by their seed."""
@@ -27,10 +29,6 @@ MessageTimeout of slurm_box, and more than a second for its coarse clock."""
 def node(cluster):
     """A test that failed must not be the reason why the next one fails."""
     cluster.heal()
-
-
-def targets(study):
-    return [f"results/tiny/runs/{run}/run.json" for run in study.runs]
 
 
 def submitted(study):
@@ -49,11 +47,10 @@ def assert_whole(study, run, n_attempts):
     starts = {row["attempt"]: row["start_update"] for row in attempts(rows)}
     assert sorted(starts.values()) == list(starts.values())
     kept = [
-        row["update"]
-        for row in rows
+        row["update"] for row in rows
         if row["record"] == "update"
         and all(row["update"] <= at for a, at in starts.items() if a > row["attempt"])
-    ]
+    ]  # fmt: skip
     assert kept == list(range(1, record["updates"] + 1))
     return record, starts
 
@@ -66,9 +63,8 @@ def assert_saved(study, run, n_attempts=2):
 
 
 def test_preempted_runs_go_on_whether_the_partition_requeues_or_cancels(cluster, tmp_path):
-    studies = {
-        name: Study(cluster, tmp_path / name, budget="4000 updates") for name in ("main", "grace")
-    }
+    names = ("main", "grace")
+    studies = {name: Study(cluster, tmp_path / name, budget="4000 updates") for name in names}
     running = {name: study.start(partition=name) for name, study in studies.items()}
     stand_still(*((study, study.runs[0]) for study in studies.values()))
     urgent = subprocess.Popen(
@@ -99,17 +95,13 @@ def test_after_ctrl_c_or_a_kill_the_same_command_goes_on_and_trains_nothing_twic
     killed.wait(PATIENCE_SECONDS)
     study.finish(study.start("--unlock"))
     last = study.start()
-    waiting = eventually(
-        # Other tests' jobs wait too.
-        lambda: [
-            line.split("|")[0]
-            for line in cluster.jobs("%E|%Z", states="PENDING")
-            if line.endswith(f"|{study.root}")
-        ],
-        "job that waits for the first",
-    )
+
+    def waiting():
+        lines = cluster.jobs("%E|%Z", states="PENDING")  # other tests' jobs wait too
+        return [line.split("|")[0] for line in lines if line.endswith(f"|{study.root}")]
+
+    assert eventually(waiting, "job that waits") == [f"afterany:{job}(unfulfilled)"]
     assert (study.lock(run)["job"], study.lock(run)["cluster"]) == (job, "box")
-    assert waiting == [f"afterany:{job}(unfulfilled)"]
     study.go_on(run)
     study.finish(last)
     assert re.search(rf"{run} .* job {job}\b", study.said())
@@ -127,7 +119,7 @@ def storm(cluster, tmp_path_factory):
     left, cancelled, requeued, limited, killed = training
     study.scratch(broken).parent.mkdir()
     study.scratch(broken).write_text("a file where a folder must be")
-    snakemake = study.start("--retries", "1", "--", *targets(study))
+    snakemake = study.start("--retries", "1", "--", *study.targets)
     stand_still(*((study, run) for run in training))
     jobs = {run: study.lock(run)["job"] for run in training}
     cluster.kill(str(study.lock(killed)["pid"]))
@@ -142,28 +134,17 @@ def storm(cluster, tmp_path_factory):
     return study
 
 
-def test_cells_train_side_by_side(storm):
-    spans = [
-        (attempts(storm.log(run))[0]["started"], storm.record(run)["ended"])
-        for run in storm.runs[:5]
-    ]
-    assert max(start for start, _ in spans) < min(end for _, end in spans)
-
-
-def test_an_undisturbed_cell_is_trained_in_one_attempt(storm):
-    record, _ = assert_whole(storm, storm.runs[0], 1)
+def test_cells_train_side_by_side_and_lose_nothing_unless_they_are_killed(storm):
+    undisturbed, *asked, killed = training = storm.runs[:5]
+    begun = [attempts(storm.log(run))[0]["started"] for run in training]
+    assert max(begun) < min(storm.record(run)["ended"] for run in training)
+    record, _ = assert_whole(storm, undisturbed, 1)
     assert record["lost_seconds"] == 0
-
-
-@pytest.mark.parametrize("disturbed", [1, 2, 3], ids=["scancel", "requeue", "time limit"])
-def test_a_cell_that_is_asked_to_stop_goes_on_and_loses_nothing(storm, disturbed):
-    assert_saved(storm, storm.runs[disturbed])
-
-
-def test_what_a_killed_cell_has_lost_is_in_its_record(storm):
-    record, starts = assert_whole(storm, storm.runs[4], 2)
+    for run in asked:  # to stop, by scancel, a requeue and a time limit
+        assert_saved(storm, run)
+    record, starts = assert_whole(storm, killed, 2)
     assert starts[2] == 0
-    first = [row for row in storm.log(storm.runs[4]) if row["attempt"] == 1]
+    first = [row for row in storm.log(killed) if row["attempt"] == 1]
     assert record["lost_seconds"] <= max(row.get("train_seconds", 0.0) for row in first)
     assert record["attempt_seconds"] > record["train_seconds"]
 
@@ -179,15 +160,12 @@ def test_a_failing_cell_stops_no_other_and_is_named_at_the_end_with_what_to_do(s
 
 def test_runs_are_whole_after_their_node_came_back(cluster, tmp_path):
     """One ran on while the node was away, the other died with it."""
-    study = Study(
-        cluster, tmp_path / "x", budget="4000 updates", axes=SEEDS | {"seed": [0, 1]}
-    )  # fmt: skip
+    study = Study(cluster, tmp_path / "x", budget="4000 updates", axes=SEEDS | {"seed": [0, 1]})
     survivor, victim = study.runs
     snakemake = study.start()
     stand_still((study, survivor), (study, victim))
     job = study.lock(victim)["job"]
-    ages = dict(line.split("|") for line in cluster.jobs("%i|%M"))
-    assert {study.lock(run)["job"] for run in study.runs} <= ages.keys()
+    assert {study.lock(run)["job"] for run in study.runs} <= {*cluster.jobs("%i")}
 
     def is_old() -> bool:
         minutes, seconds = dict(line.split("|") for line in cluster.jobs("%i|%M"))[job].split(":")
@@ -207,12 +185,9 @@ def test_runs_are_whole_after_their_node_came_back(cluster, tmp_path):
 
 
 def test_one_command_goes_from_a_text_to_a_figure_and_short_jobs_can_share_one(cluster, tmp_path):
-    files = ["a.jsonl", "b.jsonl", "c.jsonl"]
-    rows = {"kind": "jsonl", "train": files, "validation": ["v.jsonl"]}
+    rows = {"kind": "jsonl", "train": ["a.jsonl", "b.jsonl", "c.jsonl"], "validation": ["v.jsonl"]}
     study = Study(cluster, tmp_path / "x", datasets={"lines": rows})
-    for name in (*files, "v.jsonl"):
-        lines = (json.dumps({"text": f"{name} document {i}"}) + "\n" for i in range(100))
-        (study.root / name).write_text("".join(lines))
+    documents(study.root, a=100, b=100, c=100, v=100)
     (tokens,) = study.results.glob("tokens/*")
     for path in tokens.iterdir():
         path.unlink()
@@ -231,31 +206,15 @@ def test_cells_are_submitted_up_to_the_limit_each_with_what_it_needs(cluster, tm
         cluster, tmp_path / "x", gpus=4, job_hours=12, budget="24 hours",
         axes=SEEDS | {"seed": list(range(12))},
     )  # fmt: skip
-    snakemake = study.start("--jobs", "8", "--", *targets(study), partition="closed")
+    snakemake = study.start("--jobs", "8", "--", *study.targets, partition="closed")
     eventually(lambda: len(cluster.jobs("%i", partition="closed")) >= 8, "8 jobs")
     columns = "--Format=NumNodes,NumCPUs,tres-per-job,TimeLimit,MinMemory"
     asked = cluster.run("squeue", "--noheader", "--partition=closed", columns).splitlines()
-    assert {tuple(line.split()) for line in asked} == {
-        ("1", "16", "gres:gpu:4", "12:00:00", "125G")
-    }
+    assert {" ".join(line.split()) for line in asked} == {"1 16 gres:gpu:4 12:00:00 125G"}
     cluster.kill(study.pid)
     snakemake.wait(PATIENCE_SECONDS)
     assert len(cluster.jobs("%i", partition="closed")) == 8
     cluster.run("scancel", "--partition=closed")
-
-
-def test_a_wrong_partition_ends_the_submission_and_names_the_line_to_edit(cluster, tmp_path):
-    study = Study(cluster, tmp_path / "x", axes=SEEDS | {"seed": [0, 1, 2, 3]})
-    profile = study.root / "profiles" / "slurm" / "config.yaml"
-    lines = profile.read_text().splitlines()
-    (number,) = (n for n, line in enumerate(lines, 1) if "# slurm_partition:" in line)
-    lines[number - 1] = "  slurm_partition: nowhere"
-    profile.write_text("\n".join(lines))
-    study.finish(study.start(partition=""), code=1)
-    (told,) = (line for line in study.said().splitlines() if "specified: nowhere" in line)
-    assert f"profiles/slurm/config.yaml:{number}" in told
-    assert "restart" not in study.said()
-    assert "sacct" not in study.said()
 
 
 def test_a_submission_waits_for_a_controller_that_is_away_until_ctrl_c(cluster, tmp_path):
@@ -283,14 +242,69 @@ def test_two_ranks_train_in_one_task_of_a_job(cluster, cell, tmp_path):
     (tmp_path / "cell.json").write_text(cell.to_json())
     command = [sys.executable, str(ROOT / "tests" / "on_ranks.py"), "cell.json"]
     command += [str(calibration(tmp_path, cell, micro_batch=1)), str(manifest), "."]
-    done = subprocess.run(
-        cluster.command(
-            tmp_path, f"PYTHONPATH={ROOT / 'src'}", "OMP_NUM_THREADS=1",
-            # Without --mem it would wait for all of the node's memory.
-            "srun", "--ntasks=1", "--cpus-per-task=2", "--mem=1G", *command,
-        ),
-        capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    environment = ["--chdir", str(tmp_path), f"PYTHONPATH={ROOT / 'src'}", "OMP_NUM_THREADS=1"]
+    # Without --mem it would wait for all of the node's memory.
+    step = ["srun", "--ntasks=1", "--cpus-per-task=2", "--mem=1G"]
+    cluster.run("env", *environment, *step, *command)
     record = json.loads((tmp_path / "runs" / cell.run / "run.json").read_text())
     assert (record["status"], record["updates"]) == ("done", 4)
+
+
+HUB = """
+import sys, time
+from pathlib import Path
+from hub import serving
+with serving("owner/texts", Path(sys.argv[1])) as server:
+    print(server.url, flush=True)
+    time.sleep(999)
+"""
+
+
+@pytest.fixture
+def hub(cluster, tmp_path, monkeypatch):
+    """A hub inside the cluster with four files."""
+    (tmp_path / "hub").mkdir()
+    documents(tmp_path / "hub", t0=50, t1=50, t2=50, v0=50)
+    path = f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'tests'}"
+    words = cluster.command(tmp_path, path, sys.executable, "-c", HUB, str(tmp_path / "hub"))
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert server.stdout
+    monkeypatch.setenv("HF_ENDPOINT", server.stdout.readline().strip())
+    yield
+    server.kill()
+    server.wait()
+
+
+def test_a_late_job_of_text_touches_no_shard_and_fetch_runs_where_the_profile_says(
+    cluster, hub, tmp_path
+):
+    row = {
+        "kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": 3,
+        "train": "t{shard}.jsonl", "validation": "v{shard}.jsonl", "shards_per_job": 2,
+    }  # fmt: skip
+    study = Study(cluster, tmp_path / "x", datasets={"lines": row})
+    (folder,) = study.results.glob("tokens/*")
+    for path in folder.iterdir():
+        path.unlink()
+    target = str((folder / "manifest.json").relative_to(study.root))
+    words = ["--set-resources", "fetch:slurm_partition=main", "--", target]
+
+    first = study.start(*words, partition="closed")
+    (late,) = eventually(lambda: cluster.jobs("%i", partition="closed"), "job that waits")
+    cluster.kill(study.pid)
+    first.wait(PATIENCE_SECONDS)
+    study.finish(study.start("--unlock"))
+    study.finish(study.start(*words))
+    said = study.logged()
+    assert "\nrule fetch:" in said
+    assert "localrule fetch:" not in said
+    shards = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.glob("*-?????.[bjf]*")}
+    assert len(shards) == 2 * 4 + 1
+
+    cluster.run("scontrol", "update", "PartitionName=closed", "State=UP")
+    eventually(lambda: late not in cluster.jobs("%i"), "end of the late job")
+    cluster.run("scontrol", "update", "PartitionName=closed", "State=DOWN")
+    assert "JobState=COMPLETED" in cluster.run("scontrol", "show", "job", late)
+    assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in shards} == shards
+    (log,) = (study.results / "logs" / "tokenize").rglob("validation-00000-00000.log")
+    assert "shards exist" in log.read_text()

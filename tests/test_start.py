@@ -1,18 +1,26 @@
-"""What a newcomer types first: `lmscaling new` in an empty folder."""
+"""What a newcomer types first: `lmscaling new` in an empty folder, and examples of documents."""
 
+import ast
+import doctest
+import importlib
 import json
+import shutil
 import sys
 
 import pytest
 import torch
 import yaml
 from conftest import ROOT, sentence
+from matplotlib.figure import Figure
+from pandas import DataFrame
 
-from lmscaling import attention, workflow
+from lmscaling import attention
 from lmscaling.bench.checks import variant
 from lmscaling.cli import main
 from lmscaling.config import grid, study_file
+from lmscaling.store import build as store
 
+DOCUMENTED = ("attention", "kernels.functional", "kernels.gated_delta.chunked", "study")
 FILES = {
     "README.md", "Snakefile", "attention/mine.py", "config/first.yaml", "config/study.schema.json",
     "config/study.yaml", "profiles/default/config.yaml", "profiles/slurm/config.yaml",
@@ -56,9 +64,8 @@ def test_new_writes_a_study_that_can_be_planned_and_an_attention_that_is_right(
     (folder / "config" / "first.yaml").write_text(text.replace("linear] # mine", "linear, mine]"))
     values = study_file.read_study([folder / "config" / "study.yaml", folder / "config/first.yaml"])
     assert grid.expand(values).results == "results/first"
-    assert {cell.attention for cell in grid.expand(values).cells.values()} == {
-        "softmax", "linear", "mine",
-    }  # fmt: skip
+    names = {cell.attention for cell in grid.expand(values).cells.values()}
+    assert names == {"softmax", "linear", "mine"}
     for masked in (False, True):
         mine = variant.Variant(name="mine", rotated=True, masked=masked)
         variant.check(mine, torch.device("cpu"))
@@ -96,9 +103,34 @@ def test_a_name_that_cannot_be_used_is_refused_before_anything_is_written(
     assert files(folder) == set()
 
 
-def test_the_report_of_the_demo_says_what_repeats_it(folder, monkeypatch):
-    demo = ROOT / "config" / "demo.yaml"
-    assert json.loads(workflow.study_record({}, [demo]))["command"] == "lmscaling demo"
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_examples_in_docstrings_run(name, monkeypatch):
     monkeypatch.chdir(ROOT)
-    words = json.loads(workflow.study_record({}, [demo]))["command"].split()
-    assert (words[0], words[-2:]) == ("snakemake", ["--configfile", "config/demo.yaml"])
+    done = doctest.testmod(importlib.import_module(f"lmscaling.{name}"))
+    assert done.attempted > 2
+    assert not done.failed
+
+
+def shown(cell, names):
+    """Run a cell as a notebook does; the value of its last expression."""
+    *before, last = ast.parse("".join(cell["source"])).body
+    assert isinstance(last, ast.Expr)
+    exec(compile(ast.Module(before, []), "notebook", "exec"), names)
+    return eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
+
+
+def test_every_cell_of_the_notebook_shows_something_and_none_is_saved(tmp_path, monkeypatch):
+    notebook = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    shutil.copytree(ROOT / "results" / "published", tmp_path / "results" / "published")
+    store.build(tmp_path / "results" / "published")
+    (tmp_path / "docs").mkdir()
+    monkeypatch.chdir(tmp_path / "docs")
+    names = {}
+    values = [shown(cell, names) for cell in cells]
+    for value in values:
+        assert len(value) if isinstance(value, DataFrame) else value
+    assert any(isinstance(value, Figure) for value in values)
+    for name, truth in (("alpha", 0.34), ("beta", 0.28)):
+        assert truth in names["law"].intervals[name]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)

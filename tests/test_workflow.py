@@ -6,24 +6,25 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 from conftest import STUDY, refused, sentence
-from product import OVERLAY, Place, product, trained, without_verbs
+from product import MORE, Place, product, trained, without_verbs
 from test_store import end, header, log, record, update
 
 from lmscaling.config import grid
 from lmscaling.errors import UserError
 
 __all__ = ["Place", "product"]  # for other tests
-
 BEHIND = {"collect", "draw", "report", "plan", "study", "verify", "manifest"}
 """Rules that cost seconds, whatever they make again."""
 
 LINES = STUDY["datasets"]["lines"]
-OTHER = {"kind": "jsonl", "train": ["b.jsonl", "v.jsonl"], "validation": ["a.jsonl"]}
-STEP = OVERLAY["speed"]["time_step"]
+TOKENS = ("tokenize", "validation-00000-00000")
+
+RULES = re.compile(r"^(?:local)?rule (\w+):$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -43,65 +44,51 @@ def place(finished: Place, tmp_path: Path) -> Place:
 def expensive(plan):
     """What a plan computes that takes long: rules and names without hashes."""
     found = []
-    for rule, out in plan:
-        path = Path(out)
-        name = path.parent.name.rpartition("-")[0]
-        if rule == "tokenize":
-            name = path.stem
-        elif rule in ("calibrate", "check"):
-            name = path.stem.rpartition("-")[0]
-        elif rule == "evaluate":
-            name += f" {path.name.partition('-')[0]}"
-        found += [(rule, name)] if rule not in BEHIND else []
+    for rule, path in ((rule, Path(out)) for rule, out in plan if rule not in BEHIND):
+        of_stem = {"tokenize": path.stem, "calibrate": path.stem.rpartition("-")[0]}
+        name = of_stem.get(rule, path.parent.name.rpartition("-")[0])
+        text = f" {path.name.partition('-')[0]}" if rule == "evaluate" else ""
+        found.append((rule, name + text))
     return sorted(found)
+
+
+def recorded(place, name):
+    """The record of a run, which exists."""
+    (path,) = place.results.glob(f"runs/{name}-????????/run.json")
+    return path
 
 
 def train(*cells):
     return [("train", f"{cell}-s0") for cell in cells]
 
 
+def linear(cell, *texts):
+    """What a new cell of linear attention needs: all that a cell can have."""
+    evaluated = [("evaluate", f"{cell}-s0 {text}") for text in texts]
+    return [("calibrate", cell), *evaluated, *train(cell)]
+
+
+LINEAR = "linear-m-ctx16"
 CHANGES = {
     "a size, and a protocol of some": (
         {"axes": {"size": ["s", "m"]}, "protocol": {"linear": 2}},
-        [
-            ("calibrate", "linear-m-ctx16"), ("evaluate", "linear-m-ctx16-s0 lines"),
-            ("evaluate", "linear-s-ctx16-s0 lines"),
-            *train("linear-m-ctx16", "linear-s-ctx16", "softmax-m-ctx16"),
-        ],
+        [*linear(LINEAR, "lines"), ("evaluate", "linear-s-ctx16-s0 lines"),
+         *train("linear-s-ctx16", "softmax-m-ctx16")],
     ),
     "a text to evaluate on, a share, and a context of the speed study": (
-        {
-            "datasets": {"lines": LINES, "other": OTHER},
-            "evaluate": {"datasets": ["lines", "other"]},
-            "branches": {"attention": "linear", "shares": [0.5, 0.75]},
-            "speed": {**OVERLAY["speed"], "time_step": STEP | {"contexts": [16, 32]}},
-        },
-        [
-            ("branch", "linear-s-ctx16-s0-b0.75"), ("evaluate", "linear-s-ctx16-s0 other"),
-            ("time_step", "s"), ("tokenize", "validation-00000-00000"), ("tune_chunk", "s"),
-        ],
+        MORE,
+        [("branch", "linear-s-ctx16-s0-b0.75"), ("evaluate", "linear-s-ctx16-s0 other"),
+         ("time_step", "s"), ("tune_chunk", "s"), TOKENS],
     ),
     "a text in place of that trained on": (
-        {
-            "datasets": {"lines": LINES, "other": OTHER},
-            "axes": {"size": ["m"], "attention": ["linear"]},
-            "evaluate": {"datasets": ["other"]},
-        },
-        [
-            ("calibrate", "linear-m-ctx16"), ("evaluate", "linear-m-ctx16-s0 other"),
-            ("tokenize", "validation-00000-00000"), *train("linear-m-ctx16"),
-        ],
+        {"datasets": MORE["datasets"], "axes": {"size": ["m"], "attention": ["linear"]},
+         "evaluate": {"datasets": ["other"]}},
+        [*linear(LINEAR, "other"), TOKENS],
     ),
     "a shard and a context": (
-        {
-            "datasets": {"lines": LINES | {"train": ["a.jsonl", "b.jsonl"]}},
-            "axes": {"context": [16, 32]},
-            "evaluate": None,
-        },
-        [
-            ("calibrate", "linear-s-ctx32"), ("tokenize", "train-00000-00001"),
-            *train("linear-s-ctx32", "softmax-s-ctx32"),
-        ],
+        {"datasets": {"lines": LINES | {"train": ["a.jsonl", "b.jsonl"]}},
+         "axes": {"context": [16, 32]}, "evaluate": None},
+        [*linear("linear-s-ctx32"), ("tokenize", "train-00000-00001"), *train("softmax-s-ctx32")],
     ),
 }  # fmt: skip
 
@@ -117,9 +104,7 @@ def test_a_finished_study_plans_nothing_after_comments_and_losses_of_what_can_be
     place.append("tiny.yaml", "# a comment\n")
     place.edit("config/study.yaml", "# The complete study", "# All of the study")
     place.edit("workflow/rules/train.smk", "rule train:", "# a comment\nrule train:")
-    place.edit(
-        "workflow/rules/train.smk", '" --record {output.record:q}', '"  --record {output.record:q}'
-    )
+    place.edit("workflow/rules/train.smk", '" --record {output', '"  --record {output')
     for folder in ("calibrations", "cells", "scratch"):
         shutil.rmtree(place.results / folder)
     assert place.plan() == []
@@ -128,11 +113,8 @@ def test_a_finished_study_plans_nothing_after_comments_and_losses_of_what_can_be
 def test_lost_tokens_are_made_again_only_for_a_new_cell(place):
     shutil.rmtree(place.results / "tokens")
     place.study(axes={"size": ["s", "m"], "attention": ["linear"]}, branches=None)
-    assert expensive(place.plan()) == [
-        ("calibrate", "linear-m-ctx16"), ("evaluate", "linear-m-ctx16-s0 lines"),
-        ("tokenize", "train-00000-00000"), ("tokenize", "validation-00000-00000"),
-        *train("linear-m-ctx16"),
-    ]  # fmt: skip
+    again = [("tokenize", "train-00000-00000"), TOKENS]
+    assert expensive(place.plan()) == sorted([*linear(LINEAR, "lines"), *again])
 
 
 def test_scrambled_times_compute_nothing(place):
@@ -166,7 +148,7 @@ def test_new_fields_with_a_default_train_nothing(place):
 
 
 def test_runs_of_other_code_are_said_and_not_trained_again(place):
-    (path,) = place.results.glob("runs/linear-s-ctx16-s0-????????/run.json")
+    path = recorded(place, "linear-s-ctx16-s0")
     run, before = path.parent.name, path.stat().st_mtime_ns
     shutil.rmtree(path.parent)
     record(place.results, run, log(header(run), update(2), end(2)))
@@ -177,26 +159,21 @@ def test_runs_of_other_code_are_said_and_not_trained_again(place):
     done = place.snakemake("-n", "-p")
     (said,) = (line for line in done.stderr.splitlines() if "--stale" in line)
     sentence("snakemake", said)
-    assert set(re.findall(r"^(?:local)?rule (\w+):$", done.stdout, re.MULTILINE)) <= BEHIND
+    assert set(RULES.findall(done.stdout)) <= BEHIND
 
 
-def test_an_edited_figure_is_drawn_and_the_report_written(place):
+def test_an_edited_figure_a_lost_point_and_a_lost_record_plan_exactly_their_jobs(place):
     place.append("src/lmscaling/figures/context_scaling.py", "# edited\n")
     report = ("report", "results/tiny/report.html")
     assert place.plan() == [("draw", "results/tiny/figures/context_scaling.svg"), report]
-
-
-def test_a_lost_point_and_a_lost_record_plan_exactly_their_jobs(place):
     (point,) = place.results.glob("speed/time_step/*/softmax-b1-ctx16.json")
-    point.unlink()
-    (point.parent / "sweep.json").unlink()
-    (lost,) = place.results.glob("runs/softmax-s-ctx16-s0-????????/run.json")
-    lost.unlink()
+    for path in (point, point.parent / "sweep.json", recorded(place, "softmax-s-ctx16-s0")):
+        path.unlink()
     assert expensive(place.plan()) == [("time_step", "s"), *train("softmax-s-ctx16")]
 
 
 def test_forcing_a_finished_cell_cannot_delete_it(place):
-    (path,) = place.results.glob("runs/linear-s-ctx16-s0-????????/run.json")
+    path = recorded(place, "linear-s-ctx16-s0")
     before = path.stat().st_mtime_ns
     target = str(path.relative_to(place.root))
     done = place.snakemake("--cores", "1", "-f", "-R", "train", "--", target, check=False)
@@ -205,7 +182,7 @@ def test_forcing_a_finished_cell_cannot_delete_it(place):
 
 
 def test_targets_are_named_anywhere_and_a_wrong_one_is_told_the_nearest(place):
-    (path,) = place.results.glob("runs/softmax-s-ctx16-s0-????????/run.json")
+    path = recorded(place, "softmax-s-ctx16-s0")
     target = str(path.relative_to(place.root))
     wrong = place.snakemake("-n", "--", target.replace("ctx16", "ctx61"), check=False)
     (said,) = [line for line in wrong.stderr.splitlines() if line.startswith("error: ")]
@@ -213,7 +190,7 @@ def test_targets_are_named_anywhere_and_a_wrong_one_is_told_the_nearest(place):
     shutil.rmtree(path.parent)
     # Snakemake itself takes all words after its option for study files.
     done = place.snakemake("-n", "-p", "--configfile", "tiny.yaml", target)
-    assert re.findall(r"^(?:local)?rule (\w+):$", done.stdout, re.MULTILINE) == ["train"]
+    assert RULES.findall(done.stdout) == ["train"]
 
 
 def test_the_speed_study_alone_trains_and_tokenizes_nothing(place):
@@ -221,27 +198,27 @@ def test_the_speed_study_alone_trains_and_tokenizes_nothing(place):
     assert {rule for rule, _ in place.plan("speed")} == {"study", "time_step", "tune_chunk"}
 
 
+def waits(block):
+    """Whether a job has a check among its inputs, and a calibration."""
+    inputs = re.findall(r"^    input: (.*)$", block, re.MULTILINE)[0]
+    return {what for what in ("checks", "calibrations") if f"/{what}/" in inputs}
+
+
 def test_kernels_are_checked_before_anything_is_calibrated_or_trained_on_a_gpu(place):
     """With the resources that the profile of Slurm asks for."""
     place.study(gpus=4, axes={"seed": [0, 1]})
     done = place.snakemake("-n", "-p", "--profile", "slurm")
-    jobs = {}
+    jobs = defaultdict(list)
     for block in re.split(r"\n(?=(?:local)?rule )", done.stdout):
-        if match := re.match(r"rule (check|calibrate|train|branch):", block):
-            jobs.setdefault(match[1], []).append(block)
-    counts = {rule: len(inputs) for rule, inputs in jobs.items()}
-    assert counts == {"check": 2, "calibrate": 1, "train": 4, "branch": 2}
-    inputs = {
-        rule: [re.findall(r"^    input: (.*)$", text, re.MULTILINE)[0] for text in blocks]
-        for rule, blocks in jobs.items()
-    }
+        jobs[block.removeprefix("rule ").partition(":")[0]].append(block)
+    counts = {"check": 2, "calibrate": 1, "train": 4, "branch": 2}
+    assert {rule: len(jobs[rule]) for rule in counts} == counts
     # What is calibrated waits for the calibration, which waits for the check.
-    assert all("/checks/" in text for text in inputs["calibrate"])
-    for text in inputs["train"] + inputs["branch"]:
-        assert ("/checks/" in text) != ("/calibrations/" in text)
-    for text in jobs["train"] + jobs["branch"]:
-        assert all(part in text for part in ("gpu=4,", "nodes=1, ", "--signal=TERM@600"))
-    assert all("gpu=1," in text for text in jobs["check"] + jobs["calibrate"])
+    assert all(waits(block) == {"checks"} for block in jobs["calibrate"])
+    for block in jobs["train"] + jobs["branch"]:
+        assert len(waits(block)) == 1
+        assert all(part in block for part in ("gpu=4,", "nodes=1, ", "--signal=TERM@600"))
+    assert all("gpu=1," in block for block in jobs["check"] + jobs["calibrate"])
     for path in re.findall(r"^    output: (\S+/checks/\S+)", done.stdout, re.MULTILINE):
         (place.root / path).parent.mkdir(exist_ok=True)
         (place.root / path).write_text("{}")
@@ -260,9 +237,8 @@ def test_a_mistake_in_the_study_is_one_sentence_before_anything_is_done(place):
     place.study(budgt="1 hours")
     before = sorted(place.results.rglob("*"))
     done = place.snakemake("-n", check=False)
-    assert done.returncode == 1
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert "'budgt'" in said
+    assert (done.returncode, "'budgt'" in said) == (1, True)
     assert "Traceback" not in done.stdout + done.stderr
     assert sorted(place.results.rglob("*")) == before
     for change, *named in MISTAKES:

@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import STUDY
+from conftest import ROOT, STUDY
 from hypothesis import given
 from hypothesis import strategies as st
+from product import OVERLAY
+from slurm_cluster import program
 
 from lmscaling import registry, workflow
 from lmscaling.config import grid
@@ -28,25 +30,13 @@ def folder(monkeypatch, tmp_path):
 @pytest.fixture
 def study(values):
     """A study that has everything the rules can ask about."""
-    return values | {
-        "budget": "60 minutes",
-        "job_hours": 0.5,
-        "gpus": 2,
-        "calibrate": {"attention": "linear"},
-        "branches": {"attention": "linear", "shares": [0.5]},
-        "evaluate": {"attention": "linear", "datasets": ["lines"]},
-        "speed": {
-            "limit_seconds": 60,
-            "repeats": 3,
-            "point_seconds": 0.01,
-            "time_step": {"sizes": ["s"], "contexts": [16], "implementations": ["softmax"]},
-            "tune_chunk": {"implementations": ["linear/chunked"], "chunks": [8]},
-        },
-    }
+    kept = ("calibrate", "branches", "evaluate", "speed")
+    parts = {part: OVERLAY[part] for part in kept}
+    return values | parts | {"budget": "60 minutes", "job_hours": 0.5, "gpus": 2}
 
 
-def runs(study, in_job=False, on_slurm=False):
-    return workflow.Runs(grid.expand(study), in_job, lambda: on_slurm)
+def runs(study, in_job=False):
+    return workflow.Runs(grid.expand(study), in_job, lambda: False)
 
 
 def of(**names):
@@ -70,10 +60,19 @@ def test_any_of_matches_the_names_and_nothing_else(names, other):
     assert bool(re.fullmatch(workflow.any_of(names), other)) == (other in names)
 
 
-def test_the_record_names_the_study_files_that_were_given(folder):
-    record = json.loads(workflow.study_record({"a": 1}, [folder / "x.yaml", folder / "y.yaml"]))
-    assert record["command"].split()[3:] == ["--configfile", "x.yaml", "y.yaml"]
-    assert record["study"] == {"a": 1}
+def test_the_record_says_what_repeats_the_study(folder, monkeypatch):
+    def command(*files):
+        record = json.loads(workflow.study_record({"a": 1}, list(files)))
+        assert record["study"] == {"a": 1}
+        return record["command"].split()
+
+    given = ["--configfile", "x.yaml", "y.yaml"]
+    assert command(folder / "x.yaml", folder / "y.yaml")[3:] == given
+    demo = ROOT / "config" / "demo.yaml"
+    assert command(demo) == ["lmscaling", "demo"]
+    monkeypatch.chdir(ROOT)
+    first, *_, option, file = command(demo)
+    assert (first, option, file) == ("snakemake", "--configfile", "config/demo.yaml")
 
 
 @given(
@@ -102,32 +101,28 @@ def test_one_job_trains_the_missing_branches_of_a_trunk_and_is_named_after_the_l
         return [cell.branch for cell in runs(study).group(runs(study).representatives[0])]
 
     assert trained() == shares
-    assert names[1.0] in jobs.recorded
-    assert names[0.5] not in jobs.recorded
+    assert [names[share] in jobs.recorded for share in (0.5, 1.0)] == [False, True]
     assert jobs.represented(records[0.25]) == records[1.0]
     # 0.2 x (1/8 + 1/4 + 1/2 + 1) of an hour with the margin, and an hour.
     assert runs(study | {"job_hours": 24}).minutes(of(run=names[1.0])) == math.ceil(28.125 + 60)
     leave(folder, records[1.0])
     leave(folder, records[0.25])
     assert trained() == [0.125, 0.5]
-    assert runs(study).represented(records[0.125]) == records[0.5]
-    assert runs(study).represented(records[0.25]) == records[0.25]
+    represented = {share: runs(study).represented(records[share]) for share in (0.125, 0.25)}
+    assert represented == {0.125: records[0.5], 0.25: records[0.25]}
     assert {names[1.0], names[0.5]} <= set(runs(study).recorded)
     late = runs(study, in_job=True).cell_files(of(run=names[1.0]))
     assert late == [f"results/tiny/cells/{name}.json" for name in names.values()]
     assert runs(study).trunk(of(run=names[0.5])) == f"results/tiny/runs/{trunk}/run.json"
 
 
-@pytest.mark.parametrize(("gpus", "threads", "mem"), [(0, 1, 4000), (2, 8, 64_000)])
-def test_a_training_job_asks_for_what_its_gpus_need(study, gpus, threads, mem):
-    jobs = runs(study | {"gpus": gpus})
-    job = of(run=name_in(jobs.trunks, "softmax"))
-    assert (jobs.gpus(job), jobs.threads(job), jobs.mem_mb(job)) == (gpus, threads, mem)
-    assert jobs.minutes(job) == 30
-
-
-def test_options_of_train_are_those_that_the_job_has(study):
+def test_a_training_job_asks_for_what_its_gpus_need_and_has_the_options_of_its_job(study):
     run = of(run=name_in(runs(study).trunks, "linear"))
+    for gpus, *needed in ((0, 1, 4000), (2, 8, 64_000)):
+        jobs = runs(study | {"gpus": gpus})
+        job = of(run=name_in(jobs.trunks, "linear"))
+        assert [jobs.gpus(job), jobs.threads(job), jobs.mem_mb(job)] == [gpus, *needed]
+        assert jobs.minutes(job) == 30
     assert runs(study).options(run, of(calibration=[])) == ""
     assert runs(study).options(run, of(calibration="c.json")) == "--calibration c.json"
     assert runs(study, in_job=True).options(run, of(calibration=[])) == "--stop-after 1620"
@@ -141,58 +136,57 @@ def test_options_of_train_are_those_that_the_job_has(study):
 def answers(tmp_path_factory, monkeypatch):
     """A function that gives a program of Slurm its answer; they say nothing before."""
     programs = tmp_path_factory.mktemp("bin")
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
 
-    def give(name, text):
-        (programs / name).write_text(f"#!/bin/sh\nprintf '%s' '{text}'\n")
-        (programs / name).chmod(0o755)
+    def give(name, text=""):
+        program(programs, name, f"printf '%s' '{text}'")
 
     for name in ("squeue", "scontrol", "sinfo"):
-        give(name, "")
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+        give(name)
     return give
 
 
 def begun(folder, run, **entry: Any):
     """A ledger with one entry."""
-    values: dict[str, Any] = {"kind": "checkpoint", "attempt": 1, "update": 5, "train_seconds": 1.0}
-    made = ledger.Entry(**{**values, "attempt_seconds": 1.0, **entry})
+    values = {"kind": "checkpoint", "attempt": 1, "update": 5, "train_seconds": 1.0} | entry
+    made = ledger.Entry(attempt_seconds=1.0, **values)
     path = folder / "results" / "tiny" / "scratch" / run / ledger.NAME
     path.parent.mkdir(parents=True)
     path.write_bytes(ledger.line(made))
 
 
-def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run(study, folder, answers):
+def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run_and_avoids_nodes_that_failed_it(
+    study, folder, answers
+):
     (folder / "results" / "tiny").mkdir(parents=True)
     run, other = runs(study).trunks
+    signal = "--signal=TERM@180"
+
+    def asked(site=""):
+        """The options of both runs on Slurm; without it they have no others."""
+        assert runs(study).sbatch_options(of(run=run)) == signal
+        jobs = workflow.Runs(grid.expand(study), False, lambda: True, site)
+        return [jobs.sbatch_options(of(run=name)) for name in (run, other)]
+
     answers("squeue", f"7|anna|{folder}|rule_train_wildcards_{run}\n")
-    jobs = runs(study, on_slurm=True)
-    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --dependency=afterany:7"
-    assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
-    assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
-
-
-def test_the_next_job_of_a_run_avoids_the_nodes_on_which_it_failed(study, folder, answers):
+    assert asked() == [f"{signal} --dependency=afterany:7", signal]
+    answers("squeue")
     answers("sinfo", "node7\nnode8\n")
-    jobs = runs(study, on_slurm=True)
-    run, other = jobs.trunks
     begun(folder, run, kind="failed", fault="device", reason="ECC", host="node7")
-    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180 --exclude=node7"
-    assert jobs.sbatch_options(of(run=other)) == "--signal=TERM@180"
-    assert runs(study).sbatch_options(of(run=run)) == "--signal=TERM@180"
+    assert asked() == [f"{signal} --exclude=node7", signal]
     site = "--mail-type=END --exclude=node9"
-    ours = workflow.Runs(grid.expand(study), False, lambda: True, site)
-    assert ours.sbatch_options(of(run=other)) == f"{site} --signal=TERM@180"
-    assert ours.sbatch_options(of(run=run)) == f"{site},node7 --signal=TERM@180"
+    assert asked(site) == [f"{site},node7 {signal}", f"{site} {signal}"]
     answers("sinfo", "node7\n")  # a cluster without other nodes
-    assert jobs.sbatch_options(of(run=run)) == "--signal=TERM@180"
+    assert asked() == [signal, signal]
 
 
 def test_the_next_job_of_a_run_asks_for_what_is_left_of_its_budget(study, folder):
     values = study | {"budget": "24 hours", "job_hours": 24}
     run, other = runs(values).trunks
-    assert runs(values).further_jobs() == {"train": 1, "branch": 0}
-    assert runs(study).further_jobs() == {"train": 4, "branch": 0}
-    assert runs(study | {"branches": None, "job_hours": 24}).further_jobs() == {"train": 0}
+    short = study | {"branches": None, "job_hours": 24}
+    for made, further in ((values, {"train": 1, "branch": 0}), (study, {"train": 4, "branch": 0}),
+                          (short, {"train": 0})):  # fmt: skip
+        assert runs(made).further_jobs() == further
     begun(folder, run, train_seconds=23 * 3600.0)
     jobs = runs(values, in_job=True)
     assert jobs.minutes(of(run=run)) == 75 + 60
@@ -219,13 +213,12 @@ def test_with_auto_a_run_waits_for_its_own_calibration_or_for_the_nearest(study,
         assert made[name].attention == cell.attention
         assert (name == cell.calibration) == (cell.calibration in made)
         options = planned.options(of(run=run), of(calibration=path))
-        of_other = f"--calibrated results/tiny/cells/{made[name].run}.json"
-        assert options == f"--calibration {path}" + (
-            "" if name == cell.calibration else f" {of_other}"
-        )
+        of_other = f" --calibrated results/tiny/cells/{made[name].run}.json"
+        of_other *= name != cell.calibration
+        assert options == f"--calibration {path}{of_other}"
         is_other = made[name].check != cell.check
         check = ["results/tiny/study.json", f"results/tiny/checks/{cell.check}.json"]
-        assert planned.before(of(run=run)) == (check if is_other else [])
+        assert planned.before(of(run=run)) == check * is_other
         others.add(is_other)
     assert others == {False, True}
     for name in list(made)[1:]:  # a job that starts later names the same
@@ -256,12 +249,11 @@ def test_a_figure_depends_on_its_module_and_on_what_it_imports():
 
     everything = set(registry.figures())
     assert importers("figures/surface.py") == {"surface"}
-    assert importers("figures/__init__.py") == everything
-    assert importers("figures/shared/own_context.py") == everything  # by figures/__init__.py
+    for file in ("__init__.py", "shared/own_context.py"):  # which __init__.py imports
+        assert importers(f"figures/{file}") == everything
     assert {"time_law"} <= importers("fits/power_law.py") < everything
     assert {"surface"} <= importers("fits/newton.py") < everything
-    assert {name for name in everything if "learning_curves" in name} == importers(
-        "figures/shared/curves.py"
-    )
+    curves = {name for name in everything if "learning_curves" in name}
+    assert importers("figures/shared/curves.py") == curves
     for name in everything:
         assert registry.PACKAGE / "figures" / f"{name}.py" in registry.figure_sources(name)

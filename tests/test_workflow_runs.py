@@ -5,23 +5,18 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import strangers
-from conftest import STUDY
-from product import FIGURES, OVERLAY, Place, product
+from product import FIGURES, MORE, Place, documents, product
 from slurm_cluster import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.ci
 
-FIRST = {
-    "softmax-s-ctx16-s0": "done",
-    "linear-s-ctx16-s0": "done",
-    "linear-s-ctx16-s0-b0.5": "done",
-}
+CELLS = ("softmax-s-ctx16-s0", "linear-s-ctx16-s0", "linear-s-ctx16-s0-b0.5")
+DRAWN = ("learning_curves", "context_scaling", "loss_by_position")
+FIRST = dict.fromkeys(CELLS, "done")
 
 
 @pytest.fixture(scope="module")
@@ -44,13 +39,8 @@ def records(place):
 
 
 def test_one_command_leaves_everything_that_is_promised_and_nothing_to_do(done):
-    expected = ["study.json", "report.html", "store/store.duckdb", "store/updates.parquet"]
-    expected += [
-        f"figures/{f}.{k}"
-        for f in ("learning_curves", "context_scaling", "loss_by_position")
-        for k in ("svg", "png", "csv")
-    ]
-    for name in expected:
+    figures = [f"figures/{name}.{kind}" for name in DRAWN for kind in ("svg", "png", "csv")]
+    for name in ("study.json", "report.html", "store/store.duckdb", *figures):
         assert (done.results / name).stat().st_size > 0, name
     assert records(done) == FIRST
     (path,) = done.results.glob("evaluations/*/*")
@@ -66,30 +56,24 @@ def test_one_command_leaves_everything_that_is_promised_and_nothing_to_do(done):
 
 
 def test_every_point_of_the_speed_study_is_measured_by_its_rule(done):
-    for kind, points in (
-        ("tune_chunk", ["linear.chunked-c16-b1-ctx16", "linear.chunked-c8-b1-ctx16"]),
-        ("time_step", ["linear.chunked-b1-ctx16", "softmax-b1-ctx16"]),
-    ):
-        (folder,) = done.results.glob(f"speed/{kind}/s-????????")
-        assert sorted(p.stem for p in folder.iterdir()) == [*points, "sweep"]
-        for point in points:
-            assert json.loads((folder / f"{point}.json").read_text())["status"] == "done"
-    (tuned,) = done.results.glob("speed/tune_chunk/*/sweep.json")
-    (chunk,) = json.loads(tuned.read_text())["fastest"]["linear/chunked"].values()
-    (step,) = done.results.glob("speed/time_step/*/linear.chunked-b1-ctx16.json")
-    assert json.loads(step.read_text())["chunk"] == chunk
+    points = {
+        f"{kind}/{path.stem}": json.loads(path.read_text())
+        for kind in ("tune_chunk", "time_step")
+        for path in done.results.glob(f"speed/{kind}/s-????????/*.json")
+    }
+    tuned = points.pop("tune_chunk/sweep")
+    del points["time_step/sweep"]
+    assert {name: point["status"] for name, point in points.items()} == dict.fromkeys(
+        ("tune_chunk/linear.chunked-c16-b1-ctx16", "tune_chunk/linear.chunked-c8-b1-ctx16",
+         "time_step/linear.chunked-b1-ctx16", "time_step/softmax-b1-ctx16"), "done",
+    )  # fmt: skip
+    (chunk,) = tuned["fastest"]["linear/chunked"].values()
+    assert points["time_step/linear.chunked-b1-ctx16"]["chunk"] == chunk
 
 
 def test_what_is_added_is_computed_and_what_is_reset_again_and_the_rest_stays(place):
     """A text, a share and contexts of the speed study are added; a cell is reset."""
-    row = {"kind": "jsonl", "train": ["b.jsonl", "v.jsonl"], "validation": ["a.jsonl"]}
-    speed = OVERLAY["speed"]
-    place.study(
-        datasets={"lines": STUDY["datasets"]["lines"], "other": row},
-        evaluate={"datasets": ["lines", "other"]},
-        branches={"attention": "linear", "shares": [0.5, 0.75]},
-        speed={**speed, "time_step": {**speed["time_step"], "contexts": [16, 32]}},
-    )
+    place.study(**MORE)
     place.append("src/lmscaling/figures/shared/curves.py", "# edited\n")
     (reset,) = place.results.glob("runs/softmax-s-ctx16-s0-????????/run.json")
     before = reset.read_bytes()
@@ -128,7 +112,7 @@ def test_an_edited_helper_draws_its_figures_and_one_that_fails_holds_up_no_other
 
 def test_an_attention_that_looks_ahead_is_not_trained_and_the_rest_goes_on(place):
     leaks = strangers.file(more=strangers.COUNTED).replace("triu(1)", "triu(2)")
-    (place.root / "src/lmscaling/attention/mine.py").write_text(leaks)
+    (place.package / "attention/mine.py").write_text(leaks)
     place.study(axes={"attention": ["softmax", "linear", "mine"], "seed": [0, 1]}, branches=None)
     done = place.snakemake("--cores", "1", "--keep-going", check=False)
     assert done.returncode == 1
@@ -139,19 +123,14 @@ def test_an_attention_that_looks_ahead_is_not_trained_and_the_rest_goes_on(place
     assert records(place) == FIRST | {"softmax-s-ctx16-s1": "done", "linear-s-ctx16-s1": "done"}
 
 
+@pytest.mark.race
 def test_figures_draw_what_exists_beside_a_running_workflow_and_train_nothing(place):
     place.study(axes={"size": ["m"]}, budget="60 minutes")
-    (place.root / "a.jsonl").write_text(
-        "".join(json.dumps({"text": "x" * 1000}) + "\n" for _ in range(2_000))
-    )
+    documents(place.root, a=100_000)
     for folder in ("tokens", "figures", "store"):
         shutil.rmtree(place.results / folder)
-    command = [sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml", "--cores", "1"]
     log = (place.root / "log").open("w")
-    process = subprocess.Popen(
-        command, cwd=place.root, env=place.environment, stdout=log, stderr=log,
-        start_new_session=True,
-    )  # fmt: skip
+    process = place.start("--cores", "1", stdout=log, stderr=log, start_new_session=True)
 
     def trains():
         assert process.poll() is None, (place.root / "log").read_text()

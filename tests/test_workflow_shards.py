@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 
-import pytest
 from test_workflow_module import folder as folder  # fixtures
 from test_workflow_module import leave, of
 from test_workflow_module import study as study
@@ -24,11 +23,11 @@ def of_text(study, **row):
     return shards, tokens
 
 
-def make(folder, tokens, split, numbers):
-    """Complete shards, as far as planning looks."""
-    for i in numbers:
+def make(folder, tokens, *numbers):
+    """Complete shards, as far as planning looks: one of validation, and these of training."""
+    for shard in ("validation-00000", *(f"train-{i:05d}" for i in numbers)):
         for end in ("bin", "json", "fingerprints"):
-            leave(folder, f"results/tiny/tokens/{tokens}/{split}-{i:05d}.{end}")
+            leave(folder, f"results/tiny/tokens/{tokens}/{shard}.{end}")
 
 
 def test_a_chunk_of_training_reads_validation_and_what_is_fetched(study):
@@ -42,21 +41,20 @@ def test_a_chunk_of_training_reads_validation_and_what_is_fetched(study):
     assert (shards.n_train(text), shards.n_validation(text)) == (20, 1)
 
 
-@pytest.mark.parametrize(("size", "n_chunks"), [(1, 20), (7, 3), (16, 2), (99, 1)])
-def test_shards_per_job_changes_the_chunks_and_no_hash(study, size, n_chunks):
-    shards, tokens = of_text(study, shards_per_job=size)
-    assert len(shards.marks(of(tokens=tokens))) == n_chunks + 1
-    assert tokens == of_text(study)[1]
+def test_shards_per_job_changes_the_chunks_and_no_hash(study):
+    plain, trained = grid.expand(study | {"datasets": {"lines": HUB}}), of_text(study)[1]
+    for size, n_chunks in ((1, 20), (7, 3), (16, 2), (99, 1)):
+        shards, tokens = of_text(study, shards_per_job=size)
+        assert len(shards.marks(of(tokens=tokens))) == n_chunks + 1
+        assert tokens == trained
+        other = grid.expand(study | {"datasets": {"lines": HUB | {"shards_per_job": size}}})
+        assert plain.cells == other.cells
     assert len(of_text(study, shards=1024)[0].pattern(in_job=False)) < 2_000
-    plain = grid.expand(study | {"datasets": {"lines": HUB}})
-    other = grid.expand(study | {"datasets": {"lines": HUB | {"shards_per_job": size}}})
-    assert plain.cells == other.cells
 
 
 def test_a_chunk_matches_as_long_as_one_of_its_shards_is_missing(study, folder):
     shards, tokens = of_text(study)
-    make(folder, tokens, "validation", [0])
-    make(folder, tokens, "train", [*range(17), 18, 19])
+    make(folder, tokens, *range(17), 18, 19)
     leave(folder, f"results/tiny/tokens/{tokens}/train-00000-00015.tokenized")
     shards, _ = of_text(study)
     assert shards.pattern(in_job=False) == rf"{re.escape(tokens)}/(?:train-00016-00019)"
@@ -65,17 +63,11 @@ def test_a_chunk_matches_as_long_as_one_of_its_shards_is_missing(study, folder):
     assert [path.rpartition("/")[2] for path in shards.due(of(tokens=tokens))] == again
     # The list of marks stays, for Snakemake would make the manifest anew after a change.
     assert len(shards.marks(of(tokens=tokens))) == 2
-
-
-def test_a_job_that_comes_late_finds_its_rule_and_needs_nothing(study, folder):
-    _, tokens = of_text(study)
-    make(folder, tokens, "validation", [0])
-    make(folder, tokens, "train", range(20))
+    make(folder, tokens, 17)  # a job that comes late finds its rule and needs nothing
     shards, _ = of_text(study)
     late = f"{tokens}/train-00000-00015"
-    assert not re.fullmatch(shards.pattern(in_job=False), late)
-    assert re.fullmatch(shards.pattern(in_job=True), late)
-    assert shards.inputs(of(chunk=late)) == {}
+    matched = [bool(re.fullmatch(shards.pattern(in_job=job), late)) for job in (False, True)]
+    assert (matched, shards.inputs(of(chunk=late))) == ([False, True], {})
     for n, outdated in ((20, []), (19, [tokens]), (21, [tokens])):  # shards of the manifest
         manifest = json.dumps({"train": [{}] * n, "validation": [{}]})
         leave(folder, f"results/tiny/tokens/{tokens}/manifest.json", manifest)
@@ -97,24 +89,23 @@ def test_each_kind_of_tokenizer_has_a_file_and_a_rule_that_makes_it(study, folde
     row = {"file": "my tokenizer.json", "sha256": "0" * 64, "vocab_size": 300}
     shards, patterns = of_tokenizer(study, row)
     assert re.fullmatch(r"own\\-\w{8}\\\.json", patterns[0])
-    assert patterns[1] == "(?!)"
+    assert patterns[1:] == ["(?!)"]
     words = shlex.split(shards.vocabulary_words(None))
     assert (words[:3], json.loads(words[3])) == (["--file", "my tokenizer.json", "--row"], row)
     moved = of_tokenizer(study, row | {"file": "elsewhere.json"})[0]
-    assert moved.vocabulary == shards.vocabulary
-    assert moved.trained == shards.trained
+    assert (moved.vocabulary, moved.trained) == (shards.vocabulary, shards.trained)
     assert of_tokenizer(study, row | {"sha256": "1" * 64})[0].trained != shards.trained
 
 
 def test_a_trained_tokenizer_waits_for_its_text_and_is_trained_once(study, folder):
     row = {"train_bpe": {"vocab_size": 300}}
     shards, patterns = of_tokenizer(study, row, validation_shards=17)
-    assert (patterns[0], patterns[1]) == ("(?!)", re.escape(shards.vocabulary))
+    assert patterns == ["(?!)", re.escape(shards.vocabulary)]
     sources = f"results/tiny/sources/{shards.trained}"
     names = ["train-00000-00015", "validation-00000-00015", "validation-00016-00016"]
     assert shards.sample(None) == [f"{sources}/{name}.fetched" for name in names]
-    assert shards.sample_words(None, ["x"]) == f"--sources {sources}"
-    assert shards.sample_words(None, []) == ""
+    words = [shards.sample_words(None, given) for given in (["x"], [])]
+    assert words == [f"--sources {sources}", ""]
     assert json.loads(shards.sample_json(None))["source"]["shards"] == 1
     job = of(chunk=f"{shards.trained}/train-00000-00015")
     assert shards.inputs(job)["vocabulary"] == f"results/tiny/vocabulary/{shards.vocabulary}"

@@ -362,7 +362,7 @@ def _place(contest: Contest, number: int, cell: Cell, known: Iterable[int], most
                     axis=axis, candidate=candidate,
                     text=words.signed(edge.gap, words.digits(edge)),
                     said=f"{candidate} {edge.side}, {words.gap(edge)}", leader=leader,
-                    share=round(12 + 38 * min(abs(edge.gap) / most, 1)),
+                    share=round(12 + 38 * min(abs(edge.gap) / (most or 1.0), 1)),
                 )
             )  # fmt: skip
     return Place(

@@ -58,9 +58,11 @@ class Submission:
         self._report = executor._report_job_error_threadsafe
         self._cancel = executor.cancel
         self._cancel_jobs = executor.cancel_jobs
+        self._shutdown = executor.shutdown
         executor.run_job = self.run_job
         executor.cancel = self.cancel
         executor.cancel_jobs = self.cancel_jobs
+        executor.shutdown = self.shutdown
         executor._report_job_error_threadsafe = self._keep
         # Slurm has its own defaults. The plugin would guess the account with a wrong call of sacct,
         # and ask sacctmgr before each job for what sbatch says anyway.
@@ -100,6 +102,16 @@ class Submission:
         """
         if self._accepted or self.executor.array_jobs:
             self._cancel_jobs([SimpleNamespace(external_jobid=f"--name={self.executor.run_uuid}")])
+
+    def shutdown(self) -> None:
+        """End when the jobs on this machine have ended.
+
+        After an error Snakemake closes the event loops of their threads without waiting for them,
+        which shows tracebacks.
+        """
+        self._shutdown()
+        if local := self.executor.workflow.scheduler._local_executor:
+            local.shutdown()
 
     def _run_job(self, job: Any) -> None:
         while not self._is_over():
