@@ -177,11 +177,11 @@ def test_a_sequence_is_repeated_behind_a_separator(context):
     assert set(y[:, -n:].unique().tolist()) == {1, 2, 3, 4}
 
 
-def test_a_step_of_the_copy_task_is_timed_and_nothing_is_learned(tiny):
+def test_a_step_of_the_copy_task_is_timed(tiny):
     shape = Model(n_layer=1, n_head=2, d_model=32, vocab_size=5)
     task = replace(tiny, kind="copy_task", cell=replace(tiny.cell, model=shape, lr=3e-3))
-    outcome = copy_task.measure(task, point("linear", context=8, batch=4, updates=10))
-    assert (outcome.loss, outcome.accuracy, outcome.repeats) == (None, None, 3)
+    outcome = copy_task.measure(task, point("linear", context=8, batch=4))
+    assert outcome.repeats == 3
 
 
 @pytest.mark.skipif(not memory.PROCESS.is_dir(), reason="the system does not say what is resident")
