@@ -95,8 +95,11 @@ def cluster(tmp_path, monkeypatch):
 
 SBATCH = """
 cd {folder}
+exec 9> lock
+flock 9  # the plugin submits from two threads
 IFS= read -r answer < answers
 [ "$(wc -l < answers)" -gt 1 ] && sed -i 1d answers
+exec 9>&-
 if [ "$answer" != ok ]; then
     echo "sbatch: error: ${{answer%%; *}}" >&2
     echo "sbatch: error: Batch job submission failed: ${{answer##*; }}" >&2
