@@ -4,10 +4,9 @@ A random sample of places in the source is changed, one place at a time, by the 
 cosmic-ray. A test must then fail. ``docs/mutation.md`` has the scores and explains how to run this.
 
 First the quick tests run without a mutant, in a copy of the repository whose functions note that
-they are called, also in processes that tests start. Then each mutant is tried against the tests
-that call its function, the quick ones first. A process that has imported PyTorch, DuckDB and
-pytest, but nothing of this project, forks for each mutant; so a mutant does not cost the seconds of
-those imports.
+they are called. Then each mutant is tried against the tests that call its function, the quick ones
+first. A process that has imported PyTorch and pytest, but nothing of this project, forks for each
+mutant, which so does not cost the seconds of those imports.
 """
 
 import argparse
@@ -239,13 +238,12 @@ def report(rows: list[dict[str, Any]]) -> float:
         print(f"| {name} | {count['mutants']} | {count['killed']} | {count['untested']} |")
     killed, late = counts["all"]["killed"], counts["all"]["timeout"]
     print(f"\n{killed} of {len(rows)} killed ({killed / len(rows):.1%}), {late} by a time limit")
-    print("\n| survivor | before | after | quick test |\n| --- | --- | --- | --- |")
+    print("\n| survivor | before | after | tests tried |\n| --- | --- | --- | ---: |")
     for row in sorted(rows, key=lambda row: (row["outcome"], row["path"], row["line"])):
         if row["outcome"] in ("survived", "untested"):
             place = row["path"].removeprefix(f"{PACKAGE}/")
             before, after = (row[side].replace("|", "\\|") for side in ("before", "after"))
-            tested = "yes" if row["outcome"] == "survived" else "no"
-            print(f"| {place}:{row['line']} | `{before}` | `{after}` | {tested} |")
+            print(f"| {place}:{row['line']} | `{before}` | `{after}` | {row['of'] or 'none'} |")
     return killed / len(rows)
 
 
@@ -278,15 +276,16 @@ def main() -> None:
             if not row and (batches := evidence.batches(mutant)):
                 jobs.append((mutant, batches))
             else:
-                rows.append(row or asdict(mutant) | {"outcome": "untested", "seconds": 0.0})
+                rows.append(row or asdict(mutant) | {"outcome": "untested", "seconds": 0, "of": ""})
         print(f"{len(jobs)} of {len(mutants)} to try", flush=True)
-        for (mutant, _), _, (outcome, seconds, test) in work(jobs, workers, unknown):
+        for (mutant, batches), _, (outcome, seconds, test) in work(jobs, workers, unknown):
             row = asdict(mutant) | {"outcome": outcome, "seconds": seconds, "test": test}
+            tried = sum(len(tests) for tests, _ in batches)
+            row["of"] = f"{tried} of {sum(map(len, evidence.candidates(mutant)))}"
             rows.append(row)
             print(json.dumps(row | {"source": ""}), file=log.open("a"))
             print(f"{outcome:8} {seconds:6} s  {mutant.path}:{mutant.line}  {test}", flush=True)
     print(f"{sum(row['seconds'] for row in rows):.0f} CPU seconds for mutants")
-    gc.unfreeze()
     if (share := report(rows)) < LEAST_SHARE:
         sys.exit(f"{share:.1%} of the mutants were killed; at least {LEAST_SHARE:.0%} must be")
 

@@ -38,10 +38,8 @@ def _noted_(name, seen=__import__("sys").__dict__.setdefault("_noted", set()),
         except OSError:
             pass
 """
-"""What each noting module executes: its functions append their names to a file, each once a test.
-
-The file has the calls of all processes that a test starts, also of those that are killed.
-"""
+"""What each noting module executes: its functions append their names to a file, once a test; so do
+those in processes that the test starts, even if they are killed."""
 
 
 def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -176,10 +174,7 @@ class Worker:
             self.write(path.relative_to(ROOT), noting(path.read_text(), name, note) if on else None)
 
     def start(self, mutant: Any, batches: list[Batch]) -> None:
-        """Change the file of a mutant and begin to test; without a mutant, note calls.
-
-        A later batch runs if no test of an earlier one failed.
-        """
+        """Change a file and run batches until a test fails; without a mutant, note calls."""
         self.mutant, self.batches, self.cpu = mutant, batches[:], 0.0
         if mutant:
             self.write(mutant.path, mutant.source)
@@ -225,8 +220,7 @@ class Worker:
     def ended(self, ignored: bool) -> tuple[str, float, str] | None:
         """Outcome, CPU seconds and the first test that failed; None while tests run.
 
-        Args:
-            ignored: Exit code 1 without a failed test says nothing.
+        Exit code 1 without a failed test, as for a new sentence, is a failure unless ``ignored``.
         """
         pid, status, used = os.wait4(self.pid, os.WNOHANG)
         late = not pid and time.monotonic() > self.until
