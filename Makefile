@@ -44,7 +44,7 @@ renew: $(TESTABLE) ## write the outputs in tests/golden anew; read the diff
 
 compilers: $(TRITONS:%=.triton/%) ## unpack versions of Triton for benchmarks/offline.py; 2.3 GB
 
-mutate: $(TESTABLE) ## change the source in 300 places and see the tests fail: docs/mutation.md
+mutate: $(TESTABLE) ## change the source in 150 random places and see the tests fail: docs/mutation.md
 	$(BIN)/python benchmarks/mutate.py $(MUTATE_FLAGS)
 
 coverage: $(TESTABLE) ## simulate studies and write how often intervals hold the truth: docs/statistics.md
