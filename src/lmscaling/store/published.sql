@@ -131,7 +131,7 @@ INSERT INTO measurements BY NAME
 SELECT
     'published' AS source, kind, 'published' AS sweep, size, attention, implementation, n_layer,
     n_head, d_model // n_head AS d_head, params, context, 1 AS batch, '' AS passes,
-    median_seconds, 0 AS updates, status, message,
+    median_seconds, status, message,
     'NVIDIA H100' AS device, 'one NVIDIA H100, Buckman and Gelada 2024' AS setup
 FROM published_times
 JOIN published_methods USING (kind, name)
