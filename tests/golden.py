@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,10 @@ class Golden:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(made)
         assert path.is_file(), f"{path} does not exist; `make renew` writes it"
-        if isinstance(content, str):
-            assert content.splitlines() == path.read_text().splitlines()
-        assert made == path.read_bytes()
+        if made != path.read_bytes():
+            kept = path.read_text(errors="replace").splitlines()
+            changes = unified_diff(kept, made.decode(errors="replace").splitlines(), n=1)
+            pytest.fail("\n".join(list(changes)[:60] or ["ends of lines differ"]))
 
 
 class Sentences:
@@ -79,6 +81,7 @@ class Sentences:
         self.renew = renew
         self.unknown: list[str] = []
 
+    @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
     def pytest_testnodedown(self, node: Any) -> None:
         said.update(getattr(node, "workeroutput", {}).get("said", []))
 
@@ -92,6 +95,7 @@ class Sentences:
         known = set(re.split(r"\n(?! )", text))
         self.unknown = sorted(said - known)
         if self.renew:
+            FOLDER.mkdir(exist_ok=True)
             MESSAGES.write_text("\n".join(sorted(said | known)).strip() + "\n")
         elif self.unknown and not session.exitstatus:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
