@@ -15,7 +15,6 @@ from test_store import (
     log,
     place,
     record,
-    runs,
     study,
     update,
     validation,
@@ -26,107 +25,61 @@ from lmscaling.records import timing
 from lmscaling.store import build as store
 from lmscaling.store import spikes
 
-__all__ = ["place", "runs", "study"]
+__all__ = ["place", "study"]
 
 
-def noisy(n: int, sigma: float = 0.02, seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return 3 + 7 * np.exp(-np.arange(n) / 15) + rng.normal(0, sigma, n)
+def losses(changes, n=2000):
+    """Calm losses with some that are higher, or no number."""
+    made = [3 + noise for noise in np.random.default_rng(0).normal(0, 0.02, n)]
+    for at, more in changes.items():
+        made[at] = None if more is None else made[at] + more
+    return made
 
 
-def changed(losses, changes) -> list:
-    losses = list(losses)
-    for at, value in changes.items():
-        losses[at] = value if value is None else losses[at] + value
-    return losses
-
-
-PLANTED = {200: 1.0, 201: 0.8, 700: 0.5, 1500: 2.0, 1999: 0.4}
-CAUCHY = np.random.default_rng(5).standard_cauchy(600).tolist()
-UPSET = np.array(changed(noisy(1500), {200: 1.0, 203: 0.8, 700: 0.5, 1000: 0.7}))
-UPSET[701:720] += 0.5
-STEPS = np.where(np.arange(1000) < 500, 3.0, 4.0) + noisy(1000) - noisy(1000, 0)
-FAR = {101: None, 100: None, 102: 6.0}
-
-
-def calm(sigma):
-    """Noise, a rising loss and a step down, which are no spikes."""
-    losses = noisy(3000, sigma)
-    losses[1000:] += np.linspace(0, 20 * sigma, 2000)
-    losses[2000:] -= 1.0
-    return losses.tolist()
-
-
-TRAINED: dict[str, list] = {
-    "planted": changed(noisy(2000), PLANTED), "cauchy": CAUCHY, "upset": UPSET.tolist(),
-    "end": changed(noisy(300), {298: 1.0, 299: 1.0}), "step": STEPS.tolist(),
-    "twentieth": changed([3.0] * 200, {100: 0.049, 150: 0.051}),
-    "early": changed([3.0] * 40, {31: 6.0, 32: 6.0}), "lost": changed(noisy(300), FAR),
-} | {f"calm {sigma}": calm(sigma) for sigma in (0.002, 0.02, 0.2)}  # fmt: skip
+UPSET = losses({200: 1.0, 203: 0.8, 700: 0.5, 1500: 2.0} | dict.fromkeys(range(701, 720), 0.5))
+TRAINED = {
+    "upset": UPSET,
+    "end": losses({298: 1.0, 299: 1.0}, 300),
+    "lost": losses({101: None, 100: None, 102: 6.0}, 300),
+}
 
 
 @pytest.fixture(scope="module")
 def trained(place):
     """Spikes and stability of the runs of ``TRAINED``, and of one that was trained twice."""
     folder = place("trained")
-    for run, losses in TRAINED.items():
-        rows = [update(i + 1, loss=loss) for i, loss in enumerate(losses)]
+    for run, own in TRAINED.items():
+        rows = [update(i + 1, loss=loss) for i, loss in enumerate(own)]
         record(folder, run, log(header(run), *rows, end(len(rows))), updates=len(rows))
-    first = changed(noisy(300), {250: 1.0})
-    rows = [update(i + 1, loss=loss) for i, loss in enumerate(first)]
+    rows = [update(i + 1, loss=loss) for i, loss in enumerate(losses({250: 1.0}, 300))]
     live(folder, "again", log(header("again"), *rows))
-    rows = [update(i + 1, attempt=2, loss=loss) for i, loss in enumerate(noisy(300)) if i >= 200]
-    live(folder, "again", log(header("again", 2, start=200), *rows), attempt=2)
+    rows = [update(i + 1, attempt=2, loss=loss) for i, loss in enumerate(losses({}, 300))]
+    live(folder, "again", log(header("again", 2, start=200), *rows[200:]), attempt=2)
     columns = "spikes, spikes_per_10000_updates, highest_spike, nonfinite_losses, median_recovery"
     known = {run: row for run, *row in ask(folder, f"SELECT run, {columns} FROM stability")}
-    found: dict[str, list] = {run: [] for run in known}
     query = "SELECT run, update, height, recovery FROM spikes ORDER BY run, update"
-    for run, *spike in exported(folder, query):
-        found[run].append(spike)
-    return known, found
+    return known, exported(folder, query)
 
 
-def test_planted_spikes_are_counted_each_once(trained):
+def test_spikes_and_recoveries_are_those_of_the_functions_and_have_a_rate_and_a_median(trained):
     known, found = trained
-    assert [update for update, _, _ in found["planted"]] == [place + 1 for place in PLANTED]
-    spikes, rate, highest, lost, _ = known["planted"]
-    assert (spikes, rate, lost) == (5, 25.0, 0)
-    assert highest == pytest.approx(2.0, abs=0.1)
-
-
-def test_spikes_are_those_of_the_definition_computed_plainly(trained):
-    expected = []
-    for i in range(32, len(CAUCHY)):
-        before = CAUCHY[max(0, i - 128) : i]
-        height = CAUCHY[i] - np.median(before)
-        spread = 1.4826 * np.median(np.abs(before - np.median(before)))
-        if height > 0.05 and height > 7 * spread:
-            expected.append([i + 1, pytest.approx(height)])
-    assert len(expected) > 10
-    assert [spike[:2] for spike in trained[1]["cauchy"]] == expected
-
-
-def test_recoveries_are_those_of_the_function_and_have_a_median(trained):
-    known, found = trained
-    first, lasted = spikes.recoveries(UPSET, spikes.find(UPSET)[0])
-    assert len(first) == 3 < len(found["upset"])
-    told = [(update, recovery) for update, _, recovery in found["upset"] if recovery is not None]
+    at, heights = spikes.find(np.array(UPSET))
+    first, lasted = spikes.recoveries(np.array(UPSET), at)
+    assert len(first) == 3 < len(at)
+    updates, rises, _ = zip(*(row[1:] for row in found if row[0] == "upset"), strict=True)
+    assert (list(updates), rises) == ((at + 1).tolist(), pytest.approx(heights.tolist()))
+    told = [row[1::2] for row in found if row[0] == "upset" and row[3] is not None]
     assert told == list(zip((first + 1).tolist(), lasted.tolist(), strict=True))
-    assert known["upset"][-1] == sorted(lasted)[1]
+    highest, median = pytest.approx(max(heights)), sorted(lasted)[1]
+    assert known["upset"] == [len(at), 5.0 * len(at), highest, 0, median]
     assert math.isinf(known["end"][-1])  # an upset at the end is never over
 
 
-def test_only_what_is_far_above_enough_updates_before_it_is_a_spike(trained):
+def test_losses_that_are_no_number_or_were_trained_again_are_no_spikes(trained):
     known, found = trained
-    for run in ("calm 0.002", "calm 0.02", "calm 0.2", "again"):  # what was trained again is gone
-        assert known[run][:4] == [0, 0.0, None, 0], run
-    updates = {run: [update for update, _, _ in found[run]] for run in found}
-    # More than a twentieth of a nat, after 32 updates; losses that are no number are not compared.
-    assert [updates[run] for run in ("twentieth", "early", "lost")] == [[151], [33], [103]]
+    assert known["again"][:4] == [0, 0.0, None, 0]
+    assert [update for run, update, *_ in found if run == "lost"] == [103]
     assert (known["lost"][0], known["lost"][3]) == (1, 2)
-    # A step is one until half of what came before is as high.
-    assert updates["step"] == list(range(501, 501 + len(updates["step"])))
-    assert 0 < len(updates["step"]) <= 64
 
 
 @pytest.fixture
