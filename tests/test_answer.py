@@ -26,54 +26,39 @@ def made(gaps, seeds=(0,), status=None, budget_hours=None, places=(), baseline="
 
     Seeds are those of all cells, or of some, while others have one.
     """
-    status = status or {}
     cells, curves, losses, paths = [], [], [], []
     places = sorted({*places, *(place for of in gaps.values() for place in of)})
     shapes = {size: i + 1 for i, size in enumerate(dict.fromkeys(size for size, _ in places))}
-    for i_place, (size, context) in enumerate(places):
+    every = product(enumerate(places), enumerate((baseline, *gaps)))
+    for (i_place, (size, context)), (i_name, name) in every:
         params = 10_000 * shapes[size]
-        for i_name, name in enumerate((baseline, *gaps)):
-            own = seeds if isinstance(seeds, tuple) else seeds.get((size, context), (0,))
-            for seed in own:
-                state = status.get((name, size, context), "done")
-                gap = 0.0 if name == baseline else gaps[name].get((size, context), 0.0)
-                gap += NOISE[(seed + i_name + i_place) % 4] if i_name else 0.0
-                head = {"attention": name, "size": size, "context": context, "seed": seed}
-                is_done = state == "done"
-                run = f"{name}-{size}-{context}-{seed}"
-                cells.append(
-                    head
-                    | {
-                        "status": state, "message": "", "skipped": None, "params": params,
-                        "n_layer": shapes[size], "d_model": 8, "update_tokens": 64,
-                        "flops_per_token": 100.0, "budget": "100 updates",
-                        "budget_hours": budget_hours, "hours": 2.0 if is_done else None,
-                        "updates": 100 if is_done else 3, "baseline": baseline, "place": len(cells),
-                        "name": run, "lr_scale": 1.0, "loss": 3.0 + gap if is_done else None,
-                        "is_final": is_done, "spikes": 0, "highest_spike": None,
-                    }
-                )  # fmt: skip
-                if state == "pending":
-                    continue
-                for i in range(1, 41):
-                    spent = 100 * i / 40
-                    loss = 3.0 + gap + 1.5 / i**0.5 - 1.5 / 40**0.5
-                    numbers = {
-                        "updates": spent, "tokens": 64 * spent, "hours": spent / 50,
-                        "flops": 6400 * spent,
-                    }  # fmt: skip
-                    spike = 9.5 if (name, i) == ("softmax", 30) else None
-                    curves.append(head | numbers | {"run": run, "loss": loss, "spike": spike})
-                    if is_done:
-                        paths.append((
-                            "measured", size, params, context, name == baseline, name, seed,
-                            spent, spent / 50, 6400 * spent, loss,
-                        ))  # fmt: skip
-                if is_done:
-                    losses.append((
-                        "measured", size, params, context, name == baseline, name, seed,
-                        3.0 + gap, None,
-                    ))  # fmt: skip
+        own = seeds if isinstance(seeds, tuple) else seeds.get((size, context), (0,))
+        for seed in own:
+            state = (status or {}).get((name, size, context), "done")
+            is_done = state == "done"
+            gap = gaps[name].get((size, context), 0.0) if i_name else 0.0
+            gap += NOISE[(seed + i_name + i_place) % 4] if i_name else 0.0
+            head = {"attention": name, "size": size, "context": context, "seed": seed}
+            run = f"{name}-{size}-{context}-{seed}"
+            cells.append(head | {
+                "status": state, "message": "", "skipped": None, "params": params,
+                "n_layer": shapes[size], "d_model": 8, "update_tokens": 64,
+                "flops_per_token": 100.0, "budget": "100 updates", "budget_hours": budget_hours,
+                "hours": 2.0 if is_done else None, "updates": 100 if is_done else 3,
+                "baseline": baseline, "place": len(cells), "name": run, "lr_scale": 1.0,
+                "loss": 3.0 + gap if is_done else None, "is_final": is_done, "spikes": 0,
+                "highest_spike": None,
+            })  # fmt: skip
+            known = "measured", size, params, context, name == baseline, name, seed
+            losses += [(*known, 3.0 + gap, None)] * is_done
+            for i in range(1, 41) if state != "pending" else ():
+                spent, loss = 100 * i / 40, 3.0 + gap + 1.5 / i**0.5 - 1.5 / 40**0.5
+                curves.append(head | {
+                    "updates": spent, "tokens": 64 * spent, "hours": spent / 50,
+                    "flops": 6400 * spent, "run": run, "loss": loss,
+                    "spike": 9.5 if (name, i) == ("softmax", 30) else None,
+                })  # fmt: skip
+                paths += [(*known, spent, spent / 50, 6400 * spent, loss)] * is_done
     return Evidence(
         source="measured", cells=cells, curves=curves, losses=losses, paths=paths, speeds=[]
     )
@@ -81,6 +66,11 @@ def made(gaps, seeds=(0,), status=None, budget_hours=None, places=(), baseline="
 
 def said(evidence, command="snakemake --cores all --configfile my.yaml"):
     return answer.write(contest.judge(evidence), evidence, "100 updates", command)
+
+
+def draw(evidence, *others, curves=None):
+    names = ["softmax", "linear", *others]
+    return chart.draw(contest.judge(evidence), curves or evidence.curves, names)
 
 
 def everything(words):
@@ -153,9 +143,6 @@ def test_the_best_candidate_is_first_and_equal_wins_and_losses_have_no_leader(an
     assert tile.side == "undecided"
     assert not answers["nothing finished"].scores
     assert not answers["nothing finished"].tiles
-
-
-def test_a_failed_cell_is_counted_and_has_no_verdict(answers):
     words = answers["a failed cell"]
     failed = words.score_head.index(("failed", "runs"))
     assert [s.cells[failed][0] for s in words.scores if s.attention == "linear"] == ["", "4"]
@@ -196,12 +183,9 @@ def test_the_command_of_the_published_numbers_trains_the_closest_contest_alone()
 
 
 def test_the_noise_of_one_gap_is_not_asked_for_before_open_contests_are_decided():
-    place = ("s", 64)
-    evidence = made({"linear": BEHIND | {place: -0.009}}, SEEDS)
-    found = contest.judge(evidence)
-    (alone,) = (
-        contest.judge(made({"linear": {("m", 256): 0.35}})).edges["updates"]["linear"].values()
-    )
+    evidence = made({"linear": BEHIND | {PLACE: -0.009}}, SEEDS)
+    found, other = contest.judge(evidence), contest.judge(made({"linear": {("m", 256): 0.35}}))
+    (alone,) = other.edges["updates"]["linear"].values()
     assert not alone.is_tested
     edges = {"linear": found.edges["updates"]["linear"] | {("m", 256): alone}}
     found = replace(found, edges=found.edges | {"updates": edges})
@@ -220,8 +204,7 @@ def test_runs_of_unequal_hours_are_compared_by_their_curves():
 
 def test_a_view_is_the_same_path_under_another_transformation():
     evidence = made({"linear": BEHIND}, SEEDS)
-    judged = contest.judge(evidence)
-    drawn = chart.draw(judged, evidence.curves, ["softmax", "linear"])
+    drawn = draw(evidence)
     assert len(drawn.paths) == 2 * 2 * 4 * 4  # hours and updates, of each run
     seen = [(view.axis, view.range) for view in drawn.views[0]]
     assert seen == list(product(("hours", "updates", "tokens", "flops"), ("end", "whole")))
@@ -231,15 +214,14 @@ def test_a_view_is_the_same_path_under_another_transformation():
             a, _, _, d, e, f = map(float, re.findall(r"[-\d.e]+", use.transform))
             x, y = map(int, paths[use.path].line.rpartition("L")[2].split())
             assert a * x + e == pytest.approx(1000, abs=1)  # all runs end together here
-            assert f + d * y == pytest.approx(
-                1000 * (view.top - y / 1000) / (view.top - view.bottom), abs=0.1
-            )
+            height = 1000 * (view.top - y / 1000) / (view.top - view.bottom)
+            assert f + d * y == pytest.approx(height, abs=0.1)
             assert -1 < f + d * y < 1001
 
 
 def test_labels_of_curves_never_cover_each_other_and_spikes_above_the_frame_are_named():
     evidence = made({"linear": {("s", 64): 0.0001}, "other": {("s", 64): 0.0002}})
-    drawn = chart.draw(contest.judge(evidence), evidence.curves, ["softmax", "linear", "other"])
+    drawn = draw(evidence, "other")
     for view in chain(*drawn.views.values()):
         at = sorted(mark.at for mark in view.ends)
         assert all(b - a >= chart.LETTERS - 1e-9 for a, b in pairwise(at))
@@ -247,28 +229,22 @@ def test_labels_of_curves_never_cover_each_other_and_spikes_above_the_frame_are_
 
 
 def test_the_first_view_is_the_closest_contest():
-    evidence = made({"linear": BEHIND | {("m", 64): 0.002}}, SEEDS)
-    judged = contest.judge(evidence)
-    drawn = chart.draw(judged, evidence.curves, ["softmax", "linear"])
+    drawn = draw(made({"linear": BEHIND | {("m", 64): 0.002}}, SEEDS))
     titles = {place.cell: place.title for _, row in drawn.rows for place in row}
     assert titles[drawn.first] == "m at context 64"
 
 
 def test_a_whole_run_is_shown_from_its_first_loss_and_its_end_over_a_factor_of_16():
-    evidence = made({"linear": {("s", 64): 0.1}})
-    drawn = chart.draw(contest.judge(evidence), evidence.curves, ["softmax", "linear"])
+    """A run that ended before leaves the view of the others."""
+    evidence = made({"linear": {PLACE: 0.1}})
+    drawn = draw(evidence)
     for end, whole in zip(drawn.views[0][::2], drawn.views[0][1::2], strict=True):
         assert exp(end.high - end.low) == pytest.approx(16)
         assert exp(whole.high - whole.low) == pytest.approx(40)
         assert whole.high == end.high
         assert whole.top > end.top
-
-
-def test_a_run_that_ended_before_the_range_leaves_the_view_of_the_others():
-    evidence = made({"linear": {("s", 64): 0.1}})
     curves = [row for row in evidence.curves if row["attention"] != "linear" or row["updates"] < 6]
-    drawn = chart.draw(contest.judge(evidence), curves, ["softmax", "linear"])
-    assert all(len(view.uses) == 2 for view in drawn.views[0])
+    assert all(len(view.uses) == 2 for view in draw(evidence, curves=curves).views[0])
 
 
 def brightness(colour):
@@ -290,11 +266,9 @@ def test_steps_of_constant_tokens_are_one_comparison_and_batches_of_sampling_are
     times = {("time_step", 4, 64): 2.0, ("time_step", 1, 256): 8.0}
     times |= {("time_decode", 1, 64): 3.0, ("time_decode", 4, 64): 5.0}
     rows = [
-        {
-            "source": "measured", "setup": "a", "kind": kind, "attention": name, "method": name,
-            "size": "s", "batch": batch, "context": context, "seconds": seconds,
-            "lower_seconds": None, "upper_seconds": None,
-        }
+        {"source": "measured", "setup": "a", "kind": kind, "attention": name, "method": name,
+         "size": "s", "batch": batch, "context": context, "seconds": seconds,
+         "lower_seconds": None, "upper_seconds": None}
         for (kind, batch, context), ratio in times.items()
         for name, seconds in (("softmax", ratio), ("linear", 1.0))
     ]  # fmt: skip

@@ -34,15 +34,10 @@ def hub(tmp_path):
         with gzip.open(folder / f"{name}.json.gz", "wt") as file:
             file.writelines(json.dumps({"text": t}) + "\n" for t in texts)
     return {
-        "kind": "hub",
-        "repository": "owner/texts",
-        "revision": "1" * 40,
-        "mirror": str(folder),
-        "train": "train-{shard}.json.gz",
-        "validation": "validation-{shard}.json.gz",
-        "shards": 1,
-        "documents": [400],
-    }
+        "kind": "hub", "repository": "owner/texts", "revision": "1" * 40, "mirror": str(folder),
+        "train": "train-{shard}.json.gz", "validation": "validation-{shard}.json.gz",
+        "shards": 1, "documents": [400],
+    }  # fmt: skip
 
 
 def flipped(path, at):
@@ -56,31 +51,25 @@ def repacked(path, text):
         file.write(text)
 
 
+def cut(text):
+    return b"".join(text.splitlines(keepends=True)[:-1])
+
+
 def unpacked(path):
     return gzip.decompress(path.read_bytes())
 
 
 SOURCES = {
-    "a flipped bit": lambda p: flipped(p, p.stat().st_size // 2),
-    "a gzip cut in the middle": lambda p: os.truncate(p, p.stat().st_size // 2),
-    "a gzip cut by one byte": lambda p: os.truncate(p, p.stat().st_size - 1),
-    "zeros": lambda p: p.write_bytes(bytes(p.stat().st_size)),
-    "an empty file": lambda p: p.write_bytes(b""),
-    "a line that is no JSON": lambda p: repacked(p, b'{"text": "a"}\n{"text": \n'),
-    "a document without text": lambda p: repacked(p, b'{"text": "a"}\n{"txt": "b"}\n'),
-    "a document whose text is null": lambda p: repacked(p, b'{"text": null}\n'),
-    "whole documents missing at the end": lambda p: repacked(
-        p, b"".join(unpacked(p).splitlines(keepends=True)[:399])
-    ),
-    "a missing file": lambda p: p.unlink(),
-}
-WORDS = {
-    "an empty file": "0 documents",
-    "a line that is no JSON": "line 2:",
-    "a document without text": "'txt'",
-    "a document whose text is null": "line 1:",
-    "whole documents missing at the end": "399 documents",
-    "a missing file": "validation-0.json.gz",
+    "a flipped bit": (lambda p: flipped(p, p.stat().st_size // 2), "gzip"),
+    "a gzip cut in the middle": (lambda p: os.truncate(p, p.stat().st_size // 2), "gzip"),
+    "a gzip cut by one byte": (lambda p: os.truncate(p, p.stat().st_size - 1), "gzip"),
+    "zeros": (lambda p: p.write_bytes(bytes(p.stat().st_size)), "gzip"),
+    "an empty file": (lambda p: p.write_bytes(b""), "0 documents"),
+    "a line that is no JSON": (lambda p: repacked(p, b'{"text": "a"}\n{"text": \n'), "line 2:"),
+    "a document without text": (lambda p: repacked(p, b'{"text": "a"}\n{"txt": "b"}\n'), "'txt'"),
+    "a document whose text is null": (lambda p: repacked(p, b'{"text": null}\n'), "line 1:"),
+    "a missing document": (lambda p: repacked(p, cut(unpacked(p))), "399 documents"),
+    "a missing file": (lambda p: p.unlink(), "validation-0.json.gz"),
 }
 
 
@@ -89,10 +78,11 @@ def test_a_damaged_source_is_named_and_leaves_nothing(hub, tmp_path, damage):
     """Whether the source was fetched before or is fetched now."""
     source = tmp_path / "hub" / "train-0.json.gz"
     described_at(source).write_text(json.dumps({"sha256": sha256_of(source)}))
-    SOURCES[damage](source)
+    change, value = SOURCES[damage]
+    change(source)
     out = tmp_path / "out" / "train-00000.bin"
     for fetched in (source, None):
-        with refused(UserError, "train-0.json.gz", WORDS.get(damage, "gzip")):
+        with refused(UserError, "train-0.json.gz", value):
             tokenize(corpus(hub), "train", 0, out, fetched)
         assert not out.parent.exists() or not list(out.parent.iterdir())
 
@@ -125,12 +115,12 @@ def folder(hub, tmp_path):
 COUNTS = {"validation": 1, "train": 3}
 
 
-def swapped(folder, ends):
-    a, b = folder / "train-00000", folder / "train-00001"
-    for end in ends:
-        kept = a.with_suffix(end).read_bytes()
-        b.with_suffix(end).replace(a.with_suffix(end))
-        b.with_suffix(end).write_bytes(kept)
+def swapped(folder):
+    for end in ("bin", "json"):
+        a, b = folder / f"train-00000.{end}", folder / f"train-00001.{end}"
+        kept = a.read_bytes()
+        b.replace(a)
+        b.write_bytes(kept)
 
 
 def of_another_tokenizer(folder):
@@ -140,52 +130,47 @@ def of_another_tokenizer(folder):
 
 
 DAMAGES = {
-    "a truncated file": lambda f: os.truncate(f / "train-00001.bin", 2000),
-    "a file of zeros": lambda f: (f / "train-00001.bin").write_bytes(bytes(5000)),
-    "shards in another order": lambda f: swapped(f, [".bin", ".json"]),
-    "tokens in another order": lambda f: shutil.copy(
-        f / "validation-00000.bin", f / "train-00000.bin"
+    "a truncated file": (
+        lambda f: os.truncate(f / "train-00001.bin", 2000),
+        "train-00001.bin has 2000 bytes", "train-00001.bin",
     ),
-    "a shard of another tokenizer": of_another_tokenizer,
-    "a sidecar cut short": lambda f: os.truncate(f / "train-00002.json", 100),
-    "a missing shard": lambda f: (f / "train-00002.bin").unlink(),
-    "a flipped bit": lambda f: flipped(f / "train-00001.bin", 3000),
-}
-BEFORE = {  # the manifest is made: what is found then, by the damage
-    "a truncated file": "train-00001.bin has 2000 bytes",
-    "a file of zeros": "train-00001.bin begins",
-    "shards in another order": "train-00000.json belongs to",
-    "tokens in another order": "train-00000.bin has",
-    "a shard of another tokenizer": "ranks_sha256 other",
-    "a sidecar cut short": "train-00002.json",
-    "a missing shard": "train-00002.bin",
-}
-AFTER = {  # the manifest was made: what the stream finds
-    "a truncated file": "train-00001.bin",
-    "a file of zeros": "train-00001.bin",
-    "a missing shard": "train-00002.bin",
-    "a flipped bit": "train-00001.bin has SHA-256",
-    "shards in another order": "train-0000",
-    "a shard of another tokenizer": "train-00001.bin has",
-}
+    "a file of zeros": (
+        lambda f: (f / "train-00001.bin").write_bytes(bytes(5000)),
+        "train-00001.bin begins", "train-00001.bin",
+    ),
+    "shards in another order": (swapped, "train-00000.json belongs to", "train-0000"),
+    "tokens in another order": (
+        lambda f: shutil.copy(f / "validation-00000.bin", f / "train-00000.bin"),
+        "train-00000.bin has", None,
+    ),
+    "another tokenizer": (of_another_tokenizer, "ranks_sha256 other", "train-00001.bin has"),
+    "a cut sidecar": (lambda f: os.truncate(f / "train-00002.json", 100), "train-00002.json", None),
+    "no shard": (lambda f: (f / "train-00002.bin").unlink(), "train-00002.bin", "train-00002.bin"),
+    "a flipped bit": (
+        lambda f: flipped(f / "train-00001.bin", 3000), None, "train-00001.bin has SHA-256",
+    ),
+}  # fmt: skip
+"""What is found when the manifest is made, and, had it been made before, by the stream."""
 
 
-@pytest.mark.parametrize("damage", BEFORE)
+@pytest.mark.parametrize("damage", [name for name, row in DAMAGES.items() if row[1]])
 def test_a_damaged_shard_gets_into_no_manifest(folder, damage):
-    DAMAGES[damage](folder)
-    with refused(UserError, BEFORE[damage]):
+    change, found, _ = DAMAGES[damage]
+    change(folder)
+    with refused(UserError, found):
         shards.write_manifest(folder / "manifest.json", COUNTS)
     assert not (folder / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("damage", AFTER)
+@pytest.mark.parametrize("damage", [name for name, row in DAMAGES.items() if row[2]])
 def test_a_shard_damaged_later_is_refused_before_a_token_of_it_is_used(folder, damage):
     shards.write_manifest(folder / "manifest.json", COUNTS)
-    DAMAGES[damage](folder)
+    change, _, found = DAMAGES[damage]
+    change(folder)
     stream = Stream(folder / "manifest.json", "train")
     with pytest.raises(UserError, match="run snakemake again") as caught:
         stream.read(0, stream.tokens)
-    assert AFTER[damage] in str(caught.value)
+    assert found in str(caught.value)
 
 
 def test_kills_at_any_moment_leave_nothing_torn(hub, tmp_path):

@@ -39,9 +39,6 @@ from lmscaling.store import logs
 
 __all__ = ["place", "runs", "study"]
 
-MUTATED = 200
-"""Runs, each with a log of its own."""
-
 
 def attempts() -> list[list[records.Row]]:
     """The log of a run that was killed twice and trained some updates again."""
@@ -76,15 +73,12 @@ def changed(row: records.Row) -> records.Row:
             return replace(row, status="interrupted")
 
 
-def key(row: Any) -> tuple:
-    return row.record, row.attempt, row.update if row.record in ("update", "validation") else 0
-
-
 def expected(rows: list[Any]) -> tuple[dict, dict, int]:
     """The versions of each line by its key, possible starts of each attempt, and conflicts."""
     versions: dict[tuple, list[Any]] = {}
     for row in rows:
-        found = versions.setdefault(key(row), [])
+        at = row.update if row.record in ("update", "validation") else 0
+        found = versions.setdefault((row.record, row.attempt, at), [])
         if row not in found:
             found.append(row)
     starts: dict[int, set[int]] = {}
@@ -96,73 +90,52 @@ def expected(rows: list[Any]) -> tuple[dict, dict, int]:
     return versions, starts, sum(len(found) - 1 for found in versions.values())
 
 
-@pytest.fixture(scope="module")
-def mutated(place):
-    """Every mutated log by run, as it was made, and the store of all of them."""
+def by_run(folder, query):
+    found: dict[str, list[tuple]] = {}
+    for run, *row in exported(folder, query):
+        found.setdefault(run, []).append(tuple(row))
+    return found
+
+
+def test_each_row_and_attempt_is_there_once_whatever_became_of_its_lines(place):
+    """What an attempt lost does not survive; lines that contradict each other count as damaged."""
     folder, made = place("mutated"), {}
-    for seed in range(MUTATED):
-        rng = random.Random(seed)
-        parts = [mutate(part, rng) for part in attempts()]
-        rows = [row for part in parts for row in part]
+    for seed in range(200):
+        rng, run = random.Random(seed), f"run-{seed:03d}"
+        rows = [row for part in attempts() for row in mutate(part, rng)]
         if rng.random() < 0.3:  # a permutation across attempts, as in a log that was joined wrongly
             rng.shuffle(rows)
-        if not rows:
-            continue
-        made[f"run-{seed:03d}"] = rows
-        if seed % 2:
-            record(folder, f"run-{seed:03d}", log(*rows), updates=12)
-        else:
-            for n in (1, 2, 3):
-                live(folder, f"run-{seed:03d}", log(*(r for r in rows if r.attempt == n)), n)
+        if rows:
+            made[run] = rows
+        if rows and seed % 2:
+            record(folder, run, log(*rows), updates=12)
+        for n in (1, 2, 3) if rows and not seed % 2 else ():
+            live(folder, run, log(*(row for row in rows if row.attempt == n)), n)
     store.build(folder)
-    return folder, made
-
-
-@pytest.mark.parametrize("table", ["updates", "validations"])
-def test_each_row_that_was_written_is_in_the_store_once(mutated, table):
-    folder, made = mutated
-    loss = "train_loss" if table == "updates" else "val_loss"
-    kind = table.removesuffix("s")
-    found: dict[str, list[tuple]] = {run: [] for run in made}
-    for run, *row in exported(folder, f"SELECT run, attempt, update, {loss} FROM {table}"):
-        found[run].append(tuple(row))
-    for run, rows in made.items():
-        versions = expected(rows)[0]
-        keys = [(a, u) for k, a, u in versions if k == kind]
-        assert sorted(row[:2] for row in found[run]) == sorted(keys), run
-        for attempt, n, value in found[run]:
-            assert value in [getattr(r, loss) for r in versions[kind, attempt, n]]
-
-
-def test_each_attempt_is_there_once_and_what_it_lost_does_not_survive(mutated):
-    folder, made = mutated
-    query = "SELECT run, attempt, start_update, status FROM attempts ORDER BY ALL"
-    attempts: dict[str, dict[int, int]] = {run: {} for run in made}
-    for run, attempt, start, _ in exported(folder, query):
-        assert attempt not in attempts[run]
-        attempts[run][attempt] = start
-    surviving: dict[str, list[tuple]] = {run: [] for run in made}
-    for run, *row in exported(folder, "SELECT run, attempt, update FROM updates WHERE surviving"):
-        surviving[run].append(tuple(row))
-    for run, rows in made.items():
-        versions, starts, _ = expected(rows)
-        assert attempts[run].keys() == starts.keys(), run
-        assert all(attempts[run][n] in starts[n] for n in starts), run
-        kept = [
-            (a, u)
-            for kind, a, u in versions
-            if kind == "update" and all(u <= s for n, s in attempts[run].items() if n > a)
-        ]
-        assert sorted(surviving[run]) == sorted(kept), run
-
-
-def test_lines_that_contradict_each_other_are_counted_as_damaged(mutated):
-    folder, made = mutated
-    found = dict(exported(folder, "SELECT run, damaged_lines FROM runs"))
-    assert found == {run: expected(rows)[2] for run, rows in made.items()}
-    assert dict(exported(folder, "SELECT run, lines FROM runs")) == {
-        run: len(rows) for run, rows in made.items()
+    losses = {"update": "train_loss", "validation": "val_loss"}
+    found = {
+        kind: by_run(folder, f"SELECT run, attempt, update, {loss} FROM {kind}s")
+        for kind, loss in losses.items()
     }
+    starts = by_run(folder, "SELECT run, attempt, start_update FROM attempts")
+    surviving = by_run(folder, "SELECT run, attempt, update FROM updates WHERE surviving")
+    counted = by_run(folder, "SELECT run, damaged_lines, lines FROM runs")
+    assert counted.keys() == made.keys()
+    for run, rows in made.items():
+        versions, possible, conflicts = expected(rows)
+        for kind, loss in losses.items():
+            ours = found[kind].get(run, [])
+            keys = [(a, u) for k, a, u in versions if k == kind]
+            assert sorted(row[:2] for row in ours) == sorted(keys), run
+            for a, u, value in ours:
+                assert value in [getattr(row, loss) for row in versions[kind, a, u]], run
+        begun = dict(starts[run])
+        assert sorted(n for n, _ in starts[run]) == sorted(possible), run
+        assert all(begun[n] in possible[n] for n in possible), run
+        updates = [(a, u) for kind, a, u in versions if kind == "update"]
+        kept = [(a, u) for a, u in updates if all(u <= s for n, s in begun.items() if n > a)]
+        assert sorted(surviving.get(run, [])) == sorted(kept), run
+        assert counted[run] == [(conflicts, len(rows))]
 
 
 TABLES = ("updates", "validations", "gradients", "attempts")
@@ -230,6 +203,14 @@ def test_another_name_of_an_attention_changes_its_name_and_no_number(place):
 HEADER, LINE, LAST = records.line(header("r")), records.line(update(1)), records.line(update(2))
 NOISE = random.Random(0).randbytes(999).replace(b"\n", b"")
 DAMAGE = {
+    "nothing": (HEADER + LINE + LAST, [1, 2], 0),
+    "no newline": (HEADER + LINE + LAST[:-1], [1, 2], 0),
+    **{f"torn at {n}": (HEADER + LINE + LAST[:n], [1], 1) for n in range(1, len(LAST) - 1, 7)},
+    "torn by a bracket": (HEADER + LINE + LAST[:-2], [1], 1),
+    "torn and zeros": (HEADER + LINE + LAST[:30] + bytes(100), [1], 1),
+    "torn and a line": (HEADER + LINE + LINE[:30] + b"\n" + LAST, [1, 2], 1),
+    "no number": (HEADER + LINE + LAST.replace(b'"tokens": 128', b'"tokens": "x"'), [1], 1),
+    "no records": (HEADER + LINE + b"[1]\n17\n" + LAST, [1, 2], 2),
     "zeros at the end": (HEADER + LINE + LAST + bytes(17 << 20), [1, 2], 1),
     "zeros in the middle": (HEADER + LINE + bytes(17 << 20) + b"\n" + LAST, [1, 2], 1),
     "zeros at the beginning": (bytes(17 << 20) + HEADER + LINE + LAST, [1, 2], 1),
@@ -249,9 +230,8 @@ DAMAGE = {
 def test_damage_of_any_kind_costs_only_its_own_lines(place):
     folder = place("damaged")
     for name, (data, _, _) in DAMAGE.items():
-        record(folder, name, data)
-    query = "SELECT run, list(update ORDER BY update) FROM updates GROUP BY run"
-    found = dict(ask(folder, query))
+        (live if name.startswith("torn") else record)(folder, name, data)
+    found = dict(ask(folder, "SELECT run, list(update ORDER BY update) FROM updates GROUP BY run"))
     assert found == {name: updates for name, (_, updates, _) in DAMAGE.items() if updates}
     found = dict(exported(folder, "SELECT run, damaged_lines FROM runs"))
     assert found == {name: lines for name, (_, _, lines) in DAMAGE.items()}
@@ -292,6 +272,7 @@ def test_the_rows_of_a_finished_run_are_written_once_and_make_the_same_exports(f
     assert kept(finished) == before
     assert {path: path.stat().st_mtime_ns for path in before} == times
     whole = parquet(finished)
+    assert whole.keys() == {f"{name}.parquet" for name in EXPORTS}
     for path in before:
         path.unlink()
     store.build(finished)

@@ -190,14 +190,7 @@ def check(data: bytes) -> None:
         assert not illegal(data, stated())
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.randoms(use_true_random=False))
 def test_damage_anywhere_is_refused_in_a_sentence_or_legal_by_the_stated_rules(chance):
     check(mutated(chance))
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(list(SCALAR.finditer(STUDY.encode()))), st.sampled_from(VALUES))
-def test_any_value_in_the_place_of_another_is_refused_or_legal(at, value):
-    data = STUDY.encode()
-    check(data[: at.start()] + value.encode() + data[at.end() :])

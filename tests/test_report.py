@@ -20,13 +20,12 @@ from test_store import end, header, live, log, record, update, validation
 from lmscaling import figures, registry, report
 from lmscaling.errors import UserError
 from lmscaling.fits import final_loss
-from lmscaling.records.exports import PUBLISHED as COLUMNS
 from lmscaling.report import cells as cell_tables
 from lmscaling.report import losses
 from lmscaling.report.table import SECTIONS
 from lmscaling.store import build as store
 
-HERE = ROOT / "results" / "published"
+ONE = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
 
 PRINTED = re.compile(
     r'<details class="query">\s*<summary>Query \(([\d,]+) rows\)</summary>\s*<pre>(.*?)</pre>',
@@ -36,14 +35,7 @@ PRINTED = re.compile(
 
 @pytest.fixture
 def study(tmp_path, values):
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    return write_study(folder, values)
-
-
-@pytest.fixture
-def cells(study):
-    return cells_of(study)
+    return write_study(tmp_path, values)
 
 
 @pytest.fixture(scope="module")
@@ -71,25 +63,20 @@ def page(half_done):
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """The page of the published numbers alone, with its folder."""
+    """The page of the published numbers alone."""
     folder = tmp_path_factory.mktemp("results") / "published"
-    folder.mkdir()
-    for stem in COLUMNS:
-        shutil.copy(HERE / f"{stem}.csv", folder)
-    return folder, tell(folder, blank=False)
+    skipped = shutil.ignore_patterns("store", "figures")
+    shutil.copytree(ROOT / "results" / "published", folder, ignore=skipped)
+    return tell(folder, blank=False)
 
 
-def test_the_published_page_reads_as_reviewed(published, golden):
-    golden("report.txt", seen(published[1])[0])
-
-
-def test_the_page_of_a_half_done_study_reads_as_reviewed(half_done, golden):
-    golden("report_half_done.txt", seen(half_done[1])[0])
-
-
-def test_the_answer_stands_before_everything_else_in_at_most_1500_words(page, published):
-    for text in (page, published[1]):
-        assert len(seen(text)[1]) <= 1500
+def test_both_pages_read_as_reviewed_with_the_answer_first_in_at_most_1500_words(
+    page, published, golden
+):
+    for name, text in (("report_half_done", page), ("report", published)):
+        lines, first = seen(text)
+        golden(f"{name}.txt", lines)
+        assert len(first) <= 1500
         order = (
             "<h1>", 'class="tiles"', 'class="hero"', 'id="scoreboard"', 'id="untold-title"',
             '<details class="box section">', "<figure id=",
@@ -98,8 +85,8 @@ def test_the_answer_stands_before_everything_else_in_at_most_1500_words(page, pu
         assert places == sorted(places)
 
 
-def test_one_view_and_one_value_of_a_cell_are_shown_first(published):
-    _, text = published
+def test_one_view_and_one_value_of_a_cell_are_shown_first_and_copies_are_on_the_page(published):
+    text = published
     places = re.findall(r'<div class="views( first)?" data-cell="(\d+)"', text)
     assert len(places) == 24
     assert [cell for first, cell in places if first] == ["0"]
@@ -109,12 +96,7 @@ def test_one_view_and_one_value_of_a_cell_are_shown_first(published):
     for place in re.findall(r"<td>(?:\s*)<label>.*?</td>", text, re.DOTALL):
         assert len(re.findall(r'<span class="value[^"]* first"', place)) == 1
     used = set(re.findall(r'<use [^>]*href="#(\w+)"', text))
-    drawn = set(re.findall(r'<path id="(\w+)"', text))
-    assert used == drawn
-
-
-def test_what_is_copied_is_on_the_page(published):
-    _, text = published
+    assert used == set(re.findall(r'<path id="(\w+)"', text))
     ((table,),) = [re.findall(r'<pre id="csv" hidden>(.*?)</pre>', text, re.DOTALL)]
     rows = list(csv.DictReader(html.unescape(table).splitlines()))
     assert len(rows) == 24 * 4
@@ -168,31 +150,24 @@ def test_sections_figures_and_tables_stand_in_their_order(page):
     assert page.index('id="cells"') < page.index('id="section-speed"') < page.index('"crossings"')
 
 
-def check(folder, page):
-    """Every printed query answers again, with as many rows as it says."""
-    seen = 0
+def test_every_query_runs_again_with_as_many_rows(half_done):
+    folder, page = half_done
+    found = list(blocks(page))
+    assert len(found) == page.count("<figure id=") + page.count('<div class="table" id=') > 10
     with store.connect(folder / "store") as db:
         db.execute(f"SET file_search_path = '{folder}'")
-        for name, n, query in blocks(page):
+        for name, n, query in found:
             assert len(db.sql(query)) == n > 0, name
-            path = folder / "figures" / f"{name}.csv"
             if name in registry.figures():
-                with path.open(newline="") as file:
+                with (folder / "figures" / f"{name}.csv").open(newline="") as file:
                     assert len(list(csv.reader(file))) == n + 1
-            seen += 1
-    assert seen == page.count("<figure id=") + page.count('<div class="table" id=') > 10
-
-
-def test_every_query_runs_again_with_as_many_rows(half_done):
-    check(*half_done)
-    for name, n, _ in blocks(half_done[1]):
-        if name in {"cells", "crossings", "sizes"}:
-            part = half_done[1].partition(f'<div class="table" id="{name}"')[2]
-            assert part.partition("</table>")[0].count("<tr") == n + 1
+            if name in {"cells", "crossings", "sizes"}:
+                part = page.partition(f'<div class="table" id="{name}"')[2]
+                assert part.partition("</table>")[0].count("<tr") == n + 1
 
 
 def test_the_page_asks_no_network_for_anything(page, published):
-    for text in (page, published[1]):
+    for text in (page, published):
         loading = r"(?:src|href|srcset|action|poster)\s*=\s*[\"'](?!data:|#)|url\(|@import"
         assert not re.findall(loading, text)
         for tag in ("<link", "<iframe", "<object", "http-equiv"):
@@ -207,9 +182,8 @@ def test_the_page_asks_no_network_for_anything(page, published):
 
 
 def test_sections_and_figures_with_nothing_are_left_out_and_words_are_escaped(study):
-    axes = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
     skip = [{"seed": 1, "reason": "<b>not wanted</b>"}]
-    finish(study, list(lay_out(study, axes=axes, skip=skip).cells.values()))
+    finish(study, list(lay_out(study, axes=ONE, skip=skip).cells.values()))
     page = tell(study)
     assert headings(page) == ["question", "grid", "learning", "laws", "audit"]
     assert 'id="learning_curves"' in page
@@ -223,7 +197,7 @@ def test_sections_and_figures_with_nothing_are_left_out_and_words_are_escaped(st
         report.write(study)
 
 
-def test_the_switch_is_of_radio_buttons_and_hides_nothing_before_it_is_understood(page):
+def test_the_switch_is_of_radio_buttons_long_tables_are_folded_and_images_have_a_text(page):
     part = page.partition('<div class="switch">')[2].partition('<div class="table"')[0]
     shown = re.findall(r'<figure id="(learning_curves\w*)"', part)
     assert len(shown) == 4
@@ -235,21 +209,14 @@ def test_the_switch_is_of_radio_buttons_and_hides_nothing_before_it_is_understoo
     assert "hidden" not in part
     rules = re.findall(r"\.switch:has\(#show-(\w+):checked\) > figure:not\(#(\w+)\)", page)
     assert rules == [(name, name) for name in shown]
-
-
-def test_figures_have_alternative_texts_and_headings_leave_out_no_level(page):
-    images = re.findall(r"<img [^>]*>", page)
-    assert all(len(re.findall(r'alt="([^"]+)"', image)[0]) > 20 for image in images)
-    levels = [int(level) for level in re.findall(r"<h([1-6])\b", page)]
-    assert levels[0] == 1
-    assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-
-
-def test_long_tables_are_folded(page):
     part = page.partition('<div class="table" id="cells"')[2].partition("<table")[0]
     assert '<details class="rows"><summary>32 rows</summary>' in part
     assert 'class="rows"' not in page.partition('id="sizes"')[2].partition("<table")[0]
+    images = re.findall(r"<img [^>]*>", page)
+    assert all(len(re.findall(r'alt="([^"]+)"', image)[0]) > 20 for image in images)
+    levels = [int(level) for level in re.findall(r"<h([1-6])\b", page)]
+    assert levels[0] == levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
 def ends(study):
@@ -260,8 +227,7 @@ def ends(study):
 
 def test_a_final_loss_has_the_interval_of_its_seeds(study):
     """Two seeds, one degree of freedom: 12.706 standard errors."""
-    axes = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1, 2]}
-    runs = list(lay_out(study, axes=axes).cells)
+    runs = list(lay_out(study, axes=ONE | {"seed": [0, 1, 2]}).cells)
     found = []
     for i, run in enumerate(runs[:2]):
         loss = 3 + i / 10 + np.random.default_rng(i).normal(0, 0.03, 3000)
@@ -278,30 +244,25 @@ def test_a_final_loss_has_the_interval_of_its_seeds(study):
             assert not re.search("own", sd)
     live(study, runs[2], log(header(runs[2]), update(1), validation(1, loss=9.0)))
     ((*_, counted, validated, trained, sd, remarks),) = ends(study)
-    half = 12.7062 * 0.05
-    assert validated == f"3.0500 ({3.05 - half:.4f} to {3.05 + half:.4f})"
-    half = 12.7062 * abs(found[1] - found[0]) / 2
-    assert (
-        trained
-        == f"{np.mean(found):.4f} ({np.mean(found) - half:.4f} to {np.mean(found) + half:.4f})"
-    )
+    for told, mean, se in (
+        (validated, 3.05, 0.05), (trained, np.mean(found), abs(found[1] - found[0]) / 2),
+    ):  # fmt: skip
+        assert told == f"{mean:.4f} ({mean - 12.7062 * se:.4f} to {mean + 12.7062 * se:.4f})"
     assert sd.startswith("0.071")
     assert re.search("own 2", sd)
     assert (counted, remarks) == ("2 / 3", "running")  # which enters no mean
 
 
 def test_a_cell_whose_runs_all_failed_is_in_the_table(study):
-    axes = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
-    for run in lay_out(study, axes=axes).cells:
-        record(study, run, log(header(run), update(1), end(1, status="diverged")))
-        path = study / "runs" / run / "run.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "diverged"}))
+    for run in lay_out(study, axes=ONE).cells:
+        made = log(header(run), update(1), end(1, status="diverged"))
+        record(study, run, made, status="diverged")
     ((*_, counted, validated, trained, sd, remarks),) = ends(study)
     assert (counted, validated, trained, sd, remarks) == ("0 / 2", "", "", "", "2 failed")
 
 
-def test_a_recovery_is_on_the_page_and_one_that_never_came_is_said(study, cells):
-    for cell, last in ((cells[0], 3.0), (cells[1], 4.0)):
+def test_a_recovery_is_on_the_page_and_one_that_never_came_is_said(study):
+    for cell, last in zip(cells_of(study), (3.0, 4.0), strict=False):
         rows = [update(n, loss=4.0 if n in (80, 81) else 3.0) for n in range(1, 100)]
         rows += [update(n, loss=last) for n in range(100, 103)]
         rows = rows[:79] + rows[90:] if last > 3 else rows

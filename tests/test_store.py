@@ -147,39 +147,11 @@ def test_a_whole_log_is_its_rows(study, runs):
 
 
 WHOLE = log(header("r"), update(1), update(2))
-LAST = records.line(update(3))
-DAMAGES = {
-    "nothing": (b"", [1, 2], 0),
-    "torn-whole": (LAST[:-1], [1, 2, 3], 0),  # but for its newline
-    **{f"torn-{cut}": (LAST[:cut], [1, 2], 1) for cut in range(1, len(LAST) - 1, 7)},
-    f"torn-{len(LAST) - 2}": (LAST[:-2], [1, 2], 1),
-    "zeros": (bytes(300), [1, 2], 1),
-    "torn-zeros": (LAST[:30] + bytes(100), [1, 2], 1),
-    "zeros-line": (bytes(300) + b"\n" + LAST, [1, 2, 3], 1),
-    "torn-line": (LAST[:30] + b"\n" + LAST, [1, 2, 3], 1),
-    "no-number": (b'{"record": "update", "attempt": 1, "update": "x", "tokens": 1}\n', [1, 2], 1),
-    "no-record": (b"[1]\n17\n", [1, 2], 2),
-}
-
-
-def test_damage_is_counted_and_costs_only_its_own_line(place):
-    folder = place("damages")
-    for name, (tail, _, _) in DAMAGES.items():
-        live(folder, name, WHOLE + tail)
-    found = dict(ask(folder, "SELECT run, list(update ORDER BY update) FROM updates GROUP BY run"))
-    assert found == {name: updates for name, (_, updates, _) in DAMAGES.items()}
-    found = exported(folder, "SELECT run, status, damaged_lines FROM runs ORDER BY ALL")
-    expected = [(name, "running", damaged) for name, (_, _, damaged) in DAMAGES.items()]
-    assert found == sorted(expected)
-
-
 BIN = records.line(evaluation("r", start=2))
 BINS = {
     "nothing": (b"", 2, 0),
     "torn-whole": (BIN[:-1], 3, 0),  # but for its newline
     **{f"torn-{cut}": (BIN[:cut], 2, 1) for cut in range(1, len(BIN) - 1, 7)},
-    "zeros": (bytes(300), 2, 1),
-    "zeros-line": (bytes(300) + b"\n" + BIN, 3, 1),
     "many-zeros": (bytes(17 << 20), 2, 1),
     "other-record": (BIN.replace(b"evaluation", b"update"), 2, 1),
     "no-number": (BIN.replace(b'"tokens": 64', b'"tokens": "x"'), 2, 1),
@@ -208,19 +180,12 @@ def test_later_attempts_supersede_what_they_trained_again(study, runs):
     for attempt, start, rows in ((1, 0, (1, 2, 3)), (2, 2, (3, 4)), (3, 0, (1,))):
         made = [update(n, attempt) for n in rows]
         live(study, runs[1], log(header(runs[1], attempt, start), *made), attempt)
-    # Attempts that were joined in one log read like separate ones.
-    first = log(header(runs[2]), update(1), update(2), update(3))[:-20] + b"\n"
-    second = log(header(runs[2], 2, 1), update(2, 2, 2.0), validation(2, 2), end(2, 2))
-    record(study, runs[2], first + second)
     columns = "list((update, train_loss) ORDER BY update)"
     query = f"SELECT {columns} FROM training JOIN cells USING (run) GROUP BY place ORDER BY place"
-    assert ask(study, query) == [
-        ([(1, 3.0), (2, 3.0), (3, 2.0), (4, 2.0), (5, 2.0)],), ([(1, 3.0)],),
-        ([(1, 3.0), (2, 2.0)],),
-    ]  # fmt: skip
-    query = "SELECT attempts, superseded_rows, damaged_lines FROM runs JOIN cells USING (run) "
-    found = exported(study, query + "ORDER BY place")
-    assert found == [(2, 2, 0), (3, 5, 0), (1, 1, 1)]
+    trained = [(1, 3.0), (2, 3.0), (3, 2.0), (4, 2.0), (5, 2.0)]
+    assert ask(study, query) == [(trained,), ([(1, 3.0)],)]
+    query = "SELECT attempts, superseded_rows FROM runs JOIN cells USING (run) ORDER BY place"
+    assert exported(study, query) == [(2, 2), (3, 5)]
     query = f"SELECT attempt FROM updates WHERE surviving AND run = '{runs[1]}'"
     assert exported(study, query) == [(3,)]
 
@@ -270,17 +235,6 @@ def test_the_final_loss_is_the_last_validation_at_the_best_rate(study, values):
     query = "SELECT bits_per_byte FROM last_validation ORDER BY lr_scale"
     # Bits compare tokenizers; without counted bytes there are none.
     assert exported(study, query) == [(pytest.approx(2 / math.log(2) / 4),), (None,)]
-
-
-def test_equal_logs_make_equal_exports(study, runs):
-    for run in runs[:2]:
-        record(study, run, log(header(run), *(update(n) for n in range(1, 500)), end(499)))
-    store.build(study)
-    before = {p.name: p.read_bytes() for p in (study / "store").glob("*.parquet")}
-    store.build(study)
-    assert {p.name: p.read_bytes() for p in (study / "store").glob("*.parquet")} == before
-    assert sorted(before) == sorted(f"{name}.parquet" for name in EXPORTS)
-    assert not list((study / "store").glob(".build-*"))
 
 
 def test_a_damaged_record_is_shown_and_keeps_nobody_from_reading_the_others(place, capsys):
