@@ -1,4 +1,4 @@
-"""Figures of the speed study: who is on one line, where a line ends, and what the page says."""
+"""Figures of the speed study: who is on one line, where a line ends, what times and tasks take."""
 
 import json
 import math
@@ -11,14 +11,14 @@ from conftest import STUDY, sentence
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from speed_points import OTHER_DEVICE, PUBLISHED, SETUP, point
+from speed_points import DEVICE, OTHER_DEVICE, PUBLISHED, SETUP, point
 
 from lmscaling import figures, registry
 from lmscaling.figures.shared import speed, style
 from lmscaling.store import build as store
 
 NAMES = [name for name in registry.figures() if "FROM speeds" in figures.load(name).QUERY]
-
+LAYER = {"size": "article", "passes": "forward", "n_layer": None}
 THEIRS = [
     point(kind, f"{attention}{implementation}", context, context / 1e4)
     for context in (1024, 2048)
@@ -27,22 +27,61 @@ THEIRS = [
 ]
 
 
-@pytest.fixture
-def study(tmp_path, values):
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    (folder / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
-    yield folder
+MORE = (
+    point("time_step", "softmax cudnn", 2048, None, status="failed"),
+    point("time_step", "linear chunked", 4096, 1e-9, OTHER_DEVICE),
+    point("tune_chunk", "linear chunked", 8192, None, chunk=16),
+)
+ENDED = (
+    ("time_step", "softmax flash"), ("time_step", "linear chunked"), ("time_step", "linear state"),
+    ("tune_chunk", "linear chunked"), ("time_decode", "linear"), ("time_layer", "linear chunked"),
+    ("copy_task", "linear"),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
     plt.close("all")
 
 
-def draw(study, name, published=()):
-    """Rows and figure from the points that were written, and published ones."""
-    store.build(study)
-    speed_points.publish(study, *published)
-    with store.connect(study / "store") as db:
-        rows = db.sql(figures.load(name).QUERY).df()
-        return rows, figures.load(name).draw(rows, db) if len(rows) else style.nothing("")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The store of some points of every kind."""
+    points = [*speed_points.tiny(), *MORE]
+    yield from store_of(tmp_path_factory.mktemp("whole"), points, THEIRS)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """The same of points that all ran out of memory."""
+    points = [point(kind, method, 64, None, chunk=16) for kind, method in ENDED]
+    yield from store_of(tmp_path_factory.mktemp("ended"), points, ())
+
+
+def store_of(folder, points, published):
+    (folder / "study.json").write_text(json.dumps({"command": "snakemake", "study": STUDY}))
+    speed_points.write(folder, *points)
+    store.build(folder)
+    speed_points.publish(folder, *published)
+    with store.connect(folder / "store") as db:
+        yield db
+
+
+@pytest.fixture
+def draw(tmp_path):
+    """Draws a figure of some points and published ones: its rows and itself."""
+
+    def draw(name, *points, published=()):
+        (found,) = (shown(db, name) for db in store_of(tmp_path, points, published))
+        return found
+
+    return draw
+
+
+def shown(db, name):
+    rows = db.sql(figures.load(name).QUERY).df()
+    return rows, figures.load(name).draw(rows, db) if len(rows) else style.nothing("")
 
 
 def panel(figure, title) -> Axes:
@@ -64,13 +103,16 @@ def legend(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
+def flash(context, seconds, **values):
+    return point("time_step", "softmax flash", context, seconds, **values)
+
+
 def pairs(line):
     return [(x, pytest.approx(y)) for x, y in line.get_xydata().tolist()]
 
 
-def test_other_devices_and_published_numbers_are_lines_of_their_own(study):
-    speed_points.write(study, *speed_points.tiny())
-    _, figure = draw(study, "step_time", THEIRS)
+def test_other_devices_and_published_numbers_are_lines_of_their_own(whole):
+    _, figure = shown(whole, "step_time")
     first, second, theirs = lines(panel(figure, "s"), "softmax flash")
     assert pairs(first) == [(1024, 10.48576), (2048, 41.94304), (4096, 167.77216)]
     assert pairs(second) == [(1024, 5.24288), (2048, 20.97152)]
@@ -79,60 +121,51 @@ def test_other_devices_and_published_numbers_are_lines_of_their_own(study):
     assert to_hex(first.get_markerfacecolor()) == to_hex(first.get_color())
     assert to_hex(second.get_markerfacecolor()) == to_hex(theirs.get_markerfacecolor()) == "#ffffff"
     assert theirs.get_linewidth() < second.get_linewidth()
-    assert legend(figure)[-5:] == ["setup 1", "setup 2", "published", "out of memory", "too slow"]
+    assert legend(figure)[-6:-3] == ["setup 1", "setup 2", "published"]
 
 
-def test_one_setup_is_named_in_the_note_only(study):
-    speed_points.write(study, point("time_step", "softmax flash", 64, 1.0))
-    _, figure = draw(study, "step_time")
-    assert legend(figure) == ["softmax flash"]
-    assert figure.get_supxlabel().startswith(f"Measured on {SETUP};")
-
-
-def test_two_models_of_one_name_are_not_joined(study):
-    for sweep, seconds in (("s-1", 1.0), ("s-2", 2.0)):
-        points = [point("time_step", "softmax flash", c, seconds, sweep=sweep) for c in (64, 128)]
-        speed_points.write(study, *points)
-    _, figure = draw(study, "step_time")
+def test_two_models_of_one_name_are_not_joined(draw):
+    points = [flash(c, seconds, sweep=f"s-{seconds}") for seconds in (1, 2) for c in (64, 128)]
+    _, figure = draw("step_time", *points)
     one, other = lines(panel(figure, "s"), "softmax flash")
     assert pairs(one) == [(64, 1000), (128, 1000)]
     assert pairs(other) == [(64, 2000), (128, 2000)]
+    assert legend(figure) == ["softmax flash"]  # one setup is named in the note only
+    assert figure.get_supxlabel().startswith(f"Measured on {SETUP};")
 
 
-def test_what_was_not_timed_is_a_mark_at_the_upper_edge_and_has_no_height(study):
-    speed_points.write(study, *speed_points.tiny())
-    speed_points.write(study, point("time_step", "softmax cudnn", 2048, None, status="failed"))
-    _, figure = draw(study, "step_time")
+def test_what_was_not_timed_is_a_mark_at_the_upper_edge_and_has_no_height(whole):
+    _, figure = shown(whole, "step_time")
     axes = panel(figure, "s")
     (oom,), (slow,), (failed,) = (marks(axes, mark) for mark in "x+1")
     assert [pairs(mark) for mark in (oom, slow, failed)] == [[(2048, 1)], [(4096, 1)], [(2048, 1)]]
     figure.canvas.draw()
     edge, inch = axes.bbox.y1, figure.dpi
-    heights = [
-        mark.get_window_extent().get_points().mean(axis=0)[1] for mark in (oom, slow, failed)
-    ]
+    extents = [mark.get_window_extent() for mark in (oom, slow, failed)]
+    heights = [extent.get_points().mean(axis=0)[1] for extent in extents]
     assert (edge - np.array(heights)) / inch == pytest.approx([speed.STEP, 0, 0], abs=0.02)
     assert slow.get_color() == style.METHODS["linear state"].colour
     assert pairs(lines(axes, "linear state")[0])[-1][0] == 2048
     assert legend(figure)[-3:] == ["out of memory", "too slow", "failed"]
 
 
-def test_bars_are_quartiles_and_published_numbers_have_none(study):
-    speed_points.write(study, point("time_step", "softmax flash", 1024, 1.0))
-    _, figure = draw(study, "step_time", THEIRS)
+def test_bars_are_quartiles_and_published_numbers_have_none_and_the_note_names_all(draw):
+    points = flash(64, 1.0, repeats=20), flash(128, None), flash(1024, 1.0, repeats=50)
+    _, figure = draw("step_time", *points, published=THEIRS)
+    words = " ".join(figure.get_supxlabel().split())
+    assert re.search(rf"{re.escape(SETUP)}; .*\b20 to 50\b", words)
+    assert re.search(rf"Published: {re.escape(PUBLISHED)}; ", words)
+    sentence("figure", words)
     ours, theirs, _ = figure.axes[0].containers  # the last is published linear attention
-    ((segment,),) = (bars.get_segments() for bars in ours[2])
+    ((_, segment),) = (bars.get_segments() for bars in ours[2])
     assert segment.tolist() == [[1024, pytest.approx(900)], [1024, pytest.approx(1100)]]
     assert not any(len(bar) for bar in theirs[2][0].get_segments())
 
 
-def test_guides_rise_with_the_context_and_its_square_below_all_lines(study):
-    for context in (64, 1024, 16384):
-        flash = point("time_step", "softmax flash", context, context**2 / 1e8)
-        speed_points.write(
-            study, flash, point("time_step", "linear chunked", context, context / 1e5)
-        )
-    _, figure = draw(study, "step_time")
+def test_guides_rise_with_the_context_and_its_square_below_all_lines(draw):
+    contexts = (64, 1024, 16384)
+    chunked = [point("time_step", "linear chunked", c, c / 1e5) for c in contexts]
+    _, figure = draw("step_time", *chunked, *(flash(c, c**2 / 1e8) for c in contexts))
     axes = panel(figure, "s")
     guides = [line for line in axes.lines if line.get_linewidth() == 0.7]
     for slope, guide in zip((1, 2), guides, strict=True):
@@ -143,20 +176,15 @@ def test_guides_rise_with_the_context_and_its_square_below_all_lines(study):
     assert [text.get_text() for text in axes.texts] == ["1", "2"]
 
 
-def test_the_speed_up_compares_within_a_setup_and_a_size(study):
-    speed_points.write(study, *speed_points.tiny())
-    speed_points.write(study, point("time_step", "linear chunked", 4096, 1e-9, OTHER_DEVICE))
-    rows, figure = draw(study, "speed_up", THEIRS)
+def test_the_speed_up_compares_within_a_setup_and_a_size(whole):
+    rows, figure = shown(whole, "speed_up")
     assert not rows.method.str.startswith("softmax").any()
     found = {
         (row.source, row.setup.partition(",")[0], row.size, row.context): row.speed_up
         for row in rows[rows.method == "linear chunked"].itertuples()
     }
-    expected = {
-        ("measured", "NVIDIA H100 80GB HBM3", size, context): context / 1e3
-        for size in ("s", "m")
-        for context in (1024, 2048, 4096)
-    }
+    contexts = (1024, 2048, 4096)
+    expected = {("measured", DEVICE, size, c): c / 1e3 for size in ("s", "m") for c in contexts}
     expected |= {("measured", OTHER_DEVICE, "s", c): 1.5 * c / 1e3 for c in (1024, 2048)}
     expected |= {("published", PUBLISHED, "s", c): 1.0 for c in (1024, 2048)}
     assert found == pytest.approx(expected)
@@ -167,20 +195,20 @@ def test_the_speed_up_compares_within_a_setup_and_a_size(study):
         assert [1.0, 1.0] in [np.asarray(line.get_ydata()).tolist() for line in axes.lines]
 
 
-def test_the_speed_up_is_over_the_fastest_softmax_of_each_point_which_the_rows_name(study):
-    layer = {"size": "article", "passes": "forward", "n_layer": None}
-    for kind, values in (("time_step", {}), ("time_layer", layer)):
-        speed_points.write(
-            study,
-            *(point(kind, "linear chunked", c, 1.0, **values) for c in (1024, 2048, 4096)),
-            *(point(kind, "softmax flash", c, 4.0, **values) for c in (1024, 2048, 4096)),
-            *(point(kind, "softmax cudnn", c, s, **values) for c, s in ((1024, 5.0), (2048, 3.0))),
-            point(kind, "softmax no_flash", 1024, 2.0, **values),
-        )
+def test_the_speed_up_is_over_the_fastest_softmax_of_each_point_which_the_rows_name(draw):
+    times = {
+        "linear chunked": (1.0, 1.0, 1.0), "softmax flash": (4.0, 4.0, 4.0),
+        "softmax cudnn": (5.0, 3.0), "softmax no_flash": (2.0,),
+    }  # fmt: skip
     expected = {1024: ("softmax no_flash", 2.0), 2048: ("softmax cudnn", 3.0)}
     expected |= {4096: ("softmax flash", 4.0)}
-    for name in ("speed_up", "layer_time"):
-        rows, figure = draw(study, name)
+    for name, kind, values in (("speed_up", "time_step", {}), ("layer_time", "time_layer", LAYER)):
+        points = [
+            point(kind, method, 1024 * 2**i, time, **values)
+            for method, of in times.items()
+            for i, time in enumerate(of)
+        ]
+        rows, figure = draw(name, *points)
         chunked = rows[rows.method == "linear chunked"]
         found = zip(chunked.baseline, chunked.speed_up.round(6), strict=True)
         assert dict(zip(chunked.context, found, strict=True)) == expected, name
@@ -188,72 +216,31 @@ def test_the_speed_up_is_over_the_fastest_softmax_of_each_point_which_the_rows_n
     assert not lines(figure.axes[1], "softmax no_flash")
 
 
-def test_a_device_is_filled_by_steps_of_several_sequences_at_three_contexts_at_most(study):
-    for context in (512, 1024, 2048, 4096, 8192):
-        for size, seconds in (("s", 2.0), ("m", 4.0)):
-            full = {"size": size, "batch": 8192 // context, "flops_per_token": 6e3}
-            speed_points.write(study, point("time_step", "softmax flash", context, seconds, **full))
-    _, figure = draw(study, "throughput")
-    assert [axes.get_title() for axes in figure.axes[:3]] == [
-        f"{n} sequences of {tokens} tokens" for n, tokens in ((16, 512), (8, "1k"), (4, "2k"))
+def test_a_device_is_filled_by_steps_of_several_sequences_at_three_contexts_at_most(draw):
+    points = [
+        flash(context, seconds, size=size, batch=8192 // context, flops_per_token=6e3)
+        for context in (512, 1024, 2048, 4096, 8192)
+        for size, seconds in (("s", 2.0), ("m", 4.0))
     ]
+    _, figure = draw("throughput", *points)
+    titles = [axes.get_title().split()[::3] for axes in figure.axes[:3]]
+    assert titles == [["16", "512"], ["8", "1k"], ["4", "2k"]]
     assert pairs(lines(figure.axes[0], "softmax flash")[0]) == [(1000, 4096), (3000, 2048)]
 
 
-def test_nothing_is_compared_where_softmax_is_missing(study):
-    layer = {"size": "article", "passes": "forward", "n_layer": None}
-    speed_points.write(
-        study,
-        point("time_step", "linear chunked", 64, 1.0),
-        point("time_layer", "linear chunked", 64, 1.0, **layer),
-    )
-    store.build(study)
-    figures.save("speed_up", study / "store", study / "figures")
-    assert figures.is_empty("speed_up", study / "figures")
-    _, figure = draw(study, "layer_time")
+def test_nothing_is_compared_where_softmax_is_missing(draw):
+    assert draw("speed_up", point("time_step", "linear chunked", 64, 1.0))[0].empty
+    _, figure = draw("layer_time", point("time_layer", "linear chunked", 64, 1.0, **LAYER))
     (text,) = (t.get_text() for t in figure.axes[1].texts)
     sentence("figure", text)
 
 
-def test_the_note_names_hardware_versions_and_repeats(study):
-    points = [point("time_step", "softmax flash", c, 1.0, repeats=c) for c in (20, 50)]
-    speed_points.write(study, *points, point("time_step", "softmax flash", 64, None))
-    _, figure = draw(study, "step_time", THEIRS)
-    words = " ".join(figure.get_supxlabel().split())
-    assert re.search(rf"{re.escape(SETUP)}; .*\b20 to 50\b", words)
-    assert re.search(rf"Published: {re.escape(PUBLISHED)}; ", words)
-    sentence("figure", words)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The rows of every figure of some points of every kind, and the store."""
-    yield from figures_of(tmp_path_factory.mktemp("whole"), speed_points.tiny(), THEIRS)
-
-
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory):
-    """The same of points that all ran out of memory."""
-    points = [point(**made) for made in failed()]
-    yield from figures_of(tmp_path_factory.mktemp("ended"), points, ())
-
-
-def figures_of(folder, points, published):
-    (folder / "study.json").write_text(json.dumps({"command": "snakemake", "study": STUDY}))
-    speed_points.write(folder, *points)
-    store.build(folder)
-    speed_points.publish(folder, *published)
-    with store.connect(folder / "store") as db:
-        yield db, {name: db.sql(figures.load(name).QUERY).df() for name in NAMES}
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_says_where_it_was_measured_and_keeps_what_is_written_apart(study, whole, name):
-    db, rows = whole
+def test_a_page_says_where_it_was_measured_and_keeps_what_is_written_apart(whole, name):
     style.use()
-    figure = figures.load(name).draw(rows[name], db)
+    rows, figure = shown(whole, name)
     words = " ".join(figure.get_supxlabel().split())
-    assert all(setup in words for setup in rows[name].setup)
+    assert all(setup in words for setup in rows.setup)
     assert re.search(r"\b50 repeats", words)
     figure.canvas.draw()
     (below,) = (text.get_window_extent() for text in figure.texts)
@@ -266,44 +253,98 @@ def test_a_page_says_where_it_was_measured_and_keeps_what_is_written_apart(study
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_points_that_all_failed_are_drawn_as_marks(study, ended, name):
-    db, rows = ended
-    if len(rows[name]):
-        figure = figures.load(name).draw(rows[name], db)
+def test_points_that_all_failed_are_drawn_as_marks(ended, name):
+    rows, figure = shown(ended, name)
+    if len(rows):
         assert any(marks(axes, "x") for axes in figure.axes)
     else:
         assert name in {"memory", "speed_up", "throughput", "predicted_time", "time_shares"}
 
 
-def failed():
-    """One point of each kind that ran out of memory."""
-    for kind, method in (
-        ("time_step", "softmax flash"), ("time_step", "linear chunked"),
-        ("time_step", "linear state"), ("tune_chunk", "linear chunked"),
-        ("time_decode", "linear"), ("time_layer", "linear chunked"), ("copy_task", "linear"),
-    ):  # fmt: skip
-        yield {"kind": kind, "method": method, "context": 64, "seconds": None, "chunk": 16}
-
-
-def test_published_numbers_are_drawn_without_any_of_ours(study):
-    store.build(study)
-    speed_points.publish(study, *THEIRS)
-    with store.connect(study / "store") as db:
-        for name in ("step_time", "speed_up", "chunked_against_all", "decode_time"):
-            rows = db.sql(figures.load(name).QUERY).df()
-            figure = figures.load(name).draw(rows, db)
-            assert set(rows.source) == {"published"}
-            assert legend(figure)[-1] == "published"
-            assert len(figure.axes) == 1
-
-
-def test_a_method_keeps_its_colour_and_each_has_a_marker_of_its_own(study, whole):
+def test_a_method_keeps_its_colour_and_each_has_a_marker_of_its_own(whole):
     for name in ("step_time", "chunked_against_all", "memory"):
-        figure = figures.load(name).draw(whole[1][name], whole[0])
-        assert lines(figure.axes[0], "softmax flash"), name
+        assert lines(shown(whole, name)[1].axes[0], "softmax flash"), name
     apart = {name: look for name, look in style.METHODS.items() if " " in name}
     assert len({look.colour for look in apart.values()}) == len(apart)
     assert len({look.marker for look in apart.values()}) == len(apart)
     assert style.METHODS["softmax"] == style.METHODS["softmax flash"]
     assert style.METHODS["linear"] == style.METHODS["linear chunked"]
     assert list(style.methods(["mine", "linear", "softmax"])) == ["softmax", "linear", "mine"]
+
+
+def test_the_fastest_chunk_of_each_context_has_a_star(whole):
+    _, figure = shown(whole, "chunk_time")
+    stars = [pairs(star) for star in marks(panel(figure, "s, linear chunked"), "*")]
+    assert stars == [[(64, context / 100)] for context in (1024, 2048, 4096)]
+    assert legend(figure)[:4] == ["context 1k", "context 2k", "context 4k", "context 8k"]
+
+
+def test_decode_times_have_a_panel_for_each_size_and_batch(draw):
+    points = [
+        point("time_decode", "softmax", c, 1e-3 * n, batch=n) for c in (64, 128) for n in (1, 16)
+    ]
+    _, figure = draw("decode_time", *points)
+    assert [axes.get_title() for axes in figure.axes] == ["s, 1 sequence", "s, 16 sequences"]
+    assert pairs(lines(figure.axes[1], "softmax")[0]) == [(64, 16.0), (128, 16.0)]
+
+
+def test_a_layer_is_timed_by_its_mean_or_by_token_and_head(whole):
+    rows, figure = shown(whole, "layer_time")
+    labels = [axes.get_ylabel() for axes in figure.axes[::2]]
+    assert labels == ["Time (ms)", "Time (ns per token, head)"]
+    chunked = rows[(rows.method == "linear chunked") & (rows.context == 128)]
+    fixed, shared = chunked.sort_values("size").itertuples()
+    assert (fixed.time, fixed.upper_time) == (pytest.approx(1.02), pytest.approx(1.12))
+    assert shared.time == pytest.approx(1e6 / (8 * 128 * 2))
+    assert (fixed.speed_up, shared.speed_up) == (pytest.approx(1.28), pytest.approx(1.28))
+    assert not lines(figure.axes[1], "softmax flash")
+
+
+def test_time_and_memory_of_a_copy_are_those_of_a_sequence(whole):
+    time, memory = shown(whole, "copy_task")[1].axes
+    assert pairs(lines(time, "linear")[0]) == [(128, 10 / 4), (256, 10 / 2)]  # ms for a sequence
+    assert pairs(lines(memory, "linear")[0]) == [(128, 228 / 4), (256, 356 / 2)]
+
+
+def test_memory_that_is_not_known_is_not_drawn(draw):
+    points = flash(64, 1.0), flash(128, 1.0, peak_memory_bytes=0)
+    rows, figure = draw("memory", *points, published=THEIRS)
+    assert set(rows.source) == {"measured"}
+    assert pairs(lines(figure.axes[0], "softmax flash")[0]) == [(64, pytest.approx(0.164))]
+    # Contexts are written in units of 1,024 where they are multiples.
+    assert [style.tokens(n) for n in (0, 64, 1000, 1024, 65536)] == ["0", "64", "1000", "1k", "64k"]
+
+
+def test_steps_are_predicted_on_listed_devices_and_for_known_methods(draw):
+    points = flash(1024, 1.0), flash(2048, 1.0, device="a CPU"), flash(4096, None)
+    rows, figure = draw("predicted_time", *points, point("time_step", "mine", 1024, 1.0))
+    ratio = rows.set_index(["method", "context"]).ratio.dropna()
+    assert list(ratio.index) == [("softmax flash", 1024)]
+    assert rows.predicted_seconds.dropna().tolist() == [pytest.approx(ratio.iloc[0])]
+    assert pairs(lines(panel(figure, "s"), "softmax flash")[0]) == [(1024, ratio.iloc[0])]
+    assert rows.lower_ratio.min() < ratio.iloc[0] < rows.upper_ratio.max()
+
+
+def test_a_published_size_is_predicted_from_the_other_sizes_alone(draw):
+    found = []
+    for seconds in (4.0, 8.0):  # the larger one took twice as long
+        small, large = flash(1024, 2.0, n_layer=2), flash(1024, seconds, size="m", n_layer=4)
+        rows, _ = draw("predicted_time", *speed_points.tiny(), published=(small, large))
+        found.append(rows.loc[rows.source == "published"].set_index("size").predicted_seconds)
+    assert found[1]["m"] == pytest.approx(found[0]["m"])
+    assert found[1]["s"] > 1.3 * found[0]["s"]
+
+
+def test_shares_of_time_add_up_to_all_of_it(draw):
+    methods = ("softmax flash", "linear chunked", "linear state")
+    rows, figure = draw("time_shares", *(point("time_step", name, 1024, 1.0) for name in methods))
+    parts = [*figures.load("time_shares").PARTS]
+    assert rows.method.tolist() == ["linear chunked", "softmax flash"]
+    assert rows[parts].sum(axis=1).tolist() == [pytest.approx(1)] * 2
+    assert [axes.get_title() for axes in figure.axes] == ["softmax flash, s", "linear chunked, s"]
+
+
+def test_without_a_listed_device_the_figure_says_so(draw):
+    for name in ("predicted_time", "time_shares"):
+        _, figure = draw(name, flash(1024, 1.0, device="a CPU"))
+        assert "listed" in " ".join(text.get_text() for text in figure.texts)
