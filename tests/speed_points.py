@@ -55,16 +55,13 @@ def write(study: Path, *points: Measurement) -> None:
 
 
 def write_device(study: Path, runs: list[str]) -> None:
-    """Numerics of some runs."""
     (study / "numerics").mkdir(exist_ok=True)
     for i, run in enumerate(runs):
         layers = [
-            Numerics(
-                run=run, layer=layer, implementation=name, tokens=64 * 2**i, dtype="bfloat16",
-                mean_over_sd=1.0 + layer, y_error=None, dq_error=error * (1 + layer),
-                dk_error=None, dv_error=None, status="done", message="", started="2026-01-01",
-                device=DEVICE, environment=HERE,
-            )
+            Numerics(run=run, layer=layer, implementation=name, tokens=64 * 2**i, dtype="bfloat16",
+                     mean_over_sd=1.0 + layer, y_error=None, dq_error=error * (1 + layer),
+                     dk_error=None, dv_error=None, status="done", message="",
+                     started="2026-01-01", device=DEVICE, environment=HERE)
             for layer in (0, 1)
             for name, error in (("chunked", 0.004), ("centred", 0.004), ("uncentred", 0.1))
         ]  # fmt: skip
@@ -94,34 +91,32 @@ def tiny() -> list[Measurement]:
     for size, factor in (("s", 1.0), ("m", 3.0)):
         for context in (1024, 2048, 4096):
             flash, chunked = factor * context**2 / 1e8, factor * context / 1e5
-            state = None if context == 4096 else factor * context / 1e3
-            slow = {"status": "slow"} if state is None else {}
-            n = 4096 // context
+            n, is_slow = 4096 // context, context == 4096
             full = {"size": size, "batch": n, "flops_per_token": 6.0 * PARAMS[size]}
+            slow = {"status": "slow"} if is_slow else {}
+            state = None if is_slow else n * factor * context / 1e3
             made += [
                 point("time_step", "softmax flash", context, n * flash, **full),
                 point("time_step", "linear chunked", context, n * chunked, **full),
-                point("time_step", "linear state", context, state and n * state, **full, **slow),
+                point("time_step", "linear state", context, state, **full, **slow),
                 point("time_decode", "softmax", context, flash / 100, size=size),
                 point("time_decode", "linear", context, 1e-3, size=size),
             ]
-            made += [
-                point("tune_chunk", "linear chunked", context, chunked * cost, size=size,
-                      chunk=chunk)
-                for chunk, cost in ((16, 1.5), (64, 1.0), (256, 1.2))
-            ]  # fmt: skip
-        made.append(point("time_step", "softmax no_flash", 1024, 0.4 * factor, size=size, batch=4))
-        made.append(point("time_step", "softmax no_flash", 2048, None, size=size, batch=2))
+            for chunk, cost in ((16, 1.5), (64, 1.0), (256, 1.2)):
+                tuned = {"size": size, "chunk": chunk}
+                made.append(point("tune_chunk", "linear chunked", context, chunked * cost, **tuned))
+        for context, seconds in ((1024, 0.4 * factor), (2048, None)):
+            full = {"size": size, "batch": 4096 // context}
+            made.append(point("time_step", "softmax no_flash", context, seconds, **full))
     for context in (128, 256):
-        for method in ("softmax", "linear"):
-            learned = {"size": "copy", "batch": 512 // context}
-            made.append(point("copy_task", method, context, 0.01, **learned))
+        learned = {"size": "copy", "batch": 512 // context}
+        for name in ("softmax", "linear"):
+            made.append(point("copy_task", name, context, 0.01, **learned))
         for size, batch in (("article", 4), ("saturated", 1024 // context)):
             layer = {"size": size, "batch": batch, "passes": "forward", "n_layer": None}
             made.append(point("time_layer", "softmax flash", context, context / 1e5, **layer))
             made.append(point("time_layer", "linear chunked", context, 1e-3, **layer))
-    for context in (1024, 2048):
-        other = {"device": OTHER_DEVICE}
-        made.append(point("time_step", "softmax flash", context, context**2 / 2e8, **other))
-        made.append(point("time_step", "linear chunked", context, context / 3e5, **other))
+    for c in (1024, 2048):
+        made.append(point("time_step", "softmax flash", c, c**2 / 2e8, OTHER_DEVICE))
+        made.append(point("time_step", "linear chunked", c, c / 3e5, OTHER_DEVICE))
     return made

@@ -17,7 +17,6 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-import speed_points
 from conftest import ROOT, STUDY, refused
 from test_figures import cells_of, finish, write_study
 from test_store import header, live, log, record, update, validation
@@ -34,8 +33,7 @@ METHODS = ("tables", "runs", "cells", "final", "curves")
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """The published numbers, with a store."""
-    folder = tmp_path_factory.mktemp("results") / "published"
-    shutil.copytree(PUBLISHED, folder)
+    folder = shutil.copytree(PUBLISHED, tmp_path_factory.mktemp("results") / "published")
     store.build(folder)
     return Study(folder)
 
@@ -142,7 +140,6 @@ def test_multipliers_are_those_of_the_report(published):
         ends = last.intervals["updates"]
         assert (row.updates_low, row.assumed_sd) == (ends.low, ends.assumed)
         assert np.isnan(row.updates_high) if ends.high is None else row.updates_high == ends.high
-
     # Either can be the reference, and both see the same winner.
     one = published.multiplier("linear", "softmax", size="124M", context=4096).iloc[0]
     two = published.multiplier("softmax", "linear", size="124M", context=4096).iloc[0]
@@ -163,9 +160,7 @@ def test_gaps_are_those_of_the_report_and_change_their_sign_with_the_reference(l
     assert np.allclose(other.p, rows.p)
 
 
-def test_a_study_that_trains_is_as_far_as_its_logs_and_nothing_is_written_there(
-    half_done, published
-):
+def test_a_study_that_trains_is_as_far_as_its_logs_and_stays_as_it_is(half_done, published):
     before = contents(half_done)
     one = Study(half_done)
     parts = ["20 pending", "10 done", "1 running", "1 diverged", "softmax (baseline), linear"]
@@ -187,9 +182,7 @@ def test_a_study_that_trains_is_as_far_as_its_logs_and_nothing_is_written_there(
     assert contents(half_done) == before
 
 
-def test_an_empty_study_has_empty_tables_and_an_old_store_is_read_until_a_fresh_one_is_asked_for(
-    tmp_path, values
-):
+def test_an_empty_study_has_empty_tables_and_an_old_store_is_read(tmp_path, values):
     folder = write_study(tmp_path, values)
     store.build(folder)
     one = Study(folder)
@@ -204,9 +197,7 @@ def test_an_empty_study_has_empty_tables_and_an_old_store_is_read_until_a_fresh_
     assert contents(folder) == before
 
 
-def test_a_store_of_its_own_copies_logs_that_training_deletes_and_goes_with_the_study(
-    half_done, monkeypatch, tmp_path
-):
+def test_a_store_of_its_own_copies_logs_and_goes(half_done, monkeypatch, tmp_path):
     no_links = Mock(side_effect=OSError("another file system"))
     monkeypatch.setattr("lmscaling.store.logs.os.link", no_links)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -216,18 +207,6 @@ def test_a_store_of_its_own_copies_logs_that_training_deletes_and_goes_with_the_
     del one
     gc.collect()
     assert not list(tmp_path.iterdir())
-
-
-def test_a_study_of_a_device_has_its_times_and_no_losses(tmp_path, values):
-    folder = tmp_path / "measured" / "here"
-    folder.mkdir(parents=True)
-    shutil.copytree(PUBLISHED, tmp_path / "published")
-    write_study(folder, values | {"published": True})
-    speed_points.write(folder, *speed_points.tiny())
-    one = Study(folder)
-    measured = one.query("SELECT count(*) AS n FROM speeds WHERE source = 'measured'")
-    assert measured.n.item() > 0
-    assert set(one.final().source) <= {"published"}
 
 
 def test_a_figure_is_that_of_the_report_and_leaves_settings_and_pyplot_alone(published, tmp_path):
@@ -295,9 +274,7 @@ WRITES = (
 )  # fmt: skip
 
 
-def test_a_query_writes_nothing_and_every_column_that_it_can_read_has_a_meaning(
-    published, tmp_path, monkeypatch
-):
+def test_a_query_writes_nothing_and_reads_explained_columns(published, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for sql in WRITES:
         with refused(UserError):

@@ -126,11 +126,9 @@ def images(sd=0.001, **gaps):
 
 def copies(*lengths, accuracy=1.0):
     """Differences of the losses of linear and softmax by seed, one tuple for each length."""
-    return DataFrame([
-        {"task": "copy", "size": "c", "context": 64 * 2**i, "seed": seed, "difference": difference,
-         "accuracy": accuracy}
-        for i, of in enumerate(lengths) for seed, difference in enumerate(of)
-    ])  # fmt: skip
+    rows = [(64 * 2**i, *one) for i, of in enumerate(lengths) for one in enumerate(of)]
+    made = DataFrame(rows, columns=["context", "seed", "difference"])
+    return made.assign(task="copy", size="c", accuracy=accuracy)
 
 
 def recalled(few, most):

@@ -1,6 +1,5 @@
 """What the code of an attention is, when it is another one, and who says so."""
 
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -99,8 +98,7 @@ def study(package, values):
     package.write("mine", MINE)
     values["axes"] |= {"attention": ["softmax", "mine"], "context": [16, 32]}
     folder = package.src.parent / "results" / "tiny"
-    folder.mkdir(parents=True)
-    (folder / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    study_file.write_record(folder / "study.json", {"command": "", "study": values})
     return folder
 
 
@@ -108,20 +106,16 @@ def trained(study, which, by=None, started="2026-01-01"):
     """Leave the record of a run, of the present code or of another one."""
     laid_out = study_file.read_record(study / "study.json").grid
     run, cell = next((r, c) for r, c in laid_out.cells.items() if c.name == which)
-    write_json(study / "cells" / f"{run}.json", json.loads(cell.to_json()))
-    record(study, run, log(header(run), update(1), validation(1), update(2), validation(2), end(2)))
-    path = study / "runs" / run / "run.json"
     own = code.present(cell) if by is None else by
-    changed = json.loads(path.read_text()) | {"code": own, "started": started}
-    write_json(path, changed)
+    made = log(header(run), update(1), validation(1), update(2), validation(2), end(2))
+    record(study, run, made, code=own, started=started)
     write_json(study / "code" / f"{own}.json", {})
     return run
 
 
-def test_an_edit_is_said_by_status_and_plan_and_trains_nothing(study, package):
-    trained(study, "mine-s-ctx16-s0")
-    trained(study, "softmax-s-ctx16-s0")
-    trained(study, "softmax-s-ctx32-s0", by="")
+def test_an_edit_is_said_by_status_and_a_reset_takes_exactly_the_stale_runs(study, package):
+    kept = [trained(study, "softmax-s-ctx16-s0"), trained(study, "mine-s-ctx16-s0")]
+    unknown = trained(study, "softmax-s-ctx32-s0", by="")
     laid_out = study_file.read_record(study / "study.json").grid
     assert stale.runs(study, laid_out) == []
     assert "other code" not in table.progress(study)
@@ -132,12 +126,7 @@ def test_an_edit_is_said_by_status_and_plan_and_trains_nothing(study, package):
     assert lines[-1].split() == ["lmscaling", "reset", "--study", "tiny", "--stale"]
     package.write("mine", MINE)
     assert stale.runs(study, laid_out) == []
-
-
-def test_a_reset_of_stale_runs_takes_exactly_these(study, package, capsys):
-    kept = [trained(study, "softmax-s-ctx16-s0"), trained(study, "mine-s-ctx16-s0")]
     gone = trained(study, "mine-s-ctx32-s0", by="0123456789ab")
-    unknown = trained(study, "softmax-s-ctx32-s0", by="")
     assert reset.select(study.parent, None, None, None, stale=True) == (study, [gone])
     reset.move(study, [gone])
     assert {path.name for path in (study / "runs").iterdir()} == {*kept, unknown}

@@ -1,29 +1,26 @@
-"""What is published of the study on CPU cores follows from its records."""
+"""The study on CPU cores: its records are kept in git, and what is published follows from them."""
 
+import json
 import shutil
 
 import cpu_answers as rules
 import cpu_study
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, script
 
 from lmscaling import Study
 
 CONTEXTS = (128, 512, 2048, 8192)
-LARGEST = "SELECT loss FROM final WHERE size = '2700k' ORDER BY attention DESC"
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     """The study of the repository, without the store and the figures that others may have made."""
 
-    def copied(folder):
-        copy = tmp_path_factory.mktemp("kept") / folder.name
-        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("store", "figures"))
-        return Study(copy)
-
-    return copied(cpu_study.FOLDER), copied(cpu_study.ENGLISH)
+    place, clean = tmp_path_factory.mktemp("kept"), shutil.ignore_patterns("store", "figures")
+    folders = cpu_study.FOLDER, cpu_study.ENGLISH
+    return [Study(shutil.copytree(each, place / each.name, ignore=clean)) for each in folders]
 
 
 def test_the_page_says_what_the_records_say(kept):
@@ -37,9 +34,8 @@ def test_the_readme_and_the_prose_of_the_page_say_what_the_records_say(kept):
     assert {len(values) for values in at.values()} == {3}
     numbers = ", ".join(f"{np.mean(values):.2f}" for values in at.values())
     assert f"by {numbers} nats".replace(", 0.15", " and 0.15") in text
-    rows = [[cell.strip() for cell in row.split("|")] for row in
-            rules.closing(found.losses).splitlines()]  # fmt: skip
-    closing = {row[1] for row in rows if row[-2:-1] == ["closes"]}
+    rows = [row.split(" | ") for row in rules.closing(found.losses).splitlines()]
+    closing = {row[0].strip("| ") for row in rows if row[-1].strip(" |") == "closes"}
     assert closing == {"retention", "gated", "gated_delta", "local.window128"}
     hybrid = rules.gaps(found.losses, "linear_x3.softmax", "100k", 2048)
     assert 0.4 < np.mean([*hybrid.values()]) / np.mean(at[2048]) < 0.5
@@ -47,22 +43,55 @@ def test_the_readme_and_the_prose_of_the_page_say_what_the_records_say(kept):
     best = [row.split("|")[4:8:2] for row in winners if "| 100k |" in row]
     assert {name.strip() for name, _ in best} == {"retention"}
     assert ["softmax" in tied for _, tied in best] == [True, False, False, False]
-    forecast = rules.held_out(found.forecasts)
-    assert (forecast.count("| yes |"), forecast.count("| no |")) == (6, 0)
-    (softmax,) = (row for row in rules.beyond(found.sizes).splitlines() if "softmax" in row)
-    assert "0.065" in softmax
-    prose = " ".join(cpu_study.PAGE.read_text().partition(cpu_study.MARKS[0])[0].split())
-    prose += " ".join(cpu_study.PAGE.read_text().partition(cpu_study.MARKS[1])[2].split())
-    losses = [row["loss"] for row in kept[0].query(LARGEST).to_dict("records")]
-    for loss, name in zip(losses, ("softmax", "linear"), strict=True):
+    page = cpu_study.PAGE.read_text()
+    prose = page.partition(cpu_study.MARKS[0])[0] + page.partition(cpu_study.MARKS[1])[2]
+    prose = " ".join(prose.split())
+    losses = kept[0].query("SELECT loss FROM final WHERE size = '2700k' ORDER BY attention DESC")
+    for loss, name in zip(losses.loss, ("softmax", "linear"), strict=True):
         assert f"{loss - rules.line(found.sizes)[name][0]:.3f}" in prose
     one, other = found.losses["softmax", "800k", 512].values()
     assert f"{other - one:.3f} nats" in prose
     rates = Study(ROOT / "results" / "measured" / "cpu-python-rates", fresh=True)
-    study, search, english = (
-        sum(row["hours"] for row in cpu_study.query(one, cpu_study.PROGRESS))
-        for one in (kept[0], rates, kept[1])
-    )
+    hours = [cpu_study.query(one, cpu_study.PROGRESS) for one in (kept[0], rates, kept[1])]
+    study, search, english = (sum(row["hours"] for row in rows) for rows in hours)
     assert round(study) == 7
     assert f"{search:.1f} CPU hours" in prose
     assert f"English {english:.1f}" in prose
+
+
+LOSS = 5.050753593444824
+ROWS = [
+    {"record": "header", "attempt": 1, "flops_per_token": 884736.123456789},
+    *({"record": "update", "update": n, "train_loss": LOSS, "mfu": None} for n in (1, 2, 3, 4)),
+    {"record": "validation", "update": 4, "val_loss": LOSS},
+]
+KEPT = ("study.json", "runs/done-1/run.json", "runs/done-1/log.jsonl", "evaluations/done-1/a.jsonl")
+AGAIN = ("runs/done-1/model.safetensors", "runs/halfway-1/log.jsonl", "store/store.duckdb")
+"""What is not kept: a study makes it again."""
+
+
+def files(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("every", "kept"), [(1, [1, 2, 3, 4]), (2, [2, 4])])
+def test_records_of_finished_runs_are_kept_and_put_back(tmp_path, every, kept):
+    """Updates are shortened and validations stay exact."""
+    keep, study = script("benchmarks", "keep_records.py"), tmp_path / "results"
+    for name in (*KEPT, *AGAIN):
+        (study / name).parent.mkdir(parents=True, exist_ok=True)
+        (study / name).write_text("{}\n")
+    (study / KEPT[2]).write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    assert keep.copy(study, tmp_path / "kept", every=every) == 1
+    assert files(tmp_path / "kept") == {*KEPT, "thinned.json"}
+    lines = (tmp_path / "kept" / KEPT[2]).read_text().splitlines()
+    header, *updates, validation = map(json.loads, lines)
+    assert (header, validation) == (ROWS[0], ROWS[-1])
+    assert [row["update"] for row in updates] == kept
+    assert {row["train_loss"] for row in updates} == {5.050754}
+    said = json.loads((tmp_path / "kept/thinned.json").read_text())
+    assert said["updates_kept"] == ("all" if every == 1 else "every 2")
+    keep.copy(tmp_path / "kept", tmp_path / "again", every=None)
+    assert files(tmp_path / "again") == {*KEPT}
+    run, evaluation = ((tmp_path / "again" / KEPT[i]).stat().st_mtime_ns for i in (1, 3))
+    assert evaluation >= run

@@ -21,8 +21,6 @@ from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 from lmscaling.files import described_at, sha256_of
 
-KILLS = 25
-
 
 @pytest.fixture
 def hub(tmp_path):
@@ -99,7 +97,7 @@ def test_a_source_that_was_changed_since_it_was_fetched_is_refused(hub, tmp_path
 
 
 @pytest.fixture
-def folder(hub, tmp_path):
+def folder(tmp_path):
     """Three training shards and a validation shard, and their manifest."""
     texts = [[f"shard {k} document {i}" for i in range(300)] for k in range(3)]
     names = [lines(tmp_path / f"{k}.jsonl", t) for k, t in enumerate(texts)]
@@ -124,32 +122,24 @@ def swapped(folder):
 
 
 def of_another_tokenizer(folder):
-    write_shard(
-        folder / "train-00001.bin", np.zeros(100, np.uint16), dataset="d", ranks_sha256="other"
-    )
+    write_shard(folder / BIN, np.zeros(100, np.uint16), dataset="d", ranks_sha256="other")
 
 
+def repeated(folder):
+    shutil.copy(folder / "validation-00000.bin", folder / "train-00000.bin")
+
+
+BIN, LAST = "train-00001.bin", "train-00002.bin"
 DAMAGES = {
-    "a truncated file": (
-        lambda f: os.truncate(f / "train-00001.bin", 2000),
-        "train-00001.bin has 2000 bytes", "train-00001.bin",
-    ),
-    "a file of zeros": (
-        lambda f: (f / "train-00001.bin").write_bytes(bytes(5000)),
-        "train-00001.bin begins", "train-00001.bin",
-    ),
+    "a truncated file": (lambda f: os.truncate(f / BIN, 2000), f"{BIN} has 2000 bytes", BIN),
+    "a file of zeros": (lambda f: (f / BIN).write_bytes(bytes(5000)), f"{BIN} begins", BIN),
     "shards in another order": (swapped, "train-00000.json belongs to", "train-0000"),
-    "tokens in another order": (
-        lambda f: shutil.copy(f / "validation-00000.bin", f / "train-00000.bin"),
-        "train-00000.bin has", None,
-    ),
-    "another tokenizer": (of_another_tokenizer, "ranks_sha256 other", "train-00001.bin has"),
+    "other tokens": (repeated, "train-00000.bin has", None),
+    "another tokenizer": (of_another_tokenizer, "ranks_sha256 other", f"{BIN} has"),
     "a cut sidecar": (lambda f: os.truncate(f / "train-00002.json", 100), "train-00002.json", None),
-    "no shard": (lambda f: (f / "train-00002.bin").unlink(), "train-00002.bin", "train-00002.bin"),
-    "a flipped bit": (
-        lambda f: flipped(f / "train-00001.bin", 3000), None, "train-00001.bin has SHA-256",
-    ),
-}  # fmt: skip
+    "no shard": (lambda f: (f / LAST).unlink(), LAST, LAST),
+    "a flipped bit": (lambda f: flipped(f / BIN, 3000), None, f"{BIN} has SHA-256"),
+}
 """What is found when the manifest is made, and, had it been made before, by the stream."""
 
 
@@ -180,7 +170,7 @@ def test_kills_at_any_moment_leave_nothing_torn(hub, tmp_path):
     tokenize(given, "train", 0, whole)
     longest = time.monotonic() - start
     moments, killed = random.Random(0), 0
-    while killed < KILLS:
+    while killed < 25:
         child = os.fork()
         if not child:
             tokenize(given, "train", 0, out)
@@ -204,9 +194,8 @@ def test_kills_at_any_moment_leave_nothing_torn(hub, tmp_path):
 
 
 def test_what_a_living_process_or_another_machine_writes_is_not_swept_away(tmp_path):
-    ours = tmp_path / f".a.json.{files.HOST}.{os.getpid()}.00.tmp"
-    theirs = tmp_path / ".a.json.elsewhere.1.00.tmp"
-    forgotten = tmp_path / ".a.json.elsewhere.2.00.tmp"
+    writers = f"{files.HOST}.{os.getpid()}.00", "elsewhere.1.00", "elsewhere.2.00"
+    ours, theirs, forgotten = (tmp_path / f".a.json.{writer}.tmp" for writer in writers)
     for path in (ours, theirs, forgotten):
         path.write_text("half")
     os.utime(forgotten, (0, 0))

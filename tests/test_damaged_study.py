@@ -29,9 +29,8 @@ def stated() -> list[tuple[str, Decimal, Decimal, bool]]:
         if line.startswith("| `"):
             keys, low, high, _ = (part.strip() for part in line.strip("|").split("|"))
             is_open = low.startswith(">")
-            bounds = (Decimal(each.lstrip("<> ").replace(",", "")) for each in (low, high))
-            low, high = bounds
-            rows += [(key, low, high, is_open) for key in re.findall("`([^`]+)`", keys)]
+            least, most = (Decimal(each.lstrip("<> ").replace(",", "")) for each in (low, high))
+            rows += [(key, least, most, is_open) for key in re.findall("`([^`]+)`", keys)]
     return rows
 
 
@@ -153,11 +152,9 @@ def bounded() -> list[tuple[str, str]]:
         rule = [each for each in stated() if fnmatchcase(path, each[0])]
         if rule and NUMBER.fullmatch(text) and not NO_NUMBERS.fullmatch(path):
             _, low, high, is_open = rule[0]
-            away = 1 if text.isdigit() else abs(low if is_open else low / 100)
-            beyond = (
-                low if is_open else low - (away or 1),
-                high if is_open else high + 1 if text.isdigit() else high * Decimal("1.01"),
-            )
+            away = 1 if text.isdigit() else abs(low / 100)
+            above = high + 1 if text.isdigit() else high * Decimal("1.01")
+            beyond = (low, high) if is_open else (low - (away or 1), above)
             found += [(path, str(int(x) if x == int(x) else float(x))) for x in beyond]
     return found
 

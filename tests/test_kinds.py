@@ -31,7 +31,6 @@ from lmscaling.config.speed import point
 from lmscaling.config.types import STRICT, Distinct, Positive
 from lmscaling.records.timing import Outcome
 
-
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Nothing:
     """Nothing."""
@@ -39,20 +38,15 @@ class Nothing:
     contexts: Distinct[Positive]
     """Tokens."""
 
-
 SECTION = Nothing
-
 
 def sweeps(section, planner):
     points = [point("linear", context=context) for context in section.contexts]
     yield planner.sweep(kind="time_nothing", name="nothing", points=points)
 
-
 def measure(sweep, point):
     import torch
-
     from lmscaling.bench.clock import Timing
-
     return Timing([1.0, 2.0, 3.0], 1, False, None).outcome(point, torch.float32)
 '''
 
@@ -65,13 +59,10 @@ def run(tmp_path):
     (tmp_path / "src/lmscaling/bench/kinds/time_nothing.py").write_text(KIND)
 
     def run(*arguments, given=""):
+        command = [sys.executable, "-m", "lmscaling", *map(str, arguments)]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path / "src")}
         done = subprocess.run(
-            [sys.executable, "-m", "lmscaling", *map(str, arguments)],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(tmp_path / "src")},
-            input=given,
-            capture_output=True,
-            text=True,
+            command, cwd=tmp_path, env=environment, input=given, capture_output=True, text=True
         )
         assert done.returncode == 0 or "error: " in done.stderr, done.stderr
         return done
@@ -110,22 +101,21 @@ def test_chunks_are_tuned_for_the_steps_that_are_timed(values):
         grid.expand(values)
 
 
-def test_points_that_are_added_change_no_folder_and_another_model_does(values, planned):
-    values["speed"] = SPEED
-    values["sizes"]["s"]["d_model"] = 16
-    other = {s.kind: s for s in sweeps.expand(grid.expand(values).study).values()}
-    assert other["time_step"].folder != planned["time_step"].folder
+def folders_of(values):
+    return {s.kind: s.folder for s in sweeps.expand(grid.expand(values).study).values()}
 
 
-def test_steps_of_other_tokens_are_another_sweep_with_chunks_of_its_own(values, planned):
+def test_another_model_or_other_tokens_are_another_sweep_with_chunks_of_its_own(values, planned):
     folders = {planned["time_step"].folder}
     for tokens in (64, 128):
         values["speed"] = SPEED | {"time_step": SPEED["time_step"] | {"tokens": tokens}}
-        made = {s.kind: s.folder for s in sweeps.expand(grid.expand(values).study).values()}
+        made = folders_of(values)
         assert made["tune_chunk"] == made["time_step"].replace("time_step/", "tune_chunk/")
         assert made["time_decode"] == planned["time_decode"].folder
         folders.add(made["time_step"])
     assert len(folders) == 3
+    values["sizes"]["s"]["d_model"] = 16
+    assert folders_of(values | {"speed": SPEED})["time_step"] not in folders
 
 
 @pytest.fixture
@@ -137,28 +127,23 @@ def results(tmp_path):
     return tmp_path
 
 
-def test_reset_moves_a_point_and_what_says_that_it_is_settled(results):
+def test_reset_moves_a_sweep_or_a_point_and_what_says_that_it_is_settled(results):
     study, paths = reset.select_measurements(results, None, "time_step/s/linear-b1-ctx16")
     attic = reset.move_measurements(study, paths)
     sweep = study / "speed" / "time_step" / "s-0123abcd"
     assert [p.name for p in sweep.iterdir()] == ["linear-b1-ctx32.json"]
     moved = attic / "speed" / "time_step" / "s-0123abcd"
     assert {p.name for p in moved.iterdir()} == {"linear-b1-ctx16.json", "sweep.json"}
-
-
-def test_reset_moves_a_whole_sweep(results):
     study, paths = reset.select_measurements(results, "tiny", "time_step/s-0123abcd")
     reset.move_measurements(study, paths)
     assert not list((study / "speed" / "time_step").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [("time_step/x", "time_step/s"), ("time_step/s/linear-b1-ctx61", "linear-b1-ctx16")],
-)
-def test_reset_of_what_was_not_measured_names_the_nearest(results, name, nearest):
-    with refused(UserError, name, nearest):
-        reset.select_measurements(results, None, name)
+def test_reset_of_what_was_not_measured_names_the_nearest(results):
+    mistakes = {"time_step/x": "time_step/s", "time_step/s/linear-b1-ctx61": "linear-b1-ctx16"}
+    for name, nearest in mistakes.items():
+        with refused(UserError, name, nearest):
+            reset.select_measurements(results, None, name)
 
 
 def test_every_sweep_is_written_into_its_folder(values, tmp_path):

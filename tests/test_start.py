@@ -49,9 +49,7 @@ def files(folder):
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
-def test_new_writes_a_study_that_can_be_planned_and_an_attention_that_is_right(
-    folder, monkeypatch, capsys
-):
+def test_new_writes_a_study_to_plan_and_a_right_attention(folder, monkeypatch, capsys):
     assert type_(monkeypatch, "new", "first") == ""
     assert "config/first.yaml" in capsys.readouterr().out.splitlines()[-1]
     made = {name for name in files(folder) if not name.startswith(("results/", "slurm/"))}
@@ -93,9 +91,7 @@ def test_new_overwrites_nothing_and_another_study_shares_the_folder(folder, monk
     [("a b", "'a_b'"), ("../x", ""), ("demo", ""), ("study", ""), ("published", ""),
      ("010", "my_010"), ("true", "")],
 )  # fmt: skip
-def test_a_name_that_cannot_be_used_is_refused_before_anything_is_written(
-    folder, monkeypatch, name, nearest
-):
+def test_a_name_that_cannot_be_used_is_refused(folder, monkeypatch, name, nearest):
     said = type_(monkeypatch, "new", name)
     assert name in said
     assert nearest in said

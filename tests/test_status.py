@@ -27,24 +27,22 @@ def study(tmp_path, values):
     values["axes"] |= {"context": [16, 32], "seed": [0, 1]}
     values["skip"] = [{"context": 32, "attention": "linear", "reason": "not wanted"}]
     folder = tmp_path / "tiny"
-    folder.mkdir()
-    (folder / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    lay_out(folder, values)
     return folder
+
+
+def lay_out(folder, values):
+    return study_file.write_record(folder / "study.json", {"command": "", "study": values})
 
 
 def leave(study, run, who):
     (study / "scratch" / run / "lock").write_text(json.dumps(asdict(who)))
 
 
-def told(study, run, text):
-    """What the job of a run has left in its log."""
-    (study / "logs" / "train").mkdir(parents=True, exist_ok=True)
-    (study / "logs" / "train" / f"{run}.log").write_text(text)
-
-
-def change(study, run, **values):
-    path = study / "runs" / run / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+def told(path, text):
+    """What a job has left in its log."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 @pytest.fixture
@@ -52,15 +50,13 @@ def every_state(study, values):
     """A study with cells in every state, in the order of the cells, and its laid out grid."""
     values["axes"] |= {"seed": [0, 1, 2, 3, 4, 5]}
     values["branches"] = {"shares": [0.25, 0.5], "context": 16, "attention": "softmax"}
-    (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    grid = study_file.read_record(study / "study.json").grid
+    grid = lay_out(study, values)
     (done, other, oom, diverged, crashed, damaged, running, starting, interrupted, stopped, held,
      slow, lost, *_) = grid.cells  # fmt: skip
     record(study, done, log(header(done), end(2)), last_val_loss=1.5)
     record(study, other, log(header(other), end(2)), last_val_loss=2.25)
     for run, status in ((oom, "oom"), (diverged, "diverged"), (crashed, "crashed")):
-        record(study, run, log(header(run), end(2)), status)
-        change(study, run, message=f"the reason of {status}")
+        record(study, run, log(header(run), end(2)), status, message=f"the reason of {status}")
     record(study, damaged, log(header(damaged), end(2)))
     (study / "runs" / damaged / "run.json").write_text("{")
     first = header(running), update(1), validation(1, loss=2.75), update(2, loss=2.5)
@@ -74,22 +70,20 @@ def every_state(study, values):
     failed(study, held, "", "")
     for run in (slow, lost):
         live(study, run, log(header(run), update(2)))
-    told(study, stopped, "update 7\n\x1b[31merror: no\ttokens\x1b[0m\x07\x1b]0;title\x07\nbye\n")
-    told(study, slow, "update 7\n")
+    logs = study / "logs" / "train"
+    coloured = "\x1b[31merror: no\ttokens\x1b[0m\x07\x1b]0;title\x07"
+    told(logs / f"{stopped}.log", f"update 7\n{coloured}\nbye\n")
+    told(logs / f"{slow}.log", "update 7\n")
     path = study.parent / ".snakemake" / "slurm_logs" / "rule_train" / slow / "5.log"
-    path.parent.mkdir(parents=True)
-    path.write_text("slurmstepd: error: *** JOB 5 CANCELLED DUE TO TIME LIMIT ***\n")
+    told(path, "slurmstepd: error: *** JOB 5 CANCELLED DUE TO TIME LIMIT ***\n")
     first, second, *_ = (run for run, branch in grid.branches.items() if branch.trunk == done)
     record(study, first, log(header(first, start=1), update(2), end(2)))
     record(study, second, log(header(second)), "no_trunk")
     row = {"way": "plain PyTorch", "seconds": 1.0, "started": "a"}
-    found = [
-        row | {"key": {"device": device, "torch": torch}, "message": message}
-        for device, torch, message in (
-            ("H100", "1", "dv is wrong"), ("H100", "2", "dv is wrong"),
-            ("B200", "1", "dv is wrong"), ("B200", "1", ""),
-        )
-    ]  # fmt: skip
+    wrong = ("H100", "1"), ("H100", "2"), ("B200", "1"), ("B200", "1")
+    found = [row | {"key": {"device": device, "torch": torch}, "message": "dv is wrong"}
+             for device, torch in wrong]  # fmt: skip
+    found[-1]["message"] = ""
     write_record(study / "checks" / "linear-d64.json", {"findings": found})
     for path in study.glob("scratch/*/attempt-*.jsonl"):
         os.utime(path, (0, time.time() - 600))
@@ -124,15 +118,12 @@ def test_a_watch_counts_cells_and_reads_each_record_once(study):
     assert watch.look() == seen
 
 
-def test_nothing_failed_is_nothing_to_list(study):
-    assert failures.listed(study) == ""
-
-
 def test_a_reason_that_many_runs_share_is_said_once_with_the_first_names(study):
+    assert failures.listed(study) == ""
     names = []
     for i, run in enumerate(study_file.read_record(study / "study.json").grid.cells):
         live(study, run, log(header(run), update(2)))
-        told(study, run, f"error: run {run} met the disk {i}")
+        told(study / "logs" / "train" / f"{run}.log", f"error: run {run} met the disk {i}")
         names.append(run.rpartition("-")[0])
     head, also, advice = failures.listed(study).splitlines()
     assert re.match(rf"{names[0]} and 5 .* failed .* {names[0]}-", head)
@@ -154,29 +145,21 @@ def test_the_last_words_say_last_what_has_just_failed_and_what_its_kind_asks_for
     assert "--set-resources" in lines[14]
     for line in lines[12:]:
         sentence("last words", line)
-
-
-def test_what_jobs_tell_is_said_even_if_a_record_cannot_be_read(study, capsys):
-    grid = study_file.read_record(study / "study.json").grid
-    run = next(iter(grid.cells))
-    (study / "runs" / run).mkdir(parents=True)
-    (study / "runs" / run / "run.json").write_text("{")
+    told(study / "runs" / first / "run.json", "{")  # a record that cannot be read
     failures.last_words(study, grid, [Failure("figure x", "failed", "KeyError: 'x'", "x.log")])
     assert "KeyError: 'x' (x.log)" in capsys.readouterr().err
 
 
-FAILS: list[ledger.Kind] = ["begin", "failed"]
-
-
 def failed(study, run, *faults):
     """A run whose attempts have failed with these faults."""
+    kinds: list[ledger.Kind] = ["begin", "failed"]
     rows = [
         ledger.Entry(
             kind=kind, attempt=i, update=1, train_seconds=1.0, attempt_seconds=1.0,
             fault=fault, reason=f"{fault or 'bug'} at last", host="node7",
         )
         for i, fault in enumerate(faults, start=1)
-        for kind in FAILS
+        for kind in kinds
     ]  # fmt: skip
     live(study, run, log(header(run), update(1), end(1, status="held")))
     (study / "scratch" / run / ledger.NAME).write_bytes(b"".join(map(ledger.line, rows)))
@@ -198,19 +181,16 @@ def test_held_runs_are_selected_by_status_and_others_are_refused(study):
 def branched(study, values):
     """A branch and its trunk, both done."""
     values["branches"] = {"shares": [0.5], "context": 16}
-    (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    laid_out = study_file.read_record(study / "study.json").grid
-    run, branch = next(iter(laid_out.branches.items()))
-    for name, cell in ((branch.trunk, laid_out.cells[branch.trunk]), (run, branch)):
-        (study / "cells").mkdir(exist_ok=True)
-        (study / "cells" / f"{name}.json").write_text(cell.to_json())
+    run, branch = next(iter(lay_out(study, values).branches.items()))
+    for name in (branch.trunk, run):
         record(study, name, log(header(name), end(2)))
     return run, branch.trunk
 
 
 def test_a_trunk_of_other_code_takes_its_branches_along(study, branched):
     run, trunk = branched
-    change(study, trunk, code="0123456789ab")
+    path = study / "runs" / trunk / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"code": "0123456789ab"}))
     found = reset.select(study.parent, study.name, None, None, stale=True)
     assert found == (study, sorted([trunk, run]))
 
