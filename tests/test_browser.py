@@ -12,9 +12,8 @@ from test_answer import BEHIND, SEEDS, made, said
 from lmscaling import report
 from lmscaling.report import contest
 
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), "")
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
     "--disable-background-networking", "--virtual-time-budget=3000", "--dump-dom",

@@ -7,7 +7,7 @@ from argparse import Namespace
 
 import pytest
 import speed_points
-from conftest import ROOT, refused
+from conftest import ROOT, STUDY, refused
 from golden import FOLDER
 from speed_points import DEVICE, OTHER_DEVICE, point
 from test_store import end, header, live, log, record, update, validation
@@ -15,11 +15,10 @@ from test_store import end, header, live, log, record, update, validation
 from lmscaling import claims, registry
 from lmscaling.cli import results
 from lmscaling.config import study_file
-from lmscaling.records.exports import PUBLISHED as COLUMNS
-from lmscaling.report import verdicts
 from lmscaling.store import build as store
 
 NAMES = list(registry.claims())
+MADE = shutil.ignore_patterns("store", "figures")
 CONTEXTS = [1024, 2048, 4096, 8192, 16384, 32768, 65536]
 JUDGED = FOLDER / "published_claims.json"
 PUBLISHED: dict[str, tuple] = {
@@ -33,9 +32,7 @@ PUBLISHED: dict[str, tuple] = {
 def published(tmp_path_factory):
     """Judgements of the published numbers by claim."""
     folder = tmp_path_factory.mktemp("results") / "published"
-    folder.mkdir()
-    for stem in COLUMNS:
-        shutil.copy(ROOT / "results" / "published" / f"{stem}.csv", folder)
+    shutil.copytree(ROOT / "results" / "published", folder, ignore=MADE)
     store.build(folder)
     return {one.name: one for one in claims.write(folder)}, folder
 
@@ -119,8 +116,6 @@ def steps(device, **seconds):
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """A study with one situation on each device, and its judgements that tell something."""
-    from conftest import STUDY
-
     folder = tmp_path_factory.mktemp("measured")
     write(folder, STUDY)
     forms = [
@@ -186,10 +181,7 @@ def test_the_time_of_a_form_is_that_of_a_sequence_however_many_a_step_has(measur
 def test_the_baseline_of_a_study_plays_the_baseline_beside_published_numbers(study, values):
     values["axes"]["attention"] = ["linear", "gated"]
     write(study, values | {"published": True})
-    shutil.copytree(
-        ROOT / "results" / "published", study.parent / "published",
-        ignore=shutil.ignore_patterns("store", "figures"),
-    )  # fmt: skip
+    shutil.copytree(ROOT / "results" / "published", study.parent / "published", ignore=MADE)
     speed_points.write(study, *steps(DEVICE, linear__chunked=2.0, gated=1.0))
     made = judge_all(study)
     (one,) = [m for m in made if m.source == "measured" and m.judgement.verdict != "not tested"]
@@ -251,14 +243,6 @@ def test_a_run_that_is_not_over_has_no_final_loss(study, values):
     assert number() is None
     record(study, last, logs[last] + log(end(1)))
     assert number() == 0.0
-
-
-def test_the_table_for_the_report_has_a_row_a_judgement(published):
-    with store.connect(published[1] / "store") as db:
-        (table,) = verdicts.tables(db)
-        db.execute(table.query)
-    assert (table.section, len(table.rows)) == ("claims", len(NAMES))
-    assert all(title.endswith(".") for title, *_ in table.rows)
 
 
 def test_the_verb_prints_and_writes(study):

@@ -1,43 +1,29 @@
-"""Logs with repeated, reordered, lost or changed lines: no row is invented and none is lost."""
+"""Logs become rows: none is invented, none is lost, and finished logs are read once."""
 
-import copy
+import errno
 import json
 import os
 import random
-import re
 import shutil
-from collections.abc import Iterable
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
+import collecting
 import duckdb
 import pytest
-from conftest import STUDY
-from test_store import (
-    ask,
-    end,
-    evaluated,
-    evaluation,
-    exported,
-    gradients,
-    header,
-    live,
-    log,
-    place,
-    record,
-    runs,
-    study,
-    update,
-    validation,
-)
+import test_store
+from conftest import ROOT
+from test_store import end, exported, header, live, log, record, runs, study, update, validation
 
-from lmscaling.config import study_file
+from lmscaling import files
 from lmscaling.records import run as records
 from lmscaling.records.exports import EXPORTS
 from lmscaling.store import build as store
 from lmscaling.store import logs
 
-__all__ = ["place", "runs", "study"]
+__all__ = ["runs", "study"]
 
 
 def attempts() -> list[list[records.Row]]:
@@ -61,16 +47,13 @@ def mutate(rows: list[records.Row], rng: random.Random) -> list[records.Row]:
     return rows
 
 
-def changed(row: records.Row) -> records.Row:
-    match row:
-        case records.Header():
-            return replace(row, start_update=row.start_update + 1)
-        case records.Update():
-            return replace(row, train_loss=9.0)
-        case records.Validation():
-            return replace(row, val_loss=9.0)
-        case _:
-            return replace(row, status="interrupted")
+def changed(row: Any) -> Any:
+    other = {
+        "header": {"start_update": getattr(row, "start_update", 0) + 1},
+        "update": {"train_loss": 9.0}, "validation": {"val_loss": 9.0},
+        "end": {"status": "interrupted"},
+    }  # fmt: skip
+    return replace(row, **other[row.record])
 
 
 def expected(rows: list[Any]) -> tuple[dict, dict, int]:
@@ -97,9 +80,9 @@ def by_run(folder, query):
     return found
 
 
-def test_each_row_and_attempt_is_there_once_whatever_became_of_its_lines(place):
+def test_each_row_and_attempt_is_there_once_whatever_became_of_its_lines(study):
     """What an attempt lost does not survive; lines that contradict each other count as damaged."""
-    folder, made = place("mutated"), {}
+    folder, made = study, {}
     for seed in range(200):
         rng, run = random.Random(seed), f"run-{seed:03d}"
         rows = [row for part in attempts() for row in mutate(part, rng)]
@@ -138,22 +121,19 @@ def test_each_row_and_attempt_is_there_once_whatever_became_of_its_lines(place):
         assert counted[run] == [(conflicts, len(rows))]
 
 
-TABLES = ("updates", "validations", "gradients", "attempts")
-
-
 def rows_of(db, run):
     """What the tables say of a run, whose name is left out."""
     known = f"FROM {{}} WHERE run = '{run}' ORDER BY ALL"
     columns = "status, updates, tokens, train_seconds, damaged_lines, superseded_rows"
-    queries = [f"SELECT * EXCLUDE (run) {known.format(name)}" for name in TABLES]
+    tables = ("updates", "validations", "gradients", "attempts")
+    queries = [f"SELECT * EXCLUDE (run) {known.format(name)}" for name in tables]
     queries.append(f"SELECT {columns} {known.format('runs')}")
     return [db.sql(query).fetchall() for query in queries]
 
 
-def test_the_order_of_lines_and_repeated_lines_change_no_row(place):
+def test_the_order_of_lines_and_repeated_lines_change_no_row(study):
     """A log whose lines contradict each other, too: the choice among them has no order either."""
-    folder = place("orders")
-    whole = [row for part in attempts() for row in part] + [gradients(10, 1.0)]
+    whole = [row for part in attempts() for row in part] + [test_store.gradients(10, 1.0)]
     damaged = [*whole, *(changed(row) for row in whole[::3] if row.record != "gradients")]
     for name, rows in (("whole", whole), ("damaged", damaged)):
         for i in range(20):
@@ -161,43 +141,13 @@ def test_the_order_of_lines_and_repeated_lines_change_no_row(place):
             times = rng.choices((1, 2, 3), k=len(rows)) if i % 2 else [1] * len(rows)
             made = [row for row, n in zip(rows, times, strict=True) for _ in range(n)]
             rng.shuffle(made)
-            record(folder, f"{name}-{i}", log(*(made if i else rows)), updates=12)
-    store.build(folder)
-    with store.connect(folder / "store") as db:
+            record(study, f"{name}-{i}", log(*(made if i else rows)), updates=12)
+    store.build(study)
+    with store.connect(study / "store") as db:
         for name in ("whole", "damaged"):
             first = rows_of(db, f"{name}-0")
             assert [len(part) for part in first] == [17, 3, 1, 3, 1]
             assert all(rows_of(db, f"{name}-{i}") == first for i in range(1, 20))
-
-
-def named(attention: str, place) -> dict[str, list[str]]:
-    """All rows of a study of two attentions, the second of this name, by table."""
-    folder = place(attention)
-    values = copy.deepcopy(STUDY)
-    values["axes"]["attention"] = ["gated_delta", attention]
-    (folder / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    cells = study_file.read_record(folder / "study.json").grid.cells
-    for i, run in enumerate(cells):
-        rows = [update(n, loss=3.0 - i / 9 + n % 40 // 39) for n in range(1, 60)]
-        record(folder, run, log(header(run), *rows, validation(59, loss=2.0 + i), end(59)))
-        evaluated(folder, run, log(evaluation(run, loss=2.5 + i)))
-    run, cell = list(cells.items())[1]
-    store.build(folder)
-
-    def told(row):
-        text = str(row).replace(run, "run").replace(cell.name, "cell").replace(attention, "second")
-        return re.sub("'[0-9a-f]{12}'", "'digest of its code'", text)
-
-    with store.connect(folder / "store") as db:
-        tables: Iterable[str] = [*EXPORTS, "final", "curves", "outcomes", "stability"]
-        return {name: sorted(map(told, db.sql(f"FROM {name}").fetchall())) for name in tables}
-
-
-def test_another_name_of_an_attention_changes_its_name_and_no_number(place):
-    one, other = named("retention", place), named("cosformer", place)
-    for table, rows in one.items():
-        assert rows == other[table], table
-    assert len(one["stability"]) == 2
 
 
 HEADER, LINE, LAST = records.line(header("r")), records.line(update(1)), records.line(update(2))
@@ -227,25 +177,24 @@ DAMAGE = {
 }  # fmt: skip
 
 
-def test_damage_of_any_kind_costs_only_its_own_lines(place):
-    folder = place("damaged")
+def test_damage_of_any_kind_costs_only_its_own_lines(study):
     for name, (data, _, _) in DAMAGE.items():
-        (live if name.startswith("torn") else record)(folder, name, data)
-    found = dict(ask(folder, "SELECT run, list(update ORDER BY update) FROM updates GROUP BY run"))
+        (live if name.startswith("torn") else record)(study, name, data)
+    store.build(study)
+    query = "SELECT run, list(update ORDER BY update) FROM updates GROUP BY run"
+    found = dict(exported(study, query))
     assert found == {name: updates for name, (_, updates, _) in DAMAGE.items() if updates}
-    found = dict(exported(folder, "SELECT run, damaged_lines FROM runs"))
+    found = dict(exported(study, "SELECT run, damaged_lines FROM runs"))
     assert found == {name: lines for name, (_, _, lines) in DAMAGE.items()}
-    assert not list((folder / "store").glob(".build*"))
+    assert not list((study / "store").glob(".build*"))
 
 
 def kept(study):
     """The files with the rows of finished runs, and the runs whose rows each has."""
     query = "SELECT decode(value) FROM parquet_kv_metadata(?) WHERE decode(key) = 'logs'"
     paths = sorted((study / "store" / logs.KEPT).glob("*.parquet"))
-    return {
-        path: sorted(json.loads(duckdb.execute(query, [str(path)]).fetchall()[0][0]))
-        for path in paths
-    }
+    found = [duckdb.execute(query, [str(path)]).fetchall() for path in paths]
+    return {path: sorted(json.loads(known)) for path, ((known,),) in zip(paths, found, strict=True)}
 
 
 def parquet(study):
@@ -279,21 +228,18 @@ def test_the_rows_of_a_finished_run_are_written_once_and_make_the_same_exports(f
     assert parquet(finished) == whole
 
 
-def test_only_a_log_that_is_new_or_changed_is_read_again(finished, runs):
+def test_only_a_changed_log_is_read_again_and_rows_of_a_lost_run_are_not_kept(finished, runs):
     (first,) = kept(finished)
     path = finished / "runs" / runs[0] / "log.jsonl"
     stat = path.stat()
     path.write_bytes(path.read_bytes().replace(b'"train_loss": 3.1', b'"train_loss": 4.1', 1))
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     store.build(finished)
-    files = kept(finished)
-    assert files.pop(first) == sorted(runs[:2])
-    assert list(files.values()) == [[runs[0]]]
+    after = kept(finished)
+    assert after.pop(first) == sorted(runs[:2])
+    assert list(after.values()) == [[runs[0]]]
     query = f"SELECT max(train_loss) FROM updates WHERE run = '{runs[0]}'"
     assert exported(finished, query) == [(4.1,)]
-
-
-def test_rows_of_a_run_that_is_gone_are_not_shown_and_not_kept(finished, runs):
     for run in runs[:2]:
         shutil.rmtree(finished / "runs" / run)
     store.build(finished)
@@ -301,20 +247,19 @@ def test_rows_of_a_run_that_is_gone_are_not_shown_and_not_kept(finished, runs):
     assert kept(finished) == {}
 
 
-@pytest.mark.parametrize("damage", ["flipped", "cut", "renamed"])
-def test_kept_rows_that_are_damaged_are_made_again(finished, damage):
+def test_kept_rows_that_are_damaged_are_made_again(finished):
     whole = parquet(finished)
     (path,) = kept(finished)
     data = path.read_bytes()
-    if damage == "flipped":
-        path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
-    elif damage == "cut":
-        path.write_bytes(data[: len(data) // 2])
-    else:
-        path.rename(path.with_name("0000" + path.name[4:]))
-    store.build(finished)
-    assert parquet(finished) == whole
-    assert [p.name for p in kept(finished)] == [path.name]
+    flipped = data[:100] + bytes([data[100] ^ 1]) + data[101:]
+    for damaged in (flipped, data[: len(data) // 2], None):
+        if damaged is None:
+            path.rename(path.with_name("0000" + path.name[4:]))
+        else:
+            path.write_bytes(damaged)
+        store.build(finished)
+        assert parquet(finished) == whole
+        assert [p.name for p in kept(finished)] == [path.name]
 
 
 def test_a_run_may_end_while_its_log_is_read(finished, runs, monkeypatch):
@@ -329,3 +274,56 @@ def test_a_run_may_end_while_its_log_is_read(finished, runs, monkeypatch):
     store.build(finished)
     query = f"SELECT update FROM updates WHERE run = '{runs[2]}'"
     assert exported(finished, query) == [(1,)]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+from lmscaling.errors import UserError
+from lmscaling.store.build import build
+try:
+    build(Path(sys.argv[1]))
+except UserError as error:
+    print(error)
+"""
+"""A build whose files cannot grow beyond some bytes, as on a full disk."""
+
+
+@pytest.mark.parametrize("size", [20_000, 1_000_000])
+def test_a_full_disk_is_one_sentence_and_the_store_before_is_unchanged(finished, size):
+    before = parquet(finished)
+    command = [sys.executable, "-c", FULL, str(finished), str(size)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    said = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert said.returncode == 0, said.stderr
+    assert str(finished) in said.stdout
+    assert os.strerror(errno.EFBIG) in said.stdout
+    assert parquet(finished) == before
+    assert not list((finished / "store").glob(".*"))
+
+
+def test_what_a_killed_build_has_left_is_removed_and_what_another_machine_writes_is_not(finished):
+    writers = f"{files.HOST}.99999999.00", "elsewhere.1.00"
+    killed, elsewhere = (finished / "store" / f".build.{writer}.tmp" for writer in writers)
+    for path in (killed / "store.duckdb", elsewhere / "store.duckdb"):
+        path.parent.mkdir()
+        path.touch()
+    store.build(finished)
+    assert not killed.exists()
+    assert elsewhere.exists()
+
+
+@pytest.mark.ci
+def test_a_build_grows_with_its_rows_but_its_memory_and_a_second_build_do_not(tmp_path):
+    """64 and 256 runs of 5,000 updates, the latter built twice."""
+    (tmp_path / "small").mkdir()
+    (tmp_path / "large").mkdir()
+    small = collecting.build(collecting.study(tmp_path / "small", 64, 5000))
+    folder = collecting.study(tmp_path / "large", 256, 5000)
+    large, again = collecting.build(folder), collecting.build(folder)
+    assert large.seconds < 4 * small.seconds
+    # A batch of logs is 400,000 rows; without batches a million rows more took 0.5 GB more.
+    assert large.megabytes - small.megabytes < 300
+    assert again.seconds < 0.8 * large.seconds  # no log is read again

@@ -18,6 +18,7 @@ from lmscaling.config import grid, study_file
 from lmscaling.data import shards
 from lmscaling.errors import UserError
 from lmscaling.evaluate import drawing
+from lmscaling.files import write_json
 from lmscaling.model import finished_run
 from lmscaling.model.gpt import GPT
 from lmscaling.plan import jobs
@@ -89,9 +90,7 @@ def drawn(run, manifest):
 
 
 @pytest.mark.parametrize("attention", ["softmax", "linear", "gated_delta", "local"])
-def test_the_likeliest_images_are_those_of_the_parallel_forward_pass(
-    study, manifest, tmp_path, attention, monkeypatch
-):
+def test_likeliest_images_are_those_of_a_pass(study, manifest, tmp_path, attention, monkeypatch):
     monkeypatch.setattr(drawing, "TEMPERATURE", 0.0)
     cell = replace(next(iter(grid.expand(study).tasks.values())), attention=attention)
     run = finish(tmp_path, cell)
@@ -102,7 +101,7 @@ def test_the_likeliest_images_are_those_of_the_parallel_forward_pass(
     assert torch.equal(found, expected)
 
 
-def test_a_record_has_the_images_of_a_fixed_seed_and_what_they_cost(run, manifest):
+def test_a_record_has_the_images_of_a_fixed_seed_and_what_they_cost(run, manifest, tmp_path):
     sample, said = drawn(run, manifest)
     assert (sample.run, sample.shape, sample.levels) == (run.name, list(SHAPE), LEVELS)
     images = np.array(sample.images)
@@ -112,15 +111,15 @@ def test_a_record_has_the_images_of_a_fixed_seed_and_what_they_cost(run, manifes
     assert sample.data == pixels(20)[:16].tolist()
     assert (sample.batch, sample.temperature) == (16, 1.0)
     assert sample.device
-    assert sample.tokens_per_second
     assert said.startswith("16 images")
     assert f"{run.name}, {sample.tokens_per_second:,.0f}" in said
     assert drawn(run, manifest)[0].images == sample.images
+    attic = reset.move(tmp_path, [run.name])  # which takes the sample with it
+    assert (attic / "samples" / f"{run.name}.json").is_file()
+    assert not list((tmp_path / "samples").iterdir())
 
 
-def test_a_sample_of_these_weights_stays_and_one_of_earlier_weights_is_made_again(
-    run, manifest, tmp_path
-):
+def test_a_sample_stays_and_one_of_earlier_weights_is_made_again(run, manifest, tmp_path):
     out = tmp_path / "out.json"
     out.write_text("made before\n")
     assert str(out) in drawing.draw_images(run, manifest, out)
@@ -168,13 +167,6 @@ def test_what_cannot_be_drawn_is_named_and_leaves_no_file(run, manifest, tmp_pat
     assert not out.exists()
 
 
-def test_reset_takes_the_sample_of_a_run_with_it(run, manifest, tmp_path):
-    drawn(run, manifest)
-    attic = reset.move(tmp_path, [run.name])
-    assert (attic / "samples" / f"{run.name}.json").is_file()
-    assert not list((tmp_path / "samples").iterdir())
-
-
 def test_the_plan_counts_a_drawing_for_each_run_of_images(study):
     assert jobs.counts(grid.expand(study))["draw_images"] == 2
     assert "draw_images" not in jobs.counts(grid.expand(study | {"tasks": {}}))
@@ -204,21 +196,17 @@ def test_the_workflow_draws_once_for_a_finished_run_and_trains_nothing_for_a_los
 
 def shown(folder, study, empty=()):
     """The axes of the figure of a study whose runs are done; those of ``empty`` seeds drew none."""
-    folder.mkdir(exist_ok=True)
     study["tasks"]["pictures"] = TASK | {"seed": [0, 1]}
     record = study_file.write_record(folder / "study.json", {"command": "", "study": study})
     for place, (run, cell) in enumerate(record.tasks.items()):
         loss = 1.0 + cell.seed
         rows = [test_store.header(run), test_store.validation(2, loss=loss), test_store.end(2)]
-        test_store.record(folder, run, test_store.log(*rows))
-        path = folder / "runs" / run / "run.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"state_bytes": 2304}))
+        test_store.record(folder, run, test_store.log(*rows), state_bytes=2304)
         images = [] if cell.seed in empty else pixels(16 + place).tolist()[:16]
         made = Sample(run=run, shape=list(SHAPE), levels=LEVELS, images=images,
                       data=pixels(50).tolist()[:16], batch=16, device="cpu",
                       tokens_per_second=1234.5 if images else None)  # fmt: skip
-        (folder / "samples").mkdir(exist_ok=True)
-        (folder / "samples" / f"{run}.json").write_text(json.dumps(asdict(made)))
+        write_json(folder / "samples" / f"{run}.json", asdict(made))
     store.build(folder)
     with store.connect(folder / "store") as db:
         return figures.draw("image_samples", db)[0].axes

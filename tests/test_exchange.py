@@ -84,13 +84,10 @@ def test_what_cannot_be_exported_is_refused(run, softmax, tmp_path):
     (folder / "model.safetensors").unlink()
     with refused(UserError, softmax.run, "first update"):
         huggingface.export(folder, tmp_path / "out")
-    linear = json.loads(replace(softmax, attention="linear").to_json())
-    (folder / "run.json").write_text(json.dumps({"cell": linear}))
-    with refused(UserError, "attention linear", "softmax"):
-        huggingface.export(folder, tmp_path / "out")
-    shape = replace(softmax.model, token_shift=True)
-    shifted = json.loads(replace(softmax, model=shape).to_json())
-    (folder / "run.json").write_text(json.dumps({"cell": shifted}))
-    with refused(UserError, "token_shift true"):
-        huggingface.export(folder, tmp_path / "out")
+    linear = replace(softmax, attention="linear")
+    shifted = replace(softmax, model=replace(softmax.model, token_shift=True))
+    for cell, *named in ((linear, "attention linear", "softmax"), (shifted, "token_shift true")):
+        (folder / "run.json").write_text(json.dumps({"cell": json.loads(cell.to_json())}))
+        with refused(UserError, *named):
+            huggingface.export(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()

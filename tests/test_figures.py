@@ -10,21 +10,11 @@ from functools import cache
 
 import pytest
 import speed_points
+import test_store
 import test_tasks
 from conftest import STUDY, refused
 from matplotlib import pyplot as plt
-from test_store import (
-    end,
-    evaluated,
-    evaluation,
-    gradients,
-    header,
-    live,
-    log,
-    record,
-    update,
-    validation,
-)
+from test_store import end, evaluated, evaluation, header, live, log, record, update, validation
 
 from lmscaling import figures, registry, report
 from lmscaling.config import study_file
@@ -51,12 +41,12 @@ def write_study(folder, values):
         "size": ["s", "m"], "context": [16, 32], "seed": [0, 1], "lr_scale": [1.0, 2.0],
     }  # fmt: skip
     values["datasets"]["recall"] = test_tasks.RECALL
-    values["sizes"]["r"] = {"n_layer": 1, "n_head": 1, "d_model": 8, "lr": 1e-2}
-    values["sizes"]["q"] = values["sizes"]["r"] | {"d_model": 16}
+    small = {"n_layer": 1, "n_head": 1, "d_model": 8, "lr": 1e-2}
+    values["sizes"] |= {"r": small, "q": small | {"d_model": 16}}
     task = test_tasks.TASK | {"seed": [0], "lr_scale": [1.0], "size": ["r", "q"]}
     values["tasks"] = {"recall": task | {"validation": {"tokens": 114, "every_tokens": 114}}}
-    text = json.dumps({"command": "snakemake --cores <all>", "study": values})
-    (folder / "study.json").write_text(text)
+    made = {"command": "snakemake --cores <all>", "study": values}
+    (folder / "study.json").write_text(json.dumps(made))
     return folder
 
 
@@ -78,14 +68,11 @@ def finish(study, cells):
     for i, cell in enumerate(cells):
         rows = [update(n, loss=4 - n / 40 - i / 50) for n in range(1, 40)]
         rows = [replace(row, epoch=1 + (row.update - 1) // 13) for row in rows]
-        rows += [gradients(n, 2 + n % 3 / 10) for n in range(1, 40)]
+        rows += [test_store.gradients(n, 2 + n % 3 / 10) for n in range(1, 40)]
         made = [header(cell.run), *rows, validation(20), validation(39, loss=3 - i / 50), end(39)]
         record(study, cell.run, log(*made), updates=39)
-        lines = [
-            evaluation(cell.run, cell.context, axis, start, 4.0 - start / 20 - i / 50)
-            for axis in ("sequence", "document")
-            for start in (0, 1, 2, 4, 8)
-        ]
+        lines = [evaluation(cell.run, cell.context, axis, start, 4.0 - start / 20 - i / 50)
+                 for axis in ("sequence", "document") for start in (0, 1, 2, 4, 8)]  # fmt: skip
         evaluated(study, cell.run, log(*lines))
 
 
@@ -93,21 +80,17 @@ def fill(study, cells):
     """Runs that were foreseen, tasks, a speed study, and what only the study of a device has."""
     for run, cell in study_file.read_record(study / "study.json").grid.tasks.items():
         test_tasks.finish(study, run, cell, 0.5)
-    foreseen = [
-        Forecast(run=cell.run, name=cell.name, quantity="loss", median=3.0, sd=0.1)
-        for cell in cells
-    ]
+    foreseen = [Forecast(run=cell.run, name=cell.name, quantity="loss", median=3.0, sd=0.1)
+                for cell in cells]  # fmt: skip
     forecast.write(study, Seal(study="tiny", study_sha256="", version="0.1.0", commit=None,
                                sealed="2025-01-01T00:00:00+00:00", forecasts=foreseen))  # fmt: skip
     proposed = Design(
         name="gap", question="gap:context=1024", quantity="half-width of the gap (nats)",
         price="GPU-hours", basis="the prior", spent=2.0, half_width=0.02, grid_spent=4.0,
         grid_half_width=0.01, runs=[], made="2025-01-01",
-        frontier=[
-            {"spend": 2.0**i, "chosen": 0.04 / 2**i, "random": 0.08 / 2**i,
-             "random_low": 0.06 / 2**i, "random_high": None, "largest": None}
-            for i in range(20)
-        ],
+        frontier=[{"spend": 2.0**i, "chosen": 0.04 / 2**i, "random": 0.08 / 2**i,
+                   "random_low": 0.06 / 2**i, "random_high": None, "largest": None}
+                  for i in range(20)],
     )  # fmt: skip
     write_json(study / "designs" / "gap.json", {"record": Design.record, **asdict(proposed)})
     finish(study, cells)
@@ -240,20 +223,19 @@ def branch(study, run):
     record(study, run, log(header(run, start=30), update(39), validation(39, loss=2.0), end(39)))
 
 
-def tables(study):
-    store.build(study)
-    with store.connect(study / "store") as db:
-        found = {name: rows_of(name, db).to_csv(index=False) for name in TRAINING}
-        return found, {table.name: table for table in cell_tables.tables(db)}
-
-
 def test_learning_curves_and_laws_have_the_endpoints_and_no_other_figure(study, cells):
+    def tables():
+        store.build(study)
+        with store.connect(study / "store") as db:
+            found = {name: rows_of(name, db).to_csv(index=False) for name in TRAINING}
+            return found, {table.name: table for table in cell_tables.tables(db)}
+
     finish(study, cells)
-    plain, told = tables(study)
+    plain, told = tables()
     assert not told["endpoints"].rows
     for run in lay_out(study, branches={"shares": [0.5]}).branches:
         branch(study, run)
-    drawn, told = tables(study)
+    drawn, told = tables()
     assert len(told["endpoints"].rows) == 32
     ends = [row for row in drawn["learning_curves"].splitlines() if row.startswith("decayed")]
     assert len(ends) == 16  # of the better of two rates

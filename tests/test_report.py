@@ -12,17 +12,17 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import ROOT, STUDY, refused
+from conftest import ROOT, STUDY, refused, sentence
 from page_text import seen
 from test_figures import cells_of, fill, finish, lay_out, tell, write_study
 from test_store import end, header, live, log, record, update, validation
 
-from lmscaling import figures, registry, report
+from lmscaling import registry, report
+from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.fits import final_loss
 from lmscaling.report import cells as cell_tables
-from lmscaling.report import losses
-from lmscaling.report.table import SECTIONS
+from lmscaling.report import checklist, losses
 from lmscaling.store import build as store
 
 ONE = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
@@ -50,15 +50,9 @@ def half_done(tmp_path_factory):
     live(study, cells[20].run, log(known, update(1), validation(1, loss=np.log(16))))
     held = cells[24].run
     live(study, held, log(header(held), update(1), end(1, status="held")))
-    for cell in cells[:2]:
-        path = study / "runs" / cell.run / "run.json"
+    for path in (study / "runs" / cell.run / "run.json" for cell in cells[:2]):
         path.write_text(json.dumps(json.loads(path.read_text()) | {"kernels": "dv is wrong"}))
     return study, tell(study)
-
-
-@pytest.fixture(scope="module")
-def page(half_done):
-    return half_done[1]
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +64,11 @@ def published(tmp_path_factory):
     return tell(folder, blank=False)
 
 
-def test_both_pages_read_as_reviewed_with_the_answer_first_in_at_most_1500_words(
-    page, published, golden
-):
-    for name, text in (("report_half_done", page), ("report", published)):
+def test_pages_read_as_reviewed_with_an_answer_of_at_most_1500_words(half_done, published, golden):
+    for name, text in (("report_half_done", half_done[1]), ("report", published)):
         lines, first = seen(text)
         golden(f"{name}.txt", lines)
         assert len(first) <= 1500
-        order = (
-            "<h1>", 'class="tiles"', 'class="hero"', 'id="scoreboard"', 'id="untold-title"',
-            '<details class="box section">', "<figure id=",
-        )  # fmt: skip
-        places = [text.index(part) for part in order]
-        assert places == sorted(places)
 
 
 def test_one_view_and_one_value_of_a_cell_are_shown_first_and_copies_are_on_the_page(published):
@@ -138,18 +124,6 @@ def blocks(page):
         yield name, int(n.replace(",", "")), html.unescape(query)
 
 
-def test_sections_figures_and_tables_stand_in_their_order(page):
-    found = headings(page)
-    assert found == [name for name in SECTIONS if name in found]
-    assert {"question", "grid", "speed", "learning", "audit"} <= set(found)
-    assert re.findall(r'href="#section-(\w+)"', page) == found
-    for part in page.split('<h2 id="section-')[1:]:
-        section = part.partition('"')[0]
-        for name in re.findall(r'<figure id="(\w+)"', part):
-            assert section == figures.load(name).SECTION
-    assert page.index('id="cells"') < page.index('id="section-speed"') < page.index('"crossings"')
-
-
 def test_every_query_runs_again_with_as_many_rows(half_done):
     folder, page = half_done
     found = list(blocks(page))
@@ -166,8 +140,8 @@ def test_every_query_runs_again_with_as_many_rows(half_done):
                 assert part.partition("</table>")[0].count("<tr") == n + 1
 
 
-def test_the_page_asks_no_network_for_anything(page, published):
-    for text in (page, published):
+def test_the_page_asks_no_network_for_anything(half_done, published):
+    for text in (half_done[1], published):
         loading = r"(?:src|href|srcset|action|poster)\s*=\s*[\"'](?!data:|#)|url\(|@import"
         assert not re.findall(loading, text)
         for tag in ("<link", "<iframe", "<object", "http-equiv"):
@@ -197,7 +171,8 @@ def test_sections_and_figures_with_nothing_are_left_out_and_words_are_escaped(st
         report.write(study)
 
 
-def test_the_switch_is_of_radio_buttons_long_tables_are_folded_and_images_have_a_text(page):
+def test_the_switch_is_of_radio_buttons_long_tables_are_folded_and_images_have_a_text(half_done):
+    page = half_done[1]
     part = page.partition('<div class="switch">')[2].partition('<div class="table"')[0]
     shown = re.findall(r'<figure id="(learning_curves\w*)"', part)
     assert len(shown) == 4
@@ -273,3 +248,42 @@ def test_a_recovery_is_on_the_page_and_one_that_never_came_is_said(study):
     first, second = (dict(zip(table.head, row, strict=True)).values() for row in table.rows[:2])
     assert {"1.00", "2"} <= {*first}
     assert any("no" in value.split() for value in second)
+
+
+def checked(study):
+    record = study_file.read_record(study / "study.json").grid
+    store.build(study)
+    with store.connect(study / "store") as db:
+        made = checklist.table(db, record.study, study, [])
+    for _, question, answer in made.rows:
+        sentence("checklist", f"{question}: {answer}")
+    return {question: answer for _, question, answer in made.rows}
+
+
+def test_a_finished_study_answers_every_question_but_those_of_fits(study):
+    lay_out(study, budget="50 updates")
+    finish(study, cells_of(study))
+    found = checked(study)
+    unknown = {question for question, answer in found.items() if answer == checklist.NOT_STATED}
+    assert all(question.startswith(("objective", "starts")) for question in unknown)
+    assert found["models with softmax"].startswith("16 of 16 done, N 100, ")
+    words = found["optimizer"].replace(",", "").split()
+    assert {"AdamW", "0.9", "0.95", "1e-08", "0.1"} <= {*words}
+    assert found["learning-rate schedule"] == "constant"
+    assert found["batch"].startswith("64 tokens")
+    assert (found["seeds"].split()[:3], found["code"].split()[-1]) == (["8", "of", "8"], "abc")
+
+
+def test_before_the_first_run_nothing_is_claimed_and_exceptions_are_said(study):
+    part = {"size": "m", "update_tokens": 128, "reason": "large"}
+    sizes = json.loads((study / "study.json").read_text())["study"]["sizes"]
+    sizes["s"]["lr"] = {"softmax": 1e-3, "linear": 2e-3}
+    lay_out(study, sizes=sizes, exceptions=[part], lr_law="lr_law.json", budget="50 updates")
+    found = checked(study)
+    assert found["models with linear"].startswith("0 of 16")
+    assert found["points that laws are fitted to"] == "none"
+    assert found["runs without a point"] == "32 runs pending"
+    assert (found["seeds"].split()[:3], found["code"].split()[-1]) == (["0", "of", "0"], "none")
+    assert found["batch"].endswith("update_tokens 128 (large)")
+    words = re.split("[,; ]+", found["learning rates"])
+    assert {"0.001", "0.002", "0.005", "lr_law.json"} <= {*words}

@@ -1,13 +1,18 @@
-"""A record class is the only place that says what a column is, and records outlive versions."""
+"""A record class says what a column is, records outlive versions, and docs/store.md is right."""
 
 import json
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import duckdb
 import pytest
-from conftest import refused, sentence
-from test_store import ENVIRONMENT, WHOLE, ask, record, runs, study
+import test_store
+from conftest import ROOT, STUDY, refused, sentence
+from test_store import ENVIRONMENT, WHOLE, ask, header, log, record, runs, study, update, validation
+from test_store_views import timed
 
+from lmscaling.config import study_file
 from lmscaling.errors import UserError
 from lmscaling.records import schema
 from lmscaling.records.exports import EXPORTS
@@ -42,17 +47,9 @@ def newer(monkeypatch):
             monkeypatch.setitem(meanings.RECORDS, view, changed)
 
 
-def change(study, run, **values):
-    path = study / "runs" / run / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-
-
-def test_a_new_column_has_its_default_in_old_records_and_reaches_tables_and_views(
-    study, runs, newer
-):
+def test_a_new_column_has_its_default_in_old_records_and_reaches_views(study, runs, newer):
     record(study, runs[0], WHOLE)
-    record(study, runs[1], WHOLE)
-    change(study, runs[1], energy_joules=7.0)
+    record(study, runs[1], WHOLE, energy_joules=7.0)
     for table in ("runs", "status"):
         query = f"SELECT energy_joules, cooling FROM {table} WHERE run IN {tuple(runs[:2])}"
         assert sorted(ask(study, query), key=str) == [(7.0, "air"), (None, "air")]
@@ -62,8 +59,7 @@ def test_a_new_column_has_its_default_in_old_records_and_reaches_tables_and_view
 
 
 def test_a_field_of_a_later_version_is_kept_and_counted(study, runs, capsys):
-    record(study, runs[0], WHOLE)
-    change(study, runs[0], energy_joules=7.0)
+    record(study, runs[0], WHOLE, energy_joules=7.0)
     assert ask(study, "FROM unknown_fields") == [("runs", "energy_joules", 1)]
     ((unknown,),) = ask(study, "SELECT unknown_fields FROM runs")
     assert json.loads(unknown) == {"energy_joules": 7.0}
@@ -71,8 +67,7 @@ def test_a_field_of_a_later_version_is_kept_and_counted(study, runs, capsys):
 
 
 @pytest.mark.parametrize(
-    ("more", "named"),
-    [({}, ("'tokens'",)), ({"tokens": "many"}, ("tokens", '"many"', "BIGINT"))],
+    ("more", "named"), [({}, ["'tokens'"]), ({"tokens": "many"}, ["tokens", '"many"', "BIGINT"])]
 )
 def test_a_damaged_record_is_named_with_its_field(study, runs, more, named):
     record(study, runs[0], WHOLE)
@@ -90,22 +85,16 @@ def test_a_damaged_record_is_named_with_its_field(study, runs, more, named):
 def test_every_column_of_every_table_and_view_says_what_it_means(study, runs):
     record(study, runs[0], WHOLE)
     store.build(study)
-    query = """
-        SELECT table_name, column_name, comment FROM duckdb_columns()
-        WHERE database_name = 'store' AND coalesce(comment, '') = ''
-    """
+    query = "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'store' "
+    query += "AND coalesce(comment, '') = ''"
     with duckdb.connect(study / "store" / "store.duckdb", read_only=True) as db:
         assert db.sql(query).fetchall() == []
         tables = db.sql("SELECT DISTINCT table_name FROM duckdb_columns()").fetchall()
     assert {*EXPORTS, "training", "final", "crossings"} <= {name for (name,) in tables}
     with store.connect(study / "store") as db:
         # Views of updates have the columns that say which run, and no more.
-        for view, most in (
-            ("training", 15),
-            ("validation", 16),
-            ("final", 19),
-            ("by_position", 18),
-        ):
+        columns = {"training": 15, "validation": 16, "final": 19, "by_position": 18}
+        for view, most in columns.items():
             assert len(db.table(view).columns) <= most
 
 
@@ -114,14 +103,11 @@ def test_the_columns_of_a_class_are_its_fields_and_those_of_its_bases():
     assert list(columns)[-2:] == ["energy_joules", "cooling"]
     assert columns["energy_joules"] == schema.Column("DOUBLE", MEANING, None)
     assert (columns["cell"].sql, columns["updates"].sql) == ("JSON", "BIGINT")
-    given, unknown = schema.read(NewRun, {**vars_of_a_run(), "x": 1}, "record", "delete it")
-    assert (given["cooling"], unknown) == ("air", {"x": 1})
-
-
-def vars_of_a_run() -> dict:
-    """The fields of a run without those that have a default."""
     values = {"BIGINT": 1, "DOUBLE": 1.0, "VARCHAR": "a", "JSON": ENVIRONMENT}
-    return {name: values[c.sql] for name, c in schema.columns(Run).items() if c.default is not None}
+    fields = schema.columns(Run).items()
+    known = {name: values[column.sql] for name, column in fields if column.default is not None}
+    given, unknown = schema.read(NewRun, known | {"x": 1}, "record", "delete it")
+    assert (given["cooling"], unknown) == ("air", {"x": 1})
 
 
 def test_a_store_that_another_version_built_is_named_with_the_remedy(study, runs):
@@ -132,3 +118,60 @@ def test_a_store_that_another_version_built_is_named_with_the_remedy(study, runs
     other.replace(cells)
     with refused(UserError, study / "store", "schedule"), store.connect(study / "store"):
         pass
+
+
+TEXT = (ROOT / "docs" / "store.md").read_text()
+QUERIES = re.findall(r"\n([^\n]+):\n\n```sql\n(.*?)-- ([^\n]*)\n```", TEXT, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory):
+    """A small study with two seeds, a branch, an evaluation and times."""
+    folder = tmp_path_factory.mktemp("queries")
+    axes = {"attention": ["softmax", "linear"], "size": ["s"], "context": [16, 32], "seed": [0, 1]}
+    study = STUDY | {"axes": axes, "branches": {"shares": [0.5, 1.0]}}
+    laid_out = study_file.write_record(folder / "study.json", {"command": "", "study": study})
+    for i, run in enumerate(laid_out.cells):
+        rows = [row for n in (1, 2, 3, 4) for row in (update(n), validation(n, loss=4 - n / 5 - i))]
+        record(folder, run, log(header(run), *rows, test_store.end(4)), updates=4)
+        bins = [test_store.evaluation(run, axis="document", start=start) for start in (0, 1, 2)]
+        test_store.evaluated(folder, run, log(*bins))
+    branch = next(iter(laid_out.branches))
+    made = log(header(branch, start=1), update(2), validation(2, loss=3.5), test_store.end(2))
+    record(folder, branch, made)
+    timed(folder, "linear chunked", {16: 2.0, 64: 2.0})
+    timed(folder, "softmax flash", {16: 1.0, 64: 4.0})
+    store.build(folder)
+    with duckdb.connect(folder / "store" / "store.duckdb", read_only=True) as db:
+        yield db
+
+
+ROWS = (4, 2, 8, 8, 8, 8, 1, 4, 1, 8)
+"""What the small study has to answer each question with."""
+
+
+@pytest.mark.parametrize("number", range(10), ids=[question[:30] for question, *_ in QUERIES])
+def test_a_query_of_the_documentation_returns_what_it_announces(db, number):
+    _, query, columns = QUERIES[number]
+    found = db.sql(query)
+    assert found.columns == columns.split(", ")
+    assert len(found.fetchall()) == ROWS[number]
+
+
+def test_the_tables_and_views_of_the_documentation_are_those_of_the_store(db):
+    query = "SELECT DISTINCT table_name FROM duckdb_columns() WHERE database_name = 'store'"
+    assert len(QUERIES) == len(ROWS) == TEXT.count("```sql")
+    section = TEXT.partition("## Tables and views")[2].partition("Every column")[0]
+    named = {*re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", section, re.M)))}
+    hidden = {"own_context_samples", "unknown_fields"}
+    assert named == {name for (name,) in db.sql(query).fetchall()} - hidden
+
+
+def test_other_versions_of_duckdb_open_the_file(db):
+    """The number of the format is that of DuckDB 1.2; version 1.4 reads up to 67."""
+    ((path,),) = db.sql("SELECT path FROM duckdb_databases() WHERE NOT internal").fetchall()
+    head = Path(path).read_bytes()[:20]
+    assert head[8:12] == b"DUCK"
+    assert int.from_bytes(head[12:20], "little") == 65
+    views = str(db.sql("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall())
+    assert not re.search(r'\b"?if"?\(', views), "DuckDB 1.4 has no function if"

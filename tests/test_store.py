@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import duckdb
 import pytest
-from conftest import STUDY
 
 from lmscaling import files
 from lmscaling.config import study_file
@@ -118,32 +117,19 @@ def ask(study, query):
     return exported(study, query)
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """Makes folders of the tiny study, for stores of many runs that are built once."""
-
-    def make(name):
-        folder = tmp_path_factory.mktemp(name)
-        (folder / "study.json").write_text(json.dumps({"command": "", "study": STUDY}))
-        return folder
-
-    return make
-
-
 def test_a_whole_log_is_its_rows(study, runs):
-    record(
-        study, runs[0], log(header(runs[0]), update(1), update(2, loss=2.5), validation(2), end(2))
-    )
+    rows = update(1), update(2, loss=2.5), validation(2), end(2)
+    record(study, runs[0], log(header(runs[0]), *rows))
     made = {"cells": 4, "runs": 1, "attempts": 1, "updates": 2, "validations": 1}
     assert store.build(study) == dict.fromkeys(EXPORTS, 0) | made
-    assert exported(study, "SELECT update, tokens, train_loss, surviving FROM updates") == [
-        (1, 64, 3.0, True), (2, 128, 2.5, True),
-    ]  # fmt: skip
-    assert exported(study, "SELECT status, lines, damaged_lines, superseded_rows FROM runs") == [
-        ("done", 5, 0, 0)
-    ]
+    query = "SELECT update, tokens, train_loss, surviving FROM updates"
+    assert exported(study, query) == [(1, 64, 3.0, True), (2, 128, 2.5, True)]
+    query = "SELECT status, lines, damaged_lines, superseded_rows FROM runs"
+    assert exported(study, query) == [("done", 5, 0, 0)]
     with store.connect(study / "store") as db:  # the exports
         assert db.sql("SELECT count(*) FROM training").fetchall() == [(2,)]
+    with pytest.raises(UserError, match=f"nearest is '{study.name}'"):  # those that are there
+        store.build(study.parent / (study.name + "x"))
 
 
 WHOLE = log(header("r"), update(1), update(2))
@@ -161,15 +147,14 @@ BINS = {
 }
 
 
-def test_a_damaged_evaluation_is_counted_and_costs_only_its_own_line(place):
-    folder = place("bins")
+def test_a_damaged_evaluation_is_counted_and_costs_only_its_own_line(study):
     whole = log(evaluation("r"), evaluation("r", start=1))
     for name, (tail, _, _) in BINS.items():
-        record(folder, name, log(header(name), update(1), end(1)))
-        evaluated(folder, name, (whole + tail).replace(b'"run": "r"', f'"run": "{name}"'.encode()))
-    found = dict(ask(folder, "SELECT run, count(*) FROM evaluations GROUP BY run"))
+        record(study, name, log(header(name), update(1), end(1)))
+        evaluated(study, name, (whole + tail).replace(b'"run": "r"', f'"run": "{name}"'.encode()))
+    found = dict(ask(study, "SELECT run, count(*) FROM evaluations GROUP BY run"))
     assert found == {name: bins for name, (_, bins, _) in BINS.items()}
-    found = dict(exported(folder, "SELECT run, damaged_lines FROM runs"))
+    found = dict(exported(study, "SELECT run, damaged_lines FROM runs"))
     assert found == {name: damaged for name, (_, _, damaged) in BINS.items()}
 
 
@@ -220,16 +205,13 @@ def test_evaluations_join_their_cells_in_tokens_that_the_model_was_given(study, 
 
 def test_the_final_loss_is_the_last_validation_at_the_best_rate(study, values):
     values["axes"] |= {"lr_scale": [0.5, 1.0], "attention": ["linear"], "context": [16]}
-    text = json.dumps({"command": "", "study": values | {"skip": []}})
-    (study / "study.json").write_text(text)
-    cells = study_file.read_record(study / "study.json").grid.cells
+    made = {"command": "", "study": values | {"skip": []}}
+    cells = study_file.write_record(study / "study.json", made).cells
     gone = "softmax-x-ctx16-s0-00000000"  # kept and not shown, for its cell has left the study
     for run, loss, n_bytes in zip((*cells, gone), (2.0, 3.0, 0.5), (4.0, None, 1.0), strict=True):
         known = replace(header(run), bytes_per_token=n_bytes)
-        record(study, run, log(known, validation(1, loss=1.0), validation(2, loss=loss), end(2)))
-        path = study / "runs" / run / "run.json"
-        made = json.loads(path.read_text()) | {"bytes_per_token": n_bytes}
-        path.write_text(json.dumps(made))
+        rows = log(known, validation(1, loss=1.0), validation(2, loss=loss), end(2))
+        record(study, run, rows, bytes_per_token=n_bytes)
     assert ask(study, "SELECT lr_scale, update, val_loss FROM final") == [(0.5, 2, 2.0)]
     assert exported(study, "SELECT run FROM runs WHERE NOT in_study") == [(gone,)]
     query = "SELECT bits_per_byte FROM last_validation ORDER BY lr_scale"
@@ -237,18 +219,17 @@ def test_the_final_loss_is_the_last_validation_at_the_best_rate(study, values):
     assert exported(study, query) == [(pytest.approx(2 / math.log(2) / 4),), (None,)]
 
 
-def test_a_damaged_record_is_shown_and_keeps_nobody_from_reading_the_others(place, capsys):
-    folder = place("records")
+def test_a_damaged_record_is_shown_and_keeps_nobody_from_reading_the_others(study, capsys):
     texts = {"empty": "", "cut": '{"run": "x"', "poor": '{"run": "x"}', "list": "[]", "done": None}
     for run, text in texts.items():
-        record(folder, run, log(header(run), update(1), update(2), end(2)))
+        record(study, run, log(header(run), update(1), update(2), end(2)))
         if text is not None:
-            (folder / "runs" / run / "run.json").write_text(text)
-    found = {run: said for run, *said in ask(folder, "SELECT run, status, message FROM runs")}
+            (study / "runs" / run / "run.json").write_text(text)
+    found = {run: said for run, *said in ask(study, "SELECT run, status, message FROM runs")}
     assert found.pop("done") == ["done", ""]
     told = capsys.readouterr().err
     for run, (status, message) in found.items():
-        path = str(folder / "runs" / run / "run.json")
+        path = str(study / "runs" / run / "run.json")
         assert status == "damaged"
         assert path in message
         assert f"lmscaling reset {run}" in message
@@ -257,9 +238,8 @@ def test_a_damaged_record_is_shown_and_keeps_nobody_from_reading_the_others(plac
 
 def test_a_record_with_a_flipped_bit_is_named_and_its_copy_used(study, runs, capsys):
     record(study, runs[0], log(header(runs[0]), update(1), update(2), end(2)))
-    path = study / "runs" / runs[0] / "run.json"
+    path, spare = (study / of / runs[0] / "run.json" for of in ("runs", "scratch"))
     values = json.loads(path.read_text())
-    spare = study / "scratch" / runs[0] / "run.json"
     for each in (path, spare):
         files.write_record(each, values)
     path.write_text(path.read_text().replace('"updates": 2', '"updates": 3'))
@@ -270,9 +250,3 @@ def test_a_record_with_a_flipped_bit_is_named_and_its_copy_used(study, runs, cap
     assert str(spare) in told
     spare.unlink()
     assert [status for status, _ in ask(study, query)] == ["damaged"]
-
-
-def test_a_study_that_is_not_there_names_those_that_are(study):
-    with pytest.raises(UserError) as caught:
-        store.build(study.parent / (study.name + "x"))
-    assert f"nearest is '{study.name}'" in str(caught.value)

@@ -1,31 +1,19 @@
 """Views of the store: spikes, the ends of branches, and crossings of times."""
 
-import json
 import math
 
 import numpy as np
 import pytest
-from test_store import (
-    ENVIRONMENT,
-    ask,
-    end,
-    exported,
-    header,
-    live,
-    log,
-    place,
-    record,
-    study,
-    update,
-    validation,
-)
+import speed_points
+import test_store
+from speed_points import point
+from test_store import ask, end, exported, header, live, log, record, study, update
 
 from lmscaling.config import study_file
-from lmscaling.records import timing
 from lmscaling.store import build as store
 from lmscaling.store import spikes
 
-__all__ = ["place", "study"]
+__all__ = ["study"]
 
 
 def losses(changes, n=2000):
@@ -44,25 +32,18 @@ TRAINED = {
 }
 
 
-@pytest.fixture(scope="module")
-def trained(place):
-    """Spikes and stability of the runs of ``TRAINED``, and of one that was trained twice."""
-    folder = place("trained")
+def test_spikes_and_recoveries_are_those_of_the_functions_and_have_a_rate_and_a_median(study):
     for run, own in TRAINED.items():
         rows = [update(i + 1, loss=loss) for i, loss in enumerate(own)]
-        record(folder, run, log(header(run), *rows, end(len(rows))), updates=len(rows))
+        record(study, run, log(header(run), *rows, end(len(rows))), updates=len(rows))
     rows = [update(i + 1, loss=loss) for i, loss in enumerate(losses({250: 1.0}, 300))]
-    live(folder, "again", log(header("again"), *rows))
+    live(study, "again", log(header("again"), *rows))
     rows = [update(i + 1, attempt=2, loss=loss) for i, loss in enumerate(losses({}, 300))]
-    live(folder, "again", log(header("again", 2, start=200), *rows[200:]), attempt=2)
+    live(study, "again", log(header("again", 2, start=200), *rows[200:]), attempt=2)
     columns = "spikes, spikes_per_10000_updates, highest_spike, nonfinite_losses, median_recovery"
-    known = {run: row for run, *row in ask(folder, f"SELECT run, {columns} FROM stability")}
+    known = {run: row for run, *row in ask(study, f"SELECT run, {columns} FROM stability")}
     query = "SELECT run, update, height, recovery FROM spikes ORDER BY run, update"
-    return known, exported(folder, query)
-
-
-def test_spikes_and_recoveries_are_those_of_the_functions_and_have_a_rate_and_a_median(trained):
-    known, found = trained
+    found = exported(study, query)
     at, heights = spikes.find(np.array(UPSET))
     first, lasted = spikes.recoveries(np.array(UPSET), at)
     assert len(first) == 3 < len(at)
@@ -73,11 +54,7 @@ def test_spikes_and_recoveries_are_those_of_the_functions_and_have_a_rate_and_a_
     highest, median = pytest.approx(max(heights)), sorted(lasted)[1]
     assert known["upset"] == [len(at), 5.0 * len(at), highest, 0, median]
     assert math.isinf(known["end"][-1])  # an upset at the end is never over
-
-
-def test_losses_that_are_no_number_or_were_trained_again_are_no_spikes(trained):
-    known, found = trained
-    assert known["again"][:4] == [0, 0.0, None, 0]
+    assert known["again"][:4] == [0, 0.0, None, 0]  # what was trained again is gone
     assert [update for run, update, *_ in found if run == "lost"] == [103]
     assert (known["lost"][0], known["lost"][3]) == (1, 2)
 
@@ -86,13 +63,13 @@ def test_losses_that_are_no_number_or_were_trained_again_are_no_spikes(trained):
 def branched(study, values):
     """Both trunks done at update 4, of each two planned branches that of the first's half done."""
     values |= {"branches": {"shares": [0.5, 1.0]}, "skip": []}
-    (study / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    laid_out = study_file.read_record(study / "study.json").grid
+    laid_out = study_file.write_record(study / "study.json", {"command": "", "study": values})
     for run in laid_out.cells:
-        rows = [row for n in (1, 2, 3, 4) for row in (update(n), validation(n, loss=4 - n / 10))]
+        rows = [update(n) for n in (1, 2, 3, 4)]
+        rows += [test_store.validation(n, loss=4 - n / 10) for n in (1, 2, 3, 4)]
         record(study, run, log(header(run), *rows, end(4)), updates=4)
     run = next(iter(laid_out.branches))
-    rows = [update(2), validation(2, loss=3.5)]
+    rows = [update(2), test_store.validation(2, loss=3.5)]
     record(study, run, log(header(run, start=1), *rows, end(2)))
     return study, laid_out, run
 
@@ -111,7 +88,7 @@ def test_branches_are_in_no_view_of_trunks(branched):
 def test_an_endpoint_counts_its_whole_trajectory_beside_its_trunk_at_that_time(branched):
     study, laid_out, run = branched
     _, other, third, *_ = laid_out.branches
-    live(study, other, log(header(other, start=3), update(4), validation(4)))
+    live(study, other, log(header(other, start=3), update(4), test_store.validation(4)))
     record(study, third, log(header(third, start=1), end(1)), "no_trunk", updates=1)
     columns = "run, trunk, share, update, tokens, val_loss, trunk_val_loss, params, flops, "
     seconds = "hours * 3600, trunk_hours * 3600"
@@ -126,27 +103,10 @@ def test_an_endpoint_counts_its_whole_trajectory_beside_its_trunk_at_that_time(b
     assert ask(study, "SELECT run, trunk_val_loss FROM endpoints") == [(run, None)]
 
 
-def timed(study, method, seconds, size="s", device="gpu", **values):
+def timed(study, method, seconds, kind="time_step", device="gpu", **values):
     """One series of the speed study: its times by context, None where memory did not suffice."""
-    attention, _, implementation = method.partition(" ")
-    folder = study / "speed" / "time_step" / f"{size}-0"
-    folder.mkdir(parents=True, exist_ok=True)
-    for context, time in seconds.items():
-        made = {
-            "kind": "time_step", "sweep": f"{size}-0", "size": size, "attention": attention,
-            "implementation": implementation, "n_layer": 1, "n_head": 1, "d_head": 8,
-            "params": 100, "context": context, "batch": 1, "chunk": None, "passes": "",
-            "dtype": "float32", "compiled": False, "captured": False, "warm_up": 1, "repeats": 3,
-            "peak_memory_bytes": None,
-            "status": "done" if time else "oom", "message": "", "started": "a", "device": device,
-            "environment": ENVIRONMENT | {"device": device},
-        } | {
-            f"{part}_seconds": time
-            for part in ("least", "lower", "median", "upper", "most", "mean", "sd")
-        } | values  # fmt: skip
-        line = timing.Measurement(**made)
-        text = json.dumps({"record": line.record, **vars(line)})
-        (folder / f"{method}-{device}-{context}.json").write_text(text)
+    points = (point(kind, method, c, time, device, **values) for c, time in seconds.items())
+    speed_points.write(study, *points)
 
 
 CROSSINGS = [
@@ -163,48 +123,45 @@ CROSSINGS = [
 ]  # fmt: skip
 
 
-def test_a_crossing_is_where_both_take_the_same_time(place):
-    folder = place("crossings")
+def test_a_crossing_is_where_both_take_the_same_time(study):
     for i, (_, challenger, baseline, _) in enumerate(CROSSINGS):
-        timed(folder, "linear chunked", challenger, size=f"size {i}")
-        timed(folder, "softmax flash", baseline, size=f"size {i}")
+        timed(study, "linear chunked", challenger, size=f"size {i}")
+        timed(study, "softmax flash", baseline, size=f"size {i}")
     columns = "size, status, context, low, high, shortest, longest"
-    found = {size: row for size, *row in ask(folder, f"SELECT {columns} FROM crossings")}
+    found = {size: row for size, *row in ask(study, f"SELECT {columns} FROM crossings")}
     for i, (status, _, _, expected) in enumerate(CROSSINGS):
         assert found[f"size {i}"] == [status, *(pytest.approx(e) if e else None for e in expected)]
     assert len(found) == len(CROSSINGS)
 
 
-def test_a_crossing_is_that_of_one_setup_one_size_and_one_pair(place):
-    folder = place("pairs")
-    timed(folder, "linear chunked", {16: 1.0, 32: 1.0})
-    timed(folder, "softmax flash", {16: 0.5}, device="another gpu")
-    timed(folder, "softmax flash", {16: 0.5}, size="m")
-    timed(folder, "softmax no_flash", {16: 0.5, 32: 0.5})
-    timed(folder, "linear state", {16: 0.5, 32: 0.5})
+def test_a_crossing_is_that_of_one_setup_one_size_and_one_pair(study):
+    timed(study, "linear chunked", {16: 1.0, 32: 1.0})
+    timed(study, "softmax flash", {16: 0.5}, device="another gpu")
+    timed(study, "softmax flash", {16: 0.5}, size="m")
+    timed(study, "softmax no_flash", {16: 0.5, 32: 0.5})
+    timed(study, "linear state", {16: 0.5, 32: 0.5})
     for size, cudnn in (("one", {}), ("two", {16: 1.5, 32: 0.5})):  # the fastest of each context
-        timed(folder, "linear chunked", {16: 1.0, 32: 1.0}, size=size)
-        timed(folder, "softmax flash", {16: 2.0, 32: 0.1}, size=size)
-        timed(folder, "softmax cudnn", cudnn, size=size)
+        timed(study, "linear chunked", {16: 1.0, 32: 1.0}, size=size)
+        timed(study, "softmax flash", {16: 2.0, 32: 0.1}, size=size)
+        timed(study, "softmax cudnn", cudnn, size=size)
     columns = "size, challenger, baseline, fused, status, least_ratio, most_ratio"
     pair = "linear chunked", "softmax fused"
-    assert ask(folder, f"SELECT {columns} FROM crossings ORDER BY size") == [
+    assert ask(study, f"SELECT {columns} FROM crossings ORDER BY size") == [
         ("one", *pair, "softmax flash", "until", 0.1, 2.0),
         ("two", *pair, "softmax cudnn or softmax flash", "until", 0.1, 1.5),
     ]
 
 
-def test_steps_of_constant_tokens_are_one_series_and_batches_of_sampling_are_several(place):
-    folder = place("batches")
+def test_steps_of_constant_tokens_are_one_series_and_batches_of_sampling_are_several(study):
     for context, batch, seconds in ((16, 4, 1.0), (32, 2, 3.0)):
-        timed(folder, "linear chunked", {context: 2.0}, batch=batch)
-        timed(folder, "softmax flash", {context: seconds}, batch=batch)
+        timed(study, "linear chunked", {context: 2.0}, batch=batch)
+        timed(study, "softmax flash", {context: seconds}, batch=batch)
     for batch, contexts in ((1, (16, 32)), (3, (64, 128))):
         for method in ("linear", "softmax"):
             times = dict.fromkeys(contexts, 1.0)
-            timed(folder, method, times, kind="time_decode", batch=batch)
+            timed(study, method, times, kind="time_decode", batch=batch)
     query = "SELECT kind, status, batch, most_batch, low, longest FROM crossings ORDER BY ALL"
-    assert ask(folder, query) == [
+    assert ask(study, query) == [
         ("time_decode", "never", 1, 1, None, 32), ("time_decode", "never", 3, 3, None, 128),
         ("time_step", "from", 2, 4, 16, 32),
     ]  # fmt: skip
