@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import refused
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lmscaling.config.cell import Model
 from lmscaling.errors import UserError
-from lmscaling.model import huggingface
+from lmscaling.model import huggingface, tensor_file
 from lmscaling.model.gpt import GPT
 
 
@@ -64,7 +64,8 @@ def run(softmax, tmp_path):
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"cell": json.loads(softmax.to_json())}))
     gpt = GPT(softmax)
-    save_file({n: p.detach() for n, p in gpt.named_parameters()}, folder / "model.safetensors")
+    weights = {name: p.detach() for name, p in gpt.named_parameters()}
+    tensor_file.write(folder / "model.safetensors", weights)
     return folder, gpt
 
 

@@ -26,7 +26,7 @@ ATTENTIONS = """
     FROM longest l
     LEFT JOIN longest b ON b.attention = l.baseline AND b.size = l.size AND b.context = l.context
     LEFT JOIN tried t ON t.attention = l.attention AND t.size = l.size
-    ORDER BY min(l.place) OVER (PARTITION BY l.attention), l.params
+    ORDER BY min(l.place) OVER (PARTITION BY l.attention), l.params, l.size
 """
 """One row for each attention and size that has begun to train, at its longest context."""
 
