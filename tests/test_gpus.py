@@ -10,6 +10,7 @@ import pytest
 
 from lmscaling.runtime import gpus, rank
 
+pytestmark = pytest.mark.race
 THREE = [("0", "GPU-aaaa"), ("1", "GPU-bbbb"), ("2", "GPU-cccc")]
 
 
@@ -62,23 +63,24 @@ def test_a_job_waits_until_enough_are_free_and_a_killed_job_frees_its_own(other)
     assert said.getvalue().count("2 of 3 GPUs") == 1
 
 
-def test_only_what_the_scheduler_allows_is_taken(monkeypatch):
+@pytest.mark.parametrize("in_rank", [False, True])
+def test_only_what_the_scheduler_allows_is_taken_and_a_rank_uses_what_its_parent_holds(
+    monkeypatch, in_rank
+):
+    if in_rank:
+        monkeypatch.setenv(rank.RANK, "1")
     monkeypatch.setenv(gpus.VISIBLE, "2,GPU-a")
     with gpus.reserved(1):
-        assert os.environ[gpus.VISIBLE] == "GPU-cccc"
+        assert os.environ[gpus.VISIBLE] == ("2,GPU-a" if in_rank else "GPU-cccc")
     assert os.environ[gpus.VISIBLE] == "2,GPU-a"
 
 
-@pytest.mark.parametrize(
-    ("setting", "found"),
-    [
-        (None, ["GPU-aaaa", "GPU-bbbb", "GPU-cccc"]),
-        ("", []),
-        ("1", ["GPU-bbbb"]),
-        ("GPU-cc, 0", ["GPU-cccc", "GPU-aaaa"]),
-        ("0,-1,1", ["GPU-aaaa"]),
-    ],
-)
+@pytest.mark.parametrize(("setting", "found"), [
+    (None, ["GPU-aaaa", "GPU-bbbb", "GPU-cccc"]),
+    ("", []),
+    ("GPU-cc, 0", ["GPU-cccc", "GPU-aaaa"]),
+    ("0,-1,1", ["GPU-aaaa"]),
+])  # fmt: skip
 def test_visible_reads_the_variable_as_cuda_does(setting, found):
     assert gpus.visible(setting, THREE) == found
 
@@ -91,13 +93,6 @@ def test_nothing_is_reserved_for_the_cpu_or_beyond_what_there_is(n):
         assert (dict(os.environ) == before) == (n == 0)
 
 
-def test_a_rank_uses_what_its_parent_holds(monkeypatch):
-    monkeypatch.setenv(rank.RANK, "1")
-    monkeypatch.setenv(gpus.VISIBLE, "GPU-aaaa")
-    with gpus.reserved(1):
-        assert os.environ[gpus.VISIBLE] == "GPU-aaaa"
-
-
 @pytest.mark.parametrize("installed", [THREE, []])
 def test_a_job_with_gpus_gets_segments_that_grow_and_its_share_of_the_cores(monkeypatch, installed):
     monkeypatch.setattr(gpus, "installed", lambda: installed)
@@ -106,8 +101,7 @@ def test_a_job_with_gpus_gets_segments_that_grow_and_its_share_of_the_cores(monk
         with gpus.reserved(n):
             assert os.environ[gpus.ALLOCATOR] == "expandable_segments:True"
             assert os.environ[gpus.COMPILERS] == compilers
-        assert gpus.ALLOCATOR not in os.environ
-        assert gpus.COMPILERS not in os.environ
+        assert not {gpus.ALLOCATOR, gpus.COMPILERS} & os.environ.keys()
 
 
 @pytest.mark.parametrize("name", gpus.ALLOCATORS)
@@ -115,22 +109,17 @@ def test_settings_of_the_user_stay(monkeypatch, name):
     monkeypatch.setenv(name, "max_split_size_mb:512")
     monkeypatch.setenv(gpus.COMPILERS, "5")
     with gpus.reserved(1):
-        found = {
-            key: os.environ[key] for key in (*gpus.ALLOCATORS, gpus.COMPILERS) if key in os.environ
-        }
-        assert found == {name: "max_split_size_mb:512", gpus.COMPILERS: "5"}
+        found = {key: os.environ.get(key) for key in (*gpus.ALLOCATORS, gpus.COMPILERS)}
+    own = {name: "max_split_size_mb:512", gpus.COMPILERS: "5"}
+    assert found == dict.fromkeys(gpus.ALLOCATORS) | own
     assert os.environ[name] == "max_split_size_mb:512"
 
 
 @pytest.mark.ci
 def test_pytorch_reads_the_settings_only_after_they_are_made():
     """The verbs load the packages before they reserve GPUs."""
-    code = """
-import sys
-import lmscaling.train.calibrate, lmscaling.bench.sweep
-import lmscaling.evaluate.loss_by_position, lmscaling.evaluate.gradient_error
-import torch
-print("torch._inductor.config" in sys.modules, torch.cuda.is_initialized())
-"""
+    code = "import sys, torch, lmscaling.train.calibrate, lmscaling.bench.sweep\n"
+    code += "import lmscaling.evaluate.loss_by_position, lmscaling.evaluate.gradient_error\n"
+    code += "print('torch._inductor.config' in sys.modules, torch.cuda.is_initialized())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

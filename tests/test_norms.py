@@ -1,6 +1,5 @@
 """Norms of gradients and weights in the log: those of a plain loop, whatever made the update."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +8,9 @@ import pytest
 import torch
 from conftest import calibration
 from test_store import ask, gradients, header, log, record, runs, study, update
+from test_train import plain, rows_of
 
 from lmscaling.data.stream import Stream
-from lmscaling.model import optimizer
-from lmscaling.model.gpt import GPT
 from lmscaling.train import norms
 from lmscaling.train.run import train
 
@@ -26,68 +24,50 @@ def long(cell):
     return replace(cell, budget=f"{UPDATES} updates")
 
 
-def logged(path, record):
-    return [r for r in map(json.loads, path.open()) if r["record"] == record]
-
-
-def trained(tmp_path, cell, tokens, micro_batch):
-    (tmp_path / "cell.json").write_text(cell.to_json())
-    way = calibration(tmp_path, cell, micro_batch=micro_batch)
-    train(tmp_path / "cell.json", tokens, tmp_path / "s" / "r", tmp_path / "r" / "run.json", way)
-    return tmp_path / "r" / "log.jsonl"
+def trained(folder, cell, tokens, micro_batch):
+    """The log of a run."""
+    path, record = folder / "cell.json", folder / "r" / "run.json"
+    path.write_text(cell.to_json())
+    way = calibration(folder, cell, micro_batch=micro_batch)
+    train(path, tokens, folder / "s" / "r", record, way)
+    return record.with_name("log.jsonl")
 
 
 def norm(tensors):
     return float(torch.cat([t.detach().flatten() for t in tensors]).norm())
 
 
-def plain(cell, tokens, parts):
-    """What each measured update should say, from a loop without micro-batches; ``parts`` are the
-    slices of an update's sequences whose gradients are the small batches."""
-    stream, gpt, found = Stream(tokens, "train"), GPT(cell), []
-    adamw = optimizer.build(gpt, cell)
-    assert gpt.wpe is not None
-    layers = [[gpt.wte.weight, gpt.wpe.weight], *(list(one.parameters()) for one in gpt.blocks)]
-    layers.append(list(gpt.norm.parameters()))
-    for n in range(1, UPDATES + 1):
-        for group in adamw.param_groups:
-            group["lr"] = cell.rates.rate(n, spent=(n - 1) / UPDATES)
-        x_BT, y_BT = torch.from_numpy(stream.slab(n, 64).astype("int64")).view(2, 4, 16)
-        small = []
-        for part in parts:
-            gpt.loss(x_BT[part], y_BT[part]).backward()
-            small.append(norm([p.grad for p in gpt.parameters()]))
-            adamw.zero_grad()
-        gpt.loss(x_BT, y_BT).backward()
+def expected(cell, tokens, parts):
+    """What each measured update should say; ``parts`` are the slices of an update's sequences whose
+    gradients are the small batches."""
+    for n, (gpt, x_BT, y_BT, _) in enumerate(plain(cell, Stream(tokens, "train"), UPDATES), 1):
         if n % norms.EVERY == 0:
-            found.append({
+            modules = [*gpt.blocks, gpt.norm]
+            layers = [[gpt.wte.weight, gpt.wpe.weight], *(list(m.parameters()) for m in modules)]
+            losses = (gpt.loss(x_BT[part], y_BT[part]) for part in parts)
+            small = [norm(torch.autograd.grad(loss, list(gpt.parameters()))) for loss in losses]
+            yield {
                 "small_grad_norm": np.sqrt(np.mean(np.square(small))),
                 "layer_grad_norms": [norm([p.grad for p in layer]) for layer in layers],
                 "layer_weight_norms": [norm(layer) for layer in layers],
-            })  # fmt: skip
-        torch.nn.utils.clip_grad_norm_(gpt.parameters(), cell.optimizer.clip_norm)
-        adamw.step()
-        adamw.zero_grad()
-    return found
+            }
 
 
 def compare(path, expected, small_tokens):
-    found = logged(path, "gradients")
+    found = rows_of(path, "gradients")
     assert [r["update"] for r in found] == [norms.EVERY, 2 * norms.EVERY]
+    whole = {r["update"]: r["grad_norm"] for r in rows_of(path, "update")}
     for row, true in zip(found, expected, strict=True):
         assert row["small_tokens"] == small_tokens
         for column, value in true.items():
             assert row[column] == pytest.approx(value, rel=1e-3), column
-    whole = {r["update"]: r["grad_norm"] for r in logged(path, "update")}
-    for row in found:
-        assert np.hypot.reduce(row["layer_grad_norms"]) == pytest.approx(
-            whole[row["update"]], rel=1e-4
-        )
+        grad_norm = np.hypot.reduce(row["layer_grad_norms"])
+        assert grad_norm == pytest.approx(whole[row["update"]], rel=1e-4)
 
 
 def test_the_first_micro_batch_is_the_small_batch(long, tokens, tmp_path):
     path = trained(tmp_path, long, tokens, micro_batch=1)
-    compare(path, plain(long, tokens, [slice(0, 1)]), small_tokens=16)
+    compare(path, expected(long, tokens, [slice(0, 1)]), small_tokens=16)
 
 
 @pytest.mark.ci
@@ -99,12 +79,12 @@ def test_on_ranks_the_first_micro_batches_of_all_are_small_batches(
     way = calibration(tmp_path, long, micro_batch=micro_batch)
     path = on_ranks.trained(long, way, tokens, tmp_path / "results")
     parts = [slice(0, micro_batch), slice(2, 2 + micro_batch)]
-    compare(path, plain(long, tokens, parts), small_tokens=16 * micro_batch)
+    compare(path, expected(long, tokens, parts), small_tokens=16 * micro_batch)
 
 
 def test_without_a_smaller_batch_there_is_no_norm_of_one(long, tokens, tmp_path):
     path = trained(tmp_path, long, tokens, micro_batch=4)
-    rows = logged(path, "gradients")
+    rows = rows_of(path, "gradients")
     assert [(r["small_tokens"], r["small_grad_norm"]) for r in rows] == [(None, None)] * 2
     assert all(len(r["layer_grad_norms"]) == 3 for r in rows)
 
@@ -113,7 +93,7 @@ def test_measuring_changes_no_weight_and_no_loss(long, tokens, tmp_path, monkeyp
     def everything(name):
         (tmp_path / name).mkdir()
         path = trained(tmp_path / name, long, tokens, micro_batch=1)
-        losses = [r["train_loss"] for r in logged(path, "update")]
+        losses = [r["train_loss"] for r in rows_of(path, "update")]
         return losses, path.with_name("model.safetensors").read_bytes()
 
     with_norms = everything("with")
