@@ -8,10 +8,9 @@ from dataclasses import replace
 import on_ranks
 import pytest
 from conftest import STUDY, calibration, refused, write_tokens
-from test_train import assert_close, rows_of
+from test_train import assert_close, rows_of, trained
 
 from lmscaling.config import grid
-from lmscaling.config.schedule import Decay
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.records.ledger import entries, line
@@ -19,7 +18,6 @@ from lmscaling.train import checkpoint, loop
 from lmscaling.train.branch import decay
 from lmscaling.train.clock import Clock
 from lmscaling.train.module import Training
-from lmscaling.train.run import train
 
 CELL = next(c for c in grid.expand(STUDY).cells.values() if c.attention == "linear")
 TRUNK = replace(CELL, budget="80 updates", keep=(0.25, 0.5, 1.0))
@@ -42,26 +40,21 @@ def branch_of(trunk, share):
     return replace(trunk, branch=share, keep=())
 
 
-def trained(root, manifest, cell):
-    path = root / f"{cell.run}.json"
-    path.write_text(cell.to_json())
-    scratch, record = places(root, cell)
-    made = train(path, manifest, scratch, record, calibration(root, cell))
-    assert made
-    return made, updates_of(record)
-
-
 @pytest.fixture(scope="module")
 def grown(manifest, tmp_path_factory):
     """A trunk, trained once; its folder."""
     folder = tmp_path_factory.mktemp("trunk")
-    trained(folder, manifest, TRUNK)
+    trained(folder, TRUNK, manifest)
     return folder
 
 
 @pytest.fixture
 def run(manifest, tmp_path):
-    return lambda cell: trained(tmp_path, manifest, cell)
+    def run(cell):
+        made, log = trained(tmp_path, cell, manifest)
+        return made, rows_of(log, "update")
+
+    return run
 
 
 @pytest.fixture
@@ -119,7 +112,7 @@ def test_the_length_of_a_branch_follows_from_the_pace_of_its_trunk_whose_rate_it
     trunk = replace(cell, budget=budget, optimizer=optimizer)
     found = decay(replace(trunk, branch=0.5), progress)
     peak = cell.lr * min(1, update / warmup)
-    assert found == Decay(peak=pytest.approx(peak), start=update, end=end)
+    assert (found.start, found.end, found.peak) == (update, end, pytest.approx(peak))
     assert found.peak == found.rate(update, spent=0.4) == trunk.rates.rate(update, spent=0.4)
     assert found.rate(update + 1, spent=0.4) == pytest.approx(peak * (1 - 1 / (end - update)))
     assert found.rate(end, spent=0.5) == 0
@@ -170,12 +163,12 @@ def test_the_length_is_fixed_once_and_kept_by_every_attempt(run, trunk, tmp_path
 def test_a_trunk_that_ended_too_early_leaves_branches_that_say_so(tmp_path):
     manifest = write_tokens(tmp_path / "tokens", [3000], [1000])  # end after 46 of 100 updates
     long = replace(TRUNK, budget="100 updates")
-    trained(tmp_path, manifest, long)
-    made, rows = trained(tmp_path, manifest, branch_of(long, 1.0))
-    assert (made.status, made.updates, rows) == ("no_trunk", 0, [])
+    trained(tmp_path, long, manifest)
+    made, log = trained(tmp_path, branch_of(long, 1.0), manifest)
+    assert (made.status, made.updates, rows_of(log, "update")) == ("no_trunk", 0, [])
     assert "out_of_tokens" in made.message
     assert "46.0%" in made.message
-    made, _ = trained(tmp_path, manifest, branch_of(long, 0.5))
+    made, _ = trained(tmp_path, branch_of(long, 0.5), manifest)
     assert made.status == "out_of_tokens"
 
 

@@ -1,8 +1,6 @@
 """Checkpoints: what is kept and refused. The optimizer: what decays, and that it goes on alike."""
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict, replace
 
 import pytest
@@ -142,29 +140,3 @@ def test_it_is_adamw_of_pytorch_in_every_bit(cell):
         return torch.optim.AdamW(groups)
 
     assert all(map(torch.equal, updated(lambda ours: ours), updated(theirs)))
-
-
-UPDATE = """
-import sys
-import torch
-from lmscaling.config.cell import Cell
-from lmscaling.config.validation import checked
-from lmscaling.files import parse_json
-from lmscaling.model import optimizer
-from lmscaling.model.gpt import GPT, shape
-import lmscaling.train.run
-cell = checked(Cell, parse_json(sys.stdin.buffer.read(), "cell"), "cell")
-shape(cell)
-gpt = GPT(cell)
-adamw = optimizer.build(gpt, cell)
-gpt.loss(*torch.zeros(2, 1, cell.context, dtype=torch.int64)).backward()
-torch.nn.utils.clip_grad_norm_(gpt.parameters(), 1.0)
-adamw.step()
-adamw.zero_grad()
-assert "torch._dynamo" not in sys.modules
-"""
-
-
-@pytest.mark.ci
-def test_a_run_on_the_cpu_loads_no_compiler(cell):
-    subprocess.run([sys.executable, "-c", UPDATE], input=cell.to_json(), text=True, check=True)

@@ -107,7 +107,7 @@ def test_the_first_cause_that_is_clear_decides(explicit):
     assert machine_fault(hidden) is None
 
 
-def test_a_failure_is_a_result_only_where_machine_and_device_are_sound(monkeypatch):
+def test_a_failure_is_a_result_where_machine_and_device_are_sound_in_one_line(monkeypatch):
     refused, full = RuntimeError("cuDNN has no plan"), torch.OutOfMemoryError("full")
     cpu = torch.device("cpu")
     assert is_result(refused, cpu)
@@ -124,8 +124,5 @@ def test_a_failure_is_a_result_only_where_machine_and_device_are_sound(monkeypat
     assert not is_result(refused, cpu)
     device(full)
     assert is_result(full, cpu)
-
-
-def test_a_reason_is_one_line():
     assert first_line(RuntimeError("no plan\nand more")) == "no plan"
     assert first_line(AssertionError()) == "AssertionError"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import forked
 import pytest
 import torch
-from conftest import calibration, refused, write_tokens
+from conftest import calibration, refused
 from test_train import rows_of
 
 from lmscaling.errors import UserError
@@ -23,11 +23,6 @@ from lmscaling.train.run import train
 ECC = RuntimeError("CUDA error: uncorrectable ECC error encountered")
 FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB\nmore")
 BUG = KeyError("bug")
-
-
-@pytest.fixture(scope="module")
-def manifest(tmp_path_factory):
-    return write_tokens(tmp_path_factory.mktemp("tokens"), [30_000], [1000])
 
 
 class Machine:
@@ -58,14 +53,10 @@ class Machine:
     def saved(self):
         return [int(path.name[11:20]) for path in checkpoint.paths(self.scratch)]
 
-    @property
-    def weights(self):
-        return (self.record / "model.safetensors").read_bytes()
-
 
 @pytest.fixture
-def machine(cell, manifest, tmp_path, monkeypatch):
-    made = Machine(tmp_path, replace(cell, budget="14 updates"), manifest)
+def machine(cell, tokens, tmp_path, monkeypatch):
+    made = Machine(tmp_path, replace(cell, budget="14 updates"), tokens)
     plain = Training.update
 
     def update(self, slab):
@@ -102,14 +93,15 @@ def test_a_fault_of_the_machine_is_never_a_result_however_often_it_comes(
     assert (run.status, run.updates, run.attempts) == ("done", 14, 5)
 
 
-def test_weights_after_faults_are_those_without(machine, cell, manifest, tmp_path):
+def test_weights_after_faults_are_those_without(machine, cell, tokens, tmp_path):
     for failure in ({"u3": ECC}, {"u3": FULL}, {"u9": ECC}):
         machine.fails(**failure)
     machine.attempt()
     (tmp_path / "plain").mkdir()
-    plain = Machine(tmp_path / "plain", replace(cell, budget="14 updates"), manifest)
+    plain = Machine(tmp_path / "plain", replace(cell, budget="14 updates"), tokens)
     plain.attempt()
-    assert plain.weights == machine.weights
+    mine, theirs = (each.record / "model.safetensors" for each in (machine, plain))
+    assert mine.read_bytes() == theirs.read_bytes()
 
 
 def test_memory_that_ends_after_training_has_begun_holds_the_run(machine, monkeypatch):
@@ -144,6 +136,7 @@ def test_a_model_that_does_not_fit_is_a_result_after_two_attempts_alone_on_the_d
 def test_a_bug_is_shown_with_its_traceback_and_held_after_two_attempts(machine):
     for _ in range(2):
         assert "bug" in machine.fails(u0=BUG)
+    assert not machine.record.exists()
     said = machine.fails()
     assert "update 0: 2 attempts" in said
     assert "KeyError" in said
@@ -155,8 +148,8 @@ def test_a_run_that_is_killed_again_and_again_is_held_and_its_log_says_so(machin
     for attempt in range(1, 6):
         with ledger.Ledger(machine.scratch, attempt) as book:
             book.write("begin", 0, 0.0)
-        log = machine.scratch / f"attempt-{attempt:03d}.jsonl"
-        log.write_bytes(b'{"record": "hea')
+        (machine.scratch / f"attempt-{attempt:03d}.jsonl").write_bytes(b'{"record": "hea')
+    log = machine.scratch / "attempt-005.jsonl"
     assert "5 attempts" in machine.fails()
     last = log.read_text().splitlines()[-1]
     assert json.loads(last)["status"] == "held"

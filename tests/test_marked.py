@@ -1,6 +1,5 @@
 """Training on sequences with marked targets: only these count, and each as much as any other."""
 
-import signal
 from dataclasses import replace
 
 import on_ranks
@@ -8,10 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import calibration
-from forked import killed
 from safetensors.torch import load_file
-from test_resume import assert_alike
-from test_train import assert_close, close, plain, rows_of
+from test_train import assert_close, close, plain, rows_of, trained
 
 from lmscaling.config import grid
 from lmscaling.data import shards
@@ -19,7 +16,6 @@ from lmscaling.data.order import Order
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.model.gpt import GPT
-from lmscaling.train.run import train
 
 RECALL = {
     "kind": "recall", "pairs": [1, 2, 4], "queries": 4, "keys": 8, "values": 8, "sequences": 640,
@@ -65,14 +61,10 @@ def manifest(study, task, tmp_path):
 
 def run(folder, cell, manifest, world=1, **way):
     """The log of a run."""
-    folder.mkdir()
-    (folder / "cell.json").write_text(cell.to_json())
-    path, record = calibration(folder, cell, **way), folder / "runs" / cell.run / "run.json"
     if world == 1:
-        train(folder / "cell.json", manifest, folder / "scratch" / cell.run, record, path)
-    else:
-        on_ranks.trained(cell, path, manifest, folder, world)
-    return record.with_name("log.jsonl")
+        return trained(folder, cell, manifest, **way)[1]
+    folder.mkdir()
+    return on_ranks.trained(cell, calibration(folder, cell, **way), manifest, folder, world)
 
 
 def weights(log):
@@ -141,17 +133,6 @@ def test_accuracy_and_loss_of_each_group_are_those_of_the_predictions(
 def test_text_has_no_groups(cell, tokens, tmp_path):
     log = run(tmp_path / "run", cell, tokens)
     assert [row["groups"] for row in rows_of(log, "validation")] == [None, None]
-
-
-@pytest.mark.ci
-@pytest.mark.race
-def test_a_killed_run_of_a_task_ends_as_if_undisturbed(task, manifest, tmp_path):
-    task = replace(task, budget="150 updates", epochs=2)
-    killed(task, manifest, tmp_path / "plain", [])
-    signals = [signal.SIGKILL] * 3
-    codes, _ = killed(task, manifest, tmp_path / "killed", signals, seed=1, most=10)
-    assert codes == [-signal.SIGKILL] * 3 + [0]
-    assert_alike(tmp_path / "killed", tmp_path / "plain")
 
 
 @pytest.mark.ci

@@ -13,7 +13,6 @@ from forked import killed
 from safetensors.torch import load_file
 
 from lmscaling.config import grid
-from lmscaling.config.cell import branch_checkpoint
 from lmscaling.files import read_json
 from lmscaling.model import tensor_file
 from lmscaling.train import checkpoint, loop
@@ -79,29 +78,6 @@ def test_killed_at_random_moments_it_ends_as_if_undisturbed(often, manifest, tmp
     record = read_json(tmp_path / "killed" / "run" / "run.json", "run")
     assert record["lost_seconds"] >= 0
     assert record["attempt_seconds"] >= record["train_seconds"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ["softmax", "linear"])
-def test_trunk_and_branch_killed_at_random_moments_end_as_if_undisturbed(
-    values, manifest, tmp_path, attention
-):
-    """Twenty kills of each; with both attentions they are 80."""
-    values |= {"budget": "4000 updates", "branches": {"shares": [0.5], "size": "s"}}
-    values["validation"]["every_tokens"] = 6400
-    laid_out = grid.expand(values)
-    (trunk,) = (c for c in laid_out.cells.values() if c.attention == attention)
-    (branch,) = (c for c in laid_out.branches.values() if c.attention == attention)
-    for cell, most in ((trunk, 50), (branch, 5)):
-        for name, signals in (("plain", []), ("killed", [signal.SIGKILL] * 20)):
-            out = tmp_path / f"{name}-{cell.name}"
-            if cell.branch:  # its trunk's checkpoint, beside its own scratch folder
-                begin = tmp_path / f"{name}-{trunk.name}" / "scratch" / branch_checkpoint(0.5)
-                (out / trunk.run).mkdir(parents=True)
-                shutil.copy(begin, out / trunk.run)
-            codes, said = killed(cell, manifest, out, signals, seed=7, most=most)
-            assert codes == [-signal.SIGKILL] * len(signals) + [0], said
-        assert_alike(*(tmp_path / f"{name}-{cell.name}" for name in ("plain", "killed")))
 
 
 def test_asked_to_stop_it_saves_at_the_border_and_loses_nothing(often, manifest, tmp_path):

@@ -6,17 +6,17 @@ from itertools import pairwise
 
 import pytest
 from test_store import end, header, log, record, update, validation
-from test_train import on_two_ranks, places, rows_of, run
+from test_train import on_two_ranks, rows_of, run
 
 from lmscaling.config import grid
 from lmscaling.config.cell import Cell
-from lmscaling.config.schedule import CONSTANT, KINDS, Decay, WarmUp
+from lmscaling.config.schedule import CONSTANT, KINDS, WarmUp
 from lmscaling.config.study import schema
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
 from lmscaling.store import build as store
 
-__all__ = ["places", "run"]
+__all__ = ["run"]
 
 FACTORS = {
     "constant": lambda spent: 1.0,
@@ -68,11 +68,6 @@ def test_a_cell_file_gives_the_schedule_back(values):
     cell = with_schedule(values, {"kind": "cosine", "final_share": 0.5})
     assert checked(Cell, json.loads(cell.to_json()), "cell") == cell
     assert dump(cell)["schedule"] == {"kind": "cosine", "final_share": 0.5}
-
-
-def test_only_the_trunk_of_a_constant_rate_keeps_checkpoints_for_branches(values):
-    values["branches"] = {"shares": [0.5]}
-    assert with_schedule(values, "constant").keep == (0.5,)
 
 
 def test_editors_accept_a_name_and_a_mapping():
@@ -132,9 +127,3 @@ def test_a_run_that_decays_gives_laws_its_end_and_nothing_on_its_way(tmp_path, v
         found = db.sql("SELECT schedule, share, updates, loss FROM law_points").fetchall()
         assert found == [("decayed", 1, 4, 1.0)] * 2
         assert set(db.table("cells").project("schedule").fetchall()) == {("cosine",)}
-
-
-def test_a_branch_falls_in_a_line_from_the_rate_of_its_trunk_to_zero():
-    decay = Decay(peak=0.1, start=10, end=30)
-    rates = [decay.rate(update, spent=0.0) for update in (10, 15, 20, 30)]
-    assert rates == pytest.approx([0.1, 0.075, 0.05, 0.0])

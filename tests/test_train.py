@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -33,21 +32,33 @@ PER_EPOCH = 3699 // 64
 
 
 @pytest.fixture
-def places(tmp_path):
-    record = tmp_path / "runs" / "run" / "run.json"
-    return tmp_path / "cell.json", tmp_path / "scratch" / "run", record
+def scratch(tmp_path):
+    return tmp_path / "scratch" / "run"
 
 
 @pytest.fixture
-def run(tokens, places, tmp_path):
-    def trained(cell, stop_after=None, **way):
-        places[0].write_text(cell.to_json())
-        chosen = calibration(tmp_path, cell, **way)
-        made = train(places[0], tokens, places[1], places[2], chosen, stop_after=stop_after)
-        assert made
-        return made, [json.loads(row) for row in places[2].with_name("log.jsonl").open()]
+def record(tmp_path):
+    return tmp_path / "runs" / "run" / "run.json"
 
-    return trained
+
+def trained(folder, cell, manifest, name=None, stop_after=None, **way):
+    """Record and log of a run."""
+    folder.mkdir(exist_ok=True)
+    path, scratch = folder / "cell.json", folder / "scratch" / (name or cell.run)
+    path.write_text(cell.to_json())
+    record, chosen = folder / "runs" / scratch.name / "run.json", calibration(folder, cell, **way)
+    made = train(path, manifest, scratch, record, chosen, stop_after=stop_after)
+    assert made
+    return made, record.with_name("log.jsonl")
+
+
+@pytest.fixture
+def run(tokens, tmp_path):
+    def own(cell, **way):
+        made, log = trained(tmp_path, cell, tokens, "run", **way)
+        return made, [json.loads(row) for row in log.open()]
+
+    return own
 
 
 def plain(cell, stream, updates, loss=GPT.loss):
@@ -89,7 +100,7 @@ def rows_of(rows, record):
     return [row for row in rows if row["record"] == record]
 
 
-def test_a_run_leaves_a_log_and_a_record(run, cell, places):
+def test_a_run_leaves_a_log_and_a_record(run, cell, scratch, record):
     made, rows = run(cell, choice={"chunk": 8})
     assert [r["record"] for r in rows] == [
         "header", "update", "update", "validation", "update", "update", "validation", "end",
@@ -98,18 +109,18 @@ def test_a_run_leaves_a_log_and_a_record(run, cell, places):
     assert rows[0]["cell"] == made.cell == json.loads(cell.to_json())
     assert rows[0]["run"] == made.run == cell.run
     assert rows[-1]["status"] == "done"
-    kept = json.loads(places[2].read_text())
+    kept = json.loads(record.read_text())
     assert kept["params"] == GPT(cell).params
     assert kept["calibration"] == made.calibration == rows[0]["calibration"]
     assert made.calibration["choice"] == {"chunk": 8}
-    assert not list(places[1].glob("attempt-*"))
+    assert not list(scratch.glob("attempt-*"))
     # Shorter than a beat of the ledger: without an entry at the end nothing would be accounted.
     assert made.attempt_seconds >= made.train_seconds > 0
     assert made.lost_seconds == 0
     updates = rows_of(rows, "update")
-    assert [r["update"] for r in updates] == [1, 2, 3, 4]
-    assert [r["tokens"] for r in updates] == [64, 128, 192, 256]
-    assert [r["lr"] for r in updates] == [5e-3, 1e-2, 1e-2, 1e-2]
+    assert [(r["update"], r["tokens"], r["lr"]) for r in updates] == [
+        (1, 64, 5e-3), (2, 128, 1e-2), (3, 192, 1e-2), (4, 256, 1e-2),
+    ]  # fmt: skip
     seconds = [r["train_seconds"] for r in updates]
     assert seconds == sorted(seconds)
     assert seconds[0] > 0
@@ -131,20 +142,17 @@ def test_the_losses_are_those_of_a_plain_loop(run, cell, tokens, block_tokens):
     assert rows_of(rows, "validation")[-1]["val_loss"] == pytest.approx(final, rel=1e-6)
 
 
-def test_micro_batches_and_recomputing_change_nothing_but_rounding(run, cell, places):
-    _, whole = run(cell)
-    shutil.rmtree(places[1])  # else the finished run would only be recorded again
-    places[2].unlink()
-    made, cut = run(cell, micro_batch=1, recompute=True, choice={"chunk": 4})
+def test_micro_batches_and_recomputing_change_nothing_but_rounding(cell, tokens, tmp_path):
+    _, whole = trained(tmp_path / "whole", cell, tokens)
+    changes = {"micro_batch": 1, "recompute": True, "choice": {"chunk": 4}}
+    made, cut = trained(tmp_path / "cut", cell, tokens, **changes)
     assert made.calibration["micro_batch"] == 1
-    for column in ("train_loss", "grad_norm"):
-        one, other = ([r[column] for r in rows_of(rows, "update")] for rows in (whole, cut))
-        assert one == pytest.approx(other, rel=1e-5)
+    assert_close(whole, cut, atol=1e-5)
 
 
-def test_two_ranks_train_as_one(run, cell, tokens, tmp_path, places):
-    run(cell)
-    assert_close(places[2].with_name("log.jsonl"), on_two_ranks(cell, tokens, tmp_path))
+def test_two_ranks_train_as_one(cell, tokens, tmp_path):
+    _, one = trained(tmp_path, cell, tokens)
+    assert_close(one, on_two_ranks(cell, tokens, tmp_path))
 
 
 @pytest.mark.ci
@@ -220,13 +228,10 @@ def test_a_stream_that_ends_is_a_result_after_as_many_epochs_as_the_study_says(
     assert "epochs: 18" in warning
 
 
-@pytest.mark.parametrize(
-    ("way", "value"),
-    [({"of": "other"}, "linear-s-ctx16"), ({"micro_batch": 3}, "micro-batch of 3")],
-)
-def test_a_calibration_that_does_not_fit_is_refused(run, cell, tmp_path, way, value):
-    with refused(UserError, value):
-        run(cell, **way)
+def test_a_calibration_that_does_not_fit_is_refused(run, cell, tmp_path):
+    for way, value in (({"of": "other"}, "linear-s-ctx16"), ({"micro_batch": 3}, "batch of 3")):
+        with refused(UserError, value):
+            run(cell, **way)
     with pytest.raises(UserError, match="Abacus"):
         run(cell, device="Abacus")
     assert not (tmp_path / "scratch").exists()

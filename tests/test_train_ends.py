@@ -12,7 +12,7 @@ import strangers
 from conftest import refused
 from hypothesis import given
 from hypothesis import strategies as st
-from test_train import places, rows_of, run
+from test_train import record, rows_of, run, scratch
 
 from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
@@ -25,7 +25,7 @@ from lmscaling.runtime import lock
 from lmscaling.train import checked_kernels
 from lmscaling.train.outcome import run_record
 
-__all__ = ["places", "run"]
+__all__ = ["record", "run", "scratch"]
 
 MINE = strangers.file(more=strangers.COUNTED)
 
@@ -43,18 +43,7 @@ def test_a_loss_that_is_no_number_is_a_result_and_valid_json(run, cell, monkeypa
     assert rows_of(rows, "update")[0]["train_loss"] is None
 
 
-def test_a_bug_leaves_no_record(run, cell, monkeypatch, places):
-    def bug(*_):
-        raise RuntimeError("bug")
-
-    monkeypatch.setattr(GPT, "loss", bug)
-    with pytest.raises(RuntimeError, match="bug"):
-        run(cell)
-    assert not places[2].exists()
-    assert len(list(places[1].glob("attempt-*.jsonl"))) == 1
-
-
-def test_what_cannot_run_is_refused_before_anything_is_written(run, cell, places, monkeypatch):
+def test_what_cannot_run_is_refused_and_writes_nothing(run, cell, scratch, record, monkeypatch):
     with pytest.raises(UserError, match="64 gpus"):
         run(replace(cell, gpus=64))
     with refused(UserError, "update_tokens", 2**20, 3700):
@@ -68,58 +57,58 @@ def test_what_cannot_run_is_refused_before_anything_is_written(run, cell, places
     monkeypatch.setenv("LOCAL_RANK", "0")  # as torchrun does
     with refused(UserError, "torchrun"):
         run(cell)
-    assert not places[1].exists()
-    assert not places[2].parent.exists()
+    assert not scratch.exists()
+    assert not record.parent.exists()
 
 
 def test_a_record_that_is_damaged_or_gone_is_written_again_from_its_copy_or_named(
-    run, cell, places, capfd
+    run, cell, scratch, record, capfd
 ):
     first = run(cell)
-    before = places[2].read_bytes()
-    places[1].rename(places[1].with_name("aside"))
-    written = places[2].stat().st_mtime_ns
+    before = record.read_bytes()
+    scratch.rename(scratch.with_name("aside"))
+    written = record.stat().st_mtime_ns
     assert run(cell) == first  # a late job touches nothing
-    assert (places[2].read_bytes(), places[2].stat().st_mtime_ns) == (before, written)
-    assert str(places[2]) in capfd.readouterr().err
-    assert not places[1].exists()
-    places[1].with_name("aside").rename(places[1])
-    for spoil in (lambda: places[2].write_bytes(b""), places[2].unlink):
+    assert (record.read_bytes(), record.stat().st_mtime_ns) == (before, written)
+    assert str(record) in capfd.readouterr().err
+    assert not scratch.exists()
+    scratch.with_name("aside").rename(scratch)
+    for spoil in (lambda: record.write_bytes(b""), record.unlink):
         spoil()
         run(cell)
-        assert places[2].read_bytes() == before
+        assert record.read_bytes() == before
         assert "written again" in capfd.readouterr().err
-    places[2].write_bytes(b"")
-    (places[1] / "run.json").rename(places[1] / "aside")
-    with refused(UserError, places[2].name, "lmscaling reset"):
+    record.write_bytes(b"")
+    (scratch / "run.json").rename(scratch / "aside")
+    with refused(UserError, record.name, "lmscaling reset"):
         run(cell)
-    (places[1] / "aside").rename(places[1] / "run.json")
-    places[2].unlink()
-    places[2].with_name("log.jsonl").unlink()
+    (scratch / "aside").rename(scratch / "run.json")
+    record.unlink()
+    record.with_name("log.jsonl").unlink()
     run(cell)
-    assert places[2].read_bytes() != before  # nothing is left of it: it is trained anew
+    assert record.read_bytes() != before  # nothing is left of it: it is trained anew
 
 
 @pytest.mark.race
 def test_two_processes_never_train_one_run_and_one_that_waited_does_not_train_it_again(
-    run, cell, places, monkeypatch
+    run, cell, scratch, record, monkeypatch
 ):
-    with lock.hold(places[1], ""), pytest.raises(UserError, match=f"process {os.getpid()}"):
+    with lock.hold(scratch, ""), pytest.raises(UserError, match=f"process {os.getpid()}"):
         run(cell)
-    assert not list(places[1].glob("attempt-*"))
+    assert not list(scratch.glob("attempt-*"))
     run(cell)
-    before = places[2].read_bytes()
-    places[2].rename(places[2].with_name("aside"))
-    (places[1] / "run.json").unlink()
+    before = record.read_bytes()
+    record.rename(record.with_name("aside"))
+    (scratch / "run.json").unlink()
     plain = lock.hold
 
     def late(folder, activity):
-        places[2].with_name("aside").rename(places[2])
+        record.with_name("aside").rename(record)
         return plain(folder, activity)
 
     monkeypatch.setattr(lock, "hold", late)
     run(cell)
-    assert places[2].read_bytes() == before
+    assert record.read_bytes() == before
 
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "updates": 1, "tokens": 1}
@@ -147,54 +136,54 @@ def test_gpu_hours_are_those_of_all_gpus_in_all_attempts_and_a_row_is_one_line(c
     assert (made.gpu_hours, made.attempts, made.tokens) == (6.0, 2, 4 * 64)
 
 
-def test_an_attempt_stops_so_many_seconds_after_its_process_began(run, cell, places):
+def test_an_attempt_stops_so_many_seconds_after_its_process_began(run, cell, scratch):
     with pytest.raises(SystemExit) as stopped:
         run(cell, stop_after=-1.0)
     assert stopped.value.code == TRY_AGAIN
-    (end,) = rows_of(places[1] / "attempt-001.jsonl", "end")
+    (end,) = rows_of(scratch / "attempt-001.jsonl", "end")
     assert end["status"] == "interrupted"
     assert "time limit" in end["message"]
     made, _ = run(cell, stop_after=1e6)
     assert (made.status, made.attempts) == ("done", 2)
 
 
-def test_an_attention_is_checked_before_its_first_cell_only(run, cell, places, package):
+def test_an_attention_is_checked_before_its_first_cell_only(run, cell, scratch, record, package):
     own = replace(cell, attention="mine")
     package.write("mine", strangers.file().replace("triu(1)", "triu(2)"))
     with pytest.raises(UserError, match=r"^attention mine looks"):
         run(own)
-    assert not places[2].parent.exists()
-    assert [path.name for path in places[1].iterdir()] == []
-    assert not (places[1].parents[1] / "checks").exists()
+    assert not record.parent.exists()
+    assert [path.name for path in scratch.iterdir()] == []
+    assert not (scratch.parents[1] / "checks").exists()
     package.write("mine", MINE)
     run(own)
-    checks = places[1].parents[1] / "checks" / f"{own.check}.json"
+    checks = scratch.parents[1] / "checks" / f"{own.check}.json"
     first = findings(checks)
     assert [(found.way, found.key["d_model"]) for found in first] == [("mine", 8)]
-    shutil.rmtree(places[2].parent)
-    shutil.rmtree(places[1])
+    shutil.rmtree(record.parent)
+    shutil.rmtree(scratch)
     run(replace(own, seed=1, context=32))
     assert findings(checks) == first
     package.write("mine", f"# A comment.\n{MINE}")
-    checked_kernels.require(own, places[1])
+    checked_kernels.require(own, scratch)
     assert findings(checks) == first
     package.write("mine", MINE.replace("-0.5", "-0.4"))
-    checked_kernels.require(own, places[1])
+    checked_kernels.require(own, scratch)
     assert len(findings(checks)) == 2
 
 
 def test_a_run_keeps_the_source_of_its_attention_and_names_that_of_each_attempt(
-    run, cell, places, package
+    run, cell, scratch, package
 ):
     package.write("mine", MINE)
     own = replace(cell, attention="mine")
     first = code.present(own)
     with pytest.raises(SystemExit):
         run(own, stop_after=-1.0)
-    (header,) = rows_of(places[1] / "attempt-001.jsonl", "header")
+    (header,) = rows_of(scratch / "attempt-001.jsonl", "header")
     assert header["code"] == first != code.present(cell)
     assert header["code_differs"] is None  # the copy is not in git
-    kept = places[1].parents[1] / "code" / f"{first}.json"
+    kept = scratch.parents[1] / "code" / f"{first}.json"
     assert json.loads(kept.read_text()) == {"attention/mine.py": MINE}
     package.write("mine", MINE.replace("-0.5", "-0.4"))
     made, _ = run(own)
