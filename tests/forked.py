@@ -15,9 +15,6 @@ from typing import Any
 SECONDS = 600
 """Until what a test waits for must have happened, on the busiest machine."""
 
-BEFORE_SIGNAL = 50
-"""Updates of an attempt after a new checkpoint, before which its signal comes."""
-
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     ["pytest", "lmscaling.train.run", "lmscaling.bench.checks.gate", "torch._dynamo"]
@@ -74,24 +71,10 @@ def attempt(cell: Path, manifest: Path, out: Path, most: int | None) -> None:
 
 
 def killed(
-    cell: Any,
-    manifest: Path,
-    out: Path,
-    signals: Sequence[int],
-    seed: int = 0,
-    most: int = BEFORE_SIGNAL,
+    cell: Any, manifest: Path, out: Path, signals: Sequence[int], seed: int = 0, most: int = 50
 ) -> tuple[list[int], str]:
-    """Attempts of one run, each ended by a signal at a random moment after a new checkpoint, and a
-    last one; their exit codes, and what they said.
-
-    Args:
-        cell: The cell.
-        manifest: Of its tokens.
-        out: Folder of the result.
-        signals: What ends the attempts before the last one.
-        seed: Of the moments.
-        most: Updates after a checkpoint before which an attempt gets its signal.
-    """
+    """Attempts of one run, each ended by a signal at a random moment after a new checkpoint, at
+    most so many updates later, and a last one; their exit codes, and what they said."""
     out.mkdir(exist_ok=True)
     path, said, sent = out / "cell.json", out / "said", out / "sent"
     path.write_text(cell.to_json())

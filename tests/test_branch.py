@@ -1,6 +1,5 @@
 """Decayed branches: where they leave their trunk, how they end, and what they never disturb."""
 
-import json
 import os
 import shutil
 import signal
@@ -9,10 +8,9 @@ from dataclasses import replace
 import on_ranks
 import pytest
 from conftest import STUDY, calibration, refused, write_tokens
-from safetensors.torch import load_file
+from test_train import assert_close, rows_of, trained
 
 from lmscaling.config import grid
-from lmscaling.config.schedule import Decay
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.records.ledger import entries, line
@@ -20,7 +18,6 @@ from lmscaling.train import checkpoint, loop
 from lmscaling.train.branch import decay
 from lmscaling.train.clock import Clock
 from lmscaling.train.module import Training
-from lmscaling.train.run import train
 
 CELL = next(c for c in grid.expand(STUDY).cells.values() if c.attention == "linear")
 TRUNK = replace(CELL, budget="80 updates", keep=(0.25, 0.5, 1.0))
@@ -35,54 +32,45 @@ def places(root, cell):
     return root / "scratch" / cell.run, root / "runs" / cell.run / "run.json"
 
 
-def rows_of(record):
-    rows = [json.loads(line) for line in record.with_name("log.jsonl").open()]
-    return [row for row in rows if row["record"] == "update"]
+def updates_of(record):
+    return rows_of(record.with_name("log.jsonl"), "update")
 
 
 def branch_of(trunk, share):
     return replace(trunk, branch=share, keep=())
 
 
-def trained(root, manifest, cell):
-    path = root / f"{cell.run}.json"
-    path.write_text(cell.to_json())
-    scratch, record = places(root, cell)
-    made = train(path, manifest, scratch, record, calibration(root, cell))
-    assert made
-    return made, rows_of(record)
-
-
 @pytest.fixture(scope="module")
 def grown(manifest, tmp_path_factory):
     """A trunk, trained once; its folder."""
     folder = tmp_path_factory.mktemp("trunk")
-    trained(folder, manifest, TRUNK)
+    trained(folder, TRUNK, manifest)
     return folder
 
 
 @pytest.fixture
 def run(manifest, tmp_path):
-    return lambda cell: trained(tmp_path, manifest, cell)
+    def run(cell):
+        made, log = trained(tmp_path, cell, manifest)
+        return made, rows_of(log, "update")
+
+    return run
 
 
 @pytest.fixture
 def trunk(grown, tmp_path):
     """A copy of that trunk, and the rows of its updates."""
     shutil.copytree(grown, tmp_path, dirs_exist_ok=True)
-    return rows_of(places(tmp_path, TRUNK)[1])
+    return updates_of(places(tmp_path, TRUNK)[1])
 
 
 def test_keeping_checkpoints_for_branches_changes_neither_name_nor_run(run, grown, tmp_path):
     plain = replace(TRUNK, keep=())
     assert plain.run == TRUNK.run
     _, alone = run(plain)
-    before = places(grown, TRUNK)[1]
-    assert [r["train_loss"] for r in rows_of(before)] == [r["train_loss"] for r in alone]
-    weights = [
-        places(root, TRUNK)[1].with_name("model.safetensors").read_bytes()
-        for root in (grown, tmp_path)
-    ]
+    first, second = (places(root, TRUNK)[1] for root in (grown, tmp_path))
+    assert [r["train_loss"] for r in updates_of(first)] == [r["train_loss"] for r in alone]
+    weights = [record.with_name("model.safetensors").read_bytes() for record in (first, second)]
     assert weights[0] == weights[1]
 
 
@@ -107,46 +95,33 @@ def test_a_branch_goes_on_from_its_trunk_and_its_rate_ends_at_zero(run, trunk, t
     assert [share for share, path in kept.items() if path.is_file()] == [0.25, 1.0]
 
 
-@pytest.mark.parametrize(
-    ("budget", "update", "seconds", "pace", "end"),
-    [
-        ("80 updates", 32, 9.0, 0.1, 40),
-        ("5120 tokens", 32, 9.0, 0.1, 40),
-        ("100 seconds", 400, 40.0, 0.1, 500),  # half of the budget is 50 s: 10 s are left
-        ("100 seconds", 400, 40.0, 0.3, 433),
-        ("100 seconds", 400, 51.0, 0.1, 401),  # the last update before it was very long
-    ],
-)
-def test_the_length_of_a_branch_follows_from_the_pace_of_its_trunk(
-    cell, budget, update, seconds, pace, end
+@pytest.mark.parametrize(("budget", "update", "seconds", "pace", "end"), [
+    ("80 updates", 32, 9.0, 0.1, 40),
+    ("5120 tokens", 32, 9.0, 0.1, 40),
+    ("100 seconds", 400, 40.0, 0.1, 500),  # half of the budget is 50 s: 10 s are left
+    ("100 seconds", 400, 40.0, 0.3, 433),
+    ("100 seconds", 400, 51.0, 0.1, 401),  # the last update before it was very long
+])  # fmt: skip
+@pytest.mark.parametrize("warmup", [2, 800])
+def test_the_length_of_a_branch_follows_from_the_pace_of_its_trunk_whose_rate_it_begins_with(
+    cell, budget, update, seconds, pace, end, warmup
 ):
-    progress = checkpoint.Progress(
-        run="", update=update, train_seconds=seconds, shard=0, tokens_id="", update_seconds=pace
-    )
-    found = decay(replace(cell, budget=budget, branch=0.5), progress)
-    assert found == Decay(peak=cell.lr, start=update, end=end)
-    assert found.rate(end, spent=0.5) == 0
-    assert found.rate(update, spent=0.4) == cell.rates.rate(update, spent=0.4)
-
-
-def test_a_branch_that_leaves_within_the_warm_up_starts_at_the_rate_of_its_trunk(cell):
-    optimizer = replace(cell.optimizer, warmup_updates=64)
-    trunk = replace(cell, budget="80 updates", optimizer=optimizer)
-    progress = checkpoint.Progress(
-        run="", update=32, train_seconds=9.0, shard=0, tokens_id="", update_seconds=0.1
-    )
+    times = {"train_seconds": seconds, "update_seconds": pace}
+    progress = checkpoint.Progress(run="", update=update, shard=0, tokens_id="", **times)
+    optimizer = replace(cell.optimizer, warmup_updates=warmup)
+    trunk = replace(cell, budget=budget, optimizer=optimizer)
     found = decay(replace(trunk, branch=0.5), progress)
-    assert found.peak == trunk.rates.rate(32, spent=0.4) == cell.lr / 2
-    assert found.rate(33, spent=0.4) == cell.lr / 2 * 7 / 8
+    peak = cell.lr * min(1, update / warmup)
+    assert (found.start, found.end, found.peak) == (update, end, pytest.approx(peak))
+    assert found.peak == found.rate(update, spent=0.4) == trunk.rates.rate(update, spent=0.4)
+    assert found.rate(update + 1, spent=0.4) == pytest.approx(peak * (1 - 1 / (end - update)))
+    assert found.rate(end, spent=0.5) == 0
 
 
 def test_a_budget_in_time_ends_its_branches_near_their_share(run, cell, monkeypatch):
     """With a clock that says 0.1 s an update, whatever the machine does."""
 
     class Steady(Clock):
-        def start(self):
-            pass
-
         def tick(self):
             self.seconds = round(self.seconds + 0.1, 6)
             return self.seconds
@@ -160,6 +135,7 @@ def test_a_budget_in_time_ends_its_branches_near_their_share(run, cell, monkeypa
     assert made.train_seconds == pytest.approx(4.0)
 
 
+@pytest.mark.race
 def test_the_length_is_fixed_once_and_kept_by_every_attempt(run, trunk, tmp_path, monkeypatch):
     plain = Training.update
 
@@ -185,25 +161,23 @@ def test_the_length_is_fixed_once_and_kept_by_every_attempt(run, trunk, tmp_path
 
 
 def test_a_trunk_that_ended_too_early_leaves_branches_that_say_so(tmp_path):
-    """Its tokens end after 46 of 100 updates."""
-    manifest = write_tokens(tmp_path / "tokens", [3000], [1000])
+    manifest = write_tokens(tmp_path / "tokens", [3000], [1000])  # end after 46 of 100 updates
     long = replace(TRUNK, budget="100 updates")
-    trained(tmp_path, manifest, long)
-    made, rows = trained(tmp_path, manifest, branch_of(long, 1.0))
-    assert (made.status, made.updates, rows) == ("no_trunk", 0, [])
+    trained(tmp_path, long, manifest)
+    made, log = trained(tmp_path, branch_of(long, 1.0), manifest)
+    assert (made.status, made.updates, rows_of(log, "update")) == ("no_trunk", 0, [])
     assert "out_of_tokens" in made.message
     assert "46.0%" in made.message
-    made, _ = trained(tmp_path, manifest, branch_of(long, 0.5))
+    made, _ = trained(tmp_path, branch_of(long, 0.5), manifest)
     assert made.status == "out_of_tokens"
 
 
-def test_a_share_that_came_too_late_is_told_and_no_failure(run, trunk):
+def test_a_share_that_came_too_late_is_told_and_a_broken_checkpoint_is_an_error_with_its_cure(
+    run, trunk, tmp_path
+):
     made, _ = run(branch_of(TRUNK, 0.75))
     assert made.status == "no_trunk"
     assert "branch-0.75.safetensors" in made.message
-
-
-def test_a_broken_checkpoint_of_the_trunk_is_an_error_with_its_cure(run, trunk, tmp_path):
     path = checkpoint.branch_path(places(tmp_path, TRUNK)[0], 0.5)
     path.write_bytes(path.read_bytes()[:1000])
     with refused(UserError, path.name, f"lmscaling reset {TRUNK.run}"):
@@ -218,12 +192,5 @@ def test_two_ranks_agree_on_a_branch(run, trunk, manifest, tmp_path):
     way = calibration(tmp_path, branch, micro_batch=1)
     log = on_ranks.trained(branch, way, manifest, results)
     assert read_json(log.with_name("run.json"), "record")["updates"] == 40
-    both = rows_of(log)
-    assert [r["lr"] for r in both] == [r["lr"] for r in alone]
-    losses = ([r["train_loss"] for r in rows] for rows in (alone, both))
-    assert next(losses) == pytest.approx(next(losses), rel=1e-5)
-    ours, theirs = (
-        load_file(root / "runs" / branch.run / "model.safetensors") for root in (tmp_path, results)
-    )
-    for name, tensor in ours.items():
-        assert (tensor - theirs[name]).abs().max() < 1e-6, name
+    assert [r["lr"] for r in rows_of(log, "update")] == [r["lr"] for r in alone]
+    assert_close(places(tmp_path, branch)[1].with_name("log.jsonl"), log)

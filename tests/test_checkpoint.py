@@ -1,4 +1,4 @@
-"""Checkpoints: what is kept, what is refused, and that a restored optimizer goes on alike."""
+"""Checkpoints: what is kept and refused. The optimizer: what decays, and that it goes on alike."""
 
 import json
 from dataclasses import asdict, replace
@@ -12,9 +12,8 @@ from lmscaling.model.gpt import GPT
 from lmscaling.train import checkpoint
 from lmscaling.train.checkpoint import Expected, Progress
 
-PROGRESS = Progress(
-    run="r", update=3, train_seconds=1.5, shard=2, tokens_id="abc", update_seconds=0.5
-)
+TIMES = {"train_seconds": 1.5, "update_seconds": 0.5}
+PROGRESS = Progress(run="r", update=3, shard=2, tokens_id="abc", **TIMES)
 
 
 def text(*reached, tokens=None):
@@ -33,7 +32,6 @@ EXPECTED = Expected(run="r", update_tokens=64, go_on=text(2, "abc"))
 @pytest.fixture
 def trained(cell):
     """A model and its optimizer after two updates."""
-    torch.manual_seed(0)
     gpt = GPT(cell)
     adam = optimizer.build(gpt, cell)
     for _ in range(2):
@@ -56,15 +54,18 @@ def save(folder, progress, model, adam):
     return path
 
 
-def test_the_two_newest_are_kept(trained, tmp_path):
+def test_the_two_newest_are_kept_and_one_that_is_refused_is_named(trained, tmp_path, capsys):
     for n in (9, 10, 100):
         path = save(tmp_path, replace(PROGRESS, update=n), *trained)
-        assert path.is_file()
     found = sorted(checkpoint.load(p)[0].update for p in tmp_path.glob("checkpoint-*"))
     assert found == [10, 100]
-    newest = checkpoint.newest(tmp_path, EXPECTED)
-    assert newest
-    assert newest[0] == replace(PROGRESS, update=100)
+    for size, update in ((None, 100), (100, 10), (0, 10)):
+        path.write_bytes(path.read_bytes()[:size])
+        newest = checkpoint.newest(tmp_path, EXPECTED)
+        assert newest
+        assert newest[0] == replace(PROGRESS, update=update)
+        assert (path.name in capsys.readouterr().err) == (update == 10)
+    assert checkpoint.newest(tmp_path / "nowhere", EXPECTED) is None
 
 
 def test_a_restored_optimizer_makes_the_same_next_update(trained, cell, tmp_path):
@@ -75,8 +76,8 @@ def test_a_restored_optimizer_makes_the_same_next_update(trained, cell, tmp_path
     fresh = optimizer.build(other, cell)
     checkpoint.restore_weights(start.tensors, other)
     checkpoint.restore_moments(start, other, fresh)
-    for model, adam_of_it in ((gpt, adam), (other, fresh)):
-        update(model, adam_of_it)
+    update(gpt, adam)
+    update(other, fresh)
     for (name, p), q in zip(gpt.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(p, q), name
 
@@ -104,17 +105,6 @@ def test_a_checkpoint_of_another_run_or_of_other_tokens_is_refused(trained, tmp_
         checkpoint.read(path, expected)
 
 
-def test_one_that_is_refused_is_named_and_the_one_before_it_used(trained, tmp_path, capsys):
-    save(tmp_path, PROGRESS, *trained)
-    newer = save(tmp_path, replace(PROGRESS, update=4), *trained)
-    newer.write_bytes(newer.read_bytes()[:100])
-    found = checkpoint.newest(tmp_path, EXPECTED)
-    assert found
-    assert found[0].update == 3
-    assert newer.name in capsys.readouterr().err
-    assert checkpoint.newest(tmp_path / "nowhere", EXPECTED) is None
-
-
 @pytest.mark.parametrize(
     "metadata", [{}, {"other": "x"}, {"progress": json.dumps(asdict(PROGRESS) | {"new": 1})}]
 )
@@ -123,3 +113,30 @@ def test_a_file_that_does_not_say_what_it_is_is_refused(tmp_path, metadata):
     tensor_file.write(path, {"model.x": torch.zeros(1)}, **metadata)
     with pytest.raises(ValueError, match=r"run|version"):
         checkpoint.load(path)
+
+
+def test_only_matrices_decay(cell):
+    gpt = GPT(cell)
+    decayed, plain = optimizer.build(gpt, cell).param_groups
+    names = {id(p): name for name, p in gpt.named_parameters()}
+    matrices = {name for name, p in gpt.named_parameters() if p.dim() == 2}
+    assert {names[id(p)] for p in decayed["params"]} == matrices
+    assert {names[id(p)] for p in plain["params"]} == {*names.values()} - matrices
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
+    assert len(names) == len(decayed["params"]) + len(plain["params"])
+
+
+def test_it_is_adamw_of_pytorch_in_every_bit(cell):
+    def updated(build):
+        gpt = GPT(cell)
+        adam = build(optimizer.build(gpt, cell))
+        for _ in range(3):
+            update(gpt, adam)
+        return list(gpt.parameters())
+
+    def theirs(ours):
+        names = "params", "weight_decay", "lr", "betas", "eps"
+        groups = [{name: group[name] for name in names} for group in ours.param_groups]
+        return torch.optim.AdamW(groups)
+
+    assert all(map(torch.equal, updated(lambda ours: ours), updated(theirs)))

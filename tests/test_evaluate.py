@@ -72,10 +72,8 @@ def text(n=1500, documents=23, seed=0):
 
 
 def test_the_kernels_are_checked_beside_the_run(run, long, tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        loss_by_position.gate, "pass_or_fall_back", lambda *given, **_: asked.append(given)
-    )
+    asked, gate = [], loss_by_position.gate
+    monkeypatch.setattr(gate, "pass_or_fall_back", lambda *given, **_: asked.append(given))
     evaluate(run, write(tmp_path, text()), tmp_path / "out.jsonl")
     ((path, model, batch, device),) = asked
     assert path == tmp_path / "checks" / f"{long.check}.json"
@@ -119,8 +117,7 @@ def test_it_is_a_plain_loop_over_whole_logits(cell, tmp_path, attention, positio
     run = finish(tmp_path, of_context_256(cell, attention, position))
     tokens = text()
     made = rows(run, write(tmp_path, tokens))
-    gpt = finished_run.model(run)
-    ids = torch.from_numpy(tokens[:1025].astype("int64"))
+    gpt, ids = finished_run.model(run), torch.from_numpy(tokens[:1025].astype("int64"))
     assert [*dict.fromkeys(row["context"] for row in made)] == CONTEXTS
     for context in CONTEXTS:
         expected = plain(gpt, tokens, context, 1024)
@@ -138,22 +135,18 @@ def test_it_is_a_plain_loop_over_whole_logits(cell, tmp_path, attention, positio
             assert mean == pytest.approx(whole, rel=1e-5)
 
 
-def test_a_window_never_sees_what_stands_before_it(run):
+def test_a_window_never_sees_what_stands_before_it_and_parts_change_nothing(run, monkeypatch):
     gpt, tokens = finished_run.model(run), text()[:1025]
     before = loss_by_position.token_losses(gpt, tokens, 128)
+    with monkeypatch.context() as patch:
+        patch.setattr("lmscaling.model.gpt.LOGITS_AT_ONCE", 50 * 320)  # 50 rows at a time
+        patch.setattr(loss_by_position, "PASS_TOKENS", 3 * 128)
+        found = loss_by_position.token_losses(gpt, tokens, 128)
+    assert found == pytest.approx(before, rel=1e-6)
     tokens[127] = (tokens[127] + 1) % SEPARATOR  # the last input of the first window
     after = loss_by_position.token_losses(gpt, tokens, 128)
     assert after[128:].tolist() == before[128:].tolist()
-    assert after[126] != before[126]
-    assert after[127] != before[127]
-
-
-def test_the_parts_in_which_a_text_is_computed_change_nothing(run, monkeypatch):
-    gpt, tokens = finished_run.model(run), text()[:1025]
-    expected = loss_by_position.token_losses(gpt, tokens, 128)
-    monkeypatch.setattr("lmscaling.model.gpt.LOGITS_AT_ONCE", 50 * 320)  # 50 rows at a time
-    monkeypatch.setattr(loss_by_position, "PASS_TOKENS", 3 * 128)
-    assert loss_by_position.token_losses(gpt, tokens, 128) == pytest.approx(expected, rel=1e-6)
+    assert (after[126:128] != before[126:128]).all()
 
 
 def test_bins_double_and_empty_ones_have_no_row():
@@ -174,15 +167,12 @@ def test_blocks_are_whole_windows_and_as_equal_as_can_be(windows, context):
     assert counts.max() - counts.min() <= 1
 
 
-def test_the_error_of_equal_blocks_is_that_of_their_mean():
+def test_the_error_is_that_of_the_mean_of_blocks_also_where_they_differ_in_size():
     sums, counts = np.array([3.0, 5.0, 10.0]), np.array([2, 2, 2])
     expected = np.std(sums / 2, ddof=1) / math.sqrt(3)
     assert standard_error(sums, counts) == pytest.approx(expected)
     with_an_empty_block = standard_error(np.append(sums, 0.0), np.append(counts, 0))
     assert with_an_empty_block == pytest.approx(expected)
-
-
-def test_the_error_covers_the_truth_where_blocks_differ_in_size():
     rng = np.random.default_rng(0)
     errors, claimed = [], []
     for _ in range(2000):
@@ -194,19 +184,14 @@ def test_the_error_covers_the_truth_where_blocks_differ_in_size():
     assert np.mean(claimed) == pytest.approx(np.std(errors), rel=0.1)
 
 
-def test_one_block_has_no_error(long, tmp_path):
-    short = replace(long, validation=Validation(tokens=256, every_tokens=256))
-    made = rows(finish(tmp_path, short), write(tmp_path, text()))
-    assert all(row["loss_se"] is None and row["loss"] > 0 for row in made)
-    assert sum(row["tokens"] for row in made) == 256 * 2 * len(CONTEXTS)
-
-
-def test_a_short_text_gives_fewer_targets_and_its_own_name(run, tmp_path):
+def test_a_short_text_gives_fewer_targets_its_own_name_and_one_block_no_error(run, tmp_path):
     made = rows(run, write(tmp_path, text(600), dataset="other"))
     assert {row["dataset"] for row in made} == {"other"}
     assert sum(row["tokens"] for row in made) == 512 * 2 * len(CONTEXTS)
     assert rows(run, write(tmp_path, text(256), dataset="tiny")) == []
-    assert len(rows(run, write(tmp_path, text(257), dataset="enough"))) > 0
+    made = rows(run, write(tmp_path, text(257), dataset="enough"))
+    assert sum(row["tokens"] for row in made) == 256 * 2 * len(CONTEXTS)
+    assert all(row["loss_se"] is None and row["loss"] > 0 for row in made if row["context"] == 256)
 
 
 @given(st.integers(1, 5000) | st.sampled_from([2**17]))
@@ -218,22 +203,21 @@ def test_contexts_are_halves_that_cut_the_same_tokens_evenly(context):
     assert found[-1] % 2 or found[-1] < 2 * loss_by_position.SHORTEST
 
 
-@pytest.mark.parametrize("broken", ["model.safetensors", "run.json"])
-def test_a_run_without_weights_or_record_leaves_an_empty_file_and_says_so(run, tmp_path, broken):
-    if broken == "run.json":
-        (run / broken).write_text('{"cell"')
-    else:
-        (run / broken).unlink()
-    out = tmp_path / "out.jsonl"
-    said = evaluate(run, write(tmp_path, text()), out)
-    assert "weights" in said or str(run / broken) in said
-    sentence("evaluate", said)
-    assert out.read_bytes() == b""
+def test_a_run_without_weights_or_record_leaves_an_empty_file_and_says_so(run, tmp_path):
+    manifest, out = write(tmp_path, text()), tmp_path / "out.jsonl"
+    for spoil, told in (
+        ((run / "model.safetensors").unlink, "weights"),
+        (lambda: (run / "run.json").write_text('{"cell"'), str(run / "run.json")),
+    ):
+        spoil()
+        said = evaluate(run, manifest, out)
+        assert told in said
+        sentence("evaluate", said)
+        assert out.read_bytes() == b""
+        out.unlink()
 
 
-def test_an_evaluation_of_these_weights_stays_and_one_of_earlier_weights_is_made_again(
-    run, tmp_path
-):
+def test_an_evaluation_stays_and_one_of_earlier_weights_is_made_again(run, tmp_path):
     manifest, out = write(tmp_path, text()), tmp_path / "out.jsonl"
     out.write_text("made before\n")
     assert str(out) in evaluate(run, manifest, out)
@@ -254,31 +238,26 @@ def test_a_diverged_run_has_losses_that_are_null(long, tmp_path):
     assert all(row["loss"] is None and row["loss_se"] is None for row in made)
 
 
-def test_what_cannot_be_evaluated_is_one_sentence_and_leaves_no_file(run, tmp_path):
-    out = tmp_path / "out.jsonl"
+def test_what_cannot_be_evaluated_is_one_sentence_and_leaves_no_file(run, long, tmp_path):
+    out, record = tmp_path / "out.jsonl", (run / "run.json").read_text()
     with refused(UserError, "encoding gpt2", "bytes"):
         evaluate(run, write(tmp_path, text(), encoding="gpt2"), out)
     manifest = write(tmp_path, text())
-    record = json.loads((run / "run.json").read_text())
-    trained = record | {"ranks_sha256": "another"}
-    (run / "run.json").write_text(json.dumps(trained))
+    (run / "run.json").write_text(json.dumps(json.loads(record) | {"ranks_sha256": "another"}))
     with refused(UserError, "SHA-256 r;", "another"):
         evaluate(run, manifest, out)
-    (run / "run.json").write_text(json.dumps(record))
+    (run / "run.json").write_text(record)
     shard = manifest.with_name("validation-00000.bin")
     shard.write_bytes(shard.read_bytes()[:-2])
     with refused(UserError, "validation-00000.bin"):
         evaluate(run, manifest, out)
     with refused(UserError, "other/run.json"):
         evaluate(run.with_name("other"), manifest, out)
+    if not torch.cuda.is_available():
+        of_gpu = finish(tmp_path, replace(long, gpus=1))
+        with refused(UserError, "GPU"):
+            evaluate(of_gpu, write(tmp_path, text()), out)
     assert not out.exists()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_run_of_a_gpu_is_refused_where_there_is_none(long, tmp_path):
-    run = finish(tmp_path, replace(long, gpus=1))
-    with refused(UserError, "GPU"):
-        evaluate(run, write(tmp_path, text()), tmp_path / "out.jsonl")
 
 
 @pytest.mark.gpu
@@ -286,6 +265,5 @@ def test_a_run_of_a_gpu_is_refused_where_there_is_none(long, tmp_path):
 def test_a_gpu_agrees_with_the_cpu_to_bfloat16(run):
     tokens, gpt = text()[:1025], finished_run.model(run)
     expected = loss_by_position.token_losses(gpt, tokens, 256)
-    assert loss_by_position.token_losses(gpt.cuda(), tokens, 256) == pytest.approx(
-        expected, abs=0.2
-    )
+    found = loss_by_position.token_losses(gpt.cuda(), tokens, 256)
+    assert found == pytest.approx(expected, abs=0.2)

@@ -1,4 +1,4 @@
-"""Who holds a lock, when it is stale, and that it is never held twice."""
+"""Locks of folders and of GPUs: who holds one, when it is free, and that it is never held twice."""
 
 import json
 import os
@@ -6,7 +6,9 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import redirect_stderr, suppress
 from dataclasses import asdict, replace
+from io import StringIO
 
 import psutil
 import pytest
@@ -14,8 +16,9 @@ from conftest import ROOT
 from forked import SECONDS
 
 from lmscaling.errors import TRY_AGAIN
-from lmscaling.runtime import lock
+from lmscaling.runtime import gpus, lock, rank
 
+pytestmark = pytest.mark.race
 ELSEWHERE = lock.Holder(host="node7", namespace="pid:[1]", pid=17, job="4711", cluster="c")
 
 
@@ -51,18 +54,13 @@ def holding(path, body):
     return [sys.executable, "-c", code]
 
 
-def test_a_lock_is_gone_when_the_block_ends_and_names_its_holder_before(path):
+def test_a_holder_that_lives_is_named_at_once_and_its_lock_is_gone_when_the_block_ends(path):
+    busy = pytest.raises(lock.Busy, match=f"process {os.getpid()} ")
+    with lock.hold(path.parent, "first"), busy:
+        take(path)
     take(path)
     assert not list(path.parent.iterdir())
     assert lock.holder(path.parent) is None
-
-
-def test_a_holder_that_lives_is_named_at_once(path):
-    with (
-        lock.hold(path.parent, "first"),
-        pytest.raises(lock.Busy, match=f"process {os.getpid()} "),
-    ):
-        take(path)
 
 
 def test_a_process_of_this_host_that_has_ended_holds_nothing(path, capfd):
@@ -71,27 +69,21 @@ def test_a_process_of_this_host_that_has_ended_holds_nothing(path, capfd):
     assert lock.holder(path.parent) is None
     take(path)
     assert "its process has" in capfd.readouterr().err
-
-
-def test_a_number_that_was_given_to_another_process_holds_nothing(path):
-    leave(path, replace(lock.this_process(), born=1.0))
+    leave(path, replace(lock.this_process(), born=1.0))  # its number is that of another one
     assert lock.holder(path.parent) is None
     take(path)
 
 
-def test_a_holder_stays_the_holder_when_the_clock_is_set(path, monkeypatch):
+def test_a_holder_stays_the_holder_when_the_clock_is_set_or_in_another_container(path, monkeypatch):
     """psutil computes the start of a process from the clock, as this does."""
     me = lock.this_process()
+    leave(path, replace(me, namespace="pid:[1]", pid=2**22))
+    assert lock.holder(path.parent) is not None
     leave(path, me)
     start, boot = psutil.Process().create_time(), psutil.boot_time()
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: start + 3600)
     monkeypatch.setattr(psutil, "boot_time", lambda: boot + 3600)
     assert lock.holder(path.parent) == me
-
-
-def test_a_holder_in_another_container_may_be_alive_and_holds(path):
-    leave(path, replace(lock.this_process(), namespace="pid:[1]", pid=2**22))
-    assert lock.holder(path.parent) is not None
 
 
 def test_a_holder_on_another_node_is_refused_after_its_next_sign_of_life(path):
@@ -104,12 +96,10 @@ def test_a_holder_on_another_node_is_refused_after_its_next_sign_of_life(path):
 
     living = threading.Thread(target=live)
     living.start()
-    try:
-        with pytest.raises(lock.Busy, match="4711 on node7"):
-            take(path)
-    finally:
-        ended.set()
-        living.join()
+    with pytest.raises(lock.Busy, match="4711 on node7"):
+        take(path)
+    ended.set()
+    living.join()
     assert lock.holder(path.parent) == ELSEWHERE
 
 
@@ -130,18 +120,15 @@ def test_the_same_job_on_another_node_has_been_requeued(path, monkeypatch, capfd
     assert "requeued" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("cluster", "answer", "ended"),
-    [
-        ("c", "echo RUNNING", False),
-        ("c", "echo COMPLETING", False),
-        ("c", "echo FAILED", True),
-        ("c", "echo PENDING", True),
-        ("c", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1", True),
-        ("c", "echo no route to host >&2; exit 1", False),
-        ("d", "echo FAILED", False),
-    ],
-)
+@pytest.mark.parametrize(("cluster", "answer", "ended"), [
+    ("c", "echo RUNNING", False),
+    ("c", "echo COMPLETING", False),
+    ("c", "echo FAILED", True),
+    ("c", "echo PENDING", True),
+    ("c", "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1", True),
+    ("c", "echo no route to host >&2; exit 1", False),
+    ("d", "echo FAILED", False),
+])  # fmt: skip
 def test_slurm_is_asked_whether_a_silent_job_of_its_cluster_has_ended(
     path, monkeypatch, tmp_path, capfd, cluster, answer, ended
 ):
@@ -172,14 +159,11 @@ def test_of_many_that_break_a_stale_lock_at_once_one_gets_it(path):
     inside, most = [], []
 
     def enter():
-        try:
-            with lock.hold(path.parent, "r"):
-                inside.append(1)
-                most.append(len(inside))
-                time.sleep(0.05)
-                inside.pop()
-        except lock.Busy:
-            pass
+        with suppress(lock.Busy), lock.hold(path.parent, "r"):
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.05)  # longer than the others look
+            inside.pop()
 
     threads = [threading.Thread(target=enter) for _ in range(16)]
     for thread in threads:
@@ -197,7 +181,112 @@ def test_a_holder_whose_lock_was_broken_ends(path):
         assert process.stdout.readline() == b"1\n"
         path.unlink()
         leave(path, ELSEWHERE)
-        assert process.wait(SECONDS) == TRY_AGAIN
-        assert process.stderr
-        assert b"taken over" in process.stderr.read()
+        assert b"taken over" in process.communicate(timeout=SECONDS)[1]
+        assert process.returncode == TRY_AGAIN
     assert lock.holder(path.parent) == ELSEWHERE
+
+
+THREE = [("0", "GPU-aaaa"), ("1", "GPU-bbbb"), ("2", "GPU-cccc")]
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, tmp_path):
+    """A machine with three GPUs on which nothing runs."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(gpus.tempfile, "tempdir", None)
+    monkeypatch.setattr(gpus, "installed", lambda: THREE)
+    monkeypatch.setattr(gpus, "RETRY_SECONDS", (0.01, 0.02))
+    for name in (gpus.VISIBLE, rank.RANK, gpus.COMPILERS, *gpus.ALLOCATORS):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def other():
+    """Another process that holds two GPUs, and what it was given."""
+    code = "import os, time; from lmscaling.runtime import gpus\n"
+    code += f"gpus.installed = lambda: {THREE}\nwith gpus.reserved(2):\n"
+    code += "    print(os.environ[gpus.VISIBLE], flush=True); time.sleep(3600)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout
+        yield job, job.stdout.readline().strip()
+        job.kill()
+
+
+def test_a_job_sees_what_no_other_job_has(other):
+    with gpus.reserved(1):
+        assert os.environ[gpus.VISIBLE] == "GPU-cccc"
+    assert other[1] == "GPU-aaaa,GPU-bbbb"
+    assert gpus.VISIBLE not in os.environ
+
+
+def test_a_job_waits_until_enough_are_free_and_a_killed_job_frees_its_own(other):
+    class Said(StringIO):
+        def write(self, text):
+            other[0].kill()  # as soon as the job says that it waits
+            return super().write(text)
+
+    with redirect_stderr(Said()) as said, gpus.reserved(2):
+        assert os.environ[gpus.VISIBLE] == "GPU-aaaa,GPU-bbbb"
+    assert said.getvalue().count("2 of 3 GPUs") == 1
+
+
+@pytest.mark.parametrize("in_rank", [False, True])
+def test_only_what_the_scheduler_allows_is_taken_and_a_rank_uses_what_its_parent_holds(
+    monkeypatch, in_rank
+):
+    if in_rank:
+        monkeypatch.setenv(rank.RANK, "1")
+    monkeypatch.setenv(gpus.VISIBLE, "2,GPU-a")
+    with gpus.reserved(1):
+        assert os.environ[gpus.VISIBLE] == ("2,GPU-a" if in_rank else "GPU-cccc")
+    assert os.environ[gpus.VISIBLE] == "2,GPU-a"
+
+
+@pytest.mark.parametrize(("setting", "found"), [
+    (None, ["GPU-aaaa", "GPU-bbbb", "GPU-cccc"]),
+    ("", []),
+    ("GPU-cc, 0", ["GPU-cccc", "GPU-aaaa"]),
+    ("0,-1,1", ["GPU-aaaa"]),
+])  # fmt: skip
+def test_visible_reads_the_variable_as_cuda_does(setting, found):
+    assert gpus.visible(setting, THREE) == found
+
+
+@pytest.mark.parametrize("n", [0, 4])
+def test_nothing_is_reserved_for_the_cpu_or_beyond_what_there_is(n):
+    before = dict(os.environ)
+    with gpus.reserved(n):
+        assert gpus.VISIBLE not in os.environ
+        assert (dict(os.environ) == before) == (n == 0)
+
+
+@pytest.mark.parametrize("installed", [THREE, []])
+def test_a_job_with_gpus_gets_segments_that_grow_and_its_share_of_the_cores(monkeypatch, installed):
+    monkeypatch.setattr(gpus, "installed", lambda: installed)
+    for cores, n, compilers in ((64, 3, "21"), (64, 1, "32"), (2, 3, "1")):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: range(cores))
+        with gpus.reserved(n):
+            assert os.environ[gpus.ALLOCATOR] == "expandable_segments:True"
+            assert os.environ[gpus.COMPILERS] == compilers
+        assert not {gpus.ALLOCATOR, gpus.COMPILERS} & os.environ.keys()
+
+
+@pytest.mark.parametrize("name", gpus.ALLOCATORS)
+def test_settings_of_the_user_stay(monkeypatch, name):
+    monkeypatch.setenv(name, "max_split_size_mb:512")
+    monkeypatch.setenv(gpus.COMPILERS, "5")
+    with gpus.reserved(1):
+        found = {key: os.environ.get(key) for key in (*gpus.ALLOCATORS, gpus.COMPILERS)}
+    own = {name: "max_split_size_mb:512", gpus.COMPILERS: "5"}
+    assert found == dict.fromkeys(gpus.ALLOCATORS) | own
+    assert os.environ[name] == "max_split_size_mb:512"
+
+
+@pytest.mark.ci
+def test_pytorch_reads_the_settings_only_after_they_are_made():
+    """The verbs load the packages before they reserve GPUs."""
+    code = "import sys, torch, lmscaling.train.calibrate, lmscaling.bench.sweep\n"
+    code += "import lmscaling.evaluate.loss_by_position, lmscaling.evaluate.gradient_error\n"
+    code += "print('torch._inductor.config' in sys.modules, torch.cuda.is_initialized())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

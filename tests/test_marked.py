@@ -1,7 +1,5 @@
 """Training on sequences with marked targets: only these count, and each as much as any other."""
 
-import json
-import signal
 from dataclasses import replace
 
 import on_ranks
@@ -9,24 +7,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import calibration
-from forked import killed
 from safetensors.torch import load_file
-from test_resume import assert_alike
+from test_train import assert_close, close, plain, rows_of, trained
 
 from lmscaling.config import grid
 from lmscaling.data import shards
 from lmscaling.data.order import Order
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
-from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
-from lmscaling.train.run import train
 
 RECALL = {
     "kind": "recall", "pairs": [1, 2, 4], "queries": 4, "keys": 8, "values": 8, "sequences": 640,
     "validation_sequences": 40,
 }  # fmt: skip
 LENGTH = 17
+TARGETS = {"1": 12, "2": 24, "4": 48}
 
 
 @pytest.fixture
@@ -64,20 +60,15 @@ def manifest(study, task, tmp_path):
 
 
 def run(folder, cell, manifest, world=1, **way):
-    """The rows of the log of a run, and its weights."""
-    folder.mkdir()
-    (folder / "cell.json").write_text(cell.to_json())
-    path, record = calibration(folder, cell, **way), folder / "runs" / cell.run / "run.json"
+    """The log of a run."""
     if world == 1:
-        train(folder / "cell.json", manifest, folder / "scratch" / cell.run, record, path)
-    else:
-        on_ranks.trained(cell, path, manifest, folder, world)
-    rows = [json.loads(row) for row in record.with_name("log.jsonl").open()]
-    return rows, load_file(record.with_name("model.safetensors"))
+        return trained(folder, cell, manifest, **way)[1]
+    folder.mkdir()
+    return on_ranks.trained(cell, calibration(folder, cell, **way), manifest, folder, world)
 
 
-def column(rows, record, name):
-    return [row[name] for row in rows if row["record"] == record]
+def weights(log):
+    return load_file(log.with_name("model.safetensors"))
 
 
 def losses(gpt, source, x_BT, y_BT):
@@ -86,55 +77,32 @@ def losses(gpt, source, x_BT, y_BT):
     return F.cross_entropy(gpt(x_BT).transpose(1, 2), y_BT, reduction="none"), marks_BT
 
 
-def plain(cell, manifest, source):
-    """Losses of updates and the model of a loop without micro-batches."""
-    stream = Stream(manifest, "train", order=Order(cell.block_tokens, cell.seed))
-    gpt, found = GPT(cell), []
-    adamw = optimizer.build(gpt, cell)
-    for update in range(1, 7):
-        for group in adamw.param_groups:
-            group["lr"] = cell.rates.rate(update, spent=(update - 1) / 6)
-        slab = torch.from_numpy(stream.slab(update, cell.update_tokens).astype("int64"))
-        x_BT, y_BT = slab.view(2, -1, LENGTH)
-        assert (x_BT[:, 0] == 256).all()
-        losses_BT, marks_BT = losses(gpt, source, x_BT, y_BT)
-        loss = losses_BT[marks_BT > 0].mean()
-        adamw.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(gpt.parameters(), 1.0)
-        adamw.step()
-        found.append(loss.item())
-    return found, gpt
-
-
 @pytest.mark.parametrize("micro_batch", [1, 4, 8])
 def test_the_loss_is_the_mean_over_marked_targets_of_a_plain_loop(
     task, manifest, source, tmp_path, micro_batch
 ):
-    rows, weights = run(tmp_path / "run", task, manifest, micro_batch=micro_batch)
-    expected, gpt = plain(task, manifest, source)
-    assert column(rows, "update", "train_loss") == pytest.approx(expected, rel=1e-5)
-    for name, p in gpt.named_parameters():
-        torch.testing.assert_close(weights[name], p, rtol=1e-3, atol=1e-5, msg=name)
+    def loss(gpt, x_BT, y_BT):
+        assert (x_BT[:, 0] == 256).all()
+        losses_BT, marks_BT = losses(gpt, source, x_BT, y_BT)
+        return losses_BT[marks_BT > 0].mean()
+
+    log = run(tmp_path / "run", task, manifest, micro_batch=micro_batch)
+    stream = Stream(manifest, "train", order=Order(task.block_tokens, task.seed))
+    made = [*plain(task, stream, 6, loss)]
+    expected = [loss.item() for *_, loss in made]
+    assert [r["train_loss"] for r in rows_of(log, "update")] == pytest.approx(expected, rel=1e-5)
+    close(weights(log), dict(made[-1][0].named_parameters()), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("micro_batch", [1, 4])
 def test_ranks_change_nothing_but_rounding(task, manifest, tmp_path, micro_batch):
-    one, weights = run(tmp_path / "one", task, manifest)
-    two, others = run(tmp_path / "two", task, manifest, world=2, micro_batch=micro_batch)
-    for record, name in (
-        ("update", "train_loss"),
-        ("update", "grad_norm"),
-        ("validation", "val_loss"),
-    ):
-        assert column(two, record, name) == pytest.approx(column(one, record, name), rel=1e-5)
-    for a, b in zip(*(column(rows, "validation", "groups") for rows in (one, two)), strict=True):
-        assert {name: group["targets"] for name, group in a.items()} == {"1": 12, "2": 24, "4": 48}
-        assert {name: (g["targets"], g["accuracy"]) for name, g in a.items()} == {
-            name: (g["targets"], g["accuracy"]) for name, g in b.items()
-        }
-    for name, p in weights.items():
-        torch.testing.assert_close(others[name], p, rtol=1e-3, atol=1e-5, msg=name)
+    one = run(tmp_path / "one", task, manifest)
+    two = run(tmp_path / "two", task, manifest, world=2, micro_batch=micro_batch)
+    assert_close(one, two, rtol=1e-3, atol=1e-5)
+    for a, b in zip(rows_of(one, "validation"), rows_of(two, "validation"), strict=True):
+        assert {name: group["targets"] for name, group in a["groups"].items()} == TARGETS
+        for name, group in a["groups"].items():
+            assert group | {"loss": None} == b["groups"][name] | {"loss": None}
 
 
 @pytest.mark.parametrize("micro_batch", [2, 8])  # 8 leaves a shorter last pass
@@ -142,47 +110,35 @@ def test_accuracy_and_loss_of_each_group_are_those_of_the_predictions(
     task, manifest, source, tmp_path, micro_batch
 ):
     task = replace(task, budget="24 updates")
-    rows, weights = run(tmp_path / "run", task, manifest, micro_batch=micro_batch)
+    log = run(tmp_path / "run", task, manifest, micro_batch=micro_batch)
     gpt = GPT(task)
-    gpt.load_state_dict(weights)
-    tokens = torch.from_numpy(
-        Stream(manifest, "validation").read(0, 36 * LENGTH + 1).astype("int64")
-    )
+    gpt.load_state_dict(weights(log))
+    text = Stream(manifest, "validation").read(0, 36 * LENGTH + 1)
+    tokens = torch.from_numpy(text.astype("int64"))
     x_BT, y_BT = tokens[:-1].view(-1, LENGTH), tokens[1:].view(-1, LENGTH)
     with torch.no_grad():
         losses_BT, marks_BT = losses(gpt, source, x_BT, y_BT)
         hits_BT = gpt(x_BT).argmax(-1) == y_BT
-    last = [row for row in rows if row["record"] == "validation"][-1]
+    last = rows_of(log, "validation")[-1]
     assert last["update"] == 24
     assert last["val_loss"] == pytest.approx(losses_BT[marks_BT > 0].mean().item(), rel=1e-5)
     for mark, name in ((2, "1"), (3, "2"), (4, "4")):
         found, own = last["groups"][name], marks_BT == mark
-        assert found["targets"] == own.sum() == {"1": 12, "2": 24, "4": 48}[name]
+        assert found["targets"] == own.sum() == TARGETS[name]
         assert found["accuracy"] == pytest.approx(hits_BT[own].double().mean().item())
         assert found["loss"] == pytest.approx(losses_BT[own].mean().item(), rel=1e-5)
-    assert last["groups"].keys() == {"1", "2", "4"}
+    assert last["groups"].keys() == TARGETS.keys()
 
 
 def test_text_has_no_groups(cell, tokens, tmp_path):
-    rows, _ = run(tmp_path / "run", cell, tokens)
-    assert column(rows, "validation", "groups") == [None, None]
-
-
-@pytest.mark.ci
-def test_a_killed_run_of_a_task_ends_as_if_undisturbed(task, manifest, tmp_path):
-    task = replace(task, budget="150 updates", epochs=2)
-    killed(task, manifest, tmp_path / "plain", [])
-    signals = [signal.SIGKILL] * 3
-    codes, _ = killed(task, manifest, tmp_path / "killed", signals, seed=1, most=10)
-    assert codes == [-signal.SIGKILL] * 3 + [0]
-    assert_alike(tmp_path / "killed", tmp_path / "plain")
+    log = run(tmp_path / "run", cell, tokens)
+    assert [row["groups"] for row in rows_of(log, "validation")] == [None, None]
 
 
 @pytest.mark.ci
 def test_a_run_recalls_what_it_has_read(task, manifest, tmp_path):
     # Without marked targets, most of the loss would be that of random keys and values.
     task = replace(task, budget="400 updates", epochs=6)
-    rows, _ = run(tmp_path / "run", task, manifest)
-    last = column(rows, "validation", "groups")[-1]
-    assert last["1"]["accuracy"] > 0.6
-    assert column(rows, "update", "train_loss")[-1] < 2.0
+    log = run(tmp_path / "run", task, manifest)
+    assert rows_of(log, "validation")[-1]["groups"]["1"]["accuracy"] > 0.6
+    assert rows_of(log, "update")[-1]["train_loss"] < 2.0

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import ROOT
-from torch import Tensor, distributed
+from torch import distributed
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.multiprocessing.spawn import spawn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,7 +24,11 @@ from lmscaling.plan import estimate
 from lmscaling.plan.throughput.facts import METHODS
 from lmscaling.train import parallel
 
-XL = Model(n_layer=48, n_head=25, d_model=1600, vocab_size=50257)
+SHAPES = {124: (12, 12, 768), 355: (24, 16, 1024), 774: (36, 20, 1280), 1558: (48, 25, 1600)}
+SIZES = {
+    size: Model(n_layer=layers, n_head=heads, d_model=width, vocab_size=50257)
+    for size, (layers, heads, width) in SHAPES.items()
+}
 
 
 class Allocated(TorchDispatchMode):
@@ -35,11 +40,9 @@ class Allocated(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         returned = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(returned):
-            if isinstance(tensor, Tensor):
-                storage = tensor.untyped_storage()
-                weak = StorageWeakRef(storage)
-                self.made[weak.cdata] = weak, storage.nbytes()
+        for tensor in filter(torch.is_tensor, tree_leaves(returned)):
+            weak = StorageWeakRef(storage := tensor.untyped_storage())
+            self.made[weak.cdata] = weak, storage.nbytes()
         return returned
 
     def bytes(self) -> int:
@@ -92,20 +95,15 @@ def test_a_rank_holds_eighteen_bytes_a_parameter_and_22_if_it_drops_its_gradient
 
 def test_a_block_among_ranks_stays_one_graph(cell):
     """PyTorch would split it into buckets of gradients, the first of which has 1 MB."""
-    graphs = []
-
-    def count(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
+    counter = CompileCounterWithBackend("eager")
     one = Model(n_layer=1, n_head=4, d_model=256, vocab_size=64)
     model = GPT(replace(cell, attention="softmax", model=one))
     torch.compiler.reset()
-    next(model._each_block()).compile(backend=count, dynamic=False)
+    next(model._each_block()).compile(backend=counter, dynamic=False)
     tokens = torch.zeros(1, cell.context, dtype=torch.int64)
     with parallel.world_of_one(torch.device("cpu")):
         parallel.shared_loss(model)(tokens, tokens).backward()
-    assert len(graphs) == 1
+    assert counter.frame_count == 1
 
 
 @pytest.mark.parametrize(
@@ -123,21 +121,15 @@ def test_a_block_keeps_37_bytes_a_token_and_unit_of_width_or_a_little_less(backe
 
     def pack(x):
         key = x.untyped_storage().data_ptr()
-        if key not in weights and not (
-            x.dtype == torch.bfloat16
-            and B * T not in x.shape
-            and x.dim() == 2
-            and x.numel() in matrices
-        ):
+        is_copy = x.dtype == torch.bfloat16 and x.dim() == 2 and x.numel() in matrices
+        if key not in weights and not (is_copy and B * T not in x.shape):
             saved[key] = x.untyped_storage().nbytes()
         return x
 
     forward = torch.compile(block, backend=backend, dynamic=False) if backend else block
     x_BTD = torch.randn(B, T, D, requires_grad=True)
-    with (
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x),
-        torch.autocast("cpu", torch.bfloat16),
-    ):
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x)
+    with hooks, torch.autocast("cpu", torch.bfloat16):
         y_BTD = forward(x_BTD)
     found = sum(saved.values()) / (B * T * D)
     assert y_BTD.requires_grad
@@ -145,12 +137,20 @@ def test_a_block_keeps_37_bytes_a_token_and_unit_of_width_or_a_little_less(backe
     assert 0.92 * estimate.ACTIVATION_BYTES < found < estimate.ACTIVATION_BYTES
 
 
-SIZES = {
-    124: Model(n_layer=12, n_head=12, d_model=768, vocab_size=50257),
-    355: Model(n_layer=24, n_head=16, d_model=1024, vocab_size=50257),
-    774: Model(n_layer=36, n_head=20, d_model=1280, vocab_size=50257),
-    1558: XL,
-}
+LONGEST: dict[tuple[int, str], int] = {}
+"""The longest context of each series of Buckman and Gelada 2024, figure of step times: one sequence
+on an H100 of 80 GB, blocks recomputed. A series ends where a context fits and twice as much does
+not. Contexts are powers of two, so this tests the constants to a factor of two."""
+for row in csv.DictReader((ROOT / "results" / "published" / "step_time.csv").open()):
+    series = int(row["params_millions"]), row["implementation"]
+    LONGEST[series] = max(LONGEST.get(series, 0), int(row["context"]))
+
+
+def needed(cell, size, implementation, context):
+    """Bytes, in the plan."""
+    long = replace(cell, model=SIZES[size], context=context)
+    kinds = [METHODS[implementation.replace("_", " ", 1)]]
+    return estimate.memory_bytes(long, gpt.shape(long).params_total, 1, True, kinds)
 
 
 @pytest.mark.parametrize(
@@ -160,29 +160,10 @@ SIZES = {
 def test_published_training_steps_end_where_the_plan_says_that_memory_ends(
     cell, size, implementation
 ):
-    """Buckman and Gelada 2024, figure of step times: one sequence on an H100 of 80 GB, blocks
-    recomputed. A series ends where a context fits and twice as much does not; contexts are powers
-    of two, so this tests the constants to a factor of two. The series of 124M ends with the axis.
-    """
-    path = ROOT / "results" / "published" / "step_time.csv"
-    rows = list(csv.DictReader(path.open()))
-    longest = max(
-        int(row["context"])
-        for row in rows
-        if (row["params_millions"], row["implementation"]) == (str(size), implementation)
-    )
-
-    def needed(context):
-        long = replace(cell, model=SIZES[size], context=context)
-        params = gpt.shape(long).params_total
-        return estimate.memory_bytes(
-            long, params, 1, True, [METHODS[implementation.replace("_", " ", 1)]]
-        )
-
-    card = devices.DEVICES["NVIDIA H100"].memory_bytes
-    assert needed(longest) <= estimate.FILL * card
-    if size != 124:
-        assert needed(2 * longest) > estimate.FILL * card
+    longest, card = LONGEST[size, implementation], devices.DEVICES["NVIDIA H100"].memory_bytes
+    assert needed(cell, size, implementation, longest) <= estimate.FILL * card
+    if size != 124:  # whose series end with the axis
+        assert needed(cell, size, implementation, 2 * longest) > estimate.FILL * card
 
 
 OTHERS = ("softmax_no_flash", "linear_attention_parallel_no_flash", "linear_state_parallel")
@@ -191,37 +172,25 @@ OTHERS = ("softmax_no_flash", "linear_attention_parallel_no_flash", "linear_stat
 def test_attention_that_is_no_kernel_ends_where_its_own_bytes_end(cell):
     """Eleven of these twelve series end between the longest context and twice as much, if 72 to 80
     GB may be filled; states of 355M at 131,072 tokens are estimated at a fifth too much."""
-    path = ROOT / "results" / "published" / "step_time.csv"
-    longest: dict[tuple[str, str], int] = {}
-    for row in csv.DictReader(path.open()):
-        series = row["params_millions"], row["implementation"]
-        longest[series] = max(longest.get(series, 0), int(row["context"]))
-    missed = []
-    for (size, implementation), context in longest.items():
-        if implementation in OTHERS:
-            long = replace(cell, model=SIZES[int(size)], context=context)
-            params, kinds = (
-                gpt.shape(long).params_total,
-                [METHODS[implementation.replace("_", " ", 1)]],
-            )
-            fits = estimate.memory_bytes(long, params, 1, True, kinds)
-            twice = replace(long, context=2 * context)
-            not_any_more = estimate.memory_bytes(twice, params, 1, True, kinds)
-            if fits > 80e9 or not_any_more < 72e9:
-                missed.append((size, implementation, context))
-    assert missed == [("355", "linear_state_parallel", 131072)]
+    missed = [
+        (*series, n)
+        for series, n in LONGEST.items()
+        if series[1] in OTHERS
+        and (needed(cell, *series, n) > 80e9 or needed(cell, *series, 2 * n) < 72e9)
+    ]
+    assert missed == [(355, "linear_state_parallel", 131072)]
 
 
 def test_gpt2_xl_on_eight_cards_of_80_gb_gets_half_of_the_micro_batch_of_llm_c(cell):
     """llm.c trains 1558M with micro-batches of 16 on cards of 80 GB, with weights in bf16
     (scripts/run_gpt2_1558M.sh). In float32 they would take more than nine tenths."""
-    large = replace(cell, model=XL, context=1024, update_tokens=2**20, gpus=8)
+    large = replace(cell, model=SIZES[1558], context=1024, update_tokens=2**20, gpus=8)
     params = gpt.shape(large).params_total
     assert params == pytest.approx(1558e6, rel=1e-3)
-    needed = {n: estimate.memory_bytes(large, params, n, recompute=False) for n in (8, 16)}
+    few, many = (estimate.memory_bytes(large, params, n, recompute=False) for n in (8, 16))
     head = 6 * 50257 * 1600 + 2 * 2**28
-    assert needed[16] == pytest.approx(18 * params + 16384 * 1600 * 48 * 37 + head)
-    assert needed[8] < 0.9 * 80e9 < needed[16]
+    assert many == pytest.approx(18 * params + 16384 * 1600 * 48 * 37 + head)
+    assert few < 0.9 * 80e9 < many
     layout = estimate.guess(large, params, devices.DEVICES["NVIDIA H100"].memory_bytes)
     assert layout
     assert (layout.micro_batch, layout.recompute) == (8, False)

@@ -62,13 +62,11 @@ def continued(gpt, x, n, states):
     return torch.stack(found, 1)
 
 
-def test_its_vocabulary_is_padded_to_a_multiple_of_64_and_the_head_is_tied(gpt):
+def test_it_counts_its_parameters_and_the_flops_of_each_and_of_the_attention(build, gpt):
+    """Its vocabulary is padded to a multiple of 64, and the head is tied."""
     assert gpt.wte.weight.shape == (320, 64)
     assert gpt(draw(2, 5)).shape == (2, 5, 320)
     assert not any("head" in name for name, _ in gpt.named_parameters())
-
-
-def test_it_counts_its_parameters_and_the_flops_of_each_and_of_the_attention(build, gpt):
     D, L, context = 64, 3, 32
     blocks = L * (12 * D**2 + 13 * D) + 2 * D
     assert gpt.params == blocks
@@ -79,12 +77,6 @@ def test_it_counts_its_parameters_and_the_flops_of_each_and_of_the_attention(bui
         assert (other.params, other.params_total) == (blocks, blocks + 257 * D)
         assert "wpe.weight" not in dict(other.named_parameters())
         assert other(draw(1, 5)).shape == (1, 5, 320)
-
-
-@pytest.mark.parametrize(("model", "total"), [(GPT2, 124_439_808), (XL, 1_557_611_200)])
-def test_its_count_is_that_of_the_published_gpt2(build, model, total):
-    with torch.device("meta"):
-        assert build(model, 1024).params_total == total
 
 
 def test_its_first_weights_have_the_spread_of_gpt2(gpt):
@@ -103,8 +95,7 @@ def test_its_loss_has_the_value_and_gradient_of_pytorchs_cross_entropy(gpt):
     gpt, x, y = gpt.double(), draw(), draw()
     loss, weights = gpt.loss(x, y), list(gpt.parameters())
     whole = nn.functional.cross_entropy(gpt(x).flatten(0, 1), y.flatten())
-    close(loss, whole, rtol=1e-12, atol=0)
-    close(gpt.token_losses(x, y).mean(), whole.detach(), rtol=1e-12, atol=0)
+    close((loss, gpt.token_losses(x, y).mean()), (whole, whole.detach()), rtol=1e-12, atol=0)
     found, expected = (torch.autograd.grad(each, weights) for each in (loss, whole))
     close(found, expected, rtol=1e-9, atol=1e-13)
 
@@ -136,7 +127,7 @@ def test_compiled_blocks_of_an_attention_are_one_graph_and_give_the_same_numbers
 
 @pytest.mark.parametrize(
     ("attention", "position", "batch"),
-    [*zip(registry.attentions(), ["learned", "rope", "none"] * 9, [3, 1] * 9, strict=False)],
+    zip(registry.attentions(), ["learned", "rope", "none"] * 9, [3, 1] * 9, strict=False),
 )
 def test_a_prompt_and_steps_behind_it_give_what_the_whole_sequence_gives(
     build, attention, position, batch, monkeypatch
@@ -184,22 +175,17 @@ def test_a_chosen_initial_scale_is_that_of_all_weights(build):
         close(other, (5 if p.dim() > 1 else 1) * p, msg=name)
 
 
-def test_tokens_beyond_the_position_table_are_refused(build, gpt):
-    x = draw(1, 33)
-    full = gpt.prefill(x[:, :32], gpt.init_states(1, 40))[1]
-    for call in (
-        lambda: gpt(x),
-        lambda: gpt.prefill(x, gpt.init_states(1, 40)),
-        lambda: gpt.decode_step(x[:, 32], full),
-    ):
-        with refused(UserError, "33 tokens", "up to 32"):
-            call()
-    assert build(position="rope")(x).shape == (1, 33, 320)
-
-
-def test_what_an_attention_does_not_have_cannot_be_tuned(gpt):
+def test_tokens_beyond_the_position_table_and_tuning_what_is_not_there_are_refused(build, gpt):
     with refused(UserError, "chunk 64"):
         gpt.tune({"chunk": 64})
+    x = draw(1, 33)
+    full = gpt.prefill(x[:, :32], gpt.init_states(1, 40))[1]
+    states = gpt.init_states(1, 40)
+    calls = (gpt, x), (gpt.prefill, x, states), (gpt.decode_step, x[:, 32], full)
+    for call, *given in calls:
+        with refused(UserError, "33 tokens", "up to 32"):
+            call(*given)
+    assert build(position="rope")(x).shape == (1, 33, 320)
 
 
 def test_it_is_the_forward_pass_of_gpt2(gpt):
@@ -231,18 +217,21 @@ def test_variants_with_one_seed_begin_alike_and_seeds_differ(values):
         assert not torch.equal(other.get_parameter(name), linear.get_parameter(name))
 
 
-@pytest.mark.parametrize(
-    ("model", "pace", "causal", "full"), [(GPT2, 468e3, 37.8, 40.4), (XL, 46.8e3, 46.4, 48.6)]
-)
-def test_the_mfu_of_llm_c_is_what_the_definition_says(cell, model, pace, causal, full):
+@pytest.mark.parametrize(("model", "total", "pace", "causal", "full"), [
+    (GPT2, 124_439_808, 468e3, 37.8, 40.4), (XL, 1_557_611_200, 46.8e3, 46.4, 48.6),
+])  # fmt: skip
+def test_the_count_of_gpt2_and_the_mfu_of_llm_c_are_those_published(
+    build, cell, model, total, pace, causal, full
+):
     """The tokens per second of device/targets.py, with half and with all pairs of tokens."""
+    with torch.device("meta"):
+        assert build(model, 1024).params_total == total
     one = replace(cell, model=model, context=1024, attention="softmax")
     flops, peak = gpt_module.shape(one).flops_per_token, devices.DEVICES["NVIDIA H100"].peak_flops
-    assert 100 * pace * flops / peak == pytest.approx(causal, abs=0.05)
     all_pairs = flops + 3 * model.n_layer * 2 * model.d_model * 1024
-    assert 100 * pace * all_pairs / peak == pytest.approx(full, abs=0.05)
-    for number in (causal, full):
-        assert str(number) in (devices.__doc__ or "")
+    for expected, needed in ((causal, flops), (full, all_pairs)):
+        assert 100 * pace * needed / peak == pytest.approx(expected, abs=0.05)
+        assert str(expected) in (devices.__doc__ or "")
 
 
 def test_heads_too_wide_for_the_kernels_of_a_gpu_are_refused(cell):

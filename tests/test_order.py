@@ -1,6 +1,5 @@
 """The order of text: the same for every shape of a run, and a permutation of blocks if shuffled."""
 
-import copy
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -21,7 +20,7 @@ from lmscaling.errors import UserError
 from lmscaling.train.checkpoint import Expected, Progress
 from lmscaling.train.module import Updates, micro_batches
 
-CELL = next(iter(grid.expand(copy.deepcopy(STUDY)).cells.values()))
+CELL = next(iter(grid.expand(STUDY).cells.values()))
 WINDOW = 4096
 """Blocks of a window, as the documentation states them."""
 
@@ -30,11 +29,9 @@ WINDOW = 4096
 def numbered(lengths):
     """The manifest of shards with these lengths, whose token number i is i."""
     with TemporaryDirectory() as folder:
-        start = 0
         for i, n in enumerate(lengths):
-            tokens = np.arange(start, start + n, dtype=np.uint16)
-            write_shard(Path(folder, f"train-{i:05d}.bin"), tokens)
-            start += n
+            tokens = np.arange(n, dtype=np.uint16) + sum(lengths[:i])
+            write_shard(Path(folder, f"train-{i:05d}.bin"), tokens.astype(np.uint16))
         path = Path(folder, "manifest.json")
         shards.write_manifest(path, {"train": len(lengths), "validation": 0})
         yield path
@@ -123,13 +120,10 @@ def test_windows_keep_their_places_and_are_permuted_each_in_its_own_way():
         assert order.window(2 * WINDOW) == (2 * WINDOW, 4 * WINDOW)
 
 
-ORDERS = pytest.mark.parametrize("order", [Order(3, 0), None])
-
-
 def grown(folder, order):
     """The same text with two shards, which end in the second window, and with three."""
     lengths = [10_000, 7_000, 30_000]
-    manifests = [write_tokens(folder / str(n), lengths[:n], []) for n in (2, 3)]
+    manifests = (write_tokens(folder / str(n), lengths[:n], []) for n in (2, 3))
     return [Stream(manifest, "train", order=order) for manifest in manifests]
 
 
@@ -140,17 +134,7 @@ def at(updates, stream):
     return Progress(run="r", update=updates, shard=shard, tokens_id=tokens_id, **times)
 
 
-@ORDERS
-def test_more_text_changes_no_complete_window(tmp_path, order):
-    short, long = grown(tmp_path, order)
-    for update in range(1, 13 if order else 17):
-        assert short.slab(update, 1024).tolist() == long.slab(update, 1024).tolist()
-        assert short.reached(1024 * update) == long.reached(1024 * update)
-    if order:
-        assert short.slab(13, 1024).tolist() != long.slab(13, 1024).tolist()
-
-
-@ORDERS
+@pytest.mark.parametrize("order", [Order(3, 0), None])
 @pytest.mark.parametrize("updates", [12, 13, 20])  # before the last window, in it, a second epoch
 def test_a_run_goes_on_with_the_text_that_it_has_begun(tmp_path, order, updates):
     short, long = grown(tmp_path, order)
@@ -191,9 +175,8 @@ def test_shuffling_is_a_choice_of_the_dataset_and_the_default_of_protocol_2(valu
         (found,) = {(cell.block_tokens, cell.data.folder) for cell in laid_out.cells.values()}
         return found
 
-    none, folder = blocks(1)
-    assert none is None
-    assert blocks(1, shuffle="none") == blocks(2, shuffle="none") == (None, folder)
+    _, folder = blocks(1)
+    assert blocks(1) == blocks(1, shuffle="none") == blocks(2, shuffle="none") == (None, folder)
     assert blocks(2) == blocks(1, shuffle="blocks") == (131_072, folder)
     assert blocks(1, shuffle="blocks", block_tokens=64) == (64, folder)
     length, other = blocks(1, shuffle="documents")

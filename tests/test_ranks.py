@@ -1,4 +1,4 @@
-"""Ranks start together, resume together and end together, whatever happens to one of them."""
+"""Ranks start, resume and end together whatever happens to one; cells of a job go in turn."""
 
 import json
 import os
@@ -17,11 +17,13 @@ import pytest
 from conftest import calibration, write_tokens
 
 from lmscaling.config import grid
+from lmscaling.errors import UserError
 from lmscaling.records.ledger import entries
 from lmscaling.runtime import rank
-from lmscaling.train import checkpoint, ranks
+from lmscaling.train import checkpoint, in_turn, ranks
 from lmscaling.train.ranks import Others, Rank
 
+pytestmark = pytest.mark.race
 STRIKES = 6
 """The update at which a fault strikes; a checkpoint was made after each one before it."""
 
@@ -41,11 +43,8 @@ class Ranks:
 
     def start(self, **injection):
         values = {"checkpoint_seconds": 0, "update": STRIKES, "grace": 5} | injection
-        given = (*self.places, self.manifest, self.results, self.world, values)
-        return forked.start(on_ranks.first, self.said, *given)
-
-    def until_struck(self):
-        forked.until((self.results / "struck").exists, self.said)
+        places = (*self.places, self.manifest, self.results)
+        return forked.start(on_ranks.first, self.said, *places, self.world, values)
 
     def until_ended(self, process):
         """Exit code of rank 0, when it and all other ranks have ended."""
@@ -76,17 +75,12 @@ def made(cell, tokens, tmp_path):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    ("fault", "where", "kind", "reason"),
-    [
-        ("oom", 0, "memory", "CUDA out of memory"),
-        ("oom", 3, "memory", "CUDA out of memory"),
-        ("bug", 0, "", "KeyError"),
-        ("bug", 1, "", "KeyError"),
-        ("ecc", 2, "device", "uncorrectable ECC"),
-        ("SIGKILL", 3, "rank", "SIGKILL"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "where", "kind", "reason"), [
+    ("oom", 1, "memory", "CUDA out of memory"),
+    ("bug", 0, "", "KeyError"),
+    ("ecc", 2, "device", "uncorrectable ECC"),
+    ("SIGKILL", 3, "rank", "SIGKILL"),
+])  # fmt: skip
 def test_all_ranks_end_after_one_that_fails_and_it_is_named(made, fault, where, kind, reason):
     process = made.start(rank=where, fault=fault)
     assert made.until_ended(process) == 1, made.said.read_text()
@@ -110,7 +104,7 @@ def test_no_rank_outlives_rank_0(made):
 @pytest.mark.parametrize("fault", ["hang", "SIGSTOP"])
 def test_a_rank_that_hangs_is_named_and_ended_after_a_request_to_stop(made, fault):
     process = made.start(rank=1, fault=fault)
-    made.until_struck()
+    forked.until((made.results / "struck").exists, made.said)
     os.kill(process.pid, signal.SIGTERM)
     assert made.until_ended(process) == 1
     last = entries(made.scratch / "ledger.jsonl")[-1]
@@ -148,13 +142,12 @@ def killed(run, kills, moments):
 def test_two_ranks_killed_at_random_moments_end_as_if_undisturbed(
     values, attention, tmp_path_factory, tmp_path
 ):
-    """Five kills of a trunk, five of its branch; with both attentions they are 20."""
     manifest = write_tokens(tmp_path_factory.mktemp("tokens"), [400_000], [1000])
     values |= {"budget": "2000 updates", "branches": {"shares": [0.5], "size": "s"}}
     values["validation"]["every_tokens"] = 6400
     laid_out = grid.expand(values)
-    (trunk,) = (c for c in laid_out.cells.values() if c.attention == attention)
-    (branch,) = (c for c in laid_out.branches.values() if c.attention == attention)
+    both = [*laid_out.cells.values(), *laid_out.branches.values()]
+    trunk, branch = (cell for cell in both if cell.attention == attention)
     moments, losses, weights = random.Random(attention), {}, {}
     for name, kills in (("plain", 0), ("killed", 5)):
         for cell in (trunk, branch):
@@ -169,26 +162,21 @@ def test_two_ranks_killed_at_random_moments_end_as_if_undisturbed(
         assert weights["killed", cell.name] == weights["plain", cell.name]
 
 
-def test_steps_and_marks_are_shared_between_ranks(tmp_path, monkeypatch):
+def test_steps_and_marks_are_shared_and_one_rank_needs_no_other(tmp_path, monkeypatch):
     others = Others(1, tmp_path)
     alone = Rank(1, False, tmp_path)
     alone.mark(4)
     alone.mark(5)
     assert others.steps.tolist() == [[5, 2]]
-    two = ranks.steps(tmp_path, 2)
-    monkeypatch.setenv(rank.RANK, "1")
-    ranks.steps(tmp_path, 2)[1] = 3, 7
-    assert two.tolist() == [[0, 0], [3, 7]]
-
-
-def test_one_rank_needs_no_other_and_waits_for_none(tmp_path):
-    others = Others(1, tmp_path)
-    alone = Rank(1, False, tmp_path)
     assert others.ended() is None
     assert others.blame(5.0) is None
     assert alone.broadcast(1.0, 2.0) == [1.0, 2.0]
     alone.agree("anything", "x")
     others.kill()
+    two = ranks.steps(tmp_path, 2)
+    monkeypatch.setenv(rank.RANK, "1")
+    ranks.steps(tmp_path, 2)[1] = 3, 7
+    assert two.tolist() == [[0, 0], [3, 7]]
 
 
 def test_a_process_whose_parent_has_gone_ends_at_once():
@@ -198,3 +186,55 @@ def test_a_process_whose_parent_has_gone_ends_at_once():
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, "")
+
+
+def train_in_turn(*given):
+    """As the verb does."""
+    try:
+        in_turn.train(*given)
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+def turn(folder, cell, updates, tokens=3000):
+    """Starts two cells of so many updates, and again; and their records."""
+    cells = [replace(cell, seed=seed, budget=f"{updates} updates") for seed in (0, 1)]
+    files = [folder / f"{each.run}.json" for each in cells]
+    for each, file in zip(cells, files, strict=True):
+        file.write_text(each.to_json())
+    records = [folder / "runs" / each.run / "run.json" for each in cells]
+    manifest = write_tokens(folder / "tokens", [tokens], [1000])
+    scratch, way = folder / "scratch" / cells[1].run, calibration(folder, cells[0])
+    given = files, manifest, scratch, records[1], way, None
+    return lambda: forked.start(train_in_turn, folder / "said", *given), records
+
+
+@pytest.mark.ci
+def test_a_cell_that_fails_is_named_and_stops_no_other_and_what_has_a_record_is_left_out(
+    cell, tmp_path
+):
+    start, records = turn(tmp_path, cell, 2)
+    scratch = tmp_path / "scratch" / records[0].parent.name
+    scratch.parent.mkdir()
+    scratch.write_text("a file where a folder must be")
+    assert forked.code(start(), tmp_path / "said") == 1
+    assert f"failed: {records[0].parent.name};" in (tmp_path / "said").read_text()
+    assert [path.is_file() for path in records] == [False, True]
+    scratch.unlink()
+    before = records[1].stat().st_ino
+    assert forked.code(start(), tmp_path / "said") == 0
+    assert [json.loads(path.read_text())["status"] for path in records] == ["done", "done"]
+    assert records[1].stat().st_ino == before
+
+
+@pytest.mark.ci
+def test_asked_to_stop_a_job_ends_its_process_and_begins_no_other(cell, tmp_path):
+    start, records = turn(tmp_path, cell, 100_000, tokens=5_000_000)
+    job = start()
+    log = tmp_path / "scratch" / records[0].parent.name / "attempt-001.jsonl"
+    forked.until(lambda: log.is_file() and log.stat().st_size > 5000, tmp_path / "said")
+    assert job.pid
+    os.kill(job.pid, signal.SIGTERM)
+    assert forked.code(job, tmp_path / "said") == os.EX_TEMPFAIL
+    assert list(log.parent.glob("checkpoint-*"))
+    assert not (tmp_path / "scratch" / records[1].parent.name).exists()

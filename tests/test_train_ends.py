@@ -12,7 +12,7 @@ import strangers
 from conftest import refused
 from hypothesis import given
 from hypothesis import strategies as st
-from test_train import places, rows_of, run
+from test_train import record, rows_of, run, scratch
 
 from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
@@ -25,20 +25,9 @@ from lmscaling.runtime import lock
 from lmscaling.train import checked_kernels
 from lmscaling.train.outcome import run_record
 
-__all__ = ["places", "run"]
+__all__ = ["record", "run", "scratch"]
 
 MINE = strangers.file(more=strangers.COUNTED)
-"""An attention that somebody brings."""
-
-
-def test_a_world_of_another_size_is_refused(run, cell, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    with refused(UserError, "WORLD_SIZE is 8"):
-        run(cell)
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setenv("LOCAL_RANK", "0")  # as torchrun does
-    with refused(UserError, "torchrun"):
-        run(cell)
 
 
 def test_a_loss_that_is_no_number_is_a_result_and_valid_json(run, cell, monkeypatch):
@@ -54,171 +43,147 @@ def test_a_loss_that_is_no_number_is_a_result_and_valid_json(run, cell, monkeypa
     assert rows_of(rows, "update")[0]["train_loss"] is None
 
 
-def test_a_bug_leaves_no_record(run, cell, monkeypatch, places):
-    def bug(*_):
-        raise RuntimeError("bug")
-
-    monkeypatch.setattr(GPT, "loss", bug)
-    with pytest.raises(RuntimeError, match="bug"):
-        run(cell)
-    assert not places[2].exists()
-    assert len(list(places[1].glob("attempt-*.jsonl"))) == 1
-
-
-def test_what_cannot_run_is_refused_before_anything_is_written(run, cell, places):
+def test_what_cannot_run_is_refused_and_writes_nothing(run, cell, scratch, record, monkeypatch):
     with pytest.raises(UserError, match="64 gpus"):
         run(replace(cell, gpus=64))
     with refused(UserError, "update_tokens", 2**20, 3700):
         run(replace(cell, update_tokens=2**20))
     with refused(UserError, "validation.tokens", 4096, 1000, 992):
         run(replace(cell, validation=replace(cell.validation, tokens=4096)))
-    assert not places[1].exists()
-    assert not places[2].parent.exists()
-
-
-def test_a_late_job_of_a_finished_run_ends_with_success_and_touches_nothing(
-    run, cell, places, capfd
-):
-    first = run(cell)
-    before = places[2].read_bytes(), places[2].stat().st_mtime_ns
-    shutil.rmtree(places[1])
-    assert run(cell) == first
-    assert (places[2].read_bytes(), places[2].stat().st_mtime_ns) == before
-    assert str(places[2]) in capfd.readouterr().err
-    assert not places[1].exists()
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with refused(UserError, "WORLD_SIZE is 8"):
+        run(cell)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("LOCAL_RANK", "0")  # as torchrun does
+    with refused(UserError, "torchrun"):
+        run(cell)
+    assert not scratch.exists()
+    assert not record.parent.exists()
 
 
 def test_a_record_that_is_damaged_or_gone_is_written_again_from_its_copy_or_named(
-    run, cell, places, capfd
+    run, cell, scratch, record, capfd
 ):
-    run(cell)
-    before = places[2].read_bytes()
-    for spoil in (lambda: places[2].write_bytes(b""), places[2].unlink):
+    first = run(cell)
+    before = record.read_bytes()
+    scratch.rename(scratch.with_name("aside"))
+    written = record.stat().st_mtime_ns
+    assert run(cell) == first  # a late job touches nothing
+    assert (record.read_bytes(), record.stat().st_mtime_ns) == (before, written)
+    assert str(record) in capfd.readouterr().err
+    assert not scratch.exists()
+    scratch.with_name("aside").rename(scratch)
+    for spoil in (lambda: record.write_bytes(b""), record.unlink):
         spoil()
         run(cell)
-        assert places[2].read_bytes() == before
+        assert record.read_bytes() == before
         assert "written again" in capfd.readouterr().err
-    places[2].write_bytes(b"")
-    (places[1] / "run.json").rename(places[1] / "aside")
-    with refused(UserError, places[2].name, "lmscaling reset"):
+    record.write_bytes(b"")
+    (scratch / "run.json").rename(scratch / "aside")
+    with refused(UserError, record.name, "lmscaling reset"):
         run(cell)
-    (places[1] / "aside").rename(places[1] / "run.json")
-    places[2].unlink()
-    places[2].with_name("log.jsonl").unlink()
+    (scratch / "aside").rename(scratch / "run.json")
+    record.unlink()
+    record.with_name("log.jsonl").unlink()
     run(cell)
-    assert places[2].read_bytes() != before  # nothing is left of it: it is trained anew
+    assert record.read_bytes() != before  # nothing is left of it: it is trained anew
 
 
-def test_a_run_that_ended_while_another_waited_for_it_is_not_trained_again(
-    run, cell, places, monkeypatch
+@pytest.mark.race
+def test_two_processes_never_train_one_run_and_one_that_waited_does_not_train_it_again(
+    run, cell, scratch, record, monkeypatch
 ):
+    with lock.hold(scratch, ""), pytest.raises(UserError, match=f"process {os.getpid()}"):
+        run(cell)
+    assert not list(scratch.glob("attempt-*"))
     run(cell)
-    before = places[2].read_bytes()
-    places[2].rename(places[2].with_name("aside"))
-    (places[1] / "run.json").unlink()
+    before = record.read_bytes()
+    record.rename(record.with_name("aside"))
+    (scratch / "run.json").unlink()
     plain = lock.hold
 
     def late(folder, activity):
-        places[2].with_name("aside").rename(places[2])
+        record.with_name("aside").rename(record)
         return plain(folder, activity)
 
     monkeypatch.setattr(lock, "hold", late)
     run(cell)
-    assert places[2].read_bytes() == before
+    assert record.read_bytes() == before
 
 
-def test_two_processes_never_train_one_run(run, cell, places):
-    with lock.hold(places[1], ""), pytest.raises(UserError, match=f"process {os.getpid()}"):
-        run(cell)
-    assert not list(places[1].glob("attempt-*"))
+UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "updates": 1, "tokens": 1}
 
 
-@given(
-    st.sampled_from([("seconds", 1), ("minutes", 60), ("hours", 3600), ("updates", 1)])
-    | st.just(("tokens", 1)),
-    st.integers(1, 10**6),
-    *[st.integers(0, 10**9)] * 3,
-)
+@given(st.sampled_from([*UNITS]), st.integers(1, 80_000), *[st.integers(0, 10**9)] * 3)
 def test_a_budget_counts_its_own_unit(unit, amount, updates, tokens, seconds):
     spent = {"updates": updates, "tokens": tokens, "seconds": seconds}
-    own = spent.get(unit[0], seconds)
-    found = parse_budget(f"{amount} {unit[0]}").fraction(**spent)
-    assert found == pytest.approx(own / (amount * unit[1]))
+    own = spent.get(unit, seconds)
+    found = parse_budget(f"{amount} {unit}").fraction(**spent)
+    assert found == pytest.approx(own / (amount * UNITS[unit]))
 
 
-def test_a_row_is_one_line_of_strict_json():
-    end = End(attempt=1, update=2, status="done", message="a\nb", ended="")
-    assert line(end).count(b"\n") == 1
-    assert finite(float("inf")) is None
-
-
-def test_gpu_hours_are_those_of_all_gpus_in_all_attempts(cell, tmp_path):
+def test_gpu_hours_are_those_of_all_gpus_in_all_attempts_and_a_row_is_one_line(cell, tmp_path):
     spent = Account(attempt_seconds=5400.0, lost_seconds=60.0)
     module: Any = SimpleNamespace(cell=replace(cell, gpus=4), reached=lambda: (0, "id"), kernels="")
     clock: Any = SimpleNamespace(clock=SimpleNamespace(seconds=5000.0), val_loss=3.0)
     ledger: Any = SimpleNamespace(account=lambda: spent, path=tmp_path / "ledger")
-    end = End(attempt=2, update=4, status="done", message="", ended="")
-    rest: dict[str, Any] = dict.fromkeys(
-        ["run", "cell", "params", "params_total", "flops_per_token", "calibration",
-         "environment", "started"]
-    )  # fmt: skip
+    end = End(attempt=2, update=4, status="done", message="a\nb", ended="")
+    assert line(end).count(b"\n") == 1
+    assert finite(float("inf")) is None
+    names = ["run", "cell", "params", "params_total", "flops_per_token", "calibration"]
+    rest: dict[str, Any] = dict.fromkeys([*names, "environment", "started"])
     made = run_record(module, clock, ledger, end, rest)
     assert (made.gpu_hours, made.attempts, made.tokens) == (6.0, 2, 4 * 64)
 
 
-def test_an_attempt_stops_so_many_seconds_after_its_process_began(run, cell, places):
+def test_an_attempt_stops_so_many_seconds_after_its_process_began(run, cell, scratch):
     with pytest.raises(SystemExit) as stopped:
         run(cell, stop_after=-1.0)
     assert stopped.value.code == TRY_AGAIN
-    rows = (places[1] / "attempt-001.jsonl").read_text().splitlines()
-    assert json.loads(rows[-1])["status"] == "interrupted"
-    assert "time limit" in json.loads(rows[-1])["message"]
+    (end,) = rows_of(scratch / "attempt-001.jsonl", "end")
+    assert end["status"] == "interrupted"
+    assert "time limit" in end["message"]
     made, _ = run(cell, stop_after=1e6)
     assert (made.status, made.attempts) == ("done", 2)
 
 
-def test_an_attention_that_looks_ahead_is_refused_before_anything_is_written(
-    run, cell, places, package
-):
+def test_an_attention_is_checked_before_its_first_cell_only(run, cell, scratch, record, package):
+    own = replace(cell, attention="mine")
     package.write("mine", strangers.file().replace("triu(1)", "triu(2)"))
     with pytest.raises(UserError, match=r"^attention mine looks"):
-        run(replace(cell, attention="mine"))
-    assert not places[2].parent.exists()
-    assert [path.name for path in places[1].iterdir()] == []
-    assert not (places[1].parents[1] / "checks").exists()
-
-
-def test_an_attention_is_checked_before_its_first_cell_only(run, cell, places, package):
+        run(own)
+    assert not record.parent.exists()
+    assert [path.name for path in scratch.iterdir()] == []
+    assert not (scratch.parents[1] / "checks").exists()
     package.write("mine", MINE)
-    own = replace(cell, attention="mine")
     run(own)
-    checks = places[1].parents[1] / "checks" / f"{own.check}.json"
+    checks = scratch.parents[1] / "checks" / f"{own.check}.json"
     first = findings(checks)
     assert [(found.way, found.key["d_model"]) for found in first] == [("mine", 8)]
-    shutil.rmtree(places[2].parent)
-    shutil.rmtree(places[1])
+    shutil.rmtree(record.parent)
+    shutil.rmtree(scratch)
     run(replace(own, seed=1, context=32))
     assert findings(checks) == first
     package.write("mine", f"# A comment.\n{MINE}")
-    checked_kernels.require(own, places[1])
+    checked_kernels.require(own, scratch)
     assert findings(checks) == first
     package.write("mine", MINE.replace("-0.5", "-0.4"))
-    checked_kernels.require(own, places[1])
+    checked_kernels.require(own, scratch)
     assert len(findings(checks)) == 2
 
 
 def test_a_run_keeps_the_source_of_its_attention_and_names_that_of_each_attempt(
-    run, cell, places, package
+    run, cell, scratch, package
 ):
     package.write("mine", MINE)
     own = replace(cell, attention="mine")
     first = code.present(own)
     with pytest.raises(SystemExit):
         run(own, stop_after=-1.0)
-    header = json.loads((places[1] / "attempt-001.jsonl").read_text().splitlines()[0])
+    (header,) = rows_of(scratch / "attempt-001.jsonl", "header")
     assert header["code"] == first != code.present(cell)
     assert header["code_differs"] is None  # the copy is not in git
-    kept = places[1].parents[1] / "code" / f"{first}.json"
+    kept = scratch.parents[1] / "code" / f"{first}.json"
     assert json.loads(kept.read_text()) == {"attention/mine.py": MINE}
     package.write("mine", MINE.replace("-0.5", "-0.4"))
     made, _ = run(own)

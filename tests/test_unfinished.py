@@ -27,8 +27,7 @@ def grid(attentions=("softmax", "linear"), seeds=(0,)):
     ]  # fmt: skip
 
 
-def interval(found, level) -> Any:
-    return unfinished.interval(found, level)
+interval: Any = unfinished.interval
 
 
 def without(runs, wanted) -> Any:
@@ -38,34 +37,25 @@ def without(runs, wanted) -> Any:
     return found
 
 
-def test_a_cell_between_finished_ones_is_predicted_with_an_interval():
-    runs = grid()
-    wanted = next(run for run in runs if run[:4] == ("linear", "1e+06", 1e6, 256))
-    found = without(runs, wanted)
+def test_a_cell_between_finished_ones_is_predicted_and_another_seed_of_it_narrows_the_interval():
+    runs = grid(seeds=(0, 1))
+    wanted = next(run for run in runs if run[:5] == ("linear", "1e+06", 1e6, 256, 1))
+    alone = [run for run in runs if run[:4] != wanted[:4]]
+    found = without(alone, wanted)
     low, high = interval(found, 0.95)
     assert low < wanted.value < high
     assert high - low < 0.1
     assert interval(found, 0.8).low > low
+    assert without(runs, wanted).sd < found.sd
 
 
-def test_another_seed_of_a_cell_narrows_its_interval():
-    runs = grid(seeds=(0, 1))
-    wanted = next(run for run in runs if run[:5] == ("linear", "1e+06", 1e6, 256, 1))
-    alone = [run for run in runs if run[:4] != wanted[:4]]
-    assert without(runs, wanted).sd < without([*alone, wanted], wanted).sd
-
-
-@pytest.mark.parametrize(
-    ("runs", "wanted", "said"),
-    [
-        (grid(("softmax",)), Run("linear", "1e+06", 1e6, 256, 0), "linear"),
-        (grid(), Run("linear", "1e+08", 1e8, 256, 0), "size"),
-        (grid(), Run("linear", "1e+06", 1e6, 8192, 0), "context"),
-        (grid()[:5], Run("softmax", "1e+05", 1e5, 256, 1), "5"),
-        ([], Run("softmax", "1e+05", 1e5, 256, 1), "softmax"),
-        ([r._replace(value=np.nan) for r in grid()], grid()[0], "softmax"),
-    ],
-)
+@pytest.mark.parametrize(("runs", "wanted", "said"), [
+    (grid(("softmax",)), Run("linear", "1e+06", 1e6, 256, 0), "linear"),
+    (grid(), Run("linear", "1e+08", 1e8, 256, 0), "size"),
+    (grid(), Run("linear", "1e+06", 1e6, 8192, 0), "context"),
+    (grid()[:5], Run("softmax", "1e+05", 1e5, 256, 1), "5"),
+    ([r._replace(value=np.nan) for r in grid()], grid()[0], "softmax"),
+])  # fmt: skip
 def test_what_is_not_predicted_has_a_reason(runs, wanted, said):
     (found,) = unfinished.predict(runs, [wanted])
     assert found.median is None
@@ -95,9 +85,8 @@ def test_a_prediction_without_degrees_is_normal_and_its_intervals_are_nested():
     found = Predicted(median=2.0, sd=0.1)
     ends = [interval(found, level) for level in (0.5, 0.8, 0.95)]
     assert ends[2] == pytest.approx((2 * np.exp(-0.196), 2 * np.exp(0.196)), rel=1e-3)
-    assert (
-        ends[2].low < ends[1].low < ends[0].low < 2.0 < ends[0].high < ends[1].high < ends[2].high
-    )
+    lows, highs = zip(*ends, strict=True)
+    assert lows[2] < lows[1] < lows[0] < 2.0 < highs[0] < highs[1] < highs[2]
 
 
 def test_most_intervals_of_a_few_studies_hold_the_truth():

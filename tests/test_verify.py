@@ -19,8 +19,7 @@ from lmscaling.files import write_record
 def make(folder):
     """The manifest of a text of three training shards and one of validation."""
     train = [lines(folder / f"{i}.jsonl", [f"{i} {k}" for k in range(50)]) for i in range(3)]
-    given = corpus({"kind": "jsonl", "train": train, "holdout": 0.1})
-    tokens = folder / "tokens"
+    given, tokens = corpus({"kind": "jsonl", "train": train, "holdout": 0.1}), folder / "tokens"
     tokenize(given, "validation", 0, tokens / "validation-00000.bin")
     for i in range(3):
         tokenize(given, "train", i, tokens / f"train-{i:05d}.bin")
@@ -33,32 +32,37 @@ def text(tmp_path):
     return make(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("verify"))
+
+
 def change(manifest, **values):
-    path = manifest.with_name("train-00001.json")
+    path = manifest.with_name(f"{SHARD}.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def at(manifest, name, offset, value):
-    with manifest.with_name(f"{name}.bin").open("r+b") as file:
-        file.seek(offset)
-        file.write(value)
+    data = bytearray(manifest.with_name(f"{name}.bin").read_bytes())
+    data[offset] = value
+    manifest.with_name(f"{name}.bin").write_bytes(data)
 
 
 def rewritten(manifest, place, token):
     """Other tokens whose hash every record states: of a fault before the hash was made."""
-    path = manifest.with_name("train-00001.bin")
-    record = json.loads(path.with_suffix(".json").read_text())
+    path, sidecar = (manifest.with_name(f"{SHARD}.{end}") for end in ("bin", "json"))
+    record = json.loads(sidecar.read_text())
     tokens = np.fromfile(path, dtype="<u2", offset=1024)
     tokens[place] = token
     write_shard(path, tokens)
-    made = json.loads(path.with_suffix(".json").read_text())
-    path.with_suffix(".json").write_text(json.dumps(record | {"sha256": made["sha256"]}))
+    made = json.loads(sidecar.read_text())
+    sidecar.write_text(json.dumps(record | {"sha256": made["sha256"]}))
     shards.write_manifest(manifest, {"train": 3, "validation": 1})
 
 
 SHARD = "train-00001"
 FAULTS = {
-    "a flipped bit": (lambda m: at(m, SHARD, 1100, b"\7"), "SHA-256"),
+    "a flipped bit": (lambda m: at(m, SHARD, 1100, 7), "SHA-256"),
     "a short file": (lambda m: m.with_name(f"{SHARD}.bin").write_bytes(bytes(900)), "0, 0"),
     "a missing file": (lambda m: m.with_name(f"{SHARD}.bin").unlink(), f"{SHARD}.bin"),
     "no sidecar": (lambda m: m.with_name(f"{SHARD}.json").unlink(), f"{SHARD}.json"),
@@ -70,9 +74,8 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_is_found_and_named_with_what_to_type(text, capsys, fault):
-    damage, value = FAULTS[fault]
+@pytest.mark.parametrize(("damage", "value"), FAULTS.values(), ids=FAULTS)
+def test_every_fault_is_found_and_named_with_what_to_type(text, capsys, damage, value):
     damage(text)
     with refused(UserError, "1 of 4", SHARD, "rm -f"):
         verify.verify(text)
@@ -84,28 +87,21 @@ def test_every_fault_is_found_and_named_with_what_to_type(text, capsys, fault):
 def test_all_bad_shards_are_named_and_leave_no_mark(text, tmp_path, capsys):
     bad = ["train-00000", "train-00002", "validation-00000"]
     for name in bad:
-        at(text, name, 1030, b"\7")
+        at(text, name, 1030, 7)
     with refused(UserError, "3 of 4", *bad):
         verify.verify(text, tmp_path / "verified.json", threads=3)
     assert capsys.readouterr().err.count("SHA-256") == 3
     assert not (tmp_path / "verified.json").exists()
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    return make(tmp_path_factory.mktemp("verify"))
-
-
 @given(st.integers(0, 10**6), st.integers(1, 255), st.sampled_from([SHARD, "validation-00000"]))
 def test_no_damaged_token_passes(shared, place, change, name):
     whole = shared.with_name(f"{name}.bin").read_bytes()
     place = 1024 + place % (len(whole) - 1024)
-    at(shared, name, place, bytes([whole[place] ^ change]))
-    try:
-        with pytest.raises(UserError, match=name):
-            verify.verify(shared)
-    finally:
-        at(shared, name, place, whole[place : place + 1])
+    at(shared, name, place, whole[place] ^ change)
+    with pytest.raises(UserError, match=name):
+        verify.verify(shared)
+    at(shared, name, place, whole[place])
 
 
 def test_a_text_that_grows_costs_only_its_new_shards(text, tmp_path):
