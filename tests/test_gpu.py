@@ -20,7 +20,7 @@ import targets
 import torch
 from conftest import ROOT, refused, sentence
 
-from lmscaling import cli, figures
+from lmscaling import figures
 from lmscaling.bench.checks import right
 from lmscaling.bench.isolation import each
 from lmscaling.config import grid, study_file
@@ -150,7 +150,7 @@ def test_calls_that_are_killed_end_with_every_record_and_a_run_uses_the_fastest_
     chosen = json.loads(run.read_text())["calibration"]["choice"]["implementation"]
     seconds = {name: steps[f"softmax.{name}-b4-ctx64"]["value"]["median_seconds"]
                for name in ("cudnn", "flash")}  # fmt: skip
-    assert chosen == min(seconds, key=seconds.__getitem__)
+    assert seconds[chosen] == min(seconds.values())
 
 
 @pytest.mark.ci
@@ -195,10 +195,7 @@ def test_what_tells_most_comes_first_and_what_cannot_fit_is_not_tried():
     for device, longest in (("NVIDIA H100", 16384), ("NVIDIA H200", 65536)):
         (job,) = (j for j in of_a_gpu(device) if j.name == "774M linear/chunked")
         assert job.tasks[-1].key.endswith(f"-ctx{longest}")
-
-
-def test_both_kernels_of_softmax_are_timed_wherever_one_is_and_all_are_checked_before():
-    planned = of_a_gpu("NVIDIA H100")
+    # Both kernels of softmax are timed wherever one is, and all are checked before.
     checked = {job.name for job in planned if job.part == "right"}
     assert checked == {"linear/chunked", "softmax/cudnn", "softmax/flash", "cross_entropy"}
     for part in ("step", "layer"):
@@ -213,13 +210,6 @@ def test_parts_and_sizes_are_chosen(begun):
     assert parts == {"device", "time_ceiling"}
     assert "complete" in measure(begun, study(), parts=["step"], sizes=["6k"])
     assert {key.partition("/")[0] for key in lines_of(begun)} == parts
-
-
-def test_a_line_that_a_kill_has_cut_is_measured_again(begun):
-    path, whole = begun / "records.jsonl", lines_of(begun)
-    path.write_bytes(path.read_bytes()[:-20])
-    measure(begun, study(), parts=["ceiling"])
-    assert set(lines_of(begun)) == set(whole)
 
 
 def test_too_little_time_leaves_no_line_and_is_no_failure(tmp_path, monkeypatch):
@@ -258,28 +248,20 @@ def test_a_fault_of_the_machine_is_no_result(begun, monkeypatch):
     assert lines_of(begun) == before
 
 
-def test_a_full_disk_ends_the_command_and_loses_nothing_that_was_measured(
-    begun, tmp_path, monkeypatch
-):
+def test_a_line_that_a_kill_has_cut_is_measured_again_and_a_full_disk_loses_no_other(begun):
     """A limit on the size of files is refused as a full disk is."""
     path, whole = begun / "records.jsonl", lines_of(begun)
-    (tmp_path / "study.yaml").write_text(json.dumps(study()))
-    device, *rest = map(json.loads, path.read_text().splitlines()[:-1])
-    device["study"] = study_file.read_study([tmp_path / "study.yaml"])
-    path.write_text("".join(json.dumps(line) + "\n" for line in [device, *rest]))
-    before = lines_of(begun)
-    words = ["gpu", str(tmp_path / "study.yaml"), "--out", str(begun), "--only", "ceiling"]
-    monkeypatch.setattr(sys, "argv", ["lmscaling", *words, "--archive", str(begun / "kept")])
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_bytes(path.read_bytes()[:-20])
+    before, limits = archive.read(path), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limits[1]))
     try:
-        with pytest.raises(SystemExit, match=f"^error: .*{os.strerror(errno.EFBIG)}"):
-            cli.main()  # a sentence is exit code 1
+        with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+            measure(begun, study(), parts=["ceiling"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert archive.read(path) == before
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "--minutes", "60"])
-    cli.main()
+    assert len(before) == len(whole) - 1
+    measure(begun, study(), parts=["ceiling"])
     assert set(lines_of(begun)) == set(whole)
 
 

@@ -8,6 +8,7 @@ Legend: B batch, T tokens, H heads, K key width, V value width.
 """
 
 from importlib.util import find_spec
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,8 +37,6 @@ with_any = pytest.mark.parametrize(
 )
 PRODUCTS = {"linear": linear_product, "softmax": softmax_product}
 OPTIONS = {"linear": ("softplus", True), "softmax": ()}
-
-
 SHAPES = [(2, 1, 3, 16, 16), (1, 63, 5, 16, 24), (2, 80, 1, 24, 64)]
 """B, T, H, K, V: lengths that no chunk divides, odd numbers of heads, widths that differ."""
 LONG = (1, 1000, 3, 64, 16)
@@ -128,15 +127,12 @@ def test_a_slope_from_the_feature_is_that_of_autograd(name):
 
 Q = torch.ones(2, 4, 3, 8)
 REFUSED = [
-    ((Q[0], Q, Q), ("q", "(4, 3, 8)")),
-    ((Q, Q.half(), Q), ("k", "float16", "bfloat16")),
-    ((Q, Q.double(), Q), ("k", "float64", "float32")),
-    ((Q, Q, Q.to("meta")), ("q", "cpu", "meta")),
+    ((Q[0], Q, Q), ("q", "(4, 3, 8)")), ((Q, Q.half(), Q), ("k", "float16", "bfloat16")),
+    ((Q, Q.double(), Q), ("k", "float64", "float32")), ((Q, Q, Q.to("meta")), ("q", "cpu", "meta")),
     ((Q, Q[..., :7], Q), ("(2, 4, 3, 8)", "(2, 4, 3, 7)")),
     ((Q, Q, Q[:, :3]), ("v", "(2, 3, 3, 8)", "(2, 4, 3)")),
-    ((Q, Q, Q[..., :0]), ("v", "(2, 4, 3, 0)")),
-    ((Q[:, :0],) * 3, ("v", "(2, 0, 3, 8)")),
-]
+    ((Q, Q, Q[..., :0]), ("v", "(2, 4, 3, 0)")), ((Q[:, :0],) * 3, ("v", "(2, 0, 3, 8)")),
+]  # fmt: skip
 
 
 @with_any
@@ -180,10 +176,8 @@ def test_the_decoding_kernel_refuses_a_state_that_it_cannot_update():
             step(q, k, v, *state, "softplus", True)
 
 
-@pytest.mark.parametrize("leading", [(2, 5), (1, 5), (2, 1)])
-@pytest.mark.parametrize("heads", [1, 3])
-def test_views_of_a_projection_are_not_copied_and_keep_its_gradient(leading, heads):
-    for wanted in (True, False):
+def test_views_of_a_projection_are_not_copied_and_keep_its_gradient():
+    for leading, heads, wanted in product([(2, 5), (1, 5), (2, 1)], [1, 3], [True, False]):
         row_BTW = torch.randn(*leading, 3 * heads * 4, requires_grad=wanted)
         packed = chunked.packed(*row_BTW.unflatten(-1, (3, heads, -1)).unbind(2))
         assert torch.equal(packed, row_BTW)
@@ -236,12 +230,12 @@ def test_a_compiler_takes_the_answer_about_a_device_for_a_constant():
     assert len(asked) == 1
 
 
-@pytest.fixture
-def compared(monkeypatch):
-    """Rows by implementation, of which one raises an error."""
+def test_an_implementation_that_fails_is_a_row_and_a_fault_of_the_machine_is_none(monkeypatch):
     load = kernels.load
 
-    def rows(error):
+    def compared(error):
+        """Rows by implementation, of which one raises the error."""
+
         def fail(*_):
             raise error
 
@@ -250,21 +244,15 @@ def compared(monkeypatch):
         found = gradient_error.compared(*torch.randn(4, 1, 4, 1, 8).bfloat16())
         return {row["implementation"]: row for row in found}
 
-    return rows
-
-
-def test_an_implementation_that_fails_is_a_row_and_the_others_still_run(compared):
     for kind, status in ((RuntimeError, "failed"), (torch.OutOfMemoryError, "oom")):
         found = compared(kind("no plan\nmore"))
         broken = found.pop("chunked")
         assert (broken["status"], broken["message"]) == (status, "no plan")
         assert len(found) >= 3
         assert {row["status"] for row in found.values()} == {"done"}
-
-
-def test_faults_of_a_machine_or_a_device_that_computes_no_more_are_no_rows(compared, monkeypatch):
     with pytest.raises(RuntimeError, match="uncorrectable ECC"):
         compared(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+    # Nor is an error after which the device computes no more.
     monkeypatch.setattr(gradient_error.faults, "is_result", lambda error, device: False)
     with pytest.raises(RuntimeError, match="illegal memory"):
         compared(RuntimeError("CUDA error: an illegal memory access was encountered"))
