@@ -1,4 +1,4 @@
-"""Gates, states and sequences of the kernels of linear attention, and those of the delta rule.
+"""Gates, states, sequences and documents of the kernels of linear attention and the delta rule.
 
 Run by test_fused.py; see kernel_device.py.
 """
@@ -9,13 +9,16 @@ import pytest
 import torch
 from attention_definitions import delta_sample, of_each, recurrence
 from fused_cases import DTYPES, pack, plan, softplus, unpack
-from kernel_device import DEVICE, distance, sample
+from kernel_device import DEVICE, INTERPRETED, distance, sample
 from torch.nn.functional import pad
 
-from lmscaling.kernels import feature_maps
+from lmscaling import attention, kernels
+from lmscaling.attention import Documents
+from lmscaling.kernels import feature_maps, functional
 from lmscaling.kernels.chunked_triton import decode, launch
 from lmscaling.kernels.chunked_triton.plan import block
 from lmscaling.kernels.delta_triton import op
+from lmscaling.kernels.rotary import Rotary, unrotated
 
 
 def summed(q, k, v, g, state, normalize, lengths=()):
@@ -141,3 +144,36 @@ def test_numbers_of_the_delta_rule_are_those_of_the_recurrence(dtype, bound):
     right = [*true, *torch.autograd.grad(true, exact, [x.double() for x in dy])]
     for x, y in zip(found, right, strict=True):
         assert (x.double() - y).norm() <= bound * y.norm().clamp(min=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "rotate"),
+    [("linear", unrotated), ("mamba2", unrotated),
+     pytest.param("retention", Rotary(16), marks=pytest.mark.ci),
+     pytest.param("gated_delta", unrotated, marks=pytest.mark.ci)],
+)  # fmt: skip
+def test_documents_of_a_row_are_computed_as_each_alone(name, rotate, monkeypatch):
+    """Outputs and all gradients, within 1e-4 of the largest number."""
+    if INTERPRETED:
+        monkeypatch.setattr(kernels, "on_triton_device", lambda x: True)
+        monkeypatch.setattr(functional, "_runs_gates", lambda device: True)
+    # Without the kernels, documents would become rows of padded batches.
+    monkeypatch.setattr(Documents, "each", None)
+    torch.manual_seed(0)
+    attend = attention.build(name, 32, 2, rotate, context=40).to(DEVICE)
+    x_BTD = torch.randn(2, 40, 32, device=DEVICE, requires_grad=True)
+    dy_BTD = torch.randn(x_BTD.shape, device=DEVICE)
+    inputs = [x_BTD, *attend.parameters()]
+
+    def outcome(y_BTD):
+        return [y_BTD, *torch.autograd.grad(y_BTD, inputs, dy_BTD)]
+
+    exact, rows = attend.double(), ((33, 1, 6), (32, 8))
+    parts = [exact(x[None]) for n, x_TD in zip(rows, x_BTD.double(), strict=True)
+             for x in x_TD.split(n)]  # fmt: skip
+    expected = outcome(torch.cat(parts, 1).view(2, 40, 32).float())
+    starts_BT = torch.zeros(2, 40, dtype=torch.bool)
+    starts_BT[[0, 0, 1], [33, 34, 32]] = True
+    found = outcome(attend.float().forward_documents(x_BTD, Documents(starts_BT.to(DEVICE))))
+    for one, right in zip(found, expected, strict=True):
+        assert (one - right).abs().max() <= 1e-4 * right.abs().max()

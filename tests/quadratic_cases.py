@@ -30,12 +30,6 @@ def tiles_of_device(monkeypatch):
         monkeypatch.setattr(launch, name, tiles)
 
 
-def check(tensors, *form):
-    free = min(x.numel() for x in tensors) ** 0.5
-    found = outcome(op.attend, tensors, *form)
-    assert_as_near_as_plain_pytorch(found, tensors, *form, free=free)
-
-
 SIZES = ((1, 1, 1, 16, 16), (1, 17, 3, 24, 24), (1, 63, 1, 64, 64), (2, 40, 1, 24, 16))
 CASES = [
     pytest.param(
@@ -44,6 +38,12 @@ CASES = [
     )
     for i, phi in enumerate(feature_maps.FEATURE_MAPS) for normalize in (True, False)
 ]  # fmt: skip
+
+
+def check(tensors, *form):
+    free = min(x.numel() for x in tensors) ** 0.5
+    found = outcome(op.attend, tensors, *form)
+    assert_as_near_as_plain_pytorch(found, tensors, *form, free=free)
 
 
 @pytest.mark.parametrize(("size", "dtype", "phi", "normalize"), CASES)

@@ -16,8 +16,9 @@ from lmscaling.errors import UserError
 from lmscaling.plan.text_needs import Chunk, missing
 
 N = 5
+SHARDS = "{shard}.json"
 HUB = corpus({"kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": N,
-              "train": "{shard}.json", "validation": "{shard}.json"})  # fmt: skip
+              "train": SHARDS, "validation": SHARDS})  # fmt: skip
 
 
 @pytest.fixture
@@ -111,10 +112,7 @@ def hub(tmp_path, monkeypatch):
     (tmp_path / "hub").mkdir()
     for i in range(4):
         lines(tmp_path / "hub" / f"{i}.json", [f"{i} {k}" for k in range(9)])
-    with serving("owner/texts", tmp_path / "hub") as server:
-        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    with serving("owner/texts", tmp_path / "hub", monkeypatch) as server:
         yield server
 
 

@@ -16,8 +16,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-SAMPLED = ("fused", "fused_state", "quadratic", "cross_entropy")
-KERNELS = (*SAMPLED, "masked")
+KERNELS = ("fused", "fused_state", "quadratic", "cross_entropy")
 OTHERS = offline.others()
 WITH_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 ON_A_DEVICE = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -67,20 +66,14 @@ def folder(tmp_path_factory):
 
 @WITH_TRITON
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_kernels_are_right_in_the_interpreter(folder, kernel):
-    check(ran(folder, "-m", "not ci")[kernel])
-
-
-@pytest.mark.ci
-@WITH_TRITON
-@pytest.mark.parametrize("kernel", ["fused", "quadratic", "cross_entropy", "masked"])
-def test_slower_cases_are_right_in_the_interpreter(folder, kernel):
-    check(ran(folder, "-m", "ci")[kernel])
+@pytest.mark.parametrize("marked", ["not ci", pytest.param("ci", marks=pytest.mark.ci)])
+def test_kernels_are_right_in_the_interpreter(folder, marked, kernel):
+    check(ran(folder, "-m", marked)[kernel])
 
 
 @pytest.mark.ci
 @pytest.mark.skipif(not OTHERS, reason="no versions of Triton in .triton/: make compilers")
-@pytest.mark.parametrize("kernel", SAMPLED)
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("triton", OTHERS)
 def test_a_sample_is_right_by_every_triton_that_a_pytorch_asks_for(folder, triton, kernel):
     check(ran(folder, "-m", "", "-k", "sample", triton=triton)[kernel])
