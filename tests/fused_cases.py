@@ -61,7 +61,6 @@ def softplus(q, v, **options):
 
 
 def fused(qkv_BTW, dy_BTHV, shape, chosen):
-    """y, dq, dk, dv of the kernels."""
     made = launch.forward(qkv_BTW, shape, chosen, keep=chosen.one_pass)
     gradient = launch.backward(qkv_BTW, dy_BTHV, made, shape, chosen)
     return [made.y_BTHV, *unpack(gradient.dqkv_BTW, shape)]

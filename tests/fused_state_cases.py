@@ -1,7 +1,4 @@
-"""Gates, states, sequences and documents of the kernels of linear attention and the delta rule.
-
-Run by test_fused.py; see kernel_device.py.
-"""
+"""Gates, states, sequences and documents of the fused kernels; run by test_fused.py."""
 
 from typing import Any
 
@@ -37,7 +34,6 @@ def joined(state):
 
 
 def parted(state, K, V):
-    """The inverse of ``joined``."""
     kv, k = state.split([block(K) * block(V), block(K)], -1)
     return torch.cat([kv.unflatten(-1, (block(K), -1))[..., :K, :V], k[..., :K, None]], -1)
 
@@ -58,9 +54,7 @@ GATES = [
 @pytest.mark.parametrize("case", GATES)
 def test_numbers_are_near_to_float64_with_gates_and_states(case):
     """Relative errors: 1e-5 in float32, 1 % in bfloat16; of gates in strong decay 1e-4.
-
-    Gradients are differences: an error of a tenth of that of their terms is allowed too.
-    """
+    Gradients are differences: an error of a tenth of that of their terms is allowed too."""
     gate, strongest, chunk, segments, lengths, normalize, dtype = case
     B, T, H, K, V = 1, 48, 2, 24, 16
     N = len(lengths) or B

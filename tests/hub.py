@@ -104,7 +104,6 @@ class _Answers(BaseHTTPRequestHandler):
 def serving(
     repository: str, folder: Path, monkeypatch: pytest.MonkeyPatch | None = None
 ) -> Iterator[Hub]:
-    """A hub for other processes, or with ``monkeypatch`` for this one."""
     hub = Hub(repository, folder)
     threading.Thread(target=hub.serve_forever, daemon=True).start()
     if monkeypatch:

@@ -24,7 +24,6 @@ patch_tensor = interpreter._patch_lang_tensor
 
 
 def widen(pattern):
-    """bf16 as bit patterns to float32."""
     return (pattern.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -40,12 +39,10 @@ def is_bf16(handle):
 
 
 def widened(handle):
-    """The same numbers in float32; another type as it is."""
     return TensorHandle(widen(handle.data), tl.float32) if is_bf16(handle) else handle
 
 
 def narrowed(values):
-    """A result of float32 arithmetic as bf16; truth values stay."""
     if values.dtype == np.bool_:
         return TensorHandle(values, tl.int1)
     return TensorHandle(narrow(values), tl.bfloat16)

@@ -44,7 +44,6 @@ def sample(B, T, H, K, V, dtype=torch.float32):
 
 
 def outcome(attend, tensors, *form):
-    """y, dq, dk, dv by autograd."""
     *leaves, dy = (x.detach().requires_grad_() for x in tensors)
     y = attend(*leaves, *form)
     return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
@@ -62,9 +61,7 @@ def distance(x, y):
 
 def assert_as_near_as_plain_pytorch(found, tensors, *form, free):
     """At most twice as far from float64 as all pairs of tokens in the dtype of the arguments.
-
-    One unit of rounding is added, of the result or, where that is larger, of ``free``.
-    """
+    One unit of rounding is added, of the result or, where that is larger, of ``free``."""
     dtype = tensors[0].dtype
     exact, plain = (outcome(quadratic, [x.to(t) for x in tensors], *form)
                     for t in (torch.float64, dtype))  # fmt: skip
@@ -76,6 +73,5 @@ def assert_as_near_as_plain_pytorch(found, tensors, *form, free):
 
 
 def assert_near(found, exact, bound):
-    """Each within a share of its norm."""
     for x, true in zip(found, exact, strict=True):
         assert distance(x, true) <= bound * true.double().norm().item()

@@ -1,7 +1,4 @@
-"""The contract of every module in ``attention/``, of which a new one is tested by being there.
-
-Then what the variants are in the limit, how they start, and their sizes.
-"""
+"""What every module in ``attention/`` keeps, a new one too; then limits, starts and sizes."""
 
 import math
 from functools import partial
@@ -39,7 +36,6 @@ close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 
 
 def layer(name, rotate=unrotated, D=16, H=2, seed=0, **options):
-    """An attention of two heads of 8 channels in float64."""
     torch.manual_seed(seed)
     options = OPTIONS.get(name, {}) | options
     return attention.build(name, D, H, rotate, context=80, **options).double()
@@ -268,16 +264,13 @@ def test_its_size_state_and_flops_are_those_of_the_table(name, parameters, state
     assert (made.flops_per_token(1024) - projections) / 1e6 == pytest.approx(flops, abs=0.005)
 
 
-def test_a_full_cache_takes_no_further_token():
+def test_a_full_cache_unknown_names_and_odd_widths_are_refused():
     attend, x = layer("softmax"), tokens(6)
     full = attend.prefill(x[:, :5], attend.init_state(2, 5))[1]
     with refused(ValueError, "6 tokens", "state for 5"):
         attend.decode_step(x[:, 5], full)
     with refused(ValueError, "6 tokens", "state for 5"):
         attend.prefill(x, attend.init_state(2, 5))
-
-
-def test_unknown_names_and_odd_widths_are_refused():
     with refused(UserError, "'sofmax'", "'softmax'", ", ".join(NAMES)):
         attention.load("sofmax")
     with refused(ValueError, "d_head is 5"):

@@ -1,7 +1,4 @@
-"""The loss of a linear head, whose gradients are made in the forward pass.
-
-What its kernel computes is tested by cross_entropy_cases.py.
-"""
+"""The loss of a linear head, with gradients made forward; its kernel: quadratic_cases.py."""
 
 import gc
 
@@ -41,7 +38,6 @@ def plain(h, weight, y, rows=N):
 
 
 def outcome(loss, h, weight, *rest):
-    """The loss and its gradients."""
     value = loss(h, weight, *rest)
     return [value.detach(), *torch.autograd.grad(value, (h, weight))]
 
@@ -70,13 +66,6 @@ def test_numbers_are_as_near_to_float64_as_those_of_autograd(autocast):
     assert not autocast or made[0] <= 1.1 * made[1]
 
 
-def test_gradients_scale_with_that_of_the_loss_and_add_over_micro_batches():
-    h, weight, y = head()
-    for half in (slice(20), slice(20, 40)):
-        (cross_entropy.mean(h[half], weight, y[half], 7) / 2).backward()
-    close([h.grad, weight.grad], outcome(plain, h, weight, y)[1:], rtol=1e-12, atol=1e-14)
-
-
 class Products(TorchDispatchMode):
     """Sizes of the results of matrix products, and bytes of logits that products move."""
 
@@ -98,11 +87,8 @@ class Products(TorchDispatchMode):
 def test_no_more_logits_than_allowed_are_in_memory_and_none_after_the_forward_pass(
     rows, largest, dtype, itemsize
 ):
-    """Parts have nearly the same size; three products read and write their logits.
-
-    In bfloat16 these are 6 bytes per token and vocabulary entry; cross_entropy_cases.py counts
-    those that the kernel of the loss moves.
-    """
+    """Parts have nearly the same size; three products read and write their logits: in bfloat16
+    6 bytes per token and vocabulary entry."""
     h, weight, y = head(dtype)
     with torch.autocast("cpu", torch.bfloat16), Products(largest) as products:
         loss = cross_entropy.mean(h, weight, y, rows)
@@ -122,8 +108,11 @@ def test_no_more_logits_than_allowed_are_in_memory_and_none_after_the_forward_pa
     close(alone, plain(h, weight, y).detach(), rtol=rtol, atol=0)
 
 
-def test_a_second_backward_pass_is_refused():
-    leaves = head()
+def test_gradients_scale_and_add_over_micro_batches_and_a_second_backward_pass_is_refused():
+    h, weight, y = leaves = head()
+    for half in (slice(20), slice(20, 40)):
+        (cross_entropy.mean(h[half], weight, y[half], 7) / 2).backward()
+    close([h.grad, weight.grad], outcome(plain, h, weight, y)[1:], rtol=1e-12, atol=1e-14)
     loss = cross_entropy.mean(*leaves, 7)
     loss.backward(retain_graph=True)
     with refused(RuntimeError, "one backward pass"):

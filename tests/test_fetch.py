@@ -67,6 +67,12 @@ def out(tmp_path):
     return tmp_path / "out"
 
 
+@pytest.fixture
+def forget(out):
+    """Deletes what was fetched."""
+    return lambda: [(out / f"{FILE}{end}").unlink() for end in ("", ".fetched.json")]
+
+
 def test_a_file_comes_whole_with_the_hubs_own_hash_and_no_second_copy(
     fetch, hub, out, setting, tmp_path, monkeypatch
 ):
@@ -81,15 +87,8 @@ def test_a_file_comes_whole_with_the_hubs_own_hash_and_no_second_copy(
     assert hub.tokens == {"Bearer hf_secret"}  # the login of the user
 
 
-def test_a_download_that_breaks_off_goes_on_where_it_broke_off(fetch, hub):
-    hub.break_off_after = [100_000, 50_000]
-    fetch()
-    assert sum(n for _, n in hub.sent) < N + 1_000
-    assert [start > 0 for start, _ in hub.sent] == [False, True, True]
-
-
 def test_a_hub_that_is_busy_is_asked_again_after_longer_and_longer_waits_or_as_it_asks(
-    fetch, hub, out, capsys, monkeypatch
+    fetch, hub, forget, capsys, monkeypatch
 ):
     waited = []
     monkeypatch.setattr(module.time, "sleep", waited.append)
@@ -97,8 +96,7 @@ def test_a_hub_that_is_busy_is_asked_again_after_longer_and_longer_waits_or_as_i
     fetch()
     said = capsys.readouterr().err
     assert all(f"next attempt in {wait} s" in said for wait in module.WAITS)
-    (out / FILE).unlink()
-    (out / f"{FILE}.fetched.json").unlink()
+    forget()
     waited.clear()
     hub.retry_after = [70, 2]
     fetch()
@@ -106,13 +104,10 @@ def test_a_hub_that_is_busy_is_asked_again_after_longer_and_longer_waits_or_as_i
 
 
 @pytest.mark.parametrize(("status", "code", "values"), [
-    (403, "GatedRepo", ["gated", "owner/texts"]),
-    (401, "GatedRepo", ["gated", "`hf auth login`"]),
-    (403, None, ["403", "HF_TOKEN"]),
-    (401, None, ["401", "`hf auth login`"]),
+    (403, "GatedRepo", ["gated", "owner/texts"]), (401, "GatedRepo", ["gated", "`hf auth login`"]),
+    (403, None, ["403", "HF_TOKEN"]), (401, None, ["401", "`hf auth login`"]),
     (404, "RepoNotFound", ["owner/texts", "repository:"]),
-    (404, "RevisionNotFound", [COMMIT, "revision:"]),
-    (404, "EntryNotFound", [FILE, "train:"]),
+    (404, "RevisionNotFound", [COMMIT, "revision:"]), (404, "EntryNotFound", [FILE, "train:"]),
 ])  # fmt: skip
 def test_a_refusal_has_a_remedy_of_its_own_and_is_not_asked_again(
     fetch, hub, out, capsys, status, code, values
@@ -156,7 +151,7 @@ def test_a_hub_out_of_reach_is_asked_once_and_says_what_to_put_where(
 
 
 def test_a_file_in_the_cache_of_the_user_needs_no_network_and_stays_there(
-    fetch, hub, out, setting, tmp_path
+    fetch, hub, forget, setting, tmp_path
 ):
     setting("HF_HUB_CACHE", str(tmp_path / "cache"))
     cached = huggingface_hub.hf_hub_download(
@@ -166,19 +161,23 @@ def test_a_file_in_the_cache_of_the_user_needs_no_network_and_stays_there(
     assert fetch()["sha256"] == sha256_of(Path(cached))
     with open(cached, "r+b") as file:
         file.write(b"damaged")
-    (out / FILE).unlink()
-    (out / f"{FILE}.fetched.json").unlink()
+    forget()
     fetch(cached)
 
 
-def test_attempts_that_get_further_do_not_count(fetch, hub):
-    """The library gives up after six breaks without a byte; each of its attempts gets further."""
+def test_a_download_that_breaks_off_goes_on_where_it_broke_off(fetch, hub, forget):
+    hub.break_off_after = [100_000, 50_000]
+    fetch()
+    assert sum(n for _, n in hub.sent) < N + 1_000
+    assert [start > 0 for start, _ in hub.sent] == [False, True, True]
+    forget()
+    # The library gives up after six breaks without a byte; each of its attempts gets further.
     hub.break_off_after = [n for k in range(1, 8) for n in (20_000 * k, *[0] * 5)]
     fetch()
-    assert len(hub.sent) > 6 * len(module.WAITS)
+    assert len(hub.sent) > 3 + 6 * len(module.WAITS)
 
 
-def test_a_download_says_how_far_it_is_and_what_a_disk_refuses(fetch, out, monkeypatch, capsys):
+def test_a_download_says_how_far_it_is_and_what_a_disk_refuses(fetch, forget, monkeypatch, capsys):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -188,7 +187,6 @@ def test_a_download_says_how_far_it_is_and_what_a_disk_refuses(fetch, out, monke
     assert FILE in said[14]
     assert re.findall(r"\d+ kB|\d+%", said[14])[:3] == ["150 kB", "300 kB", "50%"]
     assert len(said) == 30
-    (out / FILE).unlink()
-    (out / f"{FILE}.fetched.json").unlink()
+    forget()
     monkeypatch.setattr(module, "hf_hub_download", full)
     fetch(FILE, "No space left on device")

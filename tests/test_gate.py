@@ -1,7 +1,4 @@
-"""The gate before training: planted faults of kernels are found.
-
-The kernels of a GPU are played by plain PyTorch with a fault.
-"""
+"""The gate before training: faults in plain PyTorch, which plays the kernels, are found."""
 
 import re
 from itertools import count
@@ -19,7 +16,6 @@ FORM = ("softplus", True)
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Short sequences."""
     monkeypatch.setattr(gate, "TOKENS", 20)
     monkeypatch.setattr(gate, "SEGMENTED", (1, 40, 2))
 
@@ -80,7 +76,6 @@ class Wrong(torch.autograd.Function):
 
 
 def one_lost(y):
-    """One element among all is zero."""
     y = y.clone()
     y[0, -3, 0, 1] = 0
     return y

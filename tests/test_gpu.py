@@ -49,11 +49,6 @@ STEP = "linear.chunked-b2-ctx16"
 BLOCKED = ("snakemake", "duckdb", "datasets", "pandas", "scipy", "seaborn")
 
 
-@cache
-def read(n: int) -> dict:
-    return study_file.read_study(FILES[:n])
-
-
 def study(*overlays: dict) -> dict:
     values = copy.deepcopy(read(3))
     for overlay in ({"speed": {"time_layer": None}}, TINY, *overlays):
@@ -94,13 +89,13 @@ def lines_of(out: Path) -> dict[str, dict]:
     return lines
 
 
+@cache
+def read(n: int) -> dict:
+    return study_file.read_study(FILES[:n])
+
+
 def listed(values: dict, out: Path, device: str = "") -> list[jobs.Job]:
     return list(jobs.jobs(grid.expand(values), out, device, {}, 0.0))
-
-
-@cache
-def of_a_gpu(device: str = "") -> list[jobs.Job]:
-    return listed(read(2), Path("d"), device)
 
 
 def wait_for(is_so, seconds=300.0):
@@ -179,7 +174,7 @@ def test_the_archive_is_imported_in_another_folder_and_drawn(measured, tmp_path)
 
 
 def test_what_tells_most_comes_first_and_what_cannot_fit_is_not_tried():
-    planned = of_a_gpu("NVIDIA H100")
+    planned, on_h200 = (listed(read(2), Path("d"), f"NVIDIA {name}") for name in ("H100", "H200"))
     parts = [job.part for job in planned]
     assert list(dict.fromkeys(parts)) == [part for part in PARTS if part in parts]
     sizes = [job.size for job in planned if job.part == "step"]
@@ -192,8 +187,8 @@ def test_what_tells_most_comes_first_and_what_cannot_fit_is_not_tried():
     assert [task.key.rpartition("/softmax.cudnn-")[2] for task in job.tasks] == [
         "b16-ctx1024", "b4-ctx4096", "b1-ctx16384", "b1-ctx65536", "b1-ctx131072",
     ]  # fmt: skip
-    for device, longest in (("NVIDIA H100", 16384), ("NVIDIA H200", 65536)):
-        (job,) = (j for j in of_a_gpu(device) if j.name == "774M linear/chunked")
+    for listing, longest in ((planned, 16384), (on_h200, 65536)):
+        (job,) = (j for j in listing if j.name == "774M linear/chunked")
         assert job.tasks[-1].key.endswith(f"-ctx{longest}")
     # Both kernels of softmax are timed wherever one is, and all are checked before.
     checked = {job.name for job in planned if job.part == "right"}
@@ -203,13 +198,6 @@ def test_what_tells_most_comes_first_and_what_cannot_fit_is_not_tried():
         flash, cudnn = ({key.replace(name, "") for key in keys if name in key}
                         for name in ("softmax.flash", "softmax.cudnn"))  # fmt: skip
         assert flash == cudnn != set(), part
-
-
-def test_parts_and_sizes_are_chosen(begun):
-    parts = {key.partition("/")[0] for key in lines_of(begun)}
-    assert parts == {"device", "time_ceiling"}
-    assert "complete" in measure(begun, study(), parts=["step"], sizes=["6k"])
-    assert {key.partition("/")[0] for key in lines_of(begun)} == parts
 
 
 def test_too_little_time_leaves_no_line_and_is_no_failure(tmp_path, monkeypatch):
@@ -237,11 +225,14 @@ def test_what_fails_ends_its_series_and_is_not_tried_again(tmp_path, monkeypatch
     assert [(line["status"], line["message"]) for line in ends] == [("failed", "no such head")]
 
 
-def test_a_fault_of_the_machine_is_no_result(begun, monkeypatch):
+def test_a_fault_of_the_machine_is_no_result_and_other_parts_or_sizes_are_none(begun, monkeypatch):
     def lost(one, point):
         raise RuntimeError("uncorrectable ECC error")
 
     before = lines_of(begun)
+    assert {key.partition("/")[0] for key in before} == {"device", "time_ceiling"}
+    assert "complete" in measure(begun, study(), parts=["step"], sizes=["6k"])
+    assert lines_of(begun) == before
     monkeypatch.setattr(jobs.sweep, "outcome", lost)
     with refused(UserError, "device", "uncorrectable ECC error"):
         measure(begun, study(), parts=["step"])
@@ -265,12 +256,9 @@ def test_a_line_that_a_kill_has_cut_is_measured_again_and_a_full_disk_loses_no_o
     assert set(lines_of(begun)) == set(whole)
 
 
-def test_calls_in_one_process_end_with_the_first_that_is_not_done():
-    ends = list(each([lambda: 1, lambda: 1 / 0, lambda: 3], 60))
-    assert [(end.status, end.value) for end in ends] == [("done", 1), ("failed", None)]
-
-
 def test_a_measurement_ends_with_the_process_that_asked_for_it(tmp_path):
+    ends = list(each([lambda: 1, lambda: 1 / 0, lambda: 3], 60))  # in one process
+    assert [(end.status, end.value) for end in ends] == [("done", 1), ("failed", None)]
     code = (
         "import os, time\nfrom pathlib import Path\n"
         "from lmscaling.bench.isolation import isolated\n"

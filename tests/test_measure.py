@@ -145,14 +145,13 @@ def test_a_layer_gets_views_of_one_projection_and_returns_one_gradient():
         given.append((q, k, v, options))
         return q * k + v
 
-    call = layer.call(attend, "linear", "forward+backward", (2, 5, 3, 4), torch.float32, CPU)
-    (gradient,) = cast("tuple[torch.Tensor]", call())
-    ((q, k, v, options),) = given
-    assert len({x.untyped_storage().data_ptr() for x in (q, k, v)}) == 1
+    shape = (2, 5, 3, 4), torch.float32, CPU
+    (gradient,) = cast("tuple", layer.call(attend, "linear", "forward+backward", *shape)())
+    layer.call(attend, "softmax", "forward", *shape)()
+    (*qkv, options), (*_, none) = given
+    assert len({x.untyped_storage().data_ptr() for x in qkv}) == 1
     assert gradient.shape == (2, 5, 3, 3, 4)
-    assert options == ("softplus", True)
-    layer.call(attend, "softmax", "forward", (2, 5, 3, 4), torch.float32, CPU)()
-    assert given[1][3] == ()
+    assert (options, none) == (("softplus", True), ())
 
 
 def test_a_sequence_is_repeated_behind_a_separator_and_a_step_of_it_is_timed(tiny):
@@ -171,20 +170,18 @@ def test_a_sequence_is_repeated_behind_a_separator_and_a_step_of_it_is_timed(tin
 
 @pytest.mark.skipif(not memory.PROCESS.is_dir(), reason="the system does not say what is resident")
 def test_memory_on_the_cpu_is_the_most_that_was_resident_less_what_was_before(tiny):
-    before = torch.ones(2**22)
-    watched = Memory(CPU)
+    before, watched = torch.ones(2**22), Memory(CPU)
     assert (watched.peak_bytes() or 0) < 2**22
     torch.ones(2**23).sum()  # 32 MiB
     assert 31 < (watched.peak_bytes() or 0) / 2**20 < 40
     watched.reset()
     assert (watched.peak_bytes() or 0) < 2**22
     del before
-    one, section = point("softmax", "no_flash", passes="forward"), heads(tiny)
-    short, long = (
-        layer.measure(section, replace(one, context=context)).peak_memory_bytes or 0
-        for context in (64, 1024)
-    )
-    assert long > short + 2 * 2 * 1024**2 * 4  # scores and weights of two heads
+    one, peaks = point("softmax", "no_flash", passes="forward"), []
+    for context in (64, 1024):
+        made = layer.measure(heads(tiny), replace(one, context=context))
+        peaks.append(made.peak_memory_bytes or 0)
+    assert peaks[1] > peaks[0] + 2 * 2 * 1024**2 * 4  # scores and weights of two heads
 
 
 @pytest.mark.parametrize("measured", [clock.timed, clock.launched])
@@ -217,21 +214,19 @@ def test_a_layer_of_a_library_that_is_not_installed_is_a_record(values, tmp_path
 def test_a_time_stands_beside_the_floor_of_its_own_setup(tmp_path, values):
     (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
     shape = {"n_head": 2, "d_head": 64, "batch": 4, "n_layer": None, "size": "one"}
-    passes = [{**shape, "passes": passes} for passes in ("forward", "forward+backward")]
-    ceilings = [("copy", 10**9, 1e-3), ("matmul", 1000, 1e-3)]
-    write(
-        tmp_path,
-        *(measured_point("time_ceiling", *ceiling) for ceiling in ceilings),
+    points = [
+        measured_point("time_ceiling", "copy", 10**9, 1e-3),
+        measured_point("time_ceiling", "matmul", 1000, 1e-3),
         measured_point("time_ceiling", "copy", 10**9, 1.0, device="another"),
-        *(measured_point("time_layer", "linear chunked", 100, 8e-7, **of) for of in passes),
-    )
+        *(measured_point("time_layer", "linear chunked", 100, 8e-7, passes=passes, **shape)
+          for passes in ("forward", "forward+backward")),
+    ]  # fmt: skip
+    write(tmp_path, *points)
     store.build(tmp_path)
     with store.connect(tmp_path / "store") as db:
         ceilings = db.sql("SELECT copy_bytes_per_second, matmul_flops FROM ceilings ORDER BY ALL")
         assert ceilings.fetchall() == [(2e9, None), (2e12, pytest.approx(2e12))]
         rows = db.sql("SELECT kind, ns_per_token_head, floor_fraction FROM kernel_times ORDER BY 3")
         # A token of a head moves 516 bytes forward and 900 more backward, at 2 TB/s, in 1 ns.
-        assert rows.fetchall() == [
-            ("linear", pytest.approx(1), pytest.approx(0.258)),
-            ("linear", pytest.approx(1), pytest.approx(0.708)),
-        ]
+        expected = [("linear", pytest.approx(1), pytest.approx(x)) for x in (0.258, 0.708)]
+        assert rows.fetchall() == expected
