@@ -21,8 +21,7 @@ def turned(layer, x):
 
 
 def decays(g):
-    """``exp(g_{j+1} + ... + g_i)`` of each pair, zero if j > i; ``[B, H, T, X]`` to
-    ``[B, H, T, T, X]``."""
+    """``exp(g_{j+1} + ... + g_i)`` of each pair, zero if j > i, ``[B, H, T, T, X]``."""
     T = g.shape[2]
     total = F.pad(g.cumsum(2), (0, 0, 1, 0))
     later = torch.ones(T, T, dtype=torch.bool).triu(1)[..., None]

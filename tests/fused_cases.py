@@ -22,11 +22,9 @@ from lmscaling.kernels.linear import chunked
 
 KINDS = [(phi, normalize) for phi in feature_maps.FEATURE_MAPS for normalize in (True, False)]
 SIZES = [(1, 1, 1, 16, 16), (2, 17, 3, 24, 24), (1, 63, 1, 32, 16), (1, 100, 1, 16, 48),
-         (1, 70, 1, 64, 64)]  # fmt: skip
-"""B, T, H, K, V."""
+         (1, 70, 1, 64, 64)]  # fmt: skip  # B, T, H, K, V
 DTYPES = (torch.float32, torch.bfloat16)
-TWO = pytest.param(False, marks=pytest.mark.ci)
-"""The backward pass in two kernels, which devices before Hopper use."""
+TWO = pytest.param(False, marks=pytest.mark.ci)  # backward kernels, on devices before Hopper
 one_or_two = pytest.mark.parametrize("one_pass", [True, TWO])
 CASES = [
     pytest.param(

@@ -1,9 +1,8 @@
 """Triton's interpreter made right for bf16; importing this changes the interpreter of the process.
 
-The interpreter of Triton 3.6 to 3.9 keeps bf16 as bit patterns in uint16. It multiplies and adds
-the patterns as if they were numbers, and rounds float32 towards zero. Here every operation on bf16
-goes through float32 and rounds to nearest even, as a GPU does. The interpreters of 3.6 and 3.7 have
-no bf16 constants, and loops of 3.6 do not run with NumPy 2.4; both are added.
+That of 3.6 to 3.9 computes with the bit patterns of bf16 as if they were numbers and rounds float32
+towards zero. Here each operation goes through float32 and rounds to nearest even, as on a GPU.
+Constants in bf16, which 3.6 and 3.7 lack, and loops of 3.6 with NumPy 2.4 are added.
 """
 
 import os

@@ -1,7 +1,5 @@
-"""What cases of kernels share: Triton's interpreter or, without it, a CUDA device.
-
-test_fused.py runs the cases in processes of their own, since the interpreter must be chosen before
-triton is imported. There this file is a plugin of pytest: ``-p kernel_device``.
+"""What cases of kernels share: Triton's interpreter or, without it, a CUDA device. It is chosen
+before triton is imported, so test_fused.py runs the cases in a process with this plugin of pytest.
 """
 
 import os

@@ -122,8 +122,6 @@ def test_operators_are_what_pytorch_asks_of_them():
 
 
 # The kernel of the loss
-
-
 def logits_of(N, V, dtype, spread=3.0):
     """Logits and targets; the first target is the first entry and the last one the last."""
     seeded = torch.Generator().manual_seed(N + V)

@@ -36,11 +36,6 @@ def row(backend="tiktoken"):
     return {"encoding": "gpt2", "vocab_size": 50257, "backend": backend}
 
 
-def of_file(path, backend="tiktoken"):
-    source = {"kind": "jsonl", "train": [str(path)], "holdout": 1e-9}
-    return corpus(source, "gpt2", row(backend))
-
-
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     if not DATA.is_dir():
@@ -77,7 +72,8 @@ def test_every_backend_gives_the_ids_of_tiktoken(backends, encoder, texts):
 def test_half_a_surrogate_pair_becomes_the_replacement_character(ranks, encoder, tmp_path, backend):
     path, out = tmp_path / "half.jsonl", tmp_path / "train-00000.bin"
     path.write_text('{"text": "a\\ud83d"}\n{"text": "\\ud83d\\ude42"}\n')
-    made = tokenize(of_file(path, backend), "train", 0, out, ranks=ranks)
+    source = {"kind": "jsonl", "train": [str(path)], "holdout": 1e-9}
+    made = tokenize(corpus(source, "gpt2", row(backend)), "train", 0, out, ranks=ranks)
     compared = 2 if backend == "gigatoken" else None
     assert (made["backend"], made["compared_documents"]) == (backend, compared)
     assert made["source"]["sha256"] == sha256_of(path)

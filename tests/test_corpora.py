@@ -26,8 +26,6 @@ from lmscaling.plan import documents, study_plan, text_needs
 from lmscaling.plan.estimate import Shape
 from lmscaling.report import provenance
 
-TEXTS = ["one", "two\nlines", "", "größer 🙂", "\0" * 3]
-
 
 def records(path, texts):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,10 +41,11 @@ def records(path, texts):
 
 
 def test_every_format_has_the_same_documents_and_says_its_hash(tmp_path):
+    texts = ["one", "two\nlines", "", "größer 🙂", "\0" * 3]
     for end in ["json", "jsonl", "ndjson", "json.gz", "jsonl.zst", "jsonl.zstd", "parquet"]:
-        path = records(tmp_path / f"a.{end}", TEXTS)
+        path = records(tmp_path / f"a.{end}", texts)
         documents = sources.read_records(path, "text")
-        assert [*documents.texts] == TEXTS
+        assert [*documents.texts] == texts
         described = documents.describe_file()
         assert described["bytes"] == path.stat().st_size
         assert described["sha256"] == sources.sha256_of(path)

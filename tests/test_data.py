@@ -98,10 +98,10 @@ def test_sources_of_packages_come_once_each_and_documents_of_others_validate(tmp
     assert (made["documents_dropped"], tokens.tolist()) == (1, [256, *b"y = 2"])
 
 
-def test_documents_are_shuffled_within_a_file_and_every_one_stays(tmp_path):
-    texts = [f"chapter {i // 10}, page {i}" for i in range(200)]
-    source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", texts)], "holdout": 0.05}
-    orders = []
+def test_documents_are_shuffled_within_a_file_and_held_out_of_every_file(tmp_path):
+    texts = [f"chapter {i // 10}, page {i}" for i in range(400)]
+    files = [lines(tmp_path / name, texts) for name in ("a.jsonl", "b.jsonl")]
+    source, orders = {"kind": "jsonl", "train": files, "holdout": 0.1}, []
     for shuffle in ["none", "blocks", "documents"]:
         tokens = both(corpus(source | {"shuffle": shuffle}), tmp_path)[2] % 256  # end-of-text is 0
         orders.append(tokens.astype("u1").tobytes().decode().split("\0")[1:])
@@ -110,15 +110,10 @@ def test_documents_are_shuffled_within_a_file_and_every_one_stays(tmp_path):
     assert sorted(documents) == sorted(plain) != documents
     chapters = [text.partition(",")[0] for text in documents]
     assert sum(a == b for a, b in pairwise(chapters)) < len(documents) / 4
-
-
-def test_held_out_documents_stay_held_out_when_files_are_added(tmp_path):
-    texts = [f"document {i}" for i in range(400)]
-    files = [lines(tmp_path / name, texts) for name in ("a.jsonl", "b.jsonl")]
-    made = corpus({"kind": "jsonl", "train": files, "holdout": 0.1})
-    held = {*sources.read_shard(made, "validation", 0).texts}
+    held = {*sources.read_shard(corpus(source), "validation", 0).texts}
     assert 10 < len(held) < 100
-    assert all(not held & {*sources.read_shard(made, "train", i).texts} for i in (0, 1))
+    for shard in (0, 1):
+        assert {*sources.read_shard(corpus(source), "train", shard).texts} == {*texts} - held
 
 
 KIND = """

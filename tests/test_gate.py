@@ -46,7 +46,7 @@ def test_ours_pass_at_the_shapes_of_a_gpu(full_size, kind, name, dtype, form, co
 
 
 def test_integers_of_a_long_sequence_are_sums_that_bf16_represents():
-    """Of the states and of the weights, which are operands of products."""
+
     sums = []
 
     def seen(q, k, v, *_):
@@ -127,7 +127,6 @@ def test_a_gate_that_acts_wrongly_is_found_forward_and_backward(kind, gradients)
     right = kernels.load(kind, "chunked")
 
     def late(q, k, v, *gates):
-        """Gates act on the token after theirs."""
         return right(q, k, v, *gates[:-1], gates[-1].roll(1, 1))
 
     assert (fault(late, ("token",), kind=kind) or "").startswith("y is")

@@ -88,12 +88,6 @@ def too_large():
     return errors.OutOfResources(239616, 232448, "shared memory")
 
 
-def test_a_kernel_that_passes_is_used_as_planned_and_nothing_is_said(kernel, path, model, used):
-    assert gate.settle(kernel(), path, CPU) == ""
-    assert used[-1] == plan.Plan()
-    assert model.blocks[0].attention.implementation == "chunked"
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [(lambda: doubled, "(y of integers"), (lambda: raising(too_large()), "(OutOfResources: out of"),
@@ -139,13 +133,18 @@ def test_what_was_found_is_used_without_a_check_until_a_version_changes(kernel, 
     assert len(json.loads(path.read_text())["findings"]) == 1 + len(HERE)
 
 
-def test_a_damaged_record_is_said_and_checked_again(kernel, path, capfd):
+def test_a_kernel_that_passes_is_used_as_planned_and_a_damaged_record_is_checked_again(
+    kernel, path, model, used, capfd
+):
     path.parent.mkdir()
-    for text in ("{", '{"findings": [{"key": 7}]}', "[]"):
-        path.write_text(text)
+    for text in ("", "{", '{"findings": [{"key": 7}]}', "[]"):
+        if text:
+            path.write_text(text)
         assert gate.settle(kernel(), path, CPU) == ""
-        assert "checked again" in capfd.readouterr().err
+        assert ("checked again" in capfd.readouterr().err) == bool(text)
         assert len(json.loads(path.read_text())["findings"]) == 1
+        assert used[-1] == plan.Plan()
+        assert model.blocks[0].attention.implementation == "chunked"
 
 
 def test_the_key_tells_plans_forms_and_compilation_apart(model, cell):

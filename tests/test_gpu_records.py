@@ -37,20 +37,17 @@ def packed(begun: Path) -> Path:
     return begun / "kept" / "lmscaling-gpu.zip"
 
 
-def changed(path: Path, name: str, content: str) -> Path:
-    new = path.with_name("new.zip")
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(new, "w") as copy:
-        for each_name in {*old.namelist(), name}:
-            copy.writestr(each_name, content if each_name == name else old.read(each_name))
-    return new
-
-
 def with_device(path: Path, **values) -> Path:
     """A copy of an archive with other values in its first line, which is of the device."""
-    with zipfile.ZipFile(path) as file:
-        first, *rest = file.read("records.jsonl").decode().splitlines()
-    other = "\n".join([json.dumps(json.loads(first) | values), *rest, ""])
-    return changed(path, "records.jsonl", other)
+    new = path.with_name("new.zip")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(new, "w") as copy:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "records.jsonl":
+                first, rest = content.split(b"\n", 1)
+                content = json.dumps(json.loads(first) | values).encode() + b"\n" + rest
+            copy.writestr(name, content)
+    return new
 
 
 def test_an_archive_of_another_version_and_records_of_another_one_are_refused(
@@ -60,7 +57,9 @@ def test_an_archive_of_another_version_and_records_of_another_one_are_refused(
     with refused(UserError, "format 99"):
         archive.unpack(with_device(packed, format=99), out)
     assert not out.parent.exists()
-    archive.unpack(changed(packed, "runs/../../../evil.json", "{}"), out)
+    with zipfile.ZipFile(packed, "a") as file:
+        file.writestr("runs/../../../evil.json", "{}")
+    archive.unpack(packed, out)
     assert not list(tmp_path.rglob("evil.json"))
     with refused(UserError, out, "--out"):
         archive.unpack(with_device(packed, id="another"), out)

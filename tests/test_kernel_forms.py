@@ -151,8 +151,6 @@ def test_a_prompt_and_steps_give_what_the_whole_sequence_gives(c, dtype, share):
 
 
 # States, gates and sequences
-
-
 def delta_core(q, k, v, g, state, beta, *, chunk=64, lengths=()):
     gates = beta.squeeze(-1), g.squeeze(-1)
     return delta.attend(q, k, v, *gates, state, lengths, 1.0, chunk)

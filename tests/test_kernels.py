@@ -26,16 +26,13 @@ LINEAR = kernels.names("linear")
 LACKS_FLASH4 = torch.cuda.is_available() and not find_spec("flash_attn")
 SOFTMAX = [n for n in kernels.names("softmax") if n != "flash4" or not LACKS_FLASH4]
 SINGLE, HALF, DOUBLE = torch.float32, torch.bfloat16, torch.float64
-on_each_device = pytest.mark.parametrize(
-    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)][: 1 + torch.cuda.is_available()]
-)
 with_any = pytest.mark.parametrize(
     ("kind", "name"), [("linear", n) for n in LINEAR] + [("softmax", n) for n in SOFTMAX]
 )
 PRODUCTS = {"linear": linear_product, "softmax": softmax_product}
 OPTIONS = {"linear": ("softplus", True), "softmax": ()}
+# B, T, H, K, V: lengths that no chunk divides, odd numbers of heads, widths that differ.
 SHAPES = [(2, 1, 3, 16, 16), (1, 63, 5, 16, 24), (2, 80, 1, 24, 64)]
-"""B, T, H, K, V: lengths that no chunk divides, odd numbers of heads, widths that differ."""
 LONG = (1, 1000, 3, 64, 16)
 MAPS = [(name, normalize) for name in FEATURE_MAPS for normalize in (True, False)]
 NEAR = [
@@ -58,7 +55,9 @@ def arguments(shape, dtype, device="cpu", options=()):
     return [x.to(device, dtype) for x in (q, k, v, g)]
 
 
-@on_each_device
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)][: 1 + torch.cuda.is_available()]
+)
 @pytest.mark.parametrize(("kind", "name", "shape", "options", "dtype"), NEAR)
 def test_it_is_as_near_to_its_definition_as_pytorch(kind, name, shape, options, dtype, device):
     """The norm of the error is at most twice that of the definition, and a rounding of the result.
@@ -152,7 +151,8 @@ def test_the_decoding_kernel_refuses_a_state_that_it_cannot_update():
             step(q, k, v, *state, "softplus", True)
 
 
-def test_views_of_a_projection_are_not_copied_and_keep_its_gradient():
+def test_views_of_a_projection_are_not_copied_and_other_tensors_are_packed_in_order():
+    """Both keep their gradients."""
     for leading, heads, wanted in product([(2, 5), (1, 5), (2, 1)], [1, 3], [True, False]):
         row_BTW = torch.randn(*leading, 3 * heads * 4, requires_grad=wanted)
         packed = chunked.packed(*row_BTW.unflatten(-1, (3, heads, -1)).unbind(2))
@@ -161,9 +161,6 @@ def test_views_of_a_projection_are_not_copied_and_keep_its_gradient():
         assert packed.requires_grad == wanted
         if wanted:
             assert torch.autograd.grad(packed.sum(), row_BTW)[0].eq(1).all()
-
-
-def test_other_tensors_are_packed_in_order_and_keep_their_gradients():
     q, k, v = torch.randn(2, 5, 3 * 2 * 4).unflatten(-1, (3, 2, -1)).unbind(2)
     leaves = [x.requires_grad_() for x in torch.randn(2, 5, 3, 2, 4).unbind(2)]
     for parts in (

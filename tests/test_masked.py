@@ -28,14 +28,11 @@ from lmscaling.model.gpt import GPT
 from lmscaling.train import calibrate
 from lmscaling.train.run import train
 
-END = 256
-"""The last token of the vocabulary, which begins a document."""
-T = 40
-"""Tokens of a row: two chunks of 16 tokens and a part of one."""
+END = 256  # the last token of the vocabulary, which begins a document
+T = 40  # tokens of a row: two chunks of 16 tokens and a part of one
 MODELS = [*registry.attentions(), "linear.softmax"]
 STARTS = [[16, 32], [8, 24], [1, 17, 18, 31], [13, 39], [10, 11, 12], [], [20]]
 """Documents on the edges of chunks, off them, one after another, and a row that is one."""
-ONE_EACH = [[], []]
 
 
 @pytest.fixture
@@ -93,7 +90,7 @@ def test_documents_of_a_row_are_computed_as_each_alone(masked, attention, positi
 
 @pytest.mark.parametrize("name", registry.attentions())
 def test_one_document_in_each_row_gives_the_bits_of_mixed_documents(masked, name):
-    (x, y), both = batch(ONE_EACH), (masked(name, documents=d) for d in ("masked", "mixed"))
+    (x, y), both = batch([[], []]), (masked(name, documents=d) for d in ("masked", "mixed"))
     found = ([gpt(x), *gradients(gpt, x, y)] for gpt in both)
     assert all(map(torch.equal, *found))
 
@@ -103,7 +100,7 @@ def test_blocks_are_computed_again_and_sampling_reads_its_prompt_as_one_document
     for gpt.recompute in (False, True):
         found.append(gradients(gpt, *batch(STARTS)))
     assert all(map(torch.equal, *found))
-    x, _ = batch(ONE_EACH)
+    x, _ = batch([[], []])
     states, found = gpt.init_states(2, T), []
     for t in range(T):
         logits, states = gpt.decode_step(x[:, t], states)

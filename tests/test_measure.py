@@ -94,11 +94,11 @@ def test_a_point_that_cannot_be_is_refused(tiny, measure, what, named):
         layer.measure(heads(tiny), point("softmax", "flsh", passes="forward"))
 
 
-@pytest.mark.parametrize("implementation", ["chunked", "chunked_materialized"])
-def test_the_chunk_of_a_point_is_the_chunk_in_use(tiny, implementation):
-    made = training_step.Step(tiny, point("linear", implementation, chunk=8))
-    assert {b.get_submodule("attention").chunk for b in made.gpt.blocks} == {8}
-    assert training_step.measure(tiny, point("linear", implementation, chunk=8)).chunk == 8
+def test_the_chunk_of_a_point_is_the_chunk_in_use(tiny):
+    for implementation in ("chunked", "chunked_materialized"):
+        made = training_step.Step(tiny, point("linear", implementation, chunk=8))
+        assert {b.get_submodule("attention").chunk for b in made.gpt.blocks} == {8}
+        assert training_step.measure(tiny, point("linear", implementation, chunk=8)).chunk == 8
     assert training_step.measure(tiny, point("softmax", "flash")).chunk is None
 
 

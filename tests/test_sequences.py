@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import refused, sentence
+from conftest import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
@@ -27,6 +27,7 @@ RECALL: dict[str, Any] = {
     "sequences": 5000, "validation_sequences": 300,
 }  # fmt: skip
 COPY: dict[str, Any] = {"kind": "copy", "copied": 3}
+IMAGES = {"kind": "images", "train": "no-file", "validation": "neither"}
 
 
 def row(**values) -> Any:
@@ -181,13 +182,10 @@ def test_a_file_that_is_no_file_of_images_is_refused(images, tmp_path, case):
     end, data, value = DAMAGED[case]
     path = tmp_path / f"file{end}"
     path.write_bytes(data(images[0]))
-    with pytest.raises(UserError) as caught:
+    # zlib's own words differ between versions
+    with pytest.raises(UserError) if end == ".gz" else refused(UserError) as caught:
         made(row(kind="images", train=str(path)))
-    said = str(caught.value)
-    assert str(path) in said
-    assert value in said
-    if end != ".gz":  # zlib's own words differ between versions
-        sentence("UserError", said)
+    assert all(part in str(caught.value) for part in (str(path), value))
 
 
 @pytest.mark.parametrize(("values", "said"), [
@@ -201,9 +199,6 @@ def test_a_file_that_is_no_file_of_images_is_refused(images, tmp_path, case):
 def test_a_row_that_cannot_be_is_refused(values, said):
     with pytest.raises(ValidationError, match=said):
         row(**values)
-
-
-IMAGES = {"kind": "images", "train": "no-file", "validation": "neither"}
 
 
 @pytest.mark.parametrize("source", [RECALL, COPY, IMAGES], ids=lambda source: source["kind"])
@@ -221,9 +216,7 @@ def test_a_cell_knows_its_sequences_by_their_identity_and_without_files(source):
     assert [of_cell(text) for text in ({"kind": "jsonl", "train": ["a"]}, {})] == [None] * 2
 
 
-def test_a_shard_of_sequences_has_their_tokens_and_targets_that_do_not_count_are_minus_one(
-    tmp_path,
-):
+def test_a_shard_of_sequences_has_their_tokens_and_no_other_targets_count(tmp_path):
     source, encoding = row(**COPY, validation_sequences=5), Tokenizer(encoding="bytes")
     corpus = Corpus(dataset="c", source=source, tokenizer="bytes", encoding=encoding)
     sidecar = tokenize(corpus, "validation", 0, tmp_path / "validation-00000.bin")

@@ -131,8 +131,7 @@ def test_supply_counts_what_is_missing_and_a_name_of_a_chunk_says_its_shards(tmp
         Chunk.named("train-16")
 
 
-# Many shards in one process: what exists is kept, what fails stops no other, a kill loses one
-
+# Many shards in one process: what exists is kept, and what fails stops no other
 N = 5
 SHARDS = "{shard}.json"
 HUB = corpus({"kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": N,

@@ -145,8 +145,6 @@ def test_what_needs_text_is_refused():
 
 
 # Folders of long documents: what a shard is made from, and a whole book
-
-
 @pytest.fixture
 def folder(tmp_path):
     """Seven files for training, two for validation, and metadata that are no document."""

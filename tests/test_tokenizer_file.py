@@ -166,10 +166,6 @@ def changed(**values):
     return json.loads(small().to_str()) | values
 
 
-def with_model(**values):
-    return changed(model=changed()["model"] | values)
-
-
 def stripping():
     tokenizer = small()
     tokenizer.add_tokens([AddedToken("<x>", lstrip=True)])
@@ -184,12 +180,13 @@ def deleting():
 
 
 SPACED = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+FEW = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
 UNFIT = {
     "a unigram model": (lambda: Tokenizer(models.Unigram([("a", -1.0)])), ["Unigram"]),
     "a BPE of characters": (lambda: Tokenizer(models.BPE({"a": 0, "b": 1}, [])), ["BPE"]),
     "small letters": (lambda: changed(normalizer={"type": "Lowercase"}), ["Lowercase"]),
-    "random merges": (lambda: with_model(dropout=0.1), [0.1]),
-    "few bytes": (lambda: with_model(vocab={"a": 0}, merges=[]), [255]),
+    "random merges": (lambda: changed(model=changed()["model"] | {"dropout": 0.1}), [0.1]),
+    "few bytes": (lambda: changed(model=FEW), [255]),
     "a space before the text": (lambda: changed(pre_tokenizer=SPACED), ["add_prefix_space"]),
     "an added token that strips": (stripping, ['"a <x> b"', '"a<x>']),
     "deleted characters": (deleting, ["deletes"]),

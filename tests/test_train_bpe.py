@@ -35,17 +35,30 @@ def given(tmp_path, train=None, validation=None, **settings):
     return corpus(source, values={"train_bpe": {"vocab_size": 300, **settings}})
 
 
-def test_the_tokenizer_has_so_many_tokens_and_end_of_text_is_the_last(tmp_path):
-    corpus, bpe = given(tmp_path), tmp_path / "bpe.json"
+def test_a_tokenizer_has_so_many_tokens_and_shards_of_two_never_mix(tmp_path):
+    corpus, tokens, bpe = given(tmp_path), tmp_path / "tokens", tmp_path / "bpe.json"
     made = train_bpe.train(corpus, bpe)
     loaded = tokenizer_file.load(corpus.encoding, bpe)
     assert (loaded.n_vocab, loaded.tokenizer.token_to_id("<|endoftext|>")) == (300, 299)
     assert loaded.sha256 == made["sha256"] == sha256_of(bpe)
-    assert json.loads(tokenizer_file.described_at(bpe).read_text()) == made
-    sidecar = tokenize(corpus, "train", 0, tmp_path / "train-00000.bin", ranks=bpe)
+    kept = tokenizer_file.described_at(bpe).read_bytes()
+    assert json.loads(kept) == made
+    sidecar = tokenize(corpus, "validation", 0, tokens / "validation-00000.bin", ranks=bpe)
     assert (sidecar["end_of_text"], sidecar["encoding"]) == (299, "train_bpe")
     assert sidecar["ranks_sha256"] == made["sha256"]
     assert sidecar["tokens"] < sidecar["bytes"] / 3
+    other = given(tmp_path, train=texts(200, seed=9))
+    bpe.unlink()
+    train_bpe.train(other, bpe)
+    shard = tokens / "train-00000.bin"
+    tokenize(other, "train", 0, shard, ranks=bpe)
+    with refused(UserError, "train-00000.bin", "ranks_sha256"):
+        shards.write_manifest(tokens / "manifest.json", {"train": 1, "validation": 1})
+    tokenizer_file.described_at(bpe).write_bytes(kept)  # as if the file had changed
+    with refused(UserError, "bpe.json", "SHA-256"):
+        tokenize(other, "train", 0, shard, ranks=bpe)
+    with refused(UserError, "--vocabulary"):
+        tokenize(other, "train", 0, shard)
 
 
 def test_it_reads_training_documents_alone_and_no_more_than_asked(tmp_path):
@@ -94,25 +107,6 @@ def test_too_little_text_or_a_source_that_is_broken_or_gone_leaves_nothing(tmp_p
     train_bpe.train(given(tmp_path, **few, vocab_size=259), bpe)
 
 
-def test_a_changed_tokenizer_is_refused_and_shards_of_two_never_mix(tmp_path):
-    corpus, tokens, bpe = given(tmp_path), tmp_path / "tokens", tmp_path / "bpe.json"
-    train_bpe.train(corpus, bpe)
-    tokenize(corpus, "validation", 0, tokens / "validation-00000.bin", ranks=bpe)
-    kept = tokenizer_file.described_at(bpe).read_bytes()
-    other = given(tmp_path, train=texts(200, seed=9))
-    bpe.unlink()
-    train_bpe.train(other, bpe)
-    shard = tokens / "train-00000.bin"
-    tokenize(other, "train", 0, shard, ranks=bpe)
-    with refused(UserError, "train-00000.bin", "ranks_sha256"):
-        shards.write_manifest(tokens / "manifest.json", {"train": 1, "validation": 1})
-    tokenizer_file.described_at(bpe).write_bytes(kept)
-    with refused(UserError, "bpe.json", "SHA-256"):
-        tokenize(other, "train", 0, shard, ranks=bpe)
-    with refused(UserError, "--vocabulary"):
-        tokenize(other, "train", 0, shard)
-
-
 def test_settings_and_text_of_a_trained_tokenizer_name_its_file_and_the_cells(values):
     def laid_out(**settings):
         values["tokenizers"]["own"] = {"train_bpe": {"vocab_size": 300, **settings}}
@@ -134,12 +128,8 @@ def test_settings_and_text_of_a_trained_tokenizer_name_its_file_and_the_cells(va
     assert not {*laid_out().corpora} & {*first.corpora}
 
 
-@pytest.fixture
-def place(tmp_path):
-    return product(tmp_path / "product")
-
-
-def test_a_tokenizer_of_fetched_text_is_trained_before_it_is_tokenized(place, hub):  # noqa: F811
+def test_a_tokenizer_of_fetched_text_is_trained_before_it_is_tokenized(tmp_path, hub):  # noqa: F811
+    place = product(tmp_path / "product")
     row = {"kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": 2}
     place.study(
         datasets={"texts": row | FILES}, dataset="texts", evaluate=None,
@@ -158,8 +148,9 @@ def test_a_tokenizer_of_fetched_text_is_trained_before_it_is_tokenized(place, hu
 
 
 @pytest.mark.ci
-def test_the_study_of_a_tokenizer_of_python_runs_from_text_to_report(place):
+def test_the_study_of_a_tokenizer_of_python_runs_from_text_to_report(tmp_path):
     """config/python_bpe.yaml with one cell, two updates and a small vocabulary."""
+    place = product(tmp_path / "product")
     changes = [
         "axes={attention: [linear], size: [6k], context: [64], seed: [0], lr_scale: [1.0]}",
         "budget=4 updates", "validation={tokens: 512, every_tokens: 4096}",
