@@ -1,7 +1,5 @@
 """Each attention variant written a second time: all weights of a sequence in one masked matrix.
-
-Legend: B batch, T tokens, D model width, H heads, K key width, V value width.
-"""
+Legend: B batch, T tokens, D model width, H heads, K key width, V value width."""
 
 import math
 
@@ -19,13 +17,11 @@ def heads(layer, x, *widths):
 
 
 def turned(layer, x):
-    """Rotated by position if the layer does."""
     return x if layer.rotate is unrotated else Rotary(x.shape[-1])(x, 0)
 
 
 def decays(g):
-    """``exp(g_{j+1} + ... + g_i)`` of each pair, zero if j > i; ``[B, H, T, X]`` to
-    ``[B, H, T, T, X]``."""
+    """``exp(g_{j+1} + ... + g_i)`` of each pair, zero if j > i, ``[B, H, T, T, X]``."""
     T = g.shape[2]
     total = F.pad(g.cumsum(2), (0, 0, 1, 0))
     later = torch.ones(T, T, dtype=torch.bool).triu(1)[..., None]
@@ -143,9 +139,7 @@ def softmax_product(q, k, v):
 
 def recurrence(q, k, v, g, state, beta=None):
     """Gated linear attention token by token, ``[B, T, H, .]``; g has gates of tokens or channels.
-
-    With ``beta``, ``[B, T, H, 1]``, this part of what the key reads is replaced: the delta rule.
-    """
+    With ``beta``, ``[B, T, H, 1]``, this part of what the key reads is replaced: the delta rule."""
     rows = []
     for t in range(q.shape[1]):
         state, u = g[:, t].exp().unsqueeze(-1) * state, v[:, t]
@@ -158,25 +152,19 @@ def recurrence(q, k, v, g, state, beta=None):
 
 def of_each(attend, tokens, initial, lengths):
     """Each sequence by itself: these follow one another in the rows; without lengths, the rows.
-
-    ``attend`` is given q, k, v, gates, the state and what else there is of tokens.
-    """
+    ``attend`` is given q, k, v, gates, the state and what else there is of tokens."""
     if not lengths:
         return attend(*tokens[:4], initial, *tokens[4:])
     parts = zip(*(x.flatten(0, 1).split(list(lengths)) for x in tokens), strict=True)
-    done = [
-        attend(*(x[None] for x in each[:4]), initial[i : i + 1], *(x[None] for x in each[4:]))
-        for i, each in enumerate(parts)
-    ]
+    each = ([x[None] for x in part] for part in parts)
+    done = [attend(*x[:4], state[None], *x[4:]) for x, state in zip(each, initial, strict=True)]
     y, last = zip(*done, strict=True)
     return torch.cat(y, 1).view(*tokens[0].shape[:2], *y[0].shape[2:]), torch.cat(last)
 
 
 def delta_sample(lengths, H, K, V, dtype=torch.float64):
     """q, k, v, g, beta and states of one row of sequences; the gradients of y and of the states.
-
-    q, k, v and the gradient of y have the dtype, the others at least float32.
-    """
+    q, k, v and the gradient of y have the dtype, the others at least float32."""
     T, P = sum(lengths), len(lengths)
     seeded = torch.Generator().manual_seed(T + H + K + V)
 
@@ -192,7 +180,6 @@ def delta_sample(lengths, H, K, V, dtype=torch.float64):
 
 
 def gradients(outputs, inputs):
-    """The gradients of a loss by inputs."""
     each = outputs if isinstance(outputs, tuple) else (outputs,)
     torch.manual_seed(2)
     slopes = [torch.randn(y.shape, dtype=torch.float64) for y in each]

@@ -22,11 +22,9 @@ from lmscaling.kernels.linear import chunked
 
 KINDS = [(phi, normalize) for phi in feature_maps.FEATURE_MAPS for normalize in (True, False)]
 SIZES = [(1, 1, 1, 16, 16), (2, 17, 3, 24, 24), (1, 63, 1, 32, 16), (1, 100, 1, 16, 48),
-         (1, 70, 1, 64, 64)]  # fmt: skip
-"""B, T, H, K, V."""
+         (1, 70, 1, 64, 64)]  # fmt: skip  # B, T, H, K, V
 DTYPES = (torch.float32, torch.bfloat16)
-TWO = pytest.param(False, marks=pytest.mark.ci)
-"""The backward pass in two kernels, which devices before Hopper use."""
+TWO = pytest.param(False, marks=pytest.mark.ci)  # backward kernels, on devices before Hopper
 one_or_two = pytest.mark.parametrize("one_pass", [True, TWO])
 CASES = [
     pytest.param(
@@ -34,10 +32,8 @@ CASES = [
         marks=() if one_pass else pytest.mark.ci,
     )
     for i, kind in enumerate(KINDS) for one_pass in (True, False)
-] + [
-    pytest.param(("softplus", True), SIZES[2], dtype, True, id=f"sample-{dtype}")
-    for dtype in DTYPES
 ]  # fmt: skip
+CASES += [pytest.param(("softplus", True), SIZES[2], x, True, id=f"sample-{x}") for x in DTYPES]
 """Each kind by both ways, each width, dtype and way with and without division."""
 
 
@@ -58,12 +54,11 @@ def plan(chunk, segments=1, one_pass=False):
 
 def softplus(q, v, **options):
     """The shape of a call with the feature map of the studies."""
-    sizes = {"heads": q.shape[2], "key": q.shape[3], "value": v.shape[3]}
-    return Shape(**{**sizes, "feature_map": "softplus", "normalize": True, **options})
+    made = {"feature_map": "softplus", "normalize": True, **options}
+    return Shape(heads=q.shape[2], key=q.shape[3], value=v.shape[3], **made)
 
 
 def fused(qkv_BTW, dy_BTHV, shape, chosen):
-    """y, dq, dk, dv of the kernels."""
     made = launch.forward(qkv_BTW, shape, chosen, keep=chosen.one_pass)
     gradient = launch.backward(qkv_BTW, dy_BTHV, made, shape, chosen)
     return [made.y_BTHV, *unpack(gradient.dqkv_BTW, shape)]
@@ -89,8 +84,7 @@ def test_rotated_positions_are_as_near_to_float64_as_others(monkeypatch):
     qkv = torch.randn(1, 256, 3, 1, 64, generator=seeded)
     qkv[:, :, 2] += 3 * torch.randn(64, generator=seeded)
     dy = torch.randn(1, 256, 64, generator=seeded).to(DEVICE, torch.bfloat16)
-    given = qkv.to(DEVICE, torch.bfloat16).flatten(2)
-    errors = []
+    given, errors = qkv.to(DEVICE, torch.bfloat16).flatten(2), []
     for rotate in (attention.unrotated, attention.Rotary(64)):
         layer, mixes = attention.build("linear", 64, 1, rotate), []
         layer.qkv, layer.out = nn.Identity(), nn.Identity()
@@ -99,8 +93,7 @@ def test_rotated_positions_are_as_near_to_float64_as_others(monkeypatch):
             mixes.append((y, *gradient.chunk(3, -1)))
         pairs = zip(*mixes, strict=True)
         errors.append([distance(x, true) / true.norm().item() for x, true in pairs])
-    for plain, rotated in zip(*errors, strict=True):
-        assert rotated <= 1.3 * plain
+    assert all(rotated <= 1.3 * plain for plain, rotated in zip(*errors, strict=True))
 
 
 @one_or_two
@@ -130,10 +123,16 @@ def test_same_numbers_of_rows_and_of_sequences_that_lie_four_gigabytes_apart() -
 @pytest.mark.parametrize(
     ("segments", "one_pass"), [(2, True), pytest.param(1, False, marks=pytest.mark.ci)]
 )
-def test_same_bits_whatever_comes_later(segments, one_pass):
+def test_same_bits_whatever_comes_later_and_whether_states_are_kept_or_made_again(
+    segments, one_pass
+):
     q, k, v, dy = sample(1, 60, 1, 16, 16, torch.bfloat16)
-    shape, chosen = softplus(q, v), plan(16, segments, one_pass)
-    y, dq, _, _ = fused(pack(q, k, v), dy, shape, chosen)
+    shape, chosen, rows = softplus(q, v), plan(16, segments, one_pass), pack(q, k, v)
+    y, dq, dk, dv = fused(rows, dy, shape, chosen)
+    if one_pass:
+        made = launch.forward(rows, shape, chosen, keep=False)
+        again = launch.backward(rows, dy, made, shape, chosen).dqkv_BTW
+        assert torch.equal(again, pack(dq, dk, dv))
     for x in (q, k, v, dy):
         x[:, 37:] *= -100
     other_y, other_dq, _, _ = fused(pack(q, k, v), dy, shape, chosen)
@@ -153,14 +152,6 @@ def test_same_error_of_dq_whatever_the_mean_of_the_values(one_pass):
     assert_near(fused(pack(q, k, v), dy, softplus(q, v), plan(64, one_pass=one_pass)), exact, 0.01)
 
 
-def test_same_bits_whether_states_are_kept_or_made_again():
-    q, k, v, dy = sample(1, 60, 1, 16, 16, torch.bfloat16)
-    shape, chosen, rows = softplus(q, v), plan(16, one_pass=True), pack(q, k, v)
-    made = [launch.forward(rows, shape, chosen, keep=keep) for keep in (True, False)]
-    one, two = (launch.backward(rows, dy, x, shape, chosen).dqkv_BTW for x in made)
-    assert torch.equal(one, two)
-
-
 @one_or_two
 def test_same_slope_of_small_features_as_in_float64(one_pass):
     """1 - exp(-f) would lose all digits of a feature below 1e-7."""
@@ -173,9 +164,9 @@ def test_same_slope_of_small_features_as_in_float64(one_pass):
 
 @pytest.mark.usefixtures("unpoisoned")
 @pytest.mark.parametrize("more", [False, pytest.param(True, marks=pytest.mark.ci)])
-def test_operator_is_what_pytorch_asks_of_one(more):
+def test_operator_is_what_pytorch_asks_of_one_and_compiles_into_one_graph(more):
     """``more``: with gates, states and lengths, a division and in float32."""
-    q, k, v, _ = sample(1, 20, 2, 16, 16, DTYPES[not more])
+    q, k, v, dy = sample(1, 20, 2, 16, 16, DTYPES[not more])
     rows, lengths, decay, initial = pack(q, k, v).requires_grad_(), [], None, None
     if more:
         decay = (-torch.rand(1, 20, 2)).to(DEVICE).requires_grad_()
@@ -184,13 +175,9 @@ def test_operator_is_what_pytorch_asks_of_one(more):
     arguments = (rows, decay, initial, lengths, 2, 16, *kind, True, more)
     torch.library.opcheck(torch.ops.lmscaling.chunked.default, arguments)
 
-
-@pytest.mark.usefixtures("unpoisoned")
-def test_operator_compiles_into_one_graph():
     def attend(qkv_BTW):
-        return op.chunked(2 * qkv_BTW, 2, 16, "softplus", True)[0]
+        return op.chunked(2 * qkv_BTW, 2, 16, *kind)[0]
 
-    q, k, v, dy = sample(1, 20, 2, 16, 16)
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
-    found = [outcome(f, (pack(q, k, v), dy)) for f in (attend, compiled)]
+    found = [outcome(f, (rows, dy)) for f in (attend, compiled)]
     assert all(map(torch.equal, *found))

@@ -1,7 +1,4 @@
-"""Gates, states and sequences of the kernels of linear attention, and those of the delta rule.
-
-Run by test_fused.py; see kernel_device.py.
-"""
+"""Gates, states, sequences and documents of the fused kernels; run by test_fused.py."""
 
 from typing import Any
 
@@ -9,13 +6,16 @@ import pytest
 import torch
 from attention_definitions import delta_sample, of_each, recurrence
 from fused_cases import DTYPES, pack, plan, softplus, unpack
-from kernel_device import DEVICE, distance, sample
+from kernel_device import DEVICE, INTERPRETED, distance, sample
 from torch.nn.functional import pad
 
-from lmscaling.kernels import feature_maps
+from lmscaling import attention, kernels
+from lmscaling.attention import Documents
+from lmscaling.kernels import feature_maps, functional
 from lmscaling.kernels.chunked_triton import decode, launch
 from lmscaling.kernels.chunked_triton.plan import block
 from lmscaling.kernels.delta_triton import op
+from lmscaling.kernels.rotary import Rotary, unrotated
 
 
 def summed(q, k, v, g, state, normalize, lengths=()):
@@ -34,7 +34,6 @@ def joined(state):
 
 
 def parted(state, K, V):
-    """The inverse of ``joined``."""
     kv, k = state.split([block(K) * block(V), block(K)], -1)
     return torch.cat([kv.unflatten(-1, (block(K), -1))[..., :K, :V], k[..., :K, None]], -1)
 
@@ -55,9 +54,7 @@ GATES = [
 @pytest.mark.parametrize("case", GATES)
 def test_numbers_are_near_to_float64_with_gates_and_states(case):
     """Relative errors: 1e-5 in float32, 1 % in bfloat16; of gates in strong decay 1e-4.
-
-    Gradients are differences: an error of a tenth of that of their terms is allowed too.
-    """
+    Gradients are differences: an error of a tenth of that of their terms is allowed too."""
     gate, strongest, chunk, segments, lengths, normalize, dtype = case
     B, T, H, K, V = 1, 48, 2, 24, 16
     N = len(lengths) or B
@@ -141,3 +138,36 @@ def test_numbers_of_the_delta_rule_are_those_of_the_recurrence(dtype, bound):
     right = [*true, *torch.autograd.grad(true, exact, [x.double() for x in dy])]
     for x, y in zip(found, right, strict=True):
         assert (x.double() - y).norm() <= bound * y.norm().clamp(min=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "rotate"),
+    [("linear", unrotated), ("mamba2", unrotated),
+     pytest.param("retention", Rotary(16), marks=pytest.mark.ci),
+     pytest.param("gated_delta", unrotated, marks=pytest.mark.ci)],
+)  # fmt: skip
+def test_documents_of_a_row_are_computed_as_each_alone(name, rotate, monkeypatch):
+    """Outputs and all gradients, within 1e-4 of the largest number."""
+    if INTERPRETED:
+        monkeypatch.setattr(kernels, "on_triton_device", lambda x: True)
+        monkeypatch.setattr(functional, "_runs_gates", lambda device: True)
+    # Without the kernels, documents would become rows of padded batches.
+    monkeypatch.setattr(Documents, "each", None)
+    torch.manual_seed(0)
+    attend = attention.build(name, 32, 2, rotate, context=40).to(DEVICE)
+    x_BTD = torch.randn(2, 40, 32, device=DEVICE, requires_grad=True)
+    dy_BTD = torch.randn(x_BTD.shape, device=DEVICE)
+    inputs = [x_BTD, *attend.parameters()]
+
+    def outcome(y_BTD):
+        return [y_BTD, *torch.autograd.grad(y_BTD, inputs, dy_BTD)]
+
+    exact, rows = attend.double(), ((33, 1, 6), (32, 8))
+    parts = [exact(x[None]) for n, x_TD in zip(rows, x_BTD.double(), strict=True)
+             for x in x_TD.split(n)]  # fmt: skip
+    expected = outcome(torch.cat(parts, 1).view(2, 40, 32).float())
+    starts_BT = torch.zeros(2, 40, dtype=torch.bool)
+    starts_BT[[0, 0, 1], [33, 34, 32]] = True
+    found = outcome(attend.float().forward_documents(x_BTD, Documents(starts_BT.to(DEVICE))))
+    for one, right in zip(found, expected, strict=True):
+        assert (one - right).abs().max() <= 1e-4 * right.abs().max()

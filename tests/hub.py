@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
 COMMIT = "1" * 40
 
 
@@ -18,8 +20,7 @@ class Hub(ThreadingHTTPServer):
 
     def __init__(self, repository: str, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
-        self.prefix = f"/datasets/{repository}/resolve/{COMMIT}/"
-        self.folder = folder
+        self.prefix, self.folder = f"/datasets/{repository}/resolve/{COMMIT}/", folder
         # What the next requests meet, each entry once: bytes after which a download breaks off,
         # and seconds after which a 429 asks to come again. So many more are answered with 503.
         self.break_off_after: list[int] = []
@@ -28,18 +29,15 @@ class Hub(ThreadingHTTPServer):
         # What all requests meet: status and headers of a refusal, a wrong or another hash, a
         # download that sends one byte a minute, seconds that each download takes.
         self.refusal: tuple[int, dict[str, str]] | None = None
-        self.wrong_hash = False
+        self.wrong_hash = self.trickle = False
         self.tag: str | None = None
-        self.trickle = False
-        self.closing = threading.Event()
-        self.seconds = 0.0
+        self.closing, self.seconds = threading.Event(), 0.0
         # What was seen: requests, their logins, first byte and length of each download, and how
         # many were under way at the start of each.
-        self.asked = 0
+        self.asked = self.under_way = 0
         self.tokens: set[str | None] = set()
         self.sent: list[tuple[int, int]] = []
         self.at_once: list[int] = [0]
-        self.under_way = 0
 
     @property
     def url(self) -> str:
@@ -48,12 +46,9 @@ class Hub(ThreadingHTTPServer):
 
 class _Answers(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
-        self._answer(body=False)
+        self.do_GET(body=False)
 
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def _answer(self, body: bool) -> None:
+    def do_GET(self, body: bool = True) -> None:
         hub = self.server
         assert isinstance(hub, Hub)
         path = hub.folder / self.path.removeprefix(hub.prefix)
@@ -61,10 +56,9 @@ class _Answers(BaseHTTPRequestHandler):
             hub.asked += 1
             hub.tokens.add(self.headers.get("Authorization"))
         if hub.refusal:
-            self._status(hub.refusal[0], {"Content-Length": "0", **hub.refusal[1]})
+            self._status(*hub.refusal)
         elif hub.retry_after:
-            seconds = str(hub.retry_after.pop(0))
-            self._status(429, {"Content-Length": "0", "Retry-After": seconds})
+            self._status(429, {"Retry-After": str(hub.retry_after.pop(0))})
         elif hub.failures:
             hub.failures -= 1
             self._status(503)
@@ -85,8 +79,7 @@ class _Answers(BaseHTTPRequestHandler):
             hub.under_way += 1
             hub.at_once.append(hub.under_way)
             time.sleep(hub.seconds)
-            whole = not hub.break_off_after
-            stop = len(data) if whole else start + hub.break_off_after.pop(0)
+            stop = start + hub.break_off_after.pop(0) if hub.break_off_after else len(data)
             if hub.trickle:
                 self.wfile.write(data[start : start + 1])
                 self.wfile.flush()
@@ -99,7 +92,7 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _status(self, code: int, headers: dict[str, str] | None = None) -> None:
         self.send_response(code)
-        for name, value in (headers or {"Content-Length": "0"}).items():
+        for name, value in ({"Content-Length": "0"} | (headers or {})).items():
             self.send_header(name, value)
         self.end_headers()
 
@@ -108,10 +101,15 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(repository: str, folder: Path) -> Iterator[Hub]:
+def serving(
+    repository: str, folder: Path, monkeypatch: pytest.MonkeyPatch | None = None
+) -> Iterator[Hub]:
     hub = Hub(repository, folder)
-    thread = threading.Thread(target=hub.serve_forever, daemon=True)
-    thread.start()
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    if monkeypatch:
+        path = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", path)
     try:
         yield hub
     finally:

@@ -1,9 +1,8 @@
 """Triton's interpreter made right for bf16; importing this changes the interpreter of the process.
 
-The interpreter of Triton 3.6 to 3.9 keeps bf16 as bit patterns in uint16. It multiplies and adds
-the patterns as if they were numbers, and rounds float32 towards zero. Here every operation on bf16
-goes through float32 and rounds to nearest even, as a GPU does. The interpreters of 3.6 and 3.7 have
-no bf16 constants, and loops of 3.6 do not run with NumPy 2.4; both are added.
+That of 3.6 to 3.9 computes with the bit patterns of bf16 as if they were numbers and rounds float32
+towards zero. Here each operation goes through float32 and rounds to nearest even, as on a GPU.
+Constants in bf16, which 3.6 and 3.7 lack, and loops of 3.6 with NumPy 2.4 are added.
 """
 
 import os
@@ -24,7 +23,6 @@ patch_tensor = interpreter._patch_lang_tensor
 
 
 def widen(pattern):
-    """bf16 as bit patterns to float32."""
     return (pattern.astype(np.uint32) << 16).view(np.float32)
 
 
@@ -40,12 +38,10 @@ def is_bf16(handle):
 
 
 def widened(handle):
-    """The same numbers in float32; another type as it is."""
     return TensorHandle(widen(handle.data), tl.float32) if is_bf16(handle) else handle
 
 
 def narrowed(values):
-    """A result of float32 arithmetic as bf16; truth values stay."""
     if values.dtype == np.bool_:
         return TensorHandle(values, tl.int1)
     return TensorHandle(narrow(values), tl.bfloat16)

@@ -1,7 +1,5 @@
-"""What cases of kernels share: Triton's interpreter or, without it, a CUDA device.
-
-test_fused.py runs the cases in processes of their own, since the interpreter must be chosen before
-triton is imported. There this file is a plugin of pytest: ``-p kernel_device``.
+"""What cases of kernels share: Triton's interpreter or, without it, a CUDA device. It is chosen
+before triton is imported, so test_fused.py runs the cases in a process with this plugin of pytest.
 """
 
 import os
@@ -44,7 +42,6 @@ def sample(B, T, H, K, V, dtype=torch.float32):
 
 
 def outcome(attend, tensors, *form):
-    """y, dq, dk, dv by autograd."""
     *leaves, dy = (x.detach().requires_grad_() for x in tensors)
     y = attend(*leaves, *form)
     return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
@@ -62,9 +59,7 @@ def distance(x, y):
 
 def assert_as_near_as_plain_pytorch(found, tensors, *form, free):
     """At most twice as far from float64 as all pairs of tokens in the dtype of the arguments.
-
-    One unit of rounding is added, of the result or, where that is larger, of ``free``.
-    """
+    One unit of rounding is added, of the result or, where that is larger, of ``free``."""
     dtype = tensors[0].dtype
     exact, plain = (outcome(quadratic, [x.to(t) for x in tensors], *form)
                     for t in (torch.float64, dtype))  # fmt: skip
@@ -76,6 +71,5 @@ def assert_as_near_as_plain_pytorch(found, tensors, *form, free):
 
 
 def assert_near(found, exact, bound):
-    """Each within a share of its norm."""
     for x, true in zip(found, exact, strict=True):
         assert distance(x, true) <= bound * true.double().norm().item()

@@ -22,34 +22,24 @@ def cells(values, *attentions, size="m", **changes):
 
 def test_a_row_is_a_file_a_file_with_options_or_a_pattern(values):
     made = cells(values, "softmax", {"local": {"window": 4}}, PATTERN, {"pattern": ["linear"]})
-    assert [c.attention for c in made] == [
-        "softmax",
-        "local.window4",
-        "linear_x2.softmax",
-        "linear",
-    ]
-    assert [c.variants for c in made] == [["softmax"], ["local"], ["linear", "softmax"], ["linear"]]
+    names = " ".join(c.attention for c in made)
+    assert names == "softmax local.window4 linear_x2.softmax linear"
+    variants = [["softmax"], ["local"], ["linear", "softmax"], ["linear"]]
+    assert [c.variants for c in made] == variants
     assert made[0].layers == made[3].layers == ()
-
-
-def test_names_of_cells_without_options_stay_those_of_earlier_versions(values):
     runs = [c.run for c in cells(values, "softmax", "linear", size="s")]
     assert runs == ["softmax-s-ctx16-s0-7cd2de05", "linear-s-ctx16-s0-0b1a29e8"]
 
 
 @pytest.mark.parametrize(
     ("row", "told"),
-    [
-        ("sofmax", ["axes.attention", "'sofmax'", "'softmax'"]),
-        ({"local": {"windw": 4}}, ["local", "'windw'", "'window'"]),
-        ({"local": {"window": "x"}}, ["local", "window", "'x'"]),
-        ({"local": {"window": -4}}, ["local", "window", "-4"]),
-        ({"local": 4}, ["local", "4"]),
-        ({"pattern": []}, ["pattern", "[]"]),
-        ({"pattern": ["linear", "sofmax"]}, ["'sofmax'"]),
-        ({"local": {}, "linear": {}}, ["local", "linear"]),
-    ],
-)
+    [("sofmax", ["axes.attention", "'sofmax'", "'softmax'"]), ({"local": 4}, ["local", "4"]),
+     ({"local": {"windw": 4}}, ["local", "'windw'", "'window'"]),
+     ({"local": {"window": "x"}}, ["local", "window", "'x'"]),
+     ({"local": {"window": -4}}, ["local", "window", "-4"]), ({"pattern": []}, ["pattern", "[]"]),
+     ({"pattern": ["linear", "sofmax"]}, ["'sofmax'"]),
+     ({"local": {}, "linear": {}}, ["local", "linear"])],
+)  # fmt: skip
 def test_a_mistake_in_a_row_is_one_sentence(values, row, told):
     with refused(UserError, *told):
         cells(values, "softmax", row)
@@ -75,34 +65,31 @@ def test_parts_and_speed_name_a_row_by_its_label(values):
 
 def test_layers_repeat_the_pattern_and_their_states_and_flops_add_up(values):
     values["sizes"]["m"]["n_layer"] = 5
-    one, other, mixed = cells(values, "linear", "softmax", PATTERN)
-    gpt = GPT(mixed)
-    kinds = [type(block.attention).__module__.rpartition(".")[2] for block in gpt.blocks]
+    mixed, *others = map(GPT, cells(values, PATTERN, "linear", "softmax"))
+    kinds = [type(block.attention).__module__.rpartition(".")[2] for block in mixed.blocks]
     assert kinds == ["linear", "linear", "softmax", "linear", "linear"]
-    sizes = [GPT(cell).state_bytes(0) for cell in (mixed, one, other)]
-    assert 5 * sizes[0] == 4 * sizes[1] + sizes[2]
-    assert (
-        5 * gpt.flops_per_token() == 4 * GPT(one).flops_per_token() + GPT(other).flops_per_token()
-    )
+    for size in (lambda gpt: gpt.state_bytes(0), GPT.flops_per_token):
+        assert 5 * size(mixed) == 4 * size(others[0]) + size(others[1])
     x = torch.randint(257, (2, 16))
-    logits, states = gpt.prefill(x[:, :9], gpt.init_states(2, 16))
+    logits, states = mixed.prefill(x[:, :9], mixed.init_states(2, 16))
     for t in range(9, 16):
-        logits, states = gpt.decode_step(x[:, t], states)
-    torch.testing.assert_close(logits, gpt(x)[:, -1])
-
-
-def test_an_option_of_a_kind_of_layer_is_tuned_in_its_layers_only(values):
-    values["sizes"]["m"]["n_layer"] = 3
-    (mixed,) = cells(values, PATTERN)
-    gpt = GPT(mixed)
-    assert gpt.tunable("cpu") == {"linear.chunk": (64, 32, 128, 256)}
-    gpt.tune({"linear.chunk": 32})
-    assert [getattr(block.attention, "chunk", None) for block in gpt.blocks] == [32, 32, None]
+        logits, states = mixed.decode_step(x[:, t], states)
+    torch.testing.assert_close(logits, mixed(x)[:, -1])
+    # An option of a kind of layer is tuned in its layers only.
+    assert mixed.tunable("cpu") == {"linear.chunk": (64, 32, 128, 256)}
+    mixed.tune({"linear.chunk": 32})
+    chunks = [getattr(block.attention, "chunk", None) for block in mixed.blocks]
+    assert chunks == [32, 32, None, 32, 32]
     with refused(UserError, "softmax.chunk"):
-        gpt.tune({"softmax.chunk": 32})
+        mixed.tune({"softmax.chunk": 32})
 
 
 def test_models_match_the_parameters_of_the_baseline_by_their_mlps(values):
+    """It is softmax, or what the study says, or the first."""
+    for rows, said in ((["linear", "softmax"], "softmax"), (["linear", "elu"], "linear")):
+        values["axes"]["attention"] = rows
+        assert grid.expand(values).study.compared_with == said
+        assert grid.expand(values | {"baseline": rows[1]}).study.compared_with == rows[1]
     size = {"n_layer": 3, "n_head": 2, "d_model": 64, "lr": 1e-3}
     rows = ["softmax", "taylor2", "gated"]
     made = cells(values, *rows, size="m", sizes={"m": size}, match="params")
@@ -112,14 +99,6 @@ def test_models_match_the_parameters_of_the_baseline_by_their_mlps(values):
     assert base not in unmatched[1:]
     # Widths are multiples of 8: half of that is the most that is missing, in three layers.
     assert all(abs(n - base) <= 3 * 4 * (2 * 64 + 1) for n in others)
-
-
-def test_the_baseline_is_softmax_or_what_the_study_says_or_the_first(values):
-    values["axes"]["attention"] = ["linear", "softmax"]
-    assert grid.expand(values).study.compared_with == "softmax"
-    assert grid.expand(values | {"baseline": "linear"}).study.compared_with == "linear"
-    values["axes"]["attention"] = ["linear", "elu"]
-    assert grid.expand(values).study.compared_with == "linear"
 
 
 def test_a_variant_with_forward_alone_samples_by_recomputation_and_is_counted(tmp_path):
@@ -136,17 +115,11 @@ def test_a_variant_with_forward_alone_samples_by_recomputation_and_is_counted(tm
         torch.testing.assert_close(torch.cat(outs, 1), mine(x))
         with refused(ValueError, 21, 20):
             mine.decode_step(x[:, 0], state)
-        # Both halves of the matrix are computed, of which softmax counts one.
-        D, T = 32, 64
-        assert mine.flops_per_token(T) == softmax.flops_per_token(T) + 2 * D * T
-        assert mine.flops_per_token(65536) == softmax.flops_per_token(65536) + 2 * D * 65536
-
-
-def test_a_variant_gets_the_context_of_the_cell_if_it_asks(tmp_path):
-    with strangers.copied(tmp_path) as copy:
+        for T in (64, 65536):  # of both halves of the matrix, of which softmax counts one
+            assert mine.flops_per_token(T) == softmax.flops_per_token(T) + 2 * 32 * T
         text = strangers.file(init="self.longest = context")
-        copy.write("mine", text.replace("rotate):", "rotate, *, context, rank=4):", 1))
-        assert attention.build("mine", 32, 2, context=77, rank=2).longest == 77
+        copy.write("asks", text.replace("rotate):", "rotate, *, context, rank=4):", 1))
+        assert attention.build("asks", 32, 2, context=77, rank=2).longest == 77
 
 
 def test_looks_depend_on_the_name_alone():

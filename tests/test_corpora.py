@@ -26,8 +26,6 @@ from lmscaling.plan import documents, study_plan, text_needs
 from lmscaling.plan.estimate import Shape
 from lmscaling.report import provenance
 
-TEXTS = ["one", "two\nlines", "", "größer 🙂", "\0" * 3]
-
 
 def records(path, texts):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,17 +40,15 @@ def records(path, texts):
     return path
 
 
-FORMATS = ["a.json", "a.jsonl", "a.ndjson", "a.json.gz", "a.jsonl.zst", "a.jsonl.zstd", "a.parquet"]
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_format_has_the_same_documents_and_says_its_hash(tmp_path, name):
-    path = records(tmp_path / name, TEXTS)
-    documents = sources.read_records(path, "text")
-    assert [*documents.texts] == TEXTS
-    described = documents.describe_file()
-    assert described["bytes"] == path.stat().st_size
-    assert described["sha256"] == sources.sha256_of(path)
+def test_every_format_has_the_same_documents_and_says_its_hash(tmp_path):
+    texts = ["one", "two\nlines", "", "größer 🙂", "\0" * 3]
+    for end in ["json", "jsonl", "ndjson", "json.gz", "jsonl.zst", "jsonl.zstd", "parquet"]:
+        path = records(tmp_path / f"a.{end}", texts)
+        documents = sources.read_records(path, "text")
+        assert [*documents.texts] == texts
+        described = documents.describe_file()
+        assert described["bytes"] == path.stat().st_size
+        assert described["sha256"] == sources.sha256_of(path)
 
 
 def rows(path, **values):
@@ -64,8 +60,7 @@ def rows(path, **values):
 ])  # fmt: skip
 def test_a_truncated_file_is_an_error_also_where_bad_documents_are_left_out(tmp_path, name, what):
     path = records(tmp_path / name, [f"{'x' * 50} {i}" for i in range(100)])
-    out = tmp_path / "train-00000.bin"
-    whole = path.read_bytes()
+    out, whole = tmp_path / "train-00000.bin", path.read_bytes()
     for n, how in ((len(whole) - 3, "skip"), (len(whole) // 2, "skip"), (len(whole) - 3, "fail")):
         path.write_bytes(whole[:n])
         # libraries have words of their own
@@ -122,7 +117,6 @@ def test_a_bad_document_is_an_error_or_left_out_and_counted(tmp_path, name):
     assert not out.exists()
     made = tokenize(rows(path, on_bad="skip"), "train", 0, out)
     assert (made["documents"], sum(made["bad_documents"].values())) == (3000, 1)
-    assert rows(path).source.identity() == rows(path, on_bad="skip").source.identity()
 
 
 def test_more_bad_documents_than_allowed_are_an_error_with_their_reasons(tmp_path):
@@ -132,18 +126,17 @@ def test_more_bad_documents_than_allowed_are_an_error_with_their_reasons(tmp_pat
         tokenize(rows(path, on_bad="skip"), "train", 0, out)
     made = tokenize(rows(path, on_bad="skip", bad_share=0.03), "train", 0, out)
     assert sorted(made["bad_documents"].values()) == [1, 2]
+    assert rows(path).source.identity() == rows(path, on_bad="skip").source.identity()
 
 
 def test_documents_that_are_left_out_are_told_with_the_manifest_and_the_plan(tmp_path, values):
     laid_out = grid.expand(values)
     folder = tmp_path / "tokens" / laid_out.tokens
     folder.mkdir(parents=True)
+    part = {"documents": 500, "documents_dropped": 4, "bad_documents": {"not valid JSON": 3}}
     for i in range(2):
-        counts = {"documents": 500, "documents_dropped": 4, "near_duplicates": i}
-        part = counts | {"bad_documents": {"not valid JSON": 3}}
-        (folder / f"train-{i:05d}.json").write_text(json.dumps(part))
-    kept = documents.count(folder, {"train": 2, "validation": 0})
-    (said,) = documents.sentences(kept)
+        (folder / f"train-{i:05d}.json").write_text(json.dumps(part | {"near_duplicates": i}))
+    (said,) = documents.sentences(documents.count(folder, {"train": 2, "validation": 0}))
     assert re.findall(r"[\d,]*\d", said) == ["1,000", "8", "1", "6"]
     sentence("documents", said)
     shapes = dict.fromkeys(laid_out.cells, Shape(100, 600.0))
@@ -156,7 +149,7 @@ def test_documents_that_are_left_out_are_told_with_the_manifest_and_the_plan(tmp
         assert table.note.count(said) == 1
 
 
-def test_ranges_count_with_the_digits_of_their_first_number():
+def test_ranges_count_with_the_digits_of_their_first_number_and_patterns_are_sorted(tmp_path):
     for name, names in {
         "a-{08..11}.gz": ["a-08.gz", "a-09.gz", "a-10.gz", "a-11.gz"],
         "{1..2}/{0..1}": ["1/0", "1/1", "2/0", "2/1"],
@@ -166,9 +159,6 @@ def test_ranges_count_with_the_digits_of_their_first_number():
     for name in ("{3..1}", "{0..999}/{0..9999}"):
         with refused(ValueError, name, "1,000,000"):
             file_names.numbered(name)
-
-
-def test_patterns_of_local_files_are_sorted_and_name_what_is_missing(tmp_path):
     names = [f"{tmp_path}/{name}" for name in ("a[1].jsonl", "b/10.jsonl", "b/2.jsonl", "c.jsonl")]
     for name in names:
         records(Path(name), ["x"])
@@ -197,18 +187,12 @@ def test_a_hub_row_takes_a_template_a_list_or_ranges(values, train, validation):
     assert row(**values).files("validation") == validation.split()
 
 
-REFUSED = [
-    ({"train": "t-*.gz"}, "train", "'t-*.gz'"),
-    ({"train": "t-{shard}"}, "shards", "'t-{shard}'"),
-    ({"shards": 4}, "shards 4", 3),
-    ({"train": ["{shard}", "b"]}, "train", "'{shard}'"),
+@pytest.mark.parametrize(("values", "place", "value"), [
+    ({"train": "t-*.gz"}, "train", "'t-*.gz'"), ({"train": "t-{shard}"}, "shards", "'t-{shard}'"),
+    ({"shards": 4}, "shards 4", 3), ({"train": ["{shard}", "b"]}, "train", "'{shard}'"),
     ({"train": "{shard}{split}", "shards": 1}, "train", "'split'"),
-    ({"train": "{2..1}"}, "source", "'{2..1}'"),
-    ({"documents": [3]}, "documents", "held out"),
-]
-
-
-@pytest.mark.parametrize(("values", "place", "value"), REFUSED)
+    ({"train": "{2..1}"}, "source", "'{2..1}'"), ({"documents": [3]}, "documents", "held out"),
+])  # fmt: skip
 def test_paths_on_the_hub_that_mean_nothing_are_refused(values, place, value):
     with refused(UserError, place, value):
         row(**values)
@@ -218,11 +202,11 @@ def test_later_paths_and_how_a_single_one_is_written_change_no_run():
     def identity(train: str | list[str] = "a", validation: str | list[str] = "v", **values):
         return row(train=train, validation=validation, **values).identity()
 
-    one = {"kind": "hub", "repository": "./hub", "train": "a", "validation": "v"}
+    one = HUB | {"train": "a", "validation": "v"}
     assert one == identity() == identity(["a"], ["v"]) == identity(["a", "b"], shards=2)
     assert one != identity(validation=["v", "w"])
-    assert row(train=["a"]).pinned
-    assert not row(train=["a", "b"]).pinned  # whose shards say from which files they are
+    # Shards say from which files they are, and a single file is known.
+    assert [row(train=train).pinned for train in (["a"], ["a", "b"])] == [True, False]
     few, more = (identity("{shard}", "{shard}", shards=1, validation_shards=n) for n in (1, 2))
     assert identity("{shard}", "{shard}", shards=1) == few != more
 
@@ -230,8 +214,7 @@ def test_later_paths_and_how_a_single_one_is_written_change_no_run():
 def test_a_fetched_file_that_training_reads_too_outlives_validation(tmp_path):
     source = replace(row(), repository="a/b", revision="1" * 40, shards=1, holdout=0.5)
     given = replace(corpus(HUB), source=source)
-    texts = [f"document {i}" for i in range(40)]
-    path = records(tmp_path / "sources" / "t-00.jsonl.zst", texts)
+    path = records(tmp_path / "sources" / "t-00.jsonl.zst", [f"document {i}" for i in range(40)])
     uses: dict[Split, bool] = {"validation": True, "train": False}
     for split, stays in uses.items():
         chunk.tokenize(given, split, [0], tmp_path / "t", lambda i: True, tmp_path / "sources")
@@ -241,30 +224,22 @@ def test_a_fetched_file_that_training_reads_too_outlives_validation(tmp_path):
 WORDS = [f"w{i}" for i in range(5000)]
 
 
-def words_of(text):
-    return "".join(c if c.isalnum() else " " for c in text.lower()).split()
-
-
 def words(generator, n):
     return " ".join(generator.choices(WORDS, k=n))
 
 
 def test_hashes_of_runs_are_equal_exactly_where_the_runs_are():
-    generator = random.Random(0)
-    few = ["a", "b", "aa", "ab", "é", "7"]
+    generator, few = random.Random(0), ["a", "b", "aa", "ab", "é", "7"]
     texts = [" ".join(generator.choices(few, k=generator.randrange(60))) for _ in range(300)]
     texts += ["", "A,  b_B!\n" * 9, "Ünï-cödé “quoted” 12.5 % x" * 4, "\ud800 lone " * 9]
     texts.append(words(generator, 110_000))  # longer than what is hashed at once
     for n in (8, 13):
         by_hash = {}
         for text in texts:
-            found = words_of(text)
+            found = "".join(c if c.isalnum() else " " for c in text.lower()).split()
             runs = [tuple(found[i : i + n]) for i in range(len(found) - n + 1)]
             hashes = ngrams.hashes(text, n).tolist()
-            assert len({*hashes}) == len({*runs})
-            assert all(
-                by_hash.setdefault(h, run) == run for h, run in zip(hashes, runs, strict=True)
-            )
+            assert [by_hash.setdefault(*pair) for pair in zip(hashes, runs, strict=True)] == runs
         assert len({*by_hash.values()}) == len(by_hash)
 
 
@@ -272,16 +247,14 @@ def test_training_leaves_out_documents_like_a_validation_document(tmp_path):
     generator = random.Random(2)
     held = [words(generator, 40) for _ in range(30)]
     run = " ".join(held[7].split()[5:18])
-    like = {
-        "thirteen words in other type": f"before {run.upper().replace(' ', ', ')}! after",
-        "twelve words": f"before {run.rpartition(' ')[0]} after",
-        "no words in common": words(generator, 200),
-        "short": "w1 w2",
-        "over two documents": f"{' '.join(held[0].split()[-6:])} {' '.join(held[1].split()[:7])}",
-    }
-    validation = lines(tmp_path / "v.jsonl", held)
-    train = lines(tmp_path / "t.jsonl", [*like.values(), held[3]])
-    source = {"kind": "jsonl", "train": [train], "validation": [validation]}
+    like = [
+        f"before {run.upper().replace(' ', ', ')}! after",  # thirteen words in other type
+        f"before {run.rpartition(' ')[0]} after",  # twelve words
+        words(generator, 200), "w1 w2",
+        f"{' '.join(held[0].split()[-6:])} {' '.join(held[1].split()[:7])}",  # of two documents
+    ]  # fmt: skip
+    source = {"kind": "jsonl", "train": [lines(tmp_path / "t.jsonl", [*like, held[3]])],
+              "validation": [lines(tmp_path / "v.jsonl", held)]}  # fmt: skip
     folder = tmp_path / "tokens"
     for n, near in ((None, 0), (13, 1), (12, 2)):
         given = corpus(source | ({"decontaminate": n} if n else {}))

@@ -1,6 +1,5 @@
 """Text to shards: what the tokens are, who made them, and that no split knows the other."""
 
-import gzip
 import hashlib
 import json
 import os
@@ -24,11 +23,10 @@ from lmscaling.data.vocabulary import END_OF_TEXT, encoding
 from lmscaling.errors import UserError
 
 BYTES = {"encoding": "bytes", "vocab_size": 257}
-GPT2 = {"encoding": "gpt2", "vocab_size": 50257}
 
 
 def corpus(source, tokenizer="bytes", values=None):
-    row = values or (BYTES if tokenizer == "bytes" else GPT2)
+    row = values or (BYTES if tokenizer == "bytes" else {"encoding": "gpt2", "vocab_size": 50257})
     given = {"dataset": "d", "source": source, "tokenizer": tokenizer, "encoding": row}
     return checked(Corpus, given, "corpus")
 
@@ -47,21 +45,6 @@ def both(given, folder):
     held = tokenize(given, "validation", 0, folder / "validation-00000.bin")
     made = tokenize(given, "train", 0, folder / "train-00000.bin")
     return held, made, read(folder / "train-00000.bin")
-
-
-def test_a_thousand_real_documents_are_exactly_their_gpt2_tokens(real_data, tmp_path, monkeypatch):
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(real_data / "tiktoken_cache"))
-    path = real_data / "c4" / "c4-train.00000-of-01024.first1000.json.gz"
-    given = corpus({"kind": "jsonl", "train": [str(path)], "holdout": 1e-9}, "gpt2")
-    made = tokenize(given, "train", 0, tmp_path / "train-00000.bin")
-    tokens = read(tmp_path / "train-00000.bin")
-    starts = np.flatnonzero(tokens == 50256)
-    assert (made["tokens"], len(starts)) == (485_006 + 1_000, 1_000)
-    with gzip.open(path) as file:
-        texts = [json.loads(line)["text"] for line in file]
-    encoder = encoding(Tokenizer(encoding="gpt2", vocab_size=50257))
-    pieces = np.split(tokens, starts[1:])
-    assert all(encoder.decode(p[1:].tolist()) == t for p, t in zip(pieces, texts, strict=True))
 
 
 @settings(max_examples=25)
@@ -100,29 +83,25 @@ def test_sources_of_packages_come_once_each_and_documents_of_others_validate(tmp
         (packages / name).mkdir(parents=True)
         (packages / name / "__init__.py").write_text(text)
     (packages / "notes.txt").write_text("no source")
-    (tmp_path / "v.jsonl").write_text('{"text": "shared"}\n{"text": "prose"}\n')
+    validation = lines(tmp_path / "v.jsonl", ["shared", "prose"])
     monkeypatch.setattr("sys.path", [str(packages)])
     monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path / "nothing")})
-    row = {"kind": "stdlib", "packages": True, "validation": [str(tmp_path / "v.jsonl")]}
-    given = corpus(row)
+    given = corpus({"kind": "stdlib", "packages": True, "validation": [validation]})
     _, made, _ = both(given, tmp_path)
     assert (made["documents"], made["documents_dropped"]) == (2, 1)
     assert [*sources.read_shard(given, "validation", 0).texts] == ["shared", "prose"]
     assert corpus({"kind": "stdlib"}).source.identity() == {"kind": "stdlib"}
-
-
-def test_text_files_are_documents_and_a_shared_one_is_validation(tmp_path):
-    for name, text in {"a": "one", "b": "two", "v": "two"}.items():
-        (tmp_path / name).write_text(text)
-    files = {"train": [f"{tmp_path}/a", f"{tmp_path}/b"], "validation": [f"{tmp_path}/v"]}
+    # Text files are a document each, and one of both splits is validation.
+    paths = {name: f"{packages}/{name}/__init__.py" for name in "abc"}
+    files = {"train": [paths["b"], paths["c"]], "validation": [paths["a"]]}
     _, made, tokens = both(corpus({"kind": "text"} | files), tmp_path)
-    assert (made["documents_dropped"], tokens.tolist()) == (1, [256, *b"one"])
+    assert (made["documents_dropped"], tokens.tolist()) == (1, [256, *b"y = 2"])
 
 
-def test_documents_are_shuffled_within_a_file_and_every_one_stays(tmp_path):
-    texts = [f"chapter {i // 10}, page {i}" for i in range(200)]
-    source = {"kind": "jsonl", "train": [lines(tmp_path / "a.jsonl", texts)], "holdout": 0.05}
-    orders = []
+def test_documents_are_shuffled_within_a_file_and_held_out_of_every_file(tmp_path):
+    texts = [f"chapter {i // 10}, page {i}" for i in range(400)]
+    files = [lines(tmp_path / name, texts) for name in ("a.jsonl", "b.jsonl")]
+    source, orders = {"kind": "jsonl", "train": files, "holdout": 0.1}, []
     for shuffle in ["none", "blocks", "documents"]:
         tokens = both(corpus(source | {"shuffle": shuffle}), tmp_path)[2] % 256  # end-of-text is 0
         orders.append(tokens.astype("u1").tobytes().decode().split("\0")[1:])
@@ -131,38 +110,27 @@ def test_documents_are_shuffled_within_a_file_and_every_one_stays(tmp_path):
     assert sorted(documents) == sorted(plain) != documents
     chapters = [text.partition(",")[0] for text in documents]
     assert sum(a == b for a, b in pairwise(chapters)) < len(documents) / 4
-
-
-def test_held_out_documents_stay_held_out_when_files_are_added(tmp_path):
-    texts = [f"document {i}" for i in range(400)]
-    first, second = (lines(tmp_path / n, texts) for n in ("a.jsonl", "b.jsonl"))
-    source = {"kind": "jsonl", "train": [first, second], "holdout": 0.1}
-    made = corpus(source)
-    held = {*sources.read_shard(made, "validation", 0).texts}
+    held = {*sources.read_shard(corpus(source), "validation", 0).texts}
     assert 10 < len(held) < 100
-    assert all(not held & {*sources.read_shard(made, "train", i).texts} for i in (0, 1))
+    for shard in (0, 1):
+        assert {*sources.read_shard(corpus(source), "train", shard).texts} == {*texts} - held
 
 
 KIND = """
-import csv
-from pathlib import Path
 from typing import Literal
 from pydantic.dataclasses import dataclass
 from lmscaling.config.datasets import Dataset, Documents
 from lmscaling.config.types import STRICT
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class TwoTables(Dataset):
-    kind: Literal["two_tables"]
+class Words(Dataset):
+    kind: Literal["words"]
     train: str
     validation: str
-
     def files(self, split):
-        return [getattr(self, split)]
-
+        return [split]
     def read(self, split, shard, file):
-        rows = csv.DictReader(Path(self.files(split)[shard]).open())
-        return Documents(row["text"] for row in rows)
+        return Documents(iter(getattr(self, self.files(split)[shard]).split()))
 """
 
 STEPS = """
@@ -180,17 +148,15 @@ for split in ("validation", "train"):
 
 
 def test_a_new_kind_of_dataset_is_one_file(values, package, tmp_path):
-    package.write("data/kinds/two_tables", KIND)
-    (tmp_path / "t.csv").write_text("id,text\n1,to train\n2,shared\n")
-    (tmp_path / "v.csv").write_text("id,text\n3,shared\n")
-    row = {"kind": "two_tables", "train": "t.csv", "validation": "v.csv"}
+    package.write("data/kinds/words", KIND)
+    row = {"kind": "words", "train": "train shared", "validation": "shared"}
     values |= {"datasets": {"tables": row}, "dataset": "tables"}
     done = subprocess.run(
         [sys.executable, "-c", STEPS], input=json.dumps(values), capture_output=True, text=True,
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(package.src)}, check=False,
     )  # fmt: skip
     assert done.stderr == ""
-    assert read(tmp_path / "tokens" / "train-00000.bin").tolist() == [256, *b"to train"]
+    assert read(tmp_path / "tokens" / "train-00000.bin").tolist() == [256, *b"train"]
     row["kind"] = "two_table"
     with refused(UserError, "kind", "'two_table'"):
         grid.expand(values)
@@ -203,15 +169,12 @@ def test_a_source_without_documents_is_refused_and_leaves_nothing(tmp_path):
     assert not list((tmp_path / "out").rglob("*"))
 
 
-def test_a_row_with_the_wrong_vocabulary_is_told_the_right_one():
-    with refused(UserError, "vocab_size", 256, 257):
-        checked(Tokenizer, {"encoding": "bytes", "vocab_size": 256}, "study file")
-
-
-def test_a_missing_vocabulary_says_where_to_put_it(monkeypatch):
+def test_a_wrong_vocabulary_is_told_the_right_one_and_a_missing_one_where_to_put_it(monkeypatch):
     def unreachable(name):
         raise ConnectionError("no route to host")
 
+    with refused(UserError, "vocab_size", 256, 257):
+        checked(Tokenizer, {"encoding": "bytes", "vocab_size": 256}, "study file")
     monkeypatch.setattr("tiktoken.get_encoding", unreachable)
     with refused(UserError, "TIKTOKEN_CACHE_DIR"):
         encoding(Tokenizer(encoding="gpt2", vocab_size=50257))

@@ -36,13 +36,30 @@ def hub(tmp_path, monkeypatch, setting):
     (tmp_path / "hub" / "en").mkdir(parents=True)
     (tmp_path / "hub" / FILE).write_bytes(random.Random(0).randbytes(N))
     monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
-    with serving("owner/texts", tmp_path / "hub") as server:
-        path = "/{repo_id}/resolve/{revision}/{filename}"
-        setting("ENDPOINT", server.url)
-        setting("HUGGINGFACE_CO_URL_TEMPLATE", server.url + path)
-        # A chunk is what may be lost of a download that breaks off: 10 MB of a shard's 319.
-        setting("DOWNLOAD_CHUNK_SIZE", 10_000)
+    # A chunk is what may be lost of a download that breaks off: 10 MB of a shard's 319.
+    setting("DOWNLOAD_CHUNK_SIZE", 10_000)
+    with serving("owner/texts", tmp_path / "hub", monkeypatch) as server:
         yield server
+
+
+@pytest.fixture
+def fetch(hub, out):
+    """Fetches the file, or must end with an error that names these values, and leave nothing."""
+
+    def fetching(*values):
+        source = corpus(ROW).source
+        if not values:
+            made = source.fetch(FILE, out / FILE)
+            assert made["sha256"] == sha256_of(out / FILE) == sha256_of(hub.folder / FILE)
+            return made
+        with pytest.raises(UserError) as caught:
+            source.fetch(FILE, out / FILE)
+        said = str(caught.value)
+        assert [value for value in values if value not in said] == []
+        assert not (out / FILE).exists()
+        return sentence("UserError", re.sub(r"127\.0\.0\.1:\d+", "hub", said))
+
+    return fetching
 
 
 @pytest.fixture
@@ -51,65 +68,46 @@ def out(tmp_path):
 
 
 @pytest.fixture
-def fetch(hub, out):
-    """Fetches the file, or must end with an error that names these values, and leave nothing."""
-
-    def fetching(*values, file=FILE):
-        source = corpus(ROW).source
-        if not values:
-            made = source.fetch(file, out / file)
-            assert made["sha256"] == sha256_of(out / file) == sha256_of(hub.folder / file)
-            return made
-        with pytest.raises(UserError) as caught:
-            source.fetch(file, out / file)
-        said = str(caught.value)
-        assert [value for value in values if value not in said] == []
-        assert not (out / file).exists()
-        return sentence("UserError", re.sub(r"127\.0\.0\.1:\d+", "hub", said))
-
-    return fetching
+def forget(out):
+    """Deletes what was fetched."""
+    return lambda: [(out / f"{FILE}{end}").unlink() for end in ("", ".fetched.json")]
 
 
 def test_a_file_comes_whole_with_the_hubs_own_hash_and_no_second_copy(
-    fetch, out, setting, tmp_path
+    fetch, hub, out, setting, tmp_path, monkeypatch
 ):
     setting("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
     made = fetch()
     assert made == json.loads((out / f"{FILE}.fetched.json").read_text())
     assert (made["revision"], made["bytes"]) == (COMMIT, N)
     left = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
     assert left == [FILE, f"{FILE}.fetched.json"]
     assert not (tmp_path / "cache").exists()
+    assert hub.tokens == {"Bearer hf_secret"}  # the login of the user
 
 
-def test_the_login_of_the_user_is_used(fetch, hub, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    fetch()
-    assert hub.tokens == {"Bearer hf_secret"}
-
-
-def test_a_download_that_breaks_off_goes_on_where_it_broke_off(fetch, hub):
-    hub.break_off_after = [100_000, 50_000]
-    fetch()
-    assert sum(n for _, n in hub.sent) < N + 1_000
-    assert [start > 0 for start, _ in hub.sent] == [False, True, True]
-
-
-def test_a_hub_that_is_busy_is_asked_again_after_longer_and_longer_waits(fetch, hub, capsys):
+def test_a_hub_that_is_busy_is_asked_again_after_longer_and_longer_waits_or_as_it_asks(
+    fetch, hub, forget, capsys, monkeypatch
+):
+    waited = []
+    monkeypatch.setattr(module.time, "sleep", waited.append)
     hub.failures = len(module.WAITS)
     fetch()
     said = capsys.readouterr().err
     assert all(f"next attempt in {wait} s" in said for wait in module.WAITS)
+    forget()
+    waited.clear()
+    hub.retry_after = [70, 2]
+    fetch()
+    assert waited[:2] == [70, module.WAITS[1]]
 
 
 @pytest.mark.parametrize(("status", "code", "values"), [
-    (403, "GatedRepo", ["gated", "owner/texts"]),
-    (401, "GatedRepo", ["gated", "`hf auth login`"]),
-    (403, None, ["403", "HF_TOKEN"]),
-    (401, None, ["401", "`hf auth login`"]),
+    (403, "GatedRepo", ["gated", "owner/texts"]), (401, "GatedRepo", ["gated", "`hf auth login`"]),
+    (403, None, ["403", "HF_TOKEN"]), (401, None, ["401", "`hf auth login`"]),
     (404, "RepoNotFound", ["owner/texts", "repository:"]),
-    (404, "RevisionNotFound", [COMMIT, "revision:"]),
-    (404, "EntryNotFound", [FILE, "train:"]),
+    (404, "RevisionNotFound", [COMMIT, "revision:"]), (404, "EntryNotFound", [FILE, "train:"]),
 ])  # fmt: skip
 def test_a_refusal_has_a_remedy_of_its_own_and_is_not_asked_again(
     fetch, hub, out, capsys, status, code, values
@@ -153,7 +151,7 @@ def test_a_hub_out_of_reach_is_asked_once_and_says_what_to_put_where(
 
 
 def test_a_file_in_the_cache_of_the_user_needs_no_network_and_stays_there(
-    fetch, hub, out, setting, tmp_path
+    fetch, hub, forget, setting, tmp_path
 ):
     setting("HF_HUB_CACHE", str(tmp_path / "cache"))
     cached = huggingface_hub.hf_hub_download(
@@ -163,38 +161,32 @@ def test_a_file_in_the_cache_of_the_user_needs_no_network_and_stays_there(
     assert fetch()["sha256"] == sha256_of(Path(cached))
     with open(cached, "r+b") as file:
         file.write(b"damaged")
-    (out / FILE).unlink()
-    (out / f"{FILE}.fetched.json").unlink()
+    forget()
     fetch(cached)
 
 
-def test_a_hub_that_asks_to_wait_is_waited_for(fetch, hub, monkeypatch):
-    waited = []
-    monkeypatch.setattr(module.time, "sleep", waited.append)
-    hub.retry_after = [70, 2]
+def test_a_download_that_breaks_off_goes_on_where_it_broke_off(fetch, hub, forget):
+    hub.break_off_after = [100_000, 50_000]
     fetch()
-    assert waited[:2] == [70, module.WAITS[1]]
-
-
-def test_attempts_that_get_further_do_not_count(fetch, hub):
-    """The library gives up after six breaks without a byte; each of its attempts gets further."""
+    assert sum(n for _, n in hub.sent) < N + 1_000
+    assert [start > 0 for start, _ in hub.sent] == [False, True, True]
+    forget()
+    # The library gives up after six breaks without a byte; each of its attempts gets further.
     hub.break_off_after = [n for k in range(1, 8) for n in (20_000 * k, *[0] * 5)]
     fetch()
-    assert len(hub.sent) > 6 * len(module.WAITS)
+    assert len(hub.sent) > 3 + 6 * len(module.WAITS)
 
 
-def test_a_long_download_says_now_and_then_how_far_it_is(fetch, monkeypatch, capsys):
+def test_a_download_says_how_far_it_is_and_what_a_disk_refuses(fetch, forget, monkeypatch, capsys):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     monkeypatch.setattr(module, "PROGRESS_SECONDS", 0)
     fetch()
     said = capsys.readouterr().err.splitlines()
     assert FILE in said[14]
     assert re.findall(r"\d+ kB|\d+%", said[14])[:3] == ["150 kB", "300 kB", "50%"]
     assert len(said) == 30
-
-
-def test_a_full_disk_is_named(fetch, monkeypatch):
-    def full(*arguments, **options):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    forget()
     monkeypatch.setattr(module, "hf_hub_download", full)
     fetch(FILE, "No space left on device")

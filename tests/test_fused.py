@@ -1,7 +1,4 @@
-"""All kernels, by their ``*_cases.py`` in processes of their own; see kernel_device.py.
-
-The quick cases of all kernels share one process of Triton's interpreter, and so do the others.
-"""
+"""All kernels, by their ``*_cases.py`` in a process of their own; see kernel_device.py."""
 
 import os
 import subprocess
@@ -9,6 +6,7 @@ import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from xml.etree import ElementTree
 
 import offline
@@ -16,11 +14,8 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-SAMPLED = ("fused", "fused_state", "quadratic", "cross_entropy")
-KERNELS = (*SAMPLED, "masked")
+KERNELS = ("fused", "fused_state", "quadratic")
 OTHERS = offline.others()
-WITH_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
-ON_A_DEVICE = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 WITHOUT_TRITON = """
 import sys
 sys.modules["triton"] = None
@@ -36,18 +31,20 @@ assert cross_entropy.mean(x[0, :, 0], x[0, :, 0], torch.zeros(3, dtype=int), 2).
 
 
 @cache
-def ran(out, *options, interpret=True, triton=offline.INSTALLED):
+def ran(*options, interpret=True, triton=offline.INSTALLED):
     """Names of the cases that run with these options and what was wrong with them, by the file."""
     given = {n: x for n, x in offline.environment(triton).items() if not n.startswith("PYTEST_")}
     given["PYTHONPATH"] += os.pathsep + str(HERE)
     given |= {"TRITON_INTERPRET": str(int(interpret)), "TRITON_DEFAULT_FP_FUSION": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider"]
-    command += ["-p", "kernel_device", f"--junitxml={out / 'cases.xml'}", *options]
     files = [HERE / f"{kernel}_cases.py" for kernel in KERNELS]
-    done = subprocess.run([*command, *files], env=given, capture_output=True, text=True)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
+    with NamedTemporaryFile(suffix=".xml") as out:
+        command += ["-p", "kernel_device", f"--junitxml={out.name}", *options]
+        done = subprocess.run([*command, *files], env=given, capture_output=True, text=True)
+        assert done.returncode in (0, 1), done.stdout + done.stderr
+        cases = [*ElementTree.parse(out.name).iter("testcase")]
     found = {kernel: [] for kernel in KERNELS}
-    for case in ElementTree.parse(out / "cases.xml").iter("testcase"):
+    for case in cases:
         kernel = case.attrib["classname"].split(".")[-1].removesuffix("_cases")
         faults = [case.find("failure"), case.find("error")]
         wrong = "\n".join(x.text or done.stdout for x in faults if x is not None)
@@ -60,37 +57,26 @@ def check(cases):
     assert [(name, wrong) for name, wrong in cases if wrong] == []
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("cases")
-
-
-@WITH_TRITON
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_kernels_are_right_in_the_interpreter(folder, kernel):
-    check(ran(folder, "-m", "not ci")[kernel])
-
-
-@pytest.mark.ci
-@WITH_TRITON
-@pytest.mark.parametrize("kernel", ["fused", "quadratic", "cross_entropy", "masked"])
-def test_slower_cases_are_right_in_the_interpreter(folder, kernel):
-    check(ran(folder, "-m", "ci")[kernel])
+@pytest.mark.parametrize("marked", ["not ci", pytest.param("ci", marks=pytest.mark.ci)])
+def test_kernels_are_right_in_the_interpreter(marked, kernel):
+    check(ran("-m", marked)[kernel])
 
 
 @pytest.mark.ci
 @pytest.mark.skipif(not OTHERS, reason="no versions of Triton in .triton/: make compilers")
-@pytest.mark.parametrize("kernel", SAMPLED)
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("triton", OTHERS)
-def test_a_sample_is_right_by_every_triton_that_a_pytorch_asks_for(folder, triton, kernel):
-    check(ran(folder, "-m", "", "-k", "sample", triton=triton)[kernel])
+def test_a_sample_is_right_by_every_triton_that_a_pytorch_asks_for(triton, kernel):
+    check(ran("-m", "", "-k", "sample", triton=triton)[kernel])
 
 
 @pytest.mark.gpu
-@ON_A_DEVICE
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_kernels_are_right_on_a_device(folder, kernel):
-    check(ran(folder, "-m", "", interpret=False)[kernel])
+def test_kernels_are_right_on_a_device(kernel):
+    check(ran("-m", "", interpret=False)[kernel])
 
 
 def test_plain_pytorch_needs_no_triton():

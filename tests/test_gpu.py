@@ -20,7 +20,7 @@ import targets
 import torch
 from conftest import ROOT, refused, sentence
 
-from lmscaling import cli, figures
+from lmscaling import figures
 from lmscaling.bench.checks import right
 from lmscaling.bench.isolation import each
 from lmscaling.config import grid, study_file
@@ -47,11 +47,6 @@ TINY = {
 }  # fmt: skip
 STEP = "linear.chunked-b2-ctx16"
 BLOCKED = ("snakemake", "duckdb", "datasets", "pandas", "scipy", "seaborn")
-
-
-@cache
-def read(n: int) -> dict:
-    return study_file.read_study(FILES[:n])
 
 
 def study(*overlays: dict) -> dict:
@@ -94,13 +89,13 @@ def lines_of(out: Path) -> dict[str, dict]:
     return lines
 
 
+@cache
+def read(n: int) -> dict:
+    return study_file.read_study(FILES[:n])
+
+
 def listed(values: dict, out: Path, device: str = "") -> list[jobs.Job]:
     return list(jobs.jobs(grid.expand(values), out, device, {}, 0.0))
-
-
-@cache
-def of_a_gpu(device: str = "") -> list[jobs.Job]:
-    return listed(read(2), Path("d"), device)
 
 
 def wait_for(is_so, seconds=300.0):
@@ -150,7 +145,7 @@ def test_calls_that_are_killed_end_with_every_record_and_a_run_uses_the_fastest_
     chosen = json.loads(run.read_text())["calibration"]["choice"]["implementation"]
     seconds = {name: steps[f"softmax.{name}-b4-ctx64"]["value"]["median_seconds"]
                for name in ("cudnn", "flash")}  # fmt: skip
-    assert chosen == min(seconds, key=seconds.__getitem__)
+    assert seconds[chosen] == min(seconds.values())
 
 
 @pytest.mark.ci
@@ -179,7 +174,7 @@ def test_the_archive_is_imported_in_another_folder_and_drawn(measured, tmp_path)
 
 
 def test_what_tells_most_comes_first_and_what_cannot_fit_is_not_tried():
-    planned = of_a_gpu("NVIDIA H100")
+    planned, on_h200 = (listed(read(2), Path("d"), f"NVIDIA {name}") for name in ("H100", "H200"))
     parts = [job.part for job in planned]
     assert list(dict.fromkeys(parts)) == [part for part in PARTS if part in parts]
     sizes = [job.size for job in planned if job.part == "step"]
@@ -192,13 +187,10 @@ def test_what_tells_most_comes_first_and_what_cannot_fit_is_not_tried():
     assert [task.key.rpartition("/softmax.cudnn-")[2] for task in job.tasks] == [
         "b16-ctx1024", "b4-ctx4096", "b1-ctx16384", "b1-ctx65536", "b1-ctx131072",
     ]  # fmt: skip
-    for device, longest in (("NVIDIA H100", 16384), ("NVIDIA H200", 65536)):
-        (job,) = (j for j in of_a_gpu(device) if j.name == "774M linear/chunked")
+    for listing, longest in ((planned, 16384), (on_h200, 65536)):
+        (job,) = (j for j in listing if j.name == "774M linear/chunked")
         assert job.tasks[-1].key.endswith(f"-ctx{longest}")
-
-
-def test_both_kernels_of_softmax_are_timed_wherever_one_is_and_all_are_checked_before():
-    planned = of_a_gpu("NVIDIA H100")
+    # Both kernels of softmax are timed wherever one is, and all are checked before.
     checked = {job.name for job in planned if job.part == "right"}
     assert checked == {"linear/chunked", "softmax/cudnn", "softmax/flash", "cross_entropy"}
     for part in ("step", "layer"):
@@ -206,20 +198,6 @@ def test_both_kernels_of_softmax_are_timed_wherever_one_is_and_all_are_checked_b
         flash, cudnn = ({key.replace(name, "") for key in keys if name in key}
                         for name in ("softmax.flash", "softmax.cudnn"))  # fmt: skip
         assert flash == cudnn != set(), part
-
-
-def test_parts_and_sizes_are_chosen(begun):
-    parts = {key.partition("/")[0] for key in lines_of(begun)}
-    assert parts == {"device", "time_ceiling"}
-    assert "complete" in measure(begun, study(), parts=["step"], sizes=["6k"])
-    assert {key.partition("/")[0] for key in lines_of(begun)} == parts
-
-
-def test_a_line_that_a_kill_has_cut_is_measured_again(begun):
-    path, whole = begun / "records.jsonl", lines_of(begun)
-    path.write_bytes(path.read_bytes()[:-20])
-    measure(begun, study(), parts=["ceiling"])
-    assert set(lines_of(begun)) == set(whole)
 
 
 def test_too_little_time_leaves_no_line_and_is_no_failure(tmp_path, monkeypatch):
@@ -247,48 +225,40 @@ def test_what_fails_ends_its_series_and_is_not_tried_again(tmp_path, monkeypatch
     assert [(line["status"], line["message"]) for line in ends] == [("failed", "no such head")]
 
 
-def test_a_fault_of_the_machine_is_no_result(begun, monkeypatch):
+def test_a_fault_of_the_machine_is_no_result_and_other_parts_or_sizes_are_none(begun, monkeypatch):
     def lost(one, point):
         raise RuntimeError("uncorrectable ECC error")
 
     before = lines_of(begun)
+    assert {key.partition("/")[0] for key in before} == {"device", "time_ceiling"}
+    assert "complete" in measure(begun, study(), parts=["step"], sizes=["6k"])
+    assert lines_of(begun) == before
     monkeypatch.setattr(jobs.sweep, "outcome", lost)
     with refused(UserError, "device", "uncorrectable ECC error"):
         measure(begun, study(), parts=["step"])
     assert lines_of(begun) == before
 
 
-def test_a_full_disk_ends_the_command_and_loses_nothing_that_was_measured(
-    begun, tmp_path, monkeypatch
-):
+def test_a_line_that_a_kill_has_cut_is_measured_again_and_a_full_disk_loses_no_other(begun):
     """A limit on the size of files is refused as a full disk is."""
     path, whole = begun / "records.jsonl", lines_of(begun)
-    (tmp_path / "study.yaml").write_text(json.dumps(study()))
-    device, *rest = map(json.loads, path.read_text().splitlines()[:-1])
-    device["study"] = study_file.read_study([tmp_path / "study.yaml"])
-    path.write_text("".join(json.dumps(line) + "\n" for line in [device, *rest]))
-    before = lines_of(begun)
-    words = ["gpu", str(tmp_path / "study.yaml"), "--out", str(begun), "--only", "ceiling"]
-    monkeypatch.setattr(sys, "argv", ["lmscaling", *words, "--archive", str(begun / "kept")])
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_bytes(path.read_bytes()[:-20])
+    before, limits = archive.read(path), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, limits[1]))
     try:
-        with pytest.raises(SystemExit, match=f"^error: .*{os.strerror(errno.EFBIG)}"):
-            cli.main()  # a sentence is exit code 1
+        with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
+            measure(begun, study(), parts=["ceiling"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert archive.read(path) == before
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "--minutes", "60"])
-    cli.main()
+    assert len(before) == len(whole) - 1
+    measure(begun, study(), parts=["ceiling"])
     assert set(lines_of(begun)) == set(whole)
 
 
-def test_calls_in_one_process_end_with_the_first_that_is_not_done():
-    ends = list(each([lambda: 1, lambda: 1 / 0, lambda: 3], 60))
-    assert [(end.status, end.value) for end in ends] == [("done", 1), ("failed", None)]
-
-
 def test_a_measurement_ends_with_the_process_that_asked_for_it(tmp_path):
+    ends = list(each([lambda: 1, lambda: 1 / 0, lambda: 3], 60))  # in one process
+    assert [(end.status, end.value) for end in ends] == [("done", 1), ("failed", None)]
     code = (
         "import os, time\nfrom pathlib import Path\n"
         "from lmscaling.bench.isolation import isolated\n"

@@ -9,17 +9,15 @@ import sys
 import zipfile
 from pathlib import Path
 
-import duckdb
 import pytest
 import targets
 import torch
-from conftest import ROOT, refused, sentence
+from conftest import ROOT, refused
 from test_gpu import FILES, STEP, ceilings, lines_of, measure, read, study  # noqa: F401
 from test_main import lmscaling
 
 from lmscaling import kernels
 from lmscaling.bench.checks import right
-from lmscaling.config import grid, sweeps
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
 from lmscaling.evaluate import gradient_error
@@ -30,63 +28,65 @@ from lmscaling.runtime import environment, gpus
 
 
 @pytest.fixture
-def packed(ceilings: Path, tmp_path: Path) -> Path:  # noqa: F811
-    return Path(shutil.copy(ceilings / "kept" / "lmscaling-gpu.zip", tmp_path))
+def begun(ceilings: Path, tmp_path: Path) -> Path:  # noqa: F811
+    return Path(shutil.copytree(ceilings, tmp_path / "d"))
 
 
-def changed(path: Path, name: str, content: str) -> Path:
-    """A copy of an archive with one file changed or added."""
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(path.with_name("new.zip"), "w") as new:
-        for each_name in {*old.namelist(), name}:
-            new.writestr(each_name, content if each_name == name else old.read(each_name))
-    return path.with_name("new.zip")
+@pytest.fixture
+def packed(begun: Path) -> Path:
+    return begun / "kept" / "lmscaling-gpu.zip"
 
 
 def with_device(path: Path, **values) -> Path:
     """A copy of an archive with other values in its first line, which is of the device."""
-    with zipfile.ZipFile(path) as file:
-        first, *rest = file.read("records.jsonl").decode().splitlines()
-    other = "\n".join([json.dumps(json.loads(first) | values), *rest, ""])
-    return changed(path, "records.jsonl", other)
+    new = path.with_name("new.zip")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(new, "w") as copy:
+        for name in old.namelist():
+            content = old.read(name)
+            if name == "records.jsonl":
+                first, rest = content.split(b"\n", 1)
+                content = json.dumps(json.loads(first) | values).encode() + b"\n" + rest
+            copy.writestr(name, content)
+    return new
 
 
-def test_an_archive_of_another_version_and_records_of_another_one_are_refused(packed, tmp_path):
+def test_an_archive_of_another_version_and_records_of_another_one_are_refused(
+    packed, tmp_path, monkeypatch
+):
     out = tmp_path / "m" / "d"
     with refused(UserError, "format 99"):
         archive.unpack(with_device(packed, format=99), out)
     assert not out.parent.exists()
-    archive.unpack(changed(packed, "runs/../../../evil.json", "{}"), out)
+    with zipfile.ZipFile(packed, "a") as file:
+        file.writestr("runs/../../../evil.json", "{}")
+    archive.unpack(packed, out)
     assert not list(tmp_path.rglob("evil.json"))
     with refused(UserError, out, "--out"):
         archive.unpack(with_device(packed, id="another"), out)
+    monkeypatch.chdir(tmp_path)
+    archive.unpack(packed, None)
+    (name,) = os.listdir("results/measured")  # by the name of the device
+    assert re.fullmatch(r"[a-z0-9-]+", name)
 
 
 DAMAGE = {
-    "empty": lambda _: b"",
-    "text": lambda _: b"no archive",
-    "cut": lambda content: content[: len(content) // 2],
-    "bits": lambda content: content[:100] + bytes(255 - x for x in content[100:]),
+    "empty": lambda p: p.write_bytes(b""),
+    "text": lambda p: p.write_bytes(b"no archive"),
+    "cut": lambda p: os.truncate(p, p.stat().st_size // 2),
+    "bits": lambda p: p.write_bytes(
+        bytes(x if i < 100 else 255 - x for i, x in enumerate(p.read_bytes()))
+    ),
+    "folder": lambda p: (p.unlink(), p.mkdir()),
+    "missing": Path.unlink,
 }
 
 
-@pytest.mark.parametrize("damage", [*DAMAGE, "folder", "missing"])
+@pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_or_missing_archive_is_refused(packed, tmp_path, damage):
-    content = packed.read_bytes()
-    packed.unlink()
-    if damage == "folder":
-        packed.mkdir()
-    elif damage != "missing":
-        packed.write_bytes(DAMAGE[damage](content))
+    DAMAGE[damage](packed)
     with pytest.raises(UserError, match=packed.name):  # zipfile has words of its own
         archive.unpack(packed, tmp_path / "m")
     assert not (tmp_path / "m").exists()
-
-
-def test_a_device_is_a_folder_name(packed, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    archive.unpack(packed, None)
-    (name,) = os.listdir("results/measured")
-    assert re.fullmatch(r"[a-z0-9-]+", name)
 
 
 def wrong_keys(q, k, v, feature_map, normalize, chunk=64):
@@ -95,10 +95,8 @@ def wrong_keys(q, k, v, feature_map, normalize, chunk=64):
 
 
 def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatch):
-    load = kernels.load
-    monkeypatch.setattr(
-        kernels, "load", lambda *name: wrong_keys if name == ("linear", "chunked") else load(*name)
-    )
+    chosen, load = {("linear", "chunked"): wrong_keys}, kernels.load
+    monkeypatch.setattr(kernels, "load", lambda *name: chosen.get(name) or load(*name))
     measure(tmp_path / "d", study(), parts=["right", "step"])
     lines = lines_of(tmp_path / "d")
     assert right.fault(lines["right/linear/chunked"]).startswith("dk of integers")
@@ -108,47 +106,24 @@ def test_a_wrong_kernel_is_named_and_its_times_are_not_used(tmp_path, monkeypatc
     rows = {path.stem: json.loads(path.read_text()) for path in paths}
     assert (rows[STEP]["status"], rows[STEP]["median_seconds"]) == ("wrong", None)
     assert rows["softmax.flash-b2-ctx16"]["status"] == "done"
-
-
-def test_a_kernel_that_ends_its_process_is_a_line(tmp_path, monkeypatch):
+    # One that ends its process is a line, too.
     monkeypatch.setattr(kernels, "load", lambda *_: lambda *_: os._exit(3))
-    measure(tmp_path / "d", study(), parts=["right"])
-    assert "exit code 3" in right.fault(lines_of(tmp_path / "d")["right/softmax/flash"])
+    measure(tmp_path / "other", study(), parts=["right"])
+    assert "exit code 3" in right.fault(lines_of(tmp_path / "other")["right/softmax/flash"])
 
 
-def test_a_kernel_that_repeats_other_numbers_is_wrong(monkeypatch):
-    def unstable(q, k, v, feature_map, normalize):
-        return chunked.attend(q, k, v, feature_map, normalize) + 1e-7 * torch.rand(1)
-
-    monkeypatch.setattr(kernels, "load", lambda *_: unstable)
-    steps = [s for s in sweeps.expand(grid.expand(study()).study).values() if s.kind == "time_step"]
-    found = {each.case.partition(",")[0] for each in right.compared("linear/chunked", steps)
-             if not each.right}  # fmt: skip
-    assert "repeated" in found
-
-
-@pytest.fixture
-def begun(ceilings: Path, tmp_path: Path) -> Path:  # noqa: F811
-    return Path(shutil.copytree(ceilings, tmp_path / "d"))
-
-
-@pytest.mark.parametrize(("device", "versions", "said"), [
-    ("NVIDIA H200", {}, "NVIDIA H200"),
-    (None, {"torch": "1.0"}, "torch 1.0"),
-    (None, {"ptxas": "12.0"}, "ptxas 12.0"),
-])  # fmt: skip
-def test_records_of_another_device_or_version_are_not_continued(begun, device, versions, said):
+def test_records_of_another_device_version_study_or_call_are_not_continued(begun):
     path = begun / "records.jsonl"
-    first, *rest = path.read_text().splitlines(keepends=True)
-    line = json.loads(first)
-    line["environment"]["device"] = device or line["environment"]["device"]
-    line["environment"]["versions"] |= versions
-    path.write_text(json.dumps(line) + "\n" + "".join(rest))
-    with pytest.raises(UserError, match=f"{said}.*--out"):  # names this machine
-        measure(begun, study(), parts=["ceiling"])
-
-
-def test_two_calls_at_once_and_another_study_are_refused(begun):
+    whole = path.read_text()
+    first, rest = whole.split("\n", 1)
+    for key, value in (("device", "NVIDIA H200"), ("torch", "1.0"), ("ptxas", "12.0")):
+        line = json.loads(first)
+        said = line["environment"] if key == "device" else line["environment"]["versions"]
+        said[key] = value
+        path.write_text(json.dumps(line) + "\n" + rest)
+        with pytest.raises(UserError, match=f"{value}.*--out"):  # names this machine
+            measure(begun, study(), parts=["ceiling"])
+    path.write_text(whole)
     with gpus.locked(begun / "lock"), refused(UserError, begun):
         measure(begun, study(), parts=["ceiling"])
     with refused(UserError, begun, "--out"):
@@ -167,6 +142,7 @@ MISSING_TEXT = {"datasets": {"sources": {"kind": "stdlib", "validation": ["c4.js
 
 @pytest.mark.parametrize(("overlay", "values"), [
     ({"tokenizer": "gpt2"}, ["TIKTOKEN_CACHE_DIR"]), (MISSING_TEXT, ["c4.jsonl", "sources"]),
+    ({}, ["isal", "wheels/"]),
 ])  # fmt: skip
 def test_what_is_missing_is_said_before_anything_is_measured(
     tmp_path, monkeypatch, overlay, values
@@ -175,15 +151,11 @@ def test_what_is_missing_is_said_before_anything_is_measured(
         raise OSError("no network")
 
     monkeypatch.setattr("tiktoken.get_encoding", offline)
+    if not overlay:  # a package that cannot be used
+        monkeypatch.setitem(sys.modules, "isal", None)
     with refused(UserError, *values):
         measure(tmp_path / "d", study(overlay))
     assert not (tmp_path / "d").exists()
-
-
-def test_a_package_that_cannot_be_used_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "isal", None)
-    with refused(UserError, "isal", "wheels/"):
-        measure(tmp_path / "d", study())
 
 
 @pytest.mark.parametrize(("module", "said"), [
@@ -211,11 +183,9 @@ def test_the_version_of_ptxas_is_that_of_triton(monkeypatch):
 
 
 def test_make_gpu_neither_installs_nor_connects():
-    done = subprocess.run(
-        ["make", "-n", "gpu", "PRESET=cpu"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert not {"pip", "venv"} & {*re.findall(r"\w+", done.stdout)}
-    assert "PYTHONPATH=src:wheels" in done.stdout
+    done = subprocess.check_output(["make", "-n", "gpu", "PRESET=cpu"], cwd=ROOT, text=True)
+    assert not {"pip", "venv"} & {*re.findall(r"\w+", done)}
+    assert "PYTHONPATH=src:wheels" in done
 
 
 @pytest.mark.parametrize("mean", [0.0, 3.0])
@@ -230,33 +200,14 @@ def test_centring_keeps_dq_where_values_have_a_mean(mean):
     assert errors["uncentred"] < 0.01 if not mean else 0.1 < errors["uncentred"] < 0.2
 
 
-def test_mean_over_deviation_is_what_it_says():
-    v = torch.randn(1, 4000, 2, 8, generator=torch.Generator().manual_seed(0)) * 2 + 6
-    assert gradient_error.mean_over_sd(v) == pytest.approx(3, rel=0.02)
-
-
 def test_layers_see_what_training_shows_them(cell, tokens):
     ids = torch.from_numpy(Stream(tokens, "train").read(0, cell.context + 1).astype("int64"))
     (q, k, v, dy), *rest = gradient_error.inputs(GPT(cell), ids)
     assert not rest  # one block
     assert q.shape == k.shape == v.shape == dy.shape == (1, cell.context, 1, 8)
     assert dy.float().abs().sum() > 0
-
-
-def test_targets_are_measured_and_judged():
-    numbers = "batch BIGINT, n_head BIGINT, context BIGINT, ns_per_token_head DOUBLE"
-    words = "kind VARCHAR, implementation VARCHAR, passes VARCHAR, dtype VARCHAR"
-    rest = "median_seconds DOUBLE, status VARCHAR, setup VARCHAR"
-    times = {"linear chunked": 0.5, "softmax flash": 2, "softmax cudnn": 1, "peer fla_chunk": 2}
-    asked = [target for target in targets.TARGETS if "kernel_times" in target.query]
-    with duckdb.connect() as db:
-        db.execute(f"CREATE TABLE kernel_times ({words}, {numbers}, {rest})")
-        for name, ns in times.items():
-            row = (*name.split(), "forward+backward", "bfloat16", 128, 12, 1024, ns, 1e-3, "done")
-            db.execute("INSERT INTO kernel_times VALUES (" + "?, " * 10 + "'x')", row)
-        found = [(t.verdict(db.sql(t.query).fetchall()[0][0]), t.name) for t in asked]
-    assert {verdict for verdict, _ in found} == {"reached", "not measured"}
-    sentence("targets", "\n".join(f"{verdict}: {name}" for verdict, name in found))
+    v = torch.randn(1, 4000, 2, 8, generator=torch.Generator().manual_seed(0)) * 2 + 6
+    assert gradient_error.mean_over_sd(v) == pytest.approx(3, rel=0.02)
 
 
 def test_a_target_that_is_missed_says_by_how_much():

@@ -1,9 +1,8 @@
 """What holds for every form of every kernel in plain PyTorch, of random small calls.
 
-A new file of ``kernels/linear`` or ``kernels/softmax`` is tested by being there. Then what gates,
-states and sequences add to linear attention and to the delta rule.
+A new file of ``kernels/linear`` is tested by being there. Then what gates, states and sequences add
+to linear attention and to the delta rule.
 
-Legend: B batch, T tokens, H heads, K key width, V value width.
 """
 
 from functools import partial
@@ -12,14 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from attention_definitions import (
-    delta_sample,
-    gradients,
-    linear_product,
-    of_each,
-    recurrence,
-    softmax_product,
-)
+from attention_definitions import delta_sample, gradients, linear_product, of_each, recurrence
 from conftest import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,11 +39,6 @@ def of_linear(name):
     return form, lambda c: linear_product(c.q, c.k, c.v, *c.map)
 
 
-def of_softmax(name):
-    attend = kernels.load("softmax", name)
-    return lambda c: attend(c.q, c.k, c.v), lambda c: softmax_product(c.q, c.k, c.v)
-
-
 def of_gates(gates, each):
     """By gates as they are given, and as gates of each token."""
     return (
@@ -61,7 +48,6 @@ def of_gates(gates, each):
 
 
 def doubled(c):
-    """Two queries for each key."""
     return torch.stack([c.q, c.q.abs()], 3).flatten(2, 3)
 
 
@@ -75,7 +61,7 @@ def empty(c):
 
 FORMS = {
     **{f"linear-{name}": of_linear(name) for name in kernels.names("linear")},
-    **{f"softmax-{name}": of_softmax(name) for name in kernels.names("softmax")},
+
     "linear-windows-and-groups": (
         lambda c: attention_parallel.attend(doubled(c), c.k, c.v, *c.map, window=c.chunk),
         lambda c: linear_product(
@@ -165,8 +151,6 @@ def test_a_prompt_and_steps_give_what_the_whole_sequence_gives(c, dtype, share):
 
 
 # States, gates and sequences
-
-
 def delta_core(q, k, v, g, state, beta, *, chunk=64, lengths=()):
     gates = beta.squeeze(-1), g.squeeze(-1)
     return delta.attend(q, k, v, *gates, state, lengths, 1.0, chunk)
@@ -195,27 +179,6 @@ def test_states_and_all_gradients_are_those_of_the_recurrence(kind, T, chunk):
     found, expected = CORES[kind](*inputs, chunk=chunk), recurrence(*inputs)
     close(found, expected)
     close(gradients(found, inputs), gradients(expected, inputs))
-
-
-@with_any_gate
-@settings(max_examples=8)
-@given(T=st.integers(1, 30), share=st.floats(0, 1))
-def test_a_state_is_continued_by_more_tokens_or_by_steps(kind, T, share):
-    q, k, v, g, state, *beta = (x.detach() for x in drawn(T, kind))
-    whole, last = CORES[kind](q, k, v, g, state, *beta)
-    n, now = round(share * T), state.clone()
-    if n:
-        head, now = CORES[kind](*(x[:, :n] for x in (q, k, v, g)), state, *(x[:, :n] for x in beta))
-        close(head, whole[:, :n])
-    gates = g if kind == "channel" else g.squeeze(-1)
-    for t in range(n, T):
-        if kind == "delta":
-            strength = beta[0][:, t].squeeze(-1)
-            y = delta.step(q[:, t], k[:, t], v[:, t], strength, gates[:, t], now, 1.0)
-        else:
-            y = gated.step(q[:, t], k[:, t], v[:, t], gates[:, t], now)
-        close(y, whole[:, t])
-    close(now, last)
 
 
 def test_the_delta_rule_starts_anew_at_each_sequence():

@@ -1,13 +1,11 @@
-"""Every implementation of a kernel, and what all of them have in common.
+"""A new file of ``kernels/linear`` or ``kernels/softmax`` is tested by being there.
 
-A new file of ``kernels/linear`` or ``kernels/softmax`` is tested by being there; it may be at most
-twice as far from float64 as its definition in plain PyTorch in the dtype that both were given.
-test_kernel_forms.py has what is exact.
-
-Legend: B batch, T tokens, H heads, K key width, V value width.
+It may be at most twice as far from float64 as its definition in plain PyTorch in the dtype that
+both were given. test_kernel_forms.py has what is exact.
 """
 
 from importlib.util import find_spec
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,18 +26,13 @@ LINEAR = kernels.names("linear")
 LACKS_FLASH4 = torch.cuda.is_available() and not find_spec("flash_attn")
 SOFTMAX = [n for n in kernels.names("softmax") if n != "flash4" or not LACKS_FLASH4]
 SINGLE, HALF, DOUBLE = torch.float32, torch.bfloat16, torch.float64
-on_each_device = pytest.mark.parametrize(
-    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)][: 1 + torch.cuda.is_available()]
-)
 with_any = pytest.mark.parametrize(
     ("kind", "name"), [("linear", n) for n in LINEAR] + [("softmax", n) for n in SOFTMAX]
 )
 PRODUCTS = {"linear": linear_product, "softmax": softmax_product}
 OPTIONS = {"linear": ("softplus", True), "softmax": ()}
-
-
+# B, T, H, K, V: lengths that no chunk divides, odd numbers of heads, widths that differ.
 SHAPES = [(2, 1, 3, 16, 16), (1, 63, 5, 16, 24), (2, 80, 1, 24, 64)]
-"""B, T, H, K, V: lengths that no chunk divides, odd numbers of heads, widths that differ."""
 LONG = (1, 1000, 3, 64, 16)
 MAPS = [(name, normalize) for name in FEATURE_MAPS for normalize in (True, False)]
 NEAR = [
@@ -54,7 +47,6 @@ NEAR = [
 
 
 def arguments(shape, dtype, device="cpu", options=()):
-    """q, k, v and a gradient of y."""
     B, T, H, K, V = shape
     torch.manual_seed(0)
     q, k, v, g = (torch.randn(B, T, H, width) for width in (K, K, V, V))
@@ -63,13 +55,13 @@ def arguments(shape, dtype, device="cpu", options=()):
     return [x.to(device, dtype) for x in (q, k, v, g)]
 
 
-@on_each_device
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)][: 1 + torch.cuda.is_available()]
+)
 @pytest.mark.parametrize(("kind", "name", "shape", "options", "dtype"), NEAR)
 def test_it_is_as_near_to_its_definition_as_pytorch(kind, name, shape, options, dtype, device):
     """The norm of the error is at most twice that of the definition, and a rounding of the result.
-
-    A single token's dq and dk are differences of equal terms, so any float32 noise will do there.
-    """
+    A single token's dq and dk are differences of equal terms, so any float32 noise will do."""
     if (kind, device) == ("softmax", "cuda"):
         shape = (*shape[:3], 64, 64)  # what the fused back ends take
     given = arguments(shape, dtype, device, options)
@@ -81,20 +73,6 @@ def test_it_is_as_near_to_its_definition_as_pytorch(kind, name, shape, options, 
     for a, b, c in zip(ours, theirs, exact, strict=True):  # y, dq, dk, dv
         rounding = torch.finfo(dtype).eps * c.norm().item() + noise
         assert distance(a, c) <= 2 * distance(b, c) + rounding
-
-
-@on_each_device
-@with_any
-def test_views_of_one_packed_projection_give_what_copies_give(kind, name, device):
-    attend, options = kernels.load(kind, name), OPTIONS[kind]
-    torch.manual_seed(0)
-    packed = torch.randn(2, 37, 3, 5, 16).to(device).requires_grad_()
-    copies = [x.detach().contiguous().requires_grad_() for x in packed.unbind(2)]
-    y, same = attend(*packed.unbind(2), *options), attend(*copies, *options)
-    torch.testing.assert_close(y, same)
-    g = torch.randn_like(y)
-    gradient = torch.autograd.grad(y, packed, g)[0].unbind(2)
-    torch.testing.assert_close(gradient, torch.autograd.grad(same, copies, g))
 
 
 @pytest.mark.gpu
@@ -128,40 +106,33 @@ def test_a_slope_from_the_feature_is_that_of_autograd(name):
 
 Q = torch.ones(2, 4, 3, 8)
 REFUSED = [
-    ((Q[0], Q, Q), ("q", "(4, 3, 8)")),
-    ((Q, Q.half(), Q), ("k", "float16", "bfloat16")),
-    ((Q, Q.double(), Q), ("k", "float64", "float32")),
-    ((Q, Q, Q.to("meta")), ("q", "cpu", "meta")),
+    ((Q[0], Q, Q), ("q", "(4, 3, 8)")), ((Q, Q.half(), Q), ("k", "float16", "bfloat16")),
+    ((Q, Q.double(), Q), ("k", "float64", "float32")), ((Q, Q, Q.to("meta")), ("q", "cpu", "meta")),
     ((Q, Q[..., :7], Q), ("(2, 4, 3, 8)", "(2, 4, 3, 7)")),
     ((Q, Q, Q[:, :3]), ("v", "(2, 3, 3, 8)", "(2, 4, 3)")),
-    ((Q, Q, Q[..., :0]), ("v", "(2, 4, 3, 0)")),
-    ((Q[:, :0],) * 3, ("v", "(2, 0, 3, 8)")),
-]
+    ((Q, Q, Q[..., :0]), ("v", "(2, 4, 3, 0)")), ((Q[:, :0],) * 3, ("v", "(2, 0, 3, 8)")),
+]  # fmt: skip
 
 
 @with_any
 def test_all_refuse_the_same(kind, name):
-    attend = kernels.load(kind, name)
+    attend, options = kernels.load(kind, name), OPTIONS[kind]
     for qkv, values in REFUSED:
         with refused(ValueError, *values):
-            attend(*qkv, *OPTIONS[kind])
+            attend(*qkv, *options)
+    with refused(UserError, "'flahs'", "chunked" if kind == "linear" else "flash"):
+        kernels.load(kind, "flahs")
     if kind == "linear":
         with refused(ValueError, "'elu+'", "'elu+1'", "softplus"):
             attend(Q, Q, Q, "elu+", True)
-    if kernels.takes_chunk(attend):
-        for chunk in (0, -64, 48, 100):
-            with refused(ValueError, "chunk", chunk):
-                attend(Q, Q, Q, "softplus", True, chunk)
-
-
-def test_windows_groups_and_implementations_that_do_not_exist_are_refused():
-    with refused(ValueError, "window", 0):
-        attention_parallel.attend(Q, Q, Q, "relu", True, 0)
-    with refused(ValueError, "k has 2", "3 of q"):
-        attention_parallel.attend(Q, Q[:, :, :2], Q[:, :, :2], "relu", True)
-    for kind, known in (("linear", "chunked"), ("softmax", "flash")):
-        with refused(UserError, "'flahs'", known):
-            kernels.load(kind, "flahs")
+    if name == "attention_parallel":
+        with refused(ValueError, "window", 0):
+            attention_parallel.attend(Q, Q, Q, "relu", True, 0)
+        with refused(ValueError, "k has 2", "3 of q"):
+            attention_parallel.attend(Q, Q[:, :, :2], Q[:, :, :2], "relu", True)
+    for chunk in (0, -64, 48, 100) if kernels.takes_chunk(attend) else ():
+        with refused(ValueError, "chunk", chunk):
+            attend(Q, Q, Q, "softplus", True, chunk)
 
 
 def test_the_decoding_kernel_refuses_a_state_that_it_cannot_update():
@@ -180,10 +151,9 @@ def test_the_decoding_kernel_refuses_a_state_that_it_cannot_update():
             step(q, k, v, *state, "softplus", True)
 
 
-@pytest.mark.parametrize("leading", [(2, 5), (1, 5), (2, 1)])
-@pytest.mark.parametrize("heads", [1, 3])
-def test_views_of_a_projection_are_not_copied_and_keep_its_gradient(leading, heads):
-    for wanted in (True, False):
+def test_views_of_a_projection_are_not_copied_and_other_tensors_are_packed_in_order():
+    """Both keep their gradients."""
+    for leading, heads, wanted in product([(2, 5), (1, 5), (2, 1)], [1, 3], [True, False]):
         row_BTW = torch.randn(*leading, 3 * heads * 4, requires_grad=wanted)
         packed = chunked.packed(*row_BTW.unflatten(-1, (3, heads, -1)).unbind(2))
         assert torch.equal(packed, row_BTW)
@@ -191,9 +161,6 @@ def test_views_of_a_projection_are_not_copied_and_keep_its_gradient(leading, hea
         assert packed.requires_grad == wanted
         if wanted:
             assert torch.autograd.grad(packed.sum(), row_BTW)[0].eq(1).all()
-
-
-def test_other_tensors_are_packed_in_order_and_keep_their_gradients():
     q, k, v = torch.randn(2, 5, 3 * 2 * 4).unflatten(-1, (3, 2, -1)).unbind(2)
     leaves = [x.requires_grad_() for x in torch.randn(2, 5, 3, 2, 4).unbind(2)]
     for parts in (
@@ -236,12 +203,11 @@ def test_a_compiler_takes_the_answer_about_a_device_for_a_constant():
     assert len(asked) == 1
 
 
-@pytest.fixture
-def compared(monkeypatch):
-    """Rows by implementation, of which one raises an error."""
+def test_an_implementation_that_fails_is_a_row_and_a_fault_of_the_machine_is_none(monkeypatch):
     load = kernels.load
 
-    def rows(error):
+    def compared(error):
+
         def fail(*_):
             raise error
 
@@ -250,21 +216,15 @@ def compared(monkeypatch):
         found = gradient_error.compared(*torch.randn(4, 1, 4, 1, 8).bfloat16())
         return {row["implementation"]: row for row in found}
 
-    return rows
-
-
-def test_an_implementation_that_fails_is_a_row_and_the_others_still_run(compared):
     for kind, status in ((RuntimeError, "failed"), (torch.OutOfMemoryError, "oom")):
         found = compared(kind("no plan\nmore"))
         broken = found.pop("chunked")
         assert (broken["status"], broken["message"]) == (status, "no plan")
         assert len(found) >= 3
         assert {row["status"] for row in found.values()} == {"done"}
-
-
-def test_faults_of_a_machine_or_a_device_that_computes_no_more_are_no_rows(compared, monkeypatch):
     with pytest.raises(RuntimeError, match="uncorrectable ECC"):
         compared(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+    # Nor is an error after which the device computes no more.
     monkeypatch.setattr(gradient_error.faults, "is_result", lambda error, device: False)
     with pytest.raises(RuntimeError, match="illegal memory"):
         compared(RuntimeError("CUDA error: an illegal memory access was encountered"))

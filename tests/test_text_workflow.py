@@ -4,29 +4,33 @@ import gzip
 import json
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 import yaml
+from conftest import refused
 from hub import COMMIT, serving
+from test_data import corpus, lines
 from test_workflow import product
 
 from lmscaling.config import grid, study_file
-from lmscaling.plan import text_needs
+from lmscaling.data import chunk
+from lmscaling.errors import UserError
+from lmscaling.plan.text_needs import Chunk, missing
 
 FILES = {"train": "en/t.{shard:05d}.json.gz", "validation": "en/v.{shard:05d}.json.gz"}
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A hub with two training files and a validation file."""
     folder = tmp_path / "hub"
     (folder / "en").mkdir(parents=True)
     for split, n in (("train", 3), ("validation", 1)):
         for i in range(n):
-            with gzip.open(folder / FILES[split].format(shard=i), "wt") as file:
-                for k in range(200):
-                    file.write(json.dumps({"text": f"{split} {i} document {k}"}) + "\n")
+            texts = [{"text": f"{split} {i} document {k}"} for k in range(200)]
+            data = "".join(json.dumps(text) + "\n" for text in texts).encode()
+            (folder / FILES[split].format(shard=i)).write_bytes(gzip.compress(data))
     with serving("owner/texts", folder) as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)
         yield server
@@ -34,7 +38,6 @@ def hub(tmp_path, monkeypatch):
 
 @pytest.fixture
 def place(tmp_path):
-    """The product with a study on the hub's text, nothing fetched."""
     made = product(tmp_path / "product")
     row = {"kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": 2, **FILES}
     made.study(datasets={"texts": row | {"documents": [200]}}, dataset="texts", evaluate=None)
@@ -84,29 +87,16 @@ def test_shards_are_made_and_verified_once_and_again_where_they_are_bad_or_gone(
     place.study(datasets={"texts": row})
     target = manifest(place)
     folder, verified = (place.root / target).parent, target.replace("manifest", "verified")
-
-    # A bad file leaves the other shards of its chunk.
-    good = (place.root / "a.jsonl").read_text()
-    (place.root / "a.jsonl").write_text("no json\n")
-    done = place.snakemake("--cores", "2", target, check=False)
-    assert done.returncode == 1
-    assert "a.jsonl, line 1:" in done.stdout + done.stderr
-    assert {p.name for p in folder.glob("train-*")} == {"train-00001.bin", "train-00001.json"}
-    (place.root / "a.jsonl").write_text(good)
-    inode = (folder / "train-00001.bin").stat().st_ino
     place.snakemake("--cores", "2", target)
-    assert (folder / "train-00001.bin").stat().st_ino == inode
+    inode = (folder / "train-00001.bin").stat().st_ino
 
     # A damaged shard stops the runs before they begin, and says what to type.
     shard = folder / "train-00000.bin"
     whole = shard.read_bytes()
-    data = bytearray(whole)
-    data[2000] ^= 1
-    shard.write_bytes(data)
+    shard.write_bytes(whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:])
     done = place.snakemake("--cores", "2", "all", check=False)
     assert done.returncode == 1
-    said = done.stdout + done.stderr
-    assert re.search(r"1 of 3 .*rm -f train-00000\.\*", said)
+    assert re.search(r"1 of 3 .*rm -f train-00000\.\*", done.stdout + done.stderr)
     assert not list(place.results.glob("runs/*/run.json"))
 
     # One that is gone is made again alone, also where a killed workflow has left marks of chunks.
@@ -120,20 +110,121 @@ def test_shards_are_made_and_verified_once_and_again_where_they_are_bad_or_gone(
     assert re.search(r": [13] shards\b", log.read_text())
 
     # Files that are listed anew make their own shards, and what is new is verified.
-    row["train"] = ["a.jsonl", "v.jsonl"]
-    place.study(datasets={"texts": row})
-    assert manifest(place) == target
+    place.study(datasets={"texts": row | {"train": ["a.jsonl", "v.jsonl"]}})
     plan = place.plan("all")
     assert [Path(out).stem for out in jobs(plan, "tokenize")] == ["train-00000-00001"]
     assert jobs(plan, "verify") == [verified]
 
 
-def test_supply_counts_what_is_missing(tmp_path, values):
+def test_supply_counts_what_is_missing_and_a_name_of_a_chunk_says_its_shards(tmp_path, values):
     made = grid.expand(values)
     row = made.study.datasets[made.study.dataset]
-    assert text_needs.missing(row, tmp_path, "train", 1) == [0]
-    (tmp_path / "train-00000.bin").touch()
-    assert text_needs.missing(row, tmp_path, "train", 1) == [0]
     sidecar = {"source": {"files": row.files("train")[0]}}
-    (tmp_path / "train-00000.json").write_text(json.dumps(sidecar))
-    assert text_needs.missing(row, tmp_path, "train", 1) == []
+    for name, content, n in (("bin", "", [0]), ("json", json.dumps(sidecar), [])):
+        assert missing(row, tmp_path, "train", 1) == [0]
+        (tmp_path / f"train-00000.{name}").write_text(content)
+        assert missing(row, tmp_path, "train", 1) == n
+    name = "validation-00016-00031"
+    assert str(Chunk.named(name)) == name
+    assert Chunk.named(name).numbers == range(16, 32)
+    with refused(UserError, "train-16"):
+        Chunk.named("train-16")
+
+
+# Many shards in one process: what exists is kept, and what fails stops no other
+N = 5
+SHARDS = "{shard}.json"
+HUB = corpus({"kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": N,
+              "train": SHARDS, "validation": SHARDS})  # fmt: skip
+
+
+@pytest.fixture
+def text(tmp_path):
+    train = [lines(tmp_path / f"{i}.jsonl", [f"{i} {k}" for k in range(9)]) for i in range(N)]
+    validation = [lines(tmp_path / "v.jsonl", ["held out"])]
+    return corpus({"kind": "jsonl", "train": train, "validation": validation})
+
+
+def make(text, folder, shards: Iterable[int] = range(N), **options):
+    def is_missing(i):
+        return bool(missing(text.source, folder, "train", i + 1, i))
+
+    return chunk.tokenize(text, "train", shards, folder, is_missing, **options)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.glob("*.json"))
+
+
+def test_shards_that_exist_are_neither_made_again_nor_touched(text, tmp_path):
+    folder = tmp_path / "tokens"
+    assert make(text, folder, shards=[1, 3]) == 2
+    before = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in folder.iterdir()}
+    assert make(text, folder) == 3
+    assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in before} == before
+    assert names(folder) == [f"train-{i:05d}.json" for i in range(N)]
+    assert make(text, folder) == 0
+
+
+def test_a_bad_shard_names_itself_and_the_others_are_made(text, tmp_path):
+    for i in (1, 3):
+        (tmp_path / f"{i}.jsonl").write_text("no json\n")
+    with refused(UserError, "2 of 5", "d train shard 1: ", "d train shard 3: "):
+        make(text, tmp_path / "tokens")
+    assert names(tmp_path / "tokens") == [f"train-{i:05d}.json" for i in (0, 2, 4)]
+    lines(tmp_path / "1.jsonl", ["good"])
+    with refused(UserError, "d train shard 3: ", "3.jsonl, line 1"):
+        make(text, tmp_path / "tokens")
+
+
+def test_a_shard_that_another_job_made_meanwhile_is_no_error(text, tmp_path):
+    """It makes the shard between the two questions whether it is missing."""
+    folder, asked = tmp_path / "tokens", []
+
+    def is_missing(i):
+        asked.append(i)
+        if len(asked) == 2:
+            lines(tmp_path / "0.jsonl", ["good"])
+            make(text, folder, shards=[0])
+        return bool(missing(text.source, folder, "train", 1, 0))
+
+    (tmp_path / "0.jsonl").write_text("no json\n")
+    assert chunk.tokenize(text, "train", [0], folder, is_missing) == 1
+    assert asked == [0, 0]
+    assert names(folder) == ["train-00000.json"]
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    (tmp_path / "hub").mkdir()
+    for i in range(4):
+        lines(tmp_path / "hub" / f"{i}.json", [f"{i} {k}" for k in range(9)])
+    with serving("owner/texts", tmp_path / "hub", monkeypatch) as server:
+        yield server
+
+
+def test_files_are_fetched_once_side_by_side_and_used_up(served, tmp_path):
+    served.seconds = 0.5
+    sources, files = tmp_path / "sources", HUB.source.files("train")[:4]
+    n_bytes = chunk.fetch(HUB.source, files, sources, at_once=4)
+    assert n_bytes == sum((tmp_path / "hub" / file).stat().st_size for file in files)
+    assert max(served.at_once) > 1
+    assert chunk.fetch(HUB.source, files, sources, at_once=1) == n_bytes
+    assert len(served.sent) == 4
+    make(HUB, tmp_path / "tokens", range(4), sources=sources)
+    assert sorted(p.name for p in sources.iterdir()) == [f"{i}.json.fetched.json" for i in range(4)]
+    sidecar = json.loads((tmp_path / "tokens" / "train-00003.json").read_text())
+    assert sidecar["source"]["checked_against"] == "hub"
+
+
+def test_a_file_that_the_hub_lacks_or_that_is_bad_stops_no_other_and_a_bad_one_stays(
+    served, tmp_path
+):
+    sources = tmp_path / "sources"
+    with refused(UserError, "4.json of owner/texts at 1111"):
+        chunk.fetch(HUB.source, HUB.source.files("train")[::-1], sources, at_once=1)
+    assert len(list(sources.glob("?.json"))) == 4
+    (sources / "1.json").write_text("changed\n")
+    with refused(UserError, "d train shard 1"):
+        make(HUB, tmp_path / "tokens", range(4), sources=sources)
+    assert [p.name for p in sources.glob("?.json")] == ["1.json"]

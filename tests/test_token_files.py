@@ -1,5 +1,7 @@
 """Tokens that llm.c and nanoGPT have made: none is lost, none is added, all documents are found."""
 
+import gzip
+import json
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from test_data import corpus
 from test_documents import plain, text
 
-from lmscaling.data import document_positions, shards, token_files
+from lmscaling.data import document_positions, shards, sources, token_files
 from lmscaling.data.stream import Stream
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
@@ -83,9 +85,8 @@ def test_files_of_nanogpt_have_their_end_of_text_first_and_no_other_change(lengt
             assert tokens[start] == END or part.before == positions[start]
 
 
-def test_documents_that_are_longer_than_what_is_read_at_once_are_found(tmp_path):
-    tokens = text([9, 2**23 + 5, 7])
-    stop = 2**23 + 9
+def test_documents_longer_than_what_is_read_at_once_and_wide_tokens_are_found(tmp_path):
+    tokens, stop = text([9, 2**23 + 5, 7]), 2**23 + 9
     after = Path(nanogpt(tmp_path / "t.bin", np.roll(tokens, -1)))
     files = [llm_c(tmp_path / f"{i}.bin", part) for i, part in enumerate(np.split(tokens, [stop]))]
     for part in (
@@ -96,6 +97,10 @@ def test_documents_that_are_longer_than_what_is_read_at_once_are_found(tmp_path)
         assert np.concatenate(list(part.blocks)).tolist() == tokens[stop:].tolist()
     whole = token_files.of_nanogpt(after, 0, 2**27, END)
     assert np.array_equal(np.concatenate(list(whole.blocks)), tokens)
+    wide = [128_000, 7, 127_999, 128_000, 65_536]  # of large vocabularies
+    file = Path(llm_c(tmp_path / "a.bin", wide, shards.WIDE))
+    blocks = token_files.of_llm_c([file], 128_000).blocks
+    assert np.concatenate(list(blocks)).tolist() == wide
 
 
 def wrong_count(path):
@@ -124,25 +129,94 @@ REFUSED = {
 def test_a_file_that_is_no_such_file_is_refused_and_is_not_deleted(tmp_path, reason):
     layout, write, values = REFUSED[reason]
     write(tmp_path / "a.bin")
-    row = {"kind": "bin", "layout": layout, "train": [f"{tmp_path}/a.bin"]}
-    given = corpus(row | {"validation": row["train"]})
+    files = [f"{tmp_path}/a.bin"]
+    given = corpus({"kind": "bin", "layout": layout, "train": files, "validation": files})
     with refused(UserError, *values) as caught:
         tokenize(given, "train", 0, tmp_path / "made" / "train-00000.bin")
     assert "delete" not in str(caught.value)
     assert not list((tmp_path / "made").glob("*"))
 
 
-@pytest.mark.parametrize(
-    "values", [{"validation": []}, {"decontaminate": 13}, {"shuffle": "documents"}]
-)
-def test_what_needs_text_is_refused(values):
+def test_what_needs_text_is_refused():
     row = {"kind": "bin", "layout": "llm.c", "train": ["a.bin"], "validation": ["v.bin"]}
-    with refused(UserError, *values):
-        corpus(row | values)
+    for values in ({"validation": []}, {"decontaminate": 13}, {"shuffle": "documents"}):
+        with refused(UserError, *values):
+            corpus(row | values)
 
 
-def test_files_of_llm_c_for_large_vocabularies_have_wide_tokens(tmp_path):
-    wide = [128_000, 7, 127_999, 128_000, 65_536]
-    file = llm_c(tmp_path / "a.bin", wide, shards.WIDE)
-    tokens = token_files.of_llm_c([Path(file)], 128_000)
-    assert np.concatenate(list(tokens.blocks)).tolist() == wide
+# Folders of long documents: what a shard is made from, and a whole book
+@pytest.fixture
+def folder(tmp_path):
+    """Seven files for training, two for validation, and metadata that are no document."""
+    for split, names in (("train", "abcdefg"), ("validation", "yz")):
+        (tmp_path / split).mkdir()
+        for name in names:
+            (tmp_path / split / f"{name}.txt").write_text(f"text of {name}")
+    (tmp_path / "train" / "metadata.csv").write_text("a,b")
+    return tmp_path
+
+
+def row(folder, **values):
+    folders = {split: str(folder / split) for split in ("train", "validation")}
+    return corpus({"kind": "folder", **folders, "n_files": 7, "files_per_shard": 3} | values)
+
+
+def names(given, split, shard):
+    return "".join(text[-1] for text in sources.read_shard(given, split, shard).texts)
+
+
+def test_a_shard_is_made_from_so_many_files_by_name_and_more_change_the_last_alone(folder):
+    with refused(UserError, "7 files", "shard 2", "7 to 9"):
+        names(row(folder, n_files=9), "train", 2)
+    for values in ({"pattern": "*.md"}, {"train": f"{folder}/no"}):
+        with refused(UserError, *values.values()):
+            names(row(folder, **values), "train", 0)
+    given = row(folder)
+    assert [names(given, "train", i) for i in range(3)] == ["abc", "def", "g"]
+    assert names(given, "validation", 0) == "yz"
+    assert [len(given.source.files(split)) for split in ("train", "validation")] == [3, 1]
+    made = tokenize(given, "train", 1, folder / "out" / "train-00001.bin")
+    assert (made["source"]["first"], made["source"]["last"]) == ("d.txt", "f.txt")
+    assert made["source"]["files"].startswith(f"{folder}/train/*.txt, 4")
+    assert made["documents"] == 3
+    (folder / "train" / "h.txt").write_text("text of h")
+    long = row(folder, n_files=8)
+    assert [names(each, "train", 2) for each in (given, long)] == ["g", "gh"]
+    # What the jobs of shards are given: full ones stay.
+    assert [given.to_json(i) == long.to_json(i) for i in (1, 2, 3)] == [True, True, False]
+    assert given.source.identity() == long.source.identity()
+
+
+def test_a_folder_without_validation_holds_out_documents_of_its_first_shard(folder):
+    for i in range(200):
+        (folder / "train" / f"{i:03d}.txt").write_text(f"text {i}")
+    given = row(folder, validation="", holdout=0.2, n_files=207, files_per_shard=150)
+    held = [*sources.read_shard(given, "validation", 0).texts]
+    first, second = ([*sources.read_shard(given, "train", i).texts] for i in range(2))
+    assert held
+    assert len({*held, *first}) == len(held) + len(first) == 150
+    assert not {*second} & {*held, *first}
+
+
+def test_a_book_of_357388_tokens_is_one_document_of_the_stream(real_data, tmp_path, monkeypatch):
+    """Two books laid out as PG-19 is."""
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(real_data / "tiktoken_cache"))
+    with gzip.open(real_data / "long" / "pg19_two_books.jsonl.gz") as file:
+        books = [json.loads(line)["text"] for line in file]
+    for split, parts in {"train": books, "validation": [books[1][:10_000]]}.items():
+        (tmp_path / split).mkdir()
+        for i, part in enumerate(parts):
+            (tmp_path / split / f"{10_000 + i}.txt").write_bytes(part.encode())
+    source = {"kind": "folder", "train": f"{tmp_path}/train", "n_files": 2, "files_per_shard": 1}
+    given = corpus(source | {"validation": f"{tmp_path}/validation"}, "gpt2")
+    out = tmp_path / "tokens"
+    tokenize(given, "validation", 0, out / "validation-00000.bin")
+    made = [tokenize(given, "train", i, out / f"train-0000{i}.bin") for i in range(2)]
+    counts = shards.write_manifest(out / "manifest.json", {"train": 2, "validation": 1})["train"]
+    assert [part["tokens"] for part in made] == [357_389, 41_531]
+    stream = Stream(out / "manifest.json", "train")
+    positions = stream.positions(0, stream.read(0, stream.tokens))
+    assert positions.tolist() == [*range(357_389), *range(41_531)]
+    assert document_positions.own_context([357_389, 41_531]) == counts
+    longer = (357_389 - 131_072) / stream.tokens
+    assert document_positions.shares(counts)[131_072] == pytest.approx(longer)
