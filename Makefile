@@ -35,7 +35,7 @@ test: $(TESTABLE) ## run the tests, in six minutes on two cores; TESTS="not slow
 races: $(TESTABLE) ## run the tests of kills, clocks and Slurm ten times beside busy loops
 	@for i in $$(seq $$((2 * $$(nproc)))); do (while kill -0 $$$$ 2>/dev/null; do :; done) & done; \
 	for i in $$(seq $(TIMES)); do \
-		$(BIN)/python -m pytest -q -n auto --dist loadfile -m race || failed="$$failed $$i"; \
+		$(BIN)/python -m pytest -q -n auto --dist loadfile -m "race and not slow" || failed="$$failed $$i"; \
 	done; echo "failed:$${failed:- none} of $(TIMES)"; test -z "$$failed"
 
 renew: $(TESTABLE) ## write the outputs in tests/golden anew; read the diff

@@ -17,16 +17,15 @@ test_memory.py         one block is compiled with a backend that counts its grap
 """
 """Test files that use a private name, and why."""
 PATCHED = """
-cross_entropy_cases.py    device: Triton's interpreter stands for a GPU; counts its loads
 fused_cases.py            device: Triton's interpreter stands for a GPU
-masked_cases.py           device: Triton's interpreter stands for a GPU
-quadratic_cases.py        tiles so small that a short sequence has several
+fused_state_cases.py      device: Triton's interpreter stands for a GPU
+hub.py                    network: a server of this machine stands for the hub
+quadratic_cases.py        device: Triton's interpreter stands for a GPU, with small tiles
 test_api.py               disk: a file system without hard links
 test_attention.py         device: GPUs with and without FlashAttention 4
 test_backends.py          fault: a damaged download, a missing package, no network
 test_branch.py            clock, and a fault in the midst of an update
 test_calibrate.py         clock, memory and faults of a GPU
-test_chunk.py             network: a server of this machine stands for the hub
 test_console.py           clock and terminal
 test_corpora.py           disk full while a shard is written
 test_damaged_logs.py      fault: a log is deleted while it is read
@@ -41,13 +40,11 @@ test_gate.py              short sequences instead of a GPU's
 test_gate_fallback.py     device: kernels that are wrong or fail on a GPU
 test_gpu.py               clock; jobs that hang, fail or lose the GPU
 test_gpu_records.py       device: wrong kernels; missing packages; no network
-test_gpus.py              device: a machine with three GPUs
 test_held.py              faults in an update; a full and a slow disk
 test_kernel_forms.py      device: Triton's interpreter stands for a GPU
 test_kernels.py           device: GPUs of several kinds
 test_ledger.py            clock
-test_local_copies.py      disk nearly full
-test_lock.py              clock; a process id used again after a restart
+test_lock.py              clock; a process id used again; a machine with three GPUs
 test_main.py              disk that cannot be written; the command line
 test_masked.py            device: flash attention, a counting compiler
 test_measure.py           watches the steps that are timed; a missing library
@@ -61,10 +58,9 @@ test_sampling.py          the command line
 test_schema.py            records of a version to come
 test_sequences.py         installation: a package is missing
 test_start.py             the command line
-test_stream.py            disk: short and failing reads
+test_stream.py            disk: short and failing reads; nearly full
 test_submission.py        clock
 test_sweep.py             measured in this process instead of a child
-test_tokenizer_file.py    a benchmark with less work; an encoder that is wrong
 test_train.py             clock
 test_train_ends.py        fault: a loss that is NaN, an error, a lock that comes late
 test_variant.py           the command line
