@@ -16,22 +16,19 @@ from scipy.stats import binom
 ROW = Row("surface", "clean", "ours", "beta", 0.001, 0.02, 0.95, 0.04, 0.0, 500)
 
 
-@pytest.mark.parametrize(
-    ("fitter", "share", "refused", "said"),
-    [
-        ("ours", 0.919, 0.0, "misses"),
-        ("ours", 0.92, 0.0, "ok"),
-        ("ours", 0.975, 0.0, "ok"),
-        ("ours", 0.98, 0.0, "conservative"),
-        ("ours", 1.0, 0.0, "too wide"),
-        ("ours", None, 0.0, ""),
-        ("ours", 0.5, 0.97, "refused"),
-        ("ours", 0.5, 0.5, "misses"),
-        ("ours: conservative", 1.0, 0.0, "conservative"),
-        ("ours: conservative", 0.91, 0.0, "misses"),
-        ("squares", 0.1, 0.0, ""),
-    ],
-)
+@pytest.mark.parametrize(("fitter", "share", "refused", "said"), [
+    ("ours", 0.919, 0.0, "misses"),
+    ("ours", 0.92, 0.0, "ok"),
+    ("ours", 0.975, 0.0, "ok"),
+    ("ours", 0.98, 0.0, "conservative"),
+    ("ours", 1.0, 0.0, "too wide"),
+    ("ours", None, 0.0, ""),
+    ("ours", 0.5, 0.97, "refused"),
+    ("ours", 0.5, 0.5, "misses"),
+    ("ours: conservative", 1.0, 0.0, "conservative"),
+    ("ours: conservative", 0.91, 0.0, "misses"),
+    ("squares", 0.1, 0.0, ""),
+])  # fmt: skip
 def test_a_row_is_judged_by_the_share_of_intervals_that_hold_the_truth(
     fitter, share, refused, said
 ):

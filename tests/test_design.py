@@ -105,22 +105,18 @@ def test_where_the_report_refuses_a_design_has_no_half_width():
     assert (more < surface.half_widths(fewer)).all()
 
 
-@pytest.mark.parametrize(
-    ("asked", "candidates", "counts", "option"),
-    [
-        (GAP, PAIRS, [3, 0, 0, 3, 3, 6, 0, 3], Option()),
-        (Asked(kind="multiplier", **PAIR, size="s1", context=1024, loss=2.9), PAIRS,
-         [3, 0, 0, 3, 3, 6, 0, 3], Option()),
-        (Asked(kind="crossing", **PAIR, size="s1", context=1024), PAIRS,
-         [3, 0, 0, 3, 3, 6, 0, 3], Option()),
-        (BETA, cells(5), [4, 3, 3, 3, 4], Option(1.0, PASSED)),
-        (Asked(kind="a", attention="softmax", context=1024), cells(5), [4, 3, 3, 3, 4],
-         Option(1.0, PASSED)),
-        (Asked(kind="gamma", attention="softmax", size="s1", context=1024), cells(5)[1:2], [4],
-         Option(1.0, PASSED)),
-    ],
-    ids=lambda value: value.kind if isinstance(value, Asked) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("asked", "candidates", "counts", "option"), [
+    (GAP, PAIRS, [3, 0, 0, 3, 3, 6, 0, 3], Option()),
+    (Asked(kind="multiplier", **PAIR, size="s1", context=1024, loss=2.9), PAIRS,
+     [3, 0, 0, 3, 3, 6, 0, 3], Option()),
+    (Asked(kind="crossing", **PAIR, size="s1", context=1024), PAIRS,
+     [3, 0, 0, 3, 3, 6, 0, 3], Option()),
+    (BETA, cells(5), [4, 3, 3, 3, 4], Option(1.0, PASSED)),
+    (Asked(kind="a", attention="softmax", context=1024), cells(5), [4, 3, 3, 3, 4],
+     Option(1.0, PASSED)),
+    (Asked(kind="gamma", attention="softmax", size="s1", context=1024), cells(5)[1:2], [4],
+     Option(1.0, PASSED)),
+], ids=lambda value: value.kind if isinstance(value, Asked) else "")  # fmt: skip
 def test_the_linearised_half_width_is_that_of_the_estimator(asked, candidates, counts, option):
     world = drawn(80, (17.6, 19.0))
     answer = questions.answer(asked, candidates, option, world)
@@ -297,35 +293,29 @@ def test_finished_runs_cost_nothing_and_say_what_is_true(tmp_path):
     assert gap.noise.sd == pytest.approx(law_study.NOISE * 2**0.5, rel=0.5)
 
 
-@pytest.mark.parametrize(
-    ("question", "named"),
-    [
-        ("gaps:context=1024", "'gap'"),
-        ("gap:context=1000", "'1024'"),
-        ("gap:size=50M", "context=1024"),
-        ("gap:context=1024,sice=50M", "'size'"),
-        ("gamma:context=1024", "size=10M"),
-        ("multiplier:context=1024,size=50M", "loss=3.2"),
-        ("multiplier:context=1024,size=50M,loss=low", "'low'"),
-        ("gap:context=1024,attention=softmax", "'softmax'"),
-    ],
-)
+@pytest.mark.parametrize(("question", "named"), [
+    ("gaps:context=1024", "'gap'"),
+    ("gap:context=1000", "'1024'"),
+    ("gap:size=50M", "context=1024"),
+    ("gap:context=1024,sice=50M", "'size'"),
+    ("gamma:context=1024", "size=10M"),
+    ("multiplier:context=1024,size=50M", "loss=3.2"),
+    ("multiplier:context=1024,size=50M,loss=low", "'low'"),
+    ("gap:context=1024,attention=softmax", "'softmax'"),
+])  # fmt: skip
 def test_a_wrong_question_is_one_sentence_with_what_to_type(question, named):
     grid = expand(study_file.read_study([Path("config/study.yaml")], STUDY))
     with refused(UserError, "question", named):
         setting.ask(question, grid)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"gpu_hours": 10}, "--share"),  # nothing is known of the time
-        ({}, "--gpu-hours"),
-        ({"share": 0.0}, ""),
-        ({"share": 0.3, "values": ["axes.attention=[softmax]"]}, "softmax"),
-        ({"share": 0.3, "question": "size:context=1024"}, "5"),  # sizes; the study has 4
-    ],
-)
+@pytest.mark.parametrize(("options", "named"), [
+    ({"gpu_hours": 10}, "--share"),  # nothing is known of the time
+    ({}, "--gpu-hours"),
+    ({"share": 0.0}, ""),
+    ({"share": 0.3, "values": ["axes.attention=[softmax]"]}, "softmax"),
+    ({"share": 0.3, "question": "size:context=1024"}, "5"),  # sizes; the study has 4
+])  # fmt: skip
 def test_what_cannot_be_designed_is_refused(study, options, named):
     words = {"question": "gap:context=1024,size=10M", "values": []} | options
     words["values"] = ["gpus=0", *words["values"]]

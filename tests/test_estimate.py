@@ -104,11 +104,10 @@ def test_disk_space_is_the_weights_and_a_checkpoint_of_each_branch(gpt2):
     assert estimate.forecast(kept, shape, ROOMY, None, None).disk_bytes == (4 + 2 * 16) * PARAMS
 
 
-@pytest.mark.parametrize(
-    ("budget", "updates"),
-    [("7 updates", 7), ("6.2 updates", 7), ("1e6 tokens", 2), ("1048576 tokens", 2),
-     ("10 seconds", 4), ("1 minutes", 24), ("1 hours", 1440)],
-)  # fmt: skip
+@pytest.mark.parametrize(("budget", "updates"), [
+    ("7 updates", 7), ("6.2 updates", 7), ("1e6 tokens", 2), ("1048576 tokens", 2),
+    ("10 seconds", 4), ("1 minutes", 24), ("1 hours", 1440),
+])  # fmt: skip
 def test_updates_of_a_budget_are_rounded_up_and_those_of_a_time_down(gpt2, budget, updates):
     measured = Calibration(
         of="", device="", versions={}, measured=True, micro_batch=4, update_seconds=2.5,
@@ -142,11 +141,10 @@ def test_a_larger_budget_never_has_fewer_updates_and_a_whole_one_is_spent(amount
     assert abs(less * each - amount) <= each * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("data", "epochs", "share", "has_note"),
-    [(2.0, 1, 1.0, False), (1.0, 1, 1.0, False), (0.5, 1, 0.5, True), (0.5, 2, 1.0, False),
-     (0.25, 2, 0.5, True)],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "epochs", "share", "has_note"), [
+    (2.0, 1, 1.0, False), (1.0, 1, 1.0, False), (0.5, 1, 0.5, True), (0.5, 2, 1.0, False),
+    (0.25, 2, 0.5, True),
+])  # fmt: skip
 def test_a_run_ends_where_its_data_end_and_costs_no_more(gpt2, data, epochs, share, has_note):
     """``data`` is the training text as a share of what the budget would read."""
     complete = replace(gpt2, epochs=epochs)

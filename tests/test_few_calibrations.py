@@ -207,13 +207,10 @@ def test_a_run_that_stopped_goes_on_with_the_same_options(place, tokens, tmp_pat
     assert (run.updates, run.attempts, run.calibration["choice"]) == (4, 2, {"chunk": 32})
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"attention": "softmax"}, ("linear", "softmax-s-ctx32-s0")),
-        ({"documents": "masked"}, ("documents: masked",)),
-    ],
-)
+@pytest.mark.parametrize(("change", "named"), [
+    ({"attention": "softmax"}, ("linear", "softmax-s-ctx32-s0")),
+    ({"documents": "masked"}, ("documents: masked",)),
+])  # fmt: skip
 def test_the_calibration_of_another_attention_is_refused(place, change, named):
     other, way, measured = place
     with refused(UserError, *named):

@@ -37,17 +37,14 @@ def test_an_optimum_beyond_the_rates_tried_is_an_edge_and_has_no_number(optimum,
     assert found.gain == pytest.approx(parabola(optimum)[2] - parabola(optimum).min())
 
 
-@pytest.mark.parametrize(
-    ("losses", "status", "scale"),
-    [
-        ([3, 2, 1, 1, 2], "thin", 2**0.5),
-        ([1, 1, 2, 3, 4], "thin", 0.5 / 2**0.5),
-        ([3, 2, 2, 1, 1], "thin", 2 * 2**0.5),
-        ([1, 2, 3, 2, 1], "edge", None),
-        ([2, 1, 1, 1, 2], "flat", None),
-        ([1, 1, 1, 1, 1], "flat", None),
-    ],
-)
+@pytest.mark.parametrize(("losses", "status", "scale"), [
+    ([3, 2, 1, 1, 2], "thin", 2**0.5),
+    ([1, 1, 2, 3, 4], "thin", 0.5 / 2**0.5),
+    ([3, 2, 2, 1, 1], "thin", 2 * 2**0.5),
+    ([1, 2, 3, 2, 1], "edge", None),
+    ([2, 1, 1, 1, 2], "flat", None),
+    ([1, 1, 1, 1, 1], "flat", None),
+])  # fmt: skip
 def test_two_equal_lowest_losses_have_the_optimum_between_them_and_three_have_none(
     losses, status, scale
 ):

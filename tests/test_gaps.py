@@ -23,10 +23,7 @@ def rows(cells, source="measured"):
     ]  # fmt: skip
 
 
-CELL = {
-    "softmax": {0: 3.0, 1: 3.5, 2: 3.2},
-    "linear": {0: 3.11, 1: 3.59, 2: 3.30, 7: 9.0},
-}
+CELL = {"softmax": {0: 3.0, 1: 3.5, 2: 3.2}, "linear": {0: 3.11, 1: 3.59, 2: 3.30, 7: 9.0}}
 D = np.array([0.11, 0.09, 0.10])
 
 

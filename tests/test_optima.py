@@ -113,16 +113,13 @@ def test_budgets_without_an_optimum_give_no_law():
     assert {best.status for best in found.optima.values()} == {"edge"}
 
 
-@pytest.mark.parametrize(
-    ("best", "status"),
-    [
-        (SIZES[0] * 1.2, "edge"),
-        (SIZES[1] * 0.95, "thin"),
-        (SIZES[2] * 1.1, "bracketed"),
-        (SIZES[-2] * 1.05, "thin"),
-        (SIZES[-1] * 3, "edge"),
-    ],
-)
+@pytest.mark.parametrize(("best", "status"), [
+    (SIZES[0] * 1.2, "edge"),
+    (SIZES[1] * 0.95, "thin"),
+    (SIZES[2] * 1.1, "bracketed"),
+    (SIZES[-2] * 1.05, "thin"),
+    (SIZES[-1] * 3, "edge"),
+])  # fmt: skip
 def test_an_optimum_needs_two_sizes_on_each_side(best, status):
     loss = bowl(SIZES, 1.0, best)
     found = fit(table(loss))
@@ -141,11 +138,10 @@ def test_the_asymmetry_of_a_surface_moves_no_optimum(compute):
     assert abs(np.log(found.at / truth)) < 0.004
 
 
-@pytest.mark.parametrize(
-    ("loss", "status"),
-    [([3.0, 2, 3], "too_few"), ([3.0, 2, 2.1, 3], "too_few"), ([2.0] * 5, "flat"),
-     ([3.0, 2, 1, 2, 3], "bracketed")],
-)  # fmt: skip
+@pytest.mark.parametrize(("loss", "status"), [
+    ([3.0, 2, 3], "too_few"), ([3.0, 2, 2.1, 3], "too_few"), ([2.0] * 5, "flat"),
+    ([3.0, 2, 1, 2, 3], "bracketed"),
+])  # fmt: skip
 def test_degenerate_rows_are_named(loss, status):
     assert fit(table(loss, x=2.0 ** np.arange(len(loss)))).status == status
 

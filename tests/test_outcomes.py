@@ -126,17 +126,14 @@ def test_at_another_rate_a_failure_hides_nothing(study):
     assert found == [(1.0,)] * 3
 
 
-@pytest.mark.parametrize(
-    ("start", "train_rise", "val_rise", "scatter", "status"),
-    [
-        (150, 0.5, 0.0, 0.0, "done"),  # hard text
-        (150, 0.0, 0.5, 0.0, "done"),  # a model that learns its text by heart
-        (150, 0.05, 0.05, 0.0, "done"),
-        (N - 3, 2.0, 2.0, 0.0, "done"),  # a spike at the end
-        (150, 0.3, 0.3, 0.0, "exploded"),
-        (150, 0.3, 0.3, 0.1, "done"),  # where seeds scatter more
-    ],
-)
+@pytest.mark.parametrize(("start", "train_rise", "val_rise", "scatter", "status"), [
+    (150, 0.5, 0.0, 0.0, "done"),  # hard text
+    (150, 0.0, 0.5, 0.0, "done"),  # a model that learns its text by heart
+    (150, 0.05, 0.05, 0.0, "done"),
+    (N - 3, 2.0, 2.0, 0.0, "done"),  # a spike at the end
+    (150, 0.3, 0.3, 0.0, "exploded"),
+    (150, 0.3, 0.3, 0.1, "done"),  # where seeds scatter more
+])  # fmt: skip
 def test_a_rise_of_both_losses_beyond_the_scatter_of_seeds_is_an_explosion(
     study, start, train_rise, val_rise, scatter, status
 ):

@@ -149,17 +149,14 @@ def test_rates_by_attention_reach_their_cells(values):
     assert found == {("softmax", 1.0): 1e-3, ("linear", 0.5): 1e-3, ("linear", 1.0): 2e-3}
 
 
-@pytest.mark.parametrize(
-    ("lr", "law", "named"),
-    [
-        ({"softmax": 1e-3}, "", ["sizes.s.lr", "linear"]),
-        ({"softmax": -1, "linear": 1}, "", ["sizes.s.lr.softmax", "-1"]),
-        (-1, "", ["sizes.s.lr", "-1", "1e-12", "10"]),
-        ("fitted", "", ["sizes.s.lr", "fitted", "lr_law"]),
-        ("fitted", "no.json", ["lr_law", "no.json"]),
-        ("fitted", "lr_law.json", ["lr_law.json", "laws.softmax.coefficient", "-1"]),
-    ],
-)
+@pytest.mark.parametrize(("lr", "law", "named"), [
+    ({"softmax": 1e-3}, "", ["sizes.s.lr", "linear"]),
+    ({"softmax": -1, "linear": 1}, "", ["sizes.s.lr.softmax", "-1"]),
+    (-1, "", ["sizes.s.lr", "-1", "1e-12", "10"]),
+    ("fitted", "", ["sizes.s.lr", "fitted", "lr_law"]),
+    ("fitted", "no.json", ["lr_law", "no.json"]),
+    ("fitted", "lr_law.json", ["lr_law.json", "laws.softmax.coefficient", "-1"]),
+])  # fmt: skip
 def test_a_rate_that_is_not_there_is_one_sentence(values, tmp_path, monkeypatch, lr, law, named):
     monkeypatch.chdir(tmp_path)
     damaged = {"study": "a", "laws": {"softmax": {"coefficient": -1}}}

@@ -69,13 +69,10 @@ def test_the_page_is_written_where_one_types_and_named_after_both(both, tmp_path
         side_by_side.write(both[0], both[0])
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"validation": {"tokens": 64, "every_tokens": 128}}, ["tokens", 128, 64]),
-        ({"documents": "masked"}, ["documents", "masked"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"validation": {"tokens": 64, "every_tokens": 128}}, ["tokens", 128, 64]),
+    ({"documents": "masked"}, ["documents", "masked"]),
+])  # fmt: skip
 def test_losses_of_different_texts_are_not_compared(both, tmp_path, changes, said):
     values = copy.deepcopy(STUDY) | changes
     (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))

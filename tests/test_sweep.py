@@ -132,16 +132,13 @@ def test_memory_that_ends_is_a_record_and_ends_its_series_only(run, tmp_path):
     assert points["linear.chunked-b1-ctx64"]["status"] == "done"
 
 
-@pytest.mark.parametrize(
-    ("call", "status", "message"),
-    [
-        (lambda point: os.kill(os.getpid(), signal.SIGKILL), "oom", "memory"),
-        (lambda point: os.kill(os.getpid(), signal.SIGUSR1), "failed", "SIGUSR1"),
-        (lambda point: os._exit(3), "failed", "code 3"),
-        (lambda point: [][0], "failed", "out of range"),
-        (lambda point: torch.empty(2**60), "oom", "allocate"),
-    ],
-)
+@pytest.mark.parametrize(("call", "status", "message"), [
+    (lambda point: os.kill(os.getpid(), signal.SIGKILL), "oom", "memory"),
+    (lambda point: os.kill(os.getpid(), signal.SIGUSR1), "failed", "SIGUSR1"),
+    (lambda point: os._exit(3), "failed", "code 3"),
+    (lambda point: [][0], "failed", "out of range"),
+    (lambda point: torch.empty(2**60), "oom", "allocate"),
+])  # fmt: skip
 def test_a_process_that_dies_is_a_record_and_the_sweep_goes_on(run, call, status, message):
     summary, points = run(
         lambda point: outcome(point) if point.attention == "linear" else call(point)
@@ -154,14 +151,11 @@ def test_a_process_that_dies_is_a_record_and_the_sweep_goes_on(run, call, status
     assert status in MEASUREMENT_STATUSES
 
 
-@pytest.mark.parametrize(
-    ("error", "what"),
-    [
-        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "device"),
-        (OSError(errno.ENOSPC, "No space left on device"), "disk"),
-        (torch.distributed.DistBackendError("NCCL error: remote process exited"), "network"),
-    ],
-)
+@pytest.mark.parametrize(("error", "what"), [
+    (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "device"),
+    (OSError(errno.ENOSPC, "No space left on device"), "disk"),
+    (torch.distributed.DistBackendError("NCCL error: remote process exited"), "network"),
+])  # fmt: skip
 def test_a_fault_of_the_machine_is_no_record_and_the_point_is_measured_again(
     run, tmp_path, error, what
 ):
