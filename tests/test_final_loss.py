@@ -19,31 +19,20 @@ def test_spikes_and_missing_losses_are_left_out():
     found = final_loss.fit(loss)
     assert (found.status, found.left_out) == ("settled", 5)
     assert found.loss == pytest.approx(clean, abs=0.003)
-
-
-def test_a_run_that_spikes_to_the_end_is_named():
-    loss = run()
+    assert final_loss.mean(loss[-200:]) == found
     loss[-100::6] += 1
     assert final_loss.fit(loss).status == "spiking"
 
 
-@pytest.mark.parametrize(
-    ("n", "share", "height"),
-    [(400, 0.25, 0.3), (400, 1.0, -0.3), (10_000, 0.5, 0.3), (10_000, 0.25, -0.3)],
-)
+@pytest.mark.parametrize(("n", "share", "height"), [
+    (400, 0.25, 0.3), (400, 1.0, -0.3), (10_000, 0.5, 0.3), (10_000, 0.25, -0.3),
+])  # fmt: skip
 def test_a_late_plateau_is_no_settled_end(n, share, height):
     """Of half of the updates that are averaged it moves the mean by 0.15 nats."""
     loss = run(n)
     loss[-int(share * max(20, n // 100)) :] += height
-    found = final_loss.fit(loss)
-    expected = {"unsettled", "spiking"} if share == 0.25 else {"unsettled"}
-    assert found.status in expected
-
-
-def test_the_last_losses_alone_say_what_the_whole_run_says():
-    loss = run(5_000)
-    loss[-30], loss[-20] = 9.0, np.nan
-    assert final_loss.mean(loss[-100:]) == final_loss.fit(loss)
+    status = final_loss.fit(loss).status
+    assert status == "unsettled" or (share == 0.25 and status == "spiking")
 
 
 @pytest.mark.parametrize(("updates", "used"), [(400, 20), (1999, 20), (2000, 20), (5000, 50)])
@@ -77,8 +66,8 @@ def test_the_error_is_that_of_ten_block_means():
     assert final_loss.fit(loss).error == pytest.approx(deviation / np.sqrt(10))
 
 
-@pytest.mark.parametrize(("sd", "correlation"), [(0.03, 0.0), (0.2, 0.5)])
-def test_an_even_end_is_called_unsettled_in_less_than_two_of_a_hundred_runs(sd, correlation):
+@pytest.mark.parametrize(("sd", "correlation", "most"), [(0.03, 0.0, 6), (0.2, 0.5, 18)])
+def test_an_even_end_is_called_unsettled_in_less_than_two_of_a_hundred_runs(sd, correlation, most):
     rng = np.random.default_rng(0)
     wrong = 0
     for _ in range(300):
@@ -86,7 +75,7 @@ def test_an_even_end_is_called_unsettled_in_less_than_two_of_a_hundred_runs(sd, 
         for i in range(1, len(noise)):
             noise[i] = correlation * noise[i - 1] + np.sqrt(1 - correlation**2) * noise[i]
         wrong += final_loss.mean(3 + noise[50:]).status == "unsettled"
-    assert wrong < (6 if correlation == 0 else 18)
+    assert wrong < most
 
 
 @pytest.mark.parametrize("loss", [[], [3.0] * 399])

@@ -24,18 +24,21 @@ def rows(cells, source="measured"):
 
 
 CELL = {"softmax": {0: 3.0, 1: 3.5, 2: 3.2}, "linear": {0: 3.11, 1: 3.59, 2: 3.30, 7: 9.0}}
-D = np.array([0.11, 0.09, 0.10])
+ONE = {name: {0: losses[0]} for name, losses in CELL.items()}
+SEVERAL = {("s", context): CELL for context in (256, 512, 1024)}
 
 
 def test_a_gap_is_taken_seed_by_seed():
+    gap: Any
     (gap,) = gaps.compare(rows({("s", 256): CELL}))
     assert (gap.attention, gap.reference, gap.size, gap.seeds) == ("linear", "softmax", "s", 3)
     assert gap.gap == pytest.approx(0.1)
-    half = t.isf(0.025, 2) * 0.01 / np.sqrt(3)
-    assert gap.interval is not None
-    assert gap.interval.low == pytest.approx(0.1 - half)
+    assert gap.interval.low == pytest.approx(0.1 - t.isf(0.025, 2) * 0.01 / np.sqrt(3))
     assert gap.p == pytest.approx(2 * t.sf(0.1 / 0.01 * np.sqrt(3), 2))
     assert (gap.status, gap.needed) == ("higher", None)
+    more = rows({("s", 256): CELL | {"gated": CELL["softmax"]}})
+    pairs = [(gap.attention, gap.reference) for gap in gaps.compare(more)]
+    assert pairs == [("linear", "softmax"), ("gated", "softmax"), ("gated", "linear")]
 
 
 def test_an_attention_with_other_parameters_is_compared_at_the_same_size():
@@ -46,50 +49,39 @@ def test_an_attention_with_other_parameters_is_compared_at_the_same_size():
 
 def test_the_mean_gap_comes_first_and_its_interval_is_that_of_whole_seeds():
     """Seeds differ by the same amount in all cells, as data that cells share would make them."""
-    cells = {("s", context): CELL for context in (256, 512, 1024)}
-    mean, *single = gaps.compare(rows(cells))
+    mean: Any
+    mean, *single = gaps.compare(rows(SEVERAL))
     assert (mean.size, mean.context, mean.cells, mean.seeds) == (None, None, 3, 3)
     assert mean.gap == pytest.approx(0.1)
-    assert mean.interval is not None
     assert mean.interval.width == pytest.approx(2 * t.isf(0.025, 2) * 0.01 / 3**0.5)
     assert [gap.context for gap in single] == [256, 512, 1024]
-
-
-def test_the_mean_gap_has_no_interval_without_two_seeds_in_every_cell():
-    one = {name: {0: losses[0]} for name, losses in CELL.items()}
-    mean = gaps.compare(rows({("s", 256): CELL, ("s", 512): one}))[0]
+    mean = gaps.compare(rows({("s", 256): CELL, ("s", 512): ONE}))[0]  # one seed in a cell
     assert (mean.interval, mean.status) == (None, "untested")
     assert mean.gap == pytest.approx((0.1 + 0.11) / 2)
 
 
 def test_p_values_are_corrected_for_all_gaps_of_a_source():
-    cells = {("s", context): CELL for context in (256, 512, 1024)}
-    alone = gaps.compare(rows({("s", 256): CELL}))[0]
-    found = gaps.compare(rows(cells) + rows(cells, "published"))
+    found: Any = gaps.compare(rows(SEVERAL) + rows(SEVERAL, "published"))
     assert [gap.source for gap in found] == ["measured"] * 4 + ["published"] * 4
     for one in found:
-        assert one.spread is not None
-        assert one.p >= one.spread.p_value(one.gap or 0)
+        assert one.p >= one.spread.p_value(one.gap)
     assert min(gap.p for gap in found) > 0
-    assert alone.p < 0.05
+    assert gaps.compare(rows({("s", 256): CELL}))[0].p < 0.05
 
 
 def test_a_gap_within_the_noise_names_the_seeds_that_would_decide():
     cell = {"softmax": {0: 3.0, 1: 3.0, 2: 3.0}, "linear": {0: 3.04, 1: 2.99, 2: 3.0}}
     (gap,) = gaps.compare(rows({("s", 256): cell}))
     assert (gap.status, gap.p > 0.05) == ("not_different", True)
-    assert gap.needed is not None
-    assert gap.needed > 3
+    assert (gap.needed or 0) > 3
 
 
 def test_without_seeds_nothing_is_tested_and_the_range_says_what_it_assumes():
-    one = {name: {0: losses[0]} for name, losses in CELL.items()}
-    (gap,) = gaps.compare(rows({("s", 256): one}))
-    assert gap.status == "untested"
-    assert gap.interval is not None
+    gap: Any
+    (gap,) = gaps.compare(rows({("s", 256): ONE}))
+    assert (gap.status, gap.needed) == ("untested", 1)
     assert gap.interval.assumed is not None
     assert np.isnan(gap.p)
-    assert gap.needed == 1
 
 
 @pytest.mark.parametrize(("cell", "status"), [
@@ -101,15 +93,11 @@ def test_runs_that_cannot_be_paired_are_not_compared(cell, status):
     assert (gap.status, gap.gap, gap.interval) == (status, None, None)
 
 
-LOSSES = st.dictionaries(
-    st.integers(0, 3), st.integers(2048, 4096).map(lambda n: n / 1024), min_size=1
-)
-"""By seed; of exact differences."""
-CELLS = st.dictionaries(
-    st.tuples(st.sampled_from("sm"), st.sampled_from([64, 256])),
-    st.builds(lambda softmax, linear: {"softmax": softmax, "linear": linear}, LOSSES, LOSSES),
-    min_size=1,
-)
+EXACT = st.integers(2048, 4096).map(lambda n: n / 1024)
+BY_SEED = st.dictionaries(st.integers(0, 3), EXACT, min_size=1)
+PLACES = st.tuples(st.sampled_from("sm"), st.sampled_from([64, 256]))
+BOTH = st.builds(lambda softmax, linear: {"softmax": softmax, "linear": linear}, BY_SEED, BY_SEED)
+CELLS = st.dictionaries(PLACES, BOTH, min_size=1)
 
 
 def ends_of(gap: Any) -> list[float]:
@@ -127,9 +115,8 @@ def test_the_other_attention_as_reference_turns_every_sign(cells):
     assert len(one) == len(other)
     for plain, swapped in zip(one, other, strict=True):
         assert swapped.status == opposite.get(plain.status, plain.status)
-        assert (swapped.size, swapped.context, swapped.seeds) == (
-            plain.size, plain.context, plain.seeds,
-        )  # fmt: skip
+        for name in ("size", "context", "seeds"):
+            assert getattr(swapped, name) == getattr(plain, name)
         if plain.gap is not None and swapped.gap is not None:
             assert swapped.gap == pytest.approx(-plain.gap, abs=1e-12)
             assert swapped.p == pytest.approx(plain.p, nan_ok=True)
@@ -147,9 +134,3 @@ def test_the_order_of_the_seeds_changes_nothing(cells, random):
     for one, other in zip(gaps.compare(rows(cells)), gaps.compare(made), strict=True):
         assert (one.gap, one.status) == (pytest.approx(other.gap), other.status)
         assert one.p == pytest.approx(other.p, nan_ok=True)
-
-
-def test_attentions_other_than_the_baseline_are_compared_too():
-    found = gaps.compare(rows({("s", 256): CELL | {"gated": CELL["softmax"]}}))
-    pairs = [(gap.attention, gap.reference) for gap in found]
-    assert pairs == [("linear", "softmax"), ("gated", "softmax"), ("gated", "linear")]
