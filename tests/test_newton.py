@@ -68,12 +68,6 @@ LOG_N, LOG_D = (axis.ravel() for axis in np.meshgrid([0.0, 1.0, 2.0], [1.0, 2.5]
 THETA = np.array([[1.0, 2.0, 0.5, 0.4, 0.3], [1.5, 1.0, 0.6, 0.2, 0.7]])
 
 
-def test_the_log_sum_exp_is_the_logarithm_of_the_law():
-    a, b, e, alpha, beta = THETA[0]
-    law = np.exp(a - alpha * LOG_N) + np.exp(b - beta * LOG_D) + np.exp(e)
-    np.testing.assert_allclose(log_sum_exp.values(THETA, LOG_N, LOG_D)[0], np.log(law))
-
-
 @pytest.mark.parametrize("size", [2e-4, 0.9e-3, 1.1e-3, 5e-2])
 def test_the_huber_loss_is_quadratic_up_to_delta_and_linear_beyond(size):
     """A residual of delta, 1e-3, counts 1."""
