@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import json
 from dataclasses import replace
 
 import pytest
@@ -41,6 +40,8 @@ def places(cell, tmp_path):
 def test_it_measures_a_cell_and_writes_what_training_reads(cell, places):
     result = calibrate.calibrate(*places)
     assert settings.read(places[1], cell) == result
+    other = settings.nearest(places[1], places[0], replace(cell, context=8))
+    assert other.choice == result.choice
     assert (result.of, result.device) == (cell.calibration, processor())
     assert result.measured
     assert result.code == code.present(cell)
@@ -101,10 +102,13 @@ def test_it_takes_the_fastest_micro_batch_that_fits(cell, places, monkeypatch, c
         assert [t.micro_batch for t in result.trials] == ([1, 2] if fitting == 1 else [1, 2, 4])
 
 
-def test_a_wrong_attention_is_not_measured(cell, places, package):
+def test_a_wrong_attention_or_a_cell_for_gpus_is_not_measured(cell, places, package):
     package.write("mine", strangers.file(more=strangers.COUNTED).replace("triu(1)", "triu(2)"))
     places[0].write_text(replace(cell, attention="mine").to_json())
     with refused(UserError, "mine", "looks ahead"):
+        calibrate.calibrate(*places)
+    places[0].write_text(replace(cell, gpus=2).to_json())
+    with refused(UserError, cell.name, "gpus: 0"):
         calibrate.calibrate(*places)
     assert not places[1].exists()
 
@@ -120,13 +124,6 @@ def test_a_calibration_that_exists_stays_for_runs_use_it(places, capfd):
     places[1].write_text("damaged")
     assert calibrate.calibrate(*places).of == first.of
     assert places[1].read_text() != "damaged"
-
-
-def test_a_cell_for_gpus_is_not_calibrated_on_a_cpu(cell, places):
-    places[0].write_text(json.dumps(json.loads(cell.to_json()) | {"gpus": 2}))
-    with refused(UserError, cell.name, "gpus: 0"):
-        calibrate.calibrate(*places)
-    assert not places[1].exists()
 
 
 def test_a_calibration_of_an_older_version_is_read_and_a_torn_one_is_one_sentence(cell, tmp_path):
@@ -299,15 +296,14 @@ def test_a_backward_pass_that_fails_among_ranks_spoils_neither_the_next_trial_no
     def failing(_):
         raise RuntimeError(reason)
 
+    def attach(_, given):
+        given[0].register_hook(failing)
+
     def loss(gpt, x_BT, y_BT):
-        is_failing, block = len(x_BT) == 1, gpt.blocks[0]
-        hook = block.register_forward_pre_hook(
-            lambda _, given: given[0].register_hook(failing) and None if is_failing else None
-        )
-        try:
+        if len(x_BT) > 1:
             return plain(gpt, x_BT, y_BT)
-        finally:
-            hook.remove()
+        with gpt.blocks[0].register_forward_pre_hook(attach):
+            return plain(gpt, x_BT, y_BT)
 
     monkeypatch.setattr(GPT, "loss", loss)
     reason = NO_PLAN

@@ -280,12 +280,9 @@ def test_finished_runs_cost_nothing_and_say_what_is_true(tmp_path):
 
 
 @pytest.mark.parametrize(("question", "named"), [
-    ("gaps:context=1024", "'gap'"),
-    ("gap:context=1000", "'1024'"),
-    ("gap:size=50M", "context=1024"),
-    ("gap:context=1024,sice=50M", "'size'"),
-    ("gamma:context=1024", "size=10M"),
-    ("multiplier:context=1024,size=50M", "loss=3.2"),
+    ("gaps:context=1024", "'gap'"), ("gap:context=1000", "'1024'"),
+    ("gap:size=50M", "context=1024"), ("gap:context=1024,sice=50M", "'size'"),
+    ("gamma:context=1024", "size=10M"), ("multiplier:context=1024,size=50M", "loss=3.2"),
     ("multiplier:context=1024,size=50M,loss=low", "'low'"),
     ("gap:context=1024,attention=softmax", "'softmax'"),
 ])  # fmt: skip

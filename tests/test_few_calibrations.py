@@ -17,7 +17,7 @@ from lmscaling.plan.calibrations import chosen, nearest, tells
 from lmscaling.plan.throughput.coefficients import shipped
 from lmscaling.plan.throughput.model import SPREAD, Timing
 from lmscaling.runtime.environment import processor
-from lmscaling.train import calibrate, settings
+from lmscaling.train import settings
 from lmscaling.train.run import train
 
 LONG = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]
@@ -40,9 +40,9 @@ def sds(made, names):
     cells = {c.calibration: c for c in made.cells.values()}
     points = {n: calibrations._Point.of(c, calibrations.ways(c)) for n, c in cells.items()}
     found = {}
-    for own in cells:
-        telling = [points[n].x_K for n in names if tells(points[own].ways, points[n].ways)]
-        found[own] = shipped().once_measured(np.array(telling)).sds([points[own].x_K])[0]
+    for own, point in points.items():
+        telling = [points[n].x_K for n in names if tells(point.ways, points[n].ways)]
+        found[own] = shipped().once_measured(np.array(telling)).sds([point.x_K])[0]
     return found
 
 
@@ -244,14 +244,5 @@ def test_a_measured_peak_corrects_the_memory_of_other_cells(cell, place, monkeyp
 
 
 def test_the_word_auto_is_no_part_of_the_grid_and_needs_no_attention(values):
-    values["calibrate"] = "auto"
-    made = grid.expand(values)
+    made = grid.expand(values | {"calibrate": "auto"})
     assert {cell.attention for cell in chosen(made).values()} == {"softmax", "linear"}
-
-
-def test_a_calibration_that_is_made_serves_others(cell, tmp_path, monkeypatch):
-    monkeypatch.setattr(calibrate, "TRIAL_SECONDS", 0.0)
-    (tmp_path / "cell.json").write_text(cell.to_json())
-    made = calibrate.calibrate(tmp_path / "cell.json", tmp_path / "c.json")
-    found = settings.nearest(tmp_path / "c.json", tmp_path / "cell.json", replace(cell, context=8))
-    assert found.choice == made.choice

@@ -27,9 +27,9 @@ FIGURES = [name for name in registry.figures() if figures.load(name).SECTION == 
 PUBLISHED = ROOT / "results" / "published"
 
 
-def build(folder, branches=True, **axes):
+def build(folder, **axes):
     """A study whose losses follow a known surface, and what is computed from it."""
-    law_study.write(folder, law_study.values_of(STUDY, **axes), branches)
+    law_study.write(folder, law_study.values_of(STUDY, **axes))
     store.build(folder)
     return folder
 
@@ -114,7 +114,8 @@ def test_a_known_surface_comes_back_within_its_intervals(seeded, seeded_tables):
 
 def test_one_seed_of_four_sizes_has_no_exponents_and_three_contexts_bracket_nothing(made):
     rows = records(made["surfaces"])
-    assert len(rows) == 12
+    trunks = [row["points"] for row in rows if "constant" in row["fitted losses"]]
+    assert (trunks, len(rows)) == (["20"] * 6, 12)
     for row in rows:
         assert row["status"] == loss_surface.STATUSES["few_runs"]
         assert {row[name] for name in ("E (nats)", "A", "B", "alpha", "beta", "a")} == {""}
@@ -158,11 +159,6 @@ def test_the_largest_compute_is_foreseen(seeded_tables):
         assert row["status"] == holdout.STATUSES["passed"]
         assert float(row["RMS error (nats)"]) < 0.02
         assert float(row["skill"]) > 0
-
-
-def test_without_branches_points_are_those_of_trunks_and_the_table_says_so(tmp_path):
-    rows = records(tables(build(tmp_path, branches=False, context=[4096]))["surfaces"])
-    assert {("constant" in row["fitted losses"], row["points"]) for row in rows} == {(True, "20")}
 
 
 def test_trunks_and_branches_are_fitted_apart_and_one_branch_erases_no_trunk(tmp_path, values):

@@ -1,15 +1,15 @@
 """What became of a run: failed runs are counted, shown, and enter no law."""
 
 import json
-import shutil
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from conftest import ROOT, STUDY, sentence
+from conftest import STUDY, sentence
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from test_figures import lay_out
+from test_own_context import published
 from test_store import ask, end, header, log, record, update, validation
 
 from lmscaling import figures
@@ -17,6 +17,7 @@ from lmscaling.report import question
 from lmscaling.store import build as store
 from lmscaling.store import stability
 
+__all__ = ["published"]
 N = 200
 ONE = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
 
@@ -66,13 +67,6 @@ def drawn(db, name):
     return module.draw(db.sql(module.QUERY).df(), db)
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("copy") / "published"
-    with built(shutil.copytree(ROOT / "results" / "published", folder)) as db:
-        yield db
-
-
 def cells(study):
     return list(lay_out(study).cells.values())
 
@@ -97,7 +91,7 @@ def failed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def well(tmp_path_factory):
-    """The store of six runs that are well."""
+    """The store of six runs that end well."""
     study = new(tmp_path_factory.mktemp("well") / "tiny")
     for seed, cell in enumerate(cells(study)):
         train(study, cell.run, curve(seed))
@@ -198,14 +192,10 @@ def test_the_report_counts_failures_and_compares_attentions(study, well, failed)
 
 def test_a_failed_run_is_an_arrow_at_the_upper_edge(failed):
     for name in ("context_scaling", "parameter_scaling"):
-        arrows = [
-            line
-            for axes in drawn(failed[0], name).axes
-            for line in axes.lines
-            if line.get_transform() == axes.get_xaxis_transform()
-        ]
-        assert len(arrows) == 2
-        assert all(line.get_ydata()[-1] == 1 for line in arrows)
+        lines = [(axes, line) for axes in drawn(failed[0], name).axes for line in axes.lines]
+        ends = [line.get_ydata()[-1] for axes, line in lines
+                if line.get_transform() == axes.get_xaxis_transform()]  # fmt: skip
+        assert ends == [1, 1]
 
 
 def test_runs_of_unequal_budgets_are_marked_with_their_hours_and_not_joined(published):
@@ -221,14 +211,10 @@ def test_runs_of_unequal_budgets_are_marked_with_their_hours_and_not_joined(publ
 
 @pytest.mark.parametrize("name", ["context_scaling", "parameter_scaling"])
 def test_bars_of_different_lines_stand_side_by_side(published, name):
-    figure = drawn(published, name)
-    bars = [
-        (i, line.get_xdata()[0])
-        for i, axes in enumerate(figure.axes)
-        for line in axes.lines
-        if line.get_marker() == "_"
-    ]
-    assert len(bars) > len(figure.axes)
+    panels = drawn(published, name).axes
+    lines = [(i, line) for i, axes in enumerate(panels) for line in axes.lines]
+    bars = [(i, line.get_xdata()[0]) for i, line in lines if line.get_marker() == "_"]
+    assert len(bars) > len(panels)
     assert len(set(bars)) == len(bars)
 
 
@@ -260,21 +246,18 @@ def test_a_spike_is_a_stroke_and_no_triangle(study):
 def test_a_png_has_its_title_and_the_svg_of_the_report_has_not(study, monkeypatch):
     train(study, cells(study)[0].run, curve(0))
     store.build(study)
-    said = []
+    said = {}
     plain = Figure.savefig
 
     def save(self, file, **options):
-        said.append((options["format"], [text.get_text() for text in self.texts]))
+        said[options["format"]] = [text.get_text() for text in self.texts]
         return plain(self, file, **options)
 
     monkeypatch.setattr(Figure, "savefig", save)
     for name in ("context_scaling", "step_time"):
         figures.save(name, study / "store", study / "figures")
         title = f"{figures.caption(name).title}."
-        (svg, before), (png, after) = said[-2:]
-        assert (svg, png) == ("svg", "png")
-        assert title not in before
-        assert title in after
+        assert [title in said.pop(kind) for kind in ("svg", "png")] == [False, True]
 
 
 @pytest.mark.parametrize(("schedule", "ends"), [("constant", 1), ("cosine", 0)])

@@ -154,28 +154,24 @@ def test_a_calibration_of_another_device_is_not_used_for_a_plan_that_names_one(t
     there = planned(made, tmp_path, device="")
     assert there.device == "NVIDIA A100-SXM4-80GB"
     assert [f.source for f in there.forecasts].count("calibrated") == 1
-    for path in (tmp_path / "calibrations").iterdir():
-        path.unlink()
     calibrated(tmp_path / "calibrations", cell, 9.0, device="NVIDIA RTX 6000")
     odd = planned(made, tmp_path, device="")
-    assert odd.device == NAME
-    assert odd.updates_measured == 0
+    assert (odd.device, odd.updates_measured) == (NAME, 0)
     assert "NVIDIA RTX 6000" in odd.table()
     assert {f.source for f in odd.forecasts} == {"calibrated", "published"}
 
 
 def finished(results, cell, seconds, updates=1000):
-    folder = results / "runs" / cell.run
-    folder.mkdir(parents=True)
     known = next((ROOT / "results" / "measured" / "cpu-english").glob("runs/*/run.json"))
-    record = json.loads(known.read_text())
-    record |= {
+    record = json.loads(known.read_text()) | {
         "run": cell.run, "updates": updates, "tokens": updates * cell.update_tokens,
-        "train_seconds": seconds * updates, "status": "done",
+        "train_seconds": seconds * updates, "status": "done", "cell": dump(cell),
         "environment": {"device": NAME}, "calibration": {"micro_batch": 1, "recompute": False},
     }  # fmt: skip
     record.pop("record_sha256")
-    (folder / "run.json").write_text(json.dumps(record))
+    path = results / "runs" / cell.run / "run.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(record))
 
 
 def test_a_finished_run_has_its_own_numbers_and_refits_the_others(tmp_path):
@@ -276,15 +272,14 @@ def test_a_slow_run_is_compared_with_what_else_its_study_has_measured(tmp_path):
     axes = {"size": ["355M"], "context": [65536], "attention": ["softmax"], "seed": [0, 1]}
     off = dict.fromkeys(("branches", "evaluate", "speed"))
     values |= off | {"skip": [], "protocol": {"all": 1}, "axes": values["axes"] | axes}
-    cells = list(grid.expand(values).cells.values())
+    cells = grid.expand(values).cells.values()
     study_file.write_record(tmp_path / "study.json", {"command": "snakemake", "study": values})
-    paths = [tmp_path / "runs" / cell.run / "run.json" for cell in cells]
-    for cell, path in zip(cells, paths, strict=True):
+    for cell in cells:
         finished(tmp_path, cell, 20.0)
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"cell": dump(cell)}))
-    told = slow_run.explain(paths[0].parent)
-    paths[1].unlink()
-    alone = slow_run.explain(paths[0].parent)
+    one, other = (tmp_path / "runs" / cell.run for cell in cells)
+    told = slow_run.explain(one)
+    (other / "run.json").unlink()
+    alone = slow_run.explain(one)
     beside_other, beside_none = (
         float(" ".join(text.split()).partition(" times")[0].rsplit(": ", 1)[1].split()[0])
         for text in (told, alone)

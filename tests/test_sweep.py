@@ -107,35 +107,29 @@ def test_a_point_is_measured_again_only_if_its_record_is_missing_or_damaged(run,
     assert str(point) in capfd.readouterr().out
 
 
-def test_memory_that_ends_is_a_record_and_ends_its_series_only(run, tmp_path):
-    def call(point):
-        if point.implementation == "flash" and point.context == 32:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
-        return outcome(point)
-
-    summary, points = run(call)
-    end = points["softmax.flash-b1-ctx32"]
-    assert (end["status"], end["message"].splitlines()) == ("oom", [end["message"]])
-    assert "2 GiB" in end["message"]
-    assert (end["median_seconds"], end["repeats"]) == (None, 0)
-    assert summary["statuses"]["softmax.flash-b1-ctx64"] == "not_tried"
-    assert "softmax.flash-b1-ctx64" not in measured(tmp_path)
-    assert points["linear.chunked-b1-ctx64"]["status"] == "done"
+def fill_memory(point):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
 
 
 @pytest.mark.parametrize(("call", "status", "message"), [
+    (fill_memory, "oom", "2 GiB"),
     (lambda point: os.kill(os.getpid(), signal.SIGKILL), "oom", "memory"),
     (lambda point: os.kill(os.getpid(), signal.SIGUSR1), "failed", "SIGUSR1"),
     (lambda point: os._exit(3), "failed", "code 3"),
     (lambda point: [][0], "failed", "out of range"),
     (lambda point: torch.empty(2**60), "oom", "allocate"),
 ])  # fmt: skip
-def test_a_process_that_dies_is_a_record_and_the_sweep_goes_on(run, call, status, message):
-    summary, points = run(lambda one: outcome(one) if one.attention == "linear" else call(one))
-    end = points["softmax.flash-b1-ctx16"]
-    assert end["status"] == status
+def test_a_process_that_dies_is_a_record_and_ends_its_series_only(
+    run, tmp_path, call, status, message
+):
+    name = "softmax.flash-b1-ctx32"
+    summary, points = run(lambda point: (call if point.name == name else outcome)(point))
+    end = points[name]
+    assert (end["status"], end["median_seconds"], end["repeats"]) == (status, None, 0)
     assert message in end["message"]
-    assert summary["statuses"]["softmax.flash-b1-ctx32"] == "not_tried"
+    assert len(end["message"].splitlines()) == 1
+    assert summary["statuses"]["softmax.flash-b1-ctx64"] == "not_tried"
+    assert "softmax.flash-b1-ctx64" not in measured(tmp_path)
     assert summary["statuses"]["linear.chunked-b1-ctx64"] == "done"
     assert status in MEASUREMENT_STATUSES
 
@@ -275,15 +269,13 @@ def test_two_processes_do_not_measure_one_sweep(run, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_sweep_for_a_gpu_is_refused_without_one(tmp_path, values):
+def test_a_sweep_for_a_gpu_is_refused_without_one_and_so_is_one_of_another_kind(tmp_path, values):
     sweep = by_kind(values | {"speed": SPEED, "gpus": 1})["time_step"]
     write_json(tmp_path / "s.json", dump(sweep))
-    with refused(UserError, "GPU", "gpus: 0"):
-        runner.measure(tmp_path / "s.json", sweep.kind, tmp_path / "out", None)
+    for kind, named in (
+        ("time_step", ("GPU", "gpus: 0")),
+        ("time_decode", ("s.json", "time_step")),
+    ):
+        with refused(UserError, *named):
+            runner.measure(tmp_path / "s.json", kind, tmp_path / "out", None)
     assert not list((tmp_path / "out").glob("*.json"))
-
-
-def test_a_sweep_of_another_kind_is_refused(tmp_path, planned):
-    write_json(tmp_path / "s.json", dump(planned["time_step"]))
-    with refused(UserError, "s.json", "time_step"):
-        runner.measure(tmp_path / "s.json", "time_decode", tmp_path / "out", None)
