@@ -77,21 +77,18 @@ def test_times_are_known_as_well_as_is_said_once_the_chosen_cells_are_measured(r
     assert np.mean(far < math.log(calibrations.NARROW)) >= 0.93
 
 
-def test_the_choice_stays_while_calibrations_are_made_in_any_order(real):
+def test_the_choice_stays_while_calibrations_are_made_and_those_that_exist_count(real):
     picked = list(chosen(real))
     order = np.random.default_rng(0).permuted(picked).tolist()
     for n in range(len(picked) + 1):
         assert list(chosen(real, set(order[:n]))) == picked
     assert chosen(real, {"of-another-study"}) == chosen(real)
-
-
-def test_calibrations_that_exist_count_as_measured_and_stay(real):
     every = {cell.calibration for cell in real.cells.values()}
     assert chosen(real, every).keys() == every
     others = {name for name in every if "124M-ctx4096-" in name}
-    picked = chosen(real, others)
-    assert others < picked.keys()
-    assert len(picked.keys() - others) < len(chosen(real))
+    beside = chosen(real, others).keys()
+    assert others < beside
+    assert len(beside - others) < len(picked)
 
 
 def test_a_cell_more_orphans_no_calibration():

@@ -217,7 +217,7 @@ def test_masked_documents_take_the_time_of_their_own_length(tmp_path):
         assert is_shorter or other.update_seconds == one.update_seconds
 
 
-def test_a_device_of_known_rates_is_predicted_with_a_wider_interval(tmp_path):
+def test_a_device_of_known_rates_has_wider_intervals_and_one_without_is_refused(tmp_path):
     plan = planned(laid_out(devices=OWN), tmp_path, device="NVIDIA X")
     same = planned(laid_out(), tmp_path)
     for one, listed in zip(plan.forecasts, same.forecasts, strict=True):
@@ -226,6 +226,11 @@ def test_a_device_of_known_rates_is_predicted_with_a_wider_interval(tmp_path):
     assert ("NVIDIA X" in plan.table(), "NVIDIA X" in same.table()) == (True, False)
     assert "kwh" not in plan.totals()
     assert [*laid_out(devices=OWN).cells] == [*laid_out().cells]
+    typed = "--set 'devices.NVIDIA Y={peak_flops: "
+    with refused(UserError, "'NVIDIA Y'", "FLOP/s", typed):
+        planned(laid_out(), tmp_path, device="NVIDIA Y")
+    with refused(UserError, "NVIDIA X MIG 1g.10gb"):
+        planned(laid_out(devices=OWN), tmp_path, device="NVIDIA X MIG 1g.10gb")
 
 
 @pytest.mark.parametrize("device", ["NVIDIA B200", "NVIDIA L40S"])
@@ -234,14 +239,6 @@ def test_so_is_a_listed_one_of_another_architecture_than_published_times(tmp_pat
     assert f"time is of an {device}" in plan.table()
     assert "time is of an NVIDIA H200" not in usual.table()
     assert all(one.update_sd > 0.25 for one in plan.forecasts if one.update_sd)
-
-
-def test_a_device_without_rates_is_refused_with_what_to_type(tmp_path):
-    typed = "--set 'devices.NVIDIA Y={peak_flops: "
-    with refused(UserError, "'NVIDIA Y'", "FLOP/s", typed):
-        planned(laid_out(), tmp_path, device="NVIDIA Y")
-    with refused(UserError, "NVIDIA X MIG 1g.10gb"):
-        planned(laid_out(devices=OWN), tmp_path, device="NVIDIA X MIG 1g.10gb")
 
 
 @pytest.mark.parametrize(("source", "target"), [("H100", "A100"), ("A100", "H100")])
