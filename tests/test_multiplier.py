@@ -61,13 +61,6 @@ def test_a_curve_against_itself_has_multiplier_one():
     assert steeper[-1].updates > 1.2 * steeper[0].updates
 
 
-def test_crossings_cover_the_range_of_both_curves():
-    late = fit(curve(), curve(updates=UPDATES[20:300])).crossings["updates"]
-    assert late.observed == pytest.approx((UPDATES[20], UPDATES[299]))
-    apart = fit(curve(updates=UPDATES[:40]), curve(updates=UPDATES[50:]))
-    assert apart.crossings["updates"].status == "apart"
-
-
 def test_time_is_updates_times_speed_exactly():
     hours = np.cumsum(np.random.default_rng(0).uniform(0.1, 0.3, len(UPDATES))) / 36
     for level in fit(curve(seconds=0.7), replace(curve(shift=0.6), hours=hours)).levels:
@@ -86,10 +79,14 @@ def test_an_end_is_open_where_the_reference_may_never_come_so_low(sd, is_open):
     assert (ends.low is None, ends.high is None) == (False, is_open)
 
 
-def test_curves_at_different_heights_are_not_compared():
+def test_curves_at_different_heights_are_not_compared_and_crossings_cover_what_they_share():
     found = fit(curve(), curve(E=20.0))
     assert (found.status, found.levels) == ("apart", ())
     assert found.crossings["hours"].ahead == "reference"
+    late = fit(curve(), curve(updates=UPDATES[20:300])).crossings["updates"]
+    assert late.observed == pytest.approx((UPDATES[20], UPDATES[299]))
+    apart = fit(curve(updates=UPDATES[:40]), curve(updates=UPDATES[50:]))
+    assert apart.crossings["updates"].status == "apart"
     short = Curve([1], [1], [1], [3.0])
     assert fit(curve(), short).status == "too_few"
     assert fit(Curve([], [], [], []), short).status == "too_few"
@@ -151,10 +148,7 @@ def test_pairs_with_one_seed_use_the_scatter_of_the_others():
     assert (near.spread.basis, near.intervals["updates"].assumed) == ("pooled", None)
     assert far.spread.basis == "assumed"
     assert far.intervals["updates"].assumed == pytest.approx(THREE.std(ddof=1), rel=1e-3)
-
-
-def test_without_seeds_a_range_says_what_it_assumes_and_nothing_is_tested():
-    found = fit(curve(), curve(shift=2.0))
+    found = fit(*pairs[3])  # without any seeds nothing is tested
     assumed = {ends.assumed for level in found.levels for ends in level.intervals.values()}
     assert [*assumed] == [pytest.approx(0.0019 * np.sqrt(2))]
     assert {one.p for one in found.crossings.values()} == {None}
@@ -197,11 +191,7 @@ def against_dented(at, loss):
 def test_a_median_of_21_points_hides_ten_and_no_more(outliers, moved):
     found = against_dented(slice(200, 200 + outliers), 2.6)  # lower than all that follows
     assert bool(max(abs(np.log(level.updates)) for level in found) > 0.005) is moved
-
-
-def test_near_its_end_a_curve_is_smoothed_by_smaller_windows():
-    """The last point but one by the median of three, so that an outlier there moves nothing."""
-    found = against_dented(-2, 2.0)
+    found = against_dented(-2, 2.0)  # near its end a curve is smoothed by smaller windows
     assert [level.updates for level in found] == pytest.approx([1] * len(found), rel=0.01)
     assert found[-1].loss > 2.5
 
@@ -267,12 +257,6 @@ def test_curves_may_cross_twice_but_between_two_sure_points_once():
     assert only.at == pytest.approx(2**1.5)  # the middle one of several zeros
 
 
-def test_the_fewer_the_degrees_of_freedom_the_larger_a_gap_must_be():
-    """Tables of t: 4.303 with two degrees of freedom."""
-    for gap, status in ((4.30, "within_noise"), (4.31, "none")):
-        assert crossing.fit([1, 2], ERROR * np.full(2, gap), ERROR, degrees=2).status == status
-
-
 def test_a_crossing_is_open_where_no_later_gap_exceeds_the_noise_which_may_differ_by_place():
     gap = [0.1, 0.03, -0.03, -0.1]
     (only,) = crossing.fit([1, 2, 4, 8], gap, [0.01, 0.1, 0.01, 0.01]).points
@@ -286,10 +270,13 @@ def test_a_crossing_is_open_where_no_later_gap_exceeds_the_noise_which_may_diffe
     assert only.ahead_after == "other"
 
 
-def test_p_is_that_of_the_more_doubtful_side():
-    """Two-sided, of a normal distribution: 3.29 gives 0.001, 1.96 gives 0.05."""
+def test_p_is_that_of_the_more_doubtful_side_and_of_the_degrees_of_freedom():
+    """Two-sided, of a normal distribution: 3.29 gives 0.001, 1.96 gives 0.05; of t with two degrees
+    of freedom 4.303."""
     gap = ERROR * np.array([3.2905, 0, -1.96, 1])
     assert crossing.fit([1, 2, 3, 4], gap, ERROR).p == pytest.approx(0.05, abs=1e-4)
     assert crossing.fit([1, 2], [0.1, 0.2], ERROR).p == 1  # one sign
     assumed = crossing.fit([1, 2], [0.1, -0.1], ERROR, assumed=0.002)
     assert (assumed.p, assumed.points[0].interval.assumed) == (None, 0.002)
+    for gap, status in ((4.30, "within_noise"), (4.31, "none")):
+        assert crossing.fit([1, 2], ERROR * np.full(2, gap), ERROR, degrees=2).status == status
