@@ -220,17 +220,14 @@ def test_the_best_context_comes_from_the_ends_of_runs():
     assert (found.status, found.short) == ("bracketed", ())
     assert 2000 in found.interval
     assert found.moved is not None
-    unknown = fit_context(schedule="unknown")
-    assert (unknown.status, unknown.at) == ("unknown_schedule", None)
-    half = Group(tuple(p for p in contexts_of().points if p.share < 1))
-    assert context_law.fit_groups({"a": half})["a"].status == "too_few"
-
-
-def test_runs_of_fifteen_hours_are_not_fitted_beside_those_of_a_day():
-    """Their slope of 0.1 nats an e-fold makes 0.047 of it; half a standard deviation is 0.002."""
+    # Of 15 hours beside a day, a slope of 0.1 nats an e-fold makes 0.047: they are not fitted.
     found = fit_context(spent=15.0)
     short = [(one.run, one.spent, one.budget) for one in found.short]
     assert short == [(f"c65536 s{seed}", 15.0, 24.0) for seed in range(3)]
     assert found.status == "bracketed"
     assert found.curve[-1][0] == pytest.approx(32768)
     assert fit_context(spent=23.8).short == ()
+    unknown = fit_context(schedule="unknown")
+    assert (unknown.status, unknown.at) == ("unknown_schedule", None)
+    half = Group(tuple(p for p in contexts_of().points if p.share < 1))
+    assert context_law.fit_groups({"a": half})["a"].status == "too_few"

@@ -123,7 +123,10 @@ def test_bands_hold_the_law_and_widen_away_from_the_points():
     assert near.width < far.width < found.intervals["E"].width
 
 
-def test_a_curve_with_too_few_points_has_no_law_and_spoils_no_other():
+def test_a_curve_with_too_few_points_or_without_floor_or_fall_has_no_law_and_spoils_no_other():
+    for loss in (law(HOURS, E=-0.5, k=3.0), law(HOURS, k=-1.0), HOURS):
+        found = fit(a=curve(loss))["a"]
+        assert (found.status, found.E) == ("bound", None)
     found = fit(a=curve(law(HOURS)), b=Curve.from_points([1, 2], [3, 2]))
     assert found["b"].status == "too_few"
     assert found["a"].gamma == pytest.approx(0.3, abs=1e-5)
@@ -132,12 +135,6 @@ def test_a_curve_with_too_few_points_has_no_law_and_spoils_no_other():
     for method in (found["b"].loss, found["b"].band):
         with pytest.raises(ValueError, match="too_few"):
             method(1.0)
-
-
-@pytest.mark.parametrize("loss", [law(HOURS, E=-0.5, k=3.0), law(HOURS, k=-1.0), HOURS])
-def test_a_law_without_floor_or_without_fall_is_refused(loss):
-    found = fit(a=curve(loss))["a"]
-    assert (found.status, found.E) == ("bound", None)
 
 
 def test_groups_of_unknown_schedule_have_no_law():

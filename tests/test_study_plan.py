@@ -73,6 +73,9 @@ def test_all_jobs_are_counted_and_those_of_the_speed_study_are_named(values):
     told = ", ".join(f"{n} {rule}" for rule, n in made.jobs.items())
     assert told in " ".join(made.table().split())
     assert made.totals()["jobs"] == 18
+    assert made.device == ""  # a CPU has no hours
+    assert "GPU-hours and" not in made.table().splitlines()[-2]
+    assert make(values | {"gpus": 1}).device == DEVICE
 
 
 def test_a_note_that_many_cells_share_is_told_once(plan):
@@ -101,13 +104,6 @@ def test_the_page_of_a_plan(plan, golden):
     known = replace(plan, forecasts=plan.forecasts[:1])
     pages = [plan.table(), "\n".join(many.summary()), known.table()]
     golden("plan.txt", "\n\n".join(pages) + "\n")
-
-
-def test_a_plan_without_devices_has_no_hours(values):
-    on_cpu = make(values)
-    assert on_cpu.device == ""
-    assert "GPU-hours and" not in on_cpu.table().splitlines()[-2]
-    assert make(values | {"gpus": 1}).device == DEVICE
 
 
 def test_shards_that_are_there_are_not_missing(values, tmp_path):
@@ -268,6 +264,9 @@ def test_a_branch_costs_a_fifth_of_its_share_and_a_checkpoint_of_16_bytes_a_para
     assert made.gpu_hours == pytest.approx(24 * 8)
     assert made.branch_gpu_hours == pytest.approx(24 * 8 * 0.2 * 1.75)
     assert forecast(replace(gpt2, keep=(0.5, 1.0))).disk_bytes == (4 + 2 * 16) * PARAMS
+    warm = replace(gpt2, optimizer=replace(gpt2.optimizer, warmup_updates=400), keep=(0.5, 1.0))
+    assert not forecast(warm).notes  # half of 1000 updates begins at 0.4 of them
+    assert "0.5" in forecast(replace(warm, budget="999 updates")).notes[0]  # within the warm-up
 
 
 @pytest.mark.parametrize(("budget", "updates"), [
@@ -294,16 +293,6 @@ def test_a_run_ends_where_its_data_end_and_costs_no_more(gpt2, data, epochs, sha
     assert made.tokens == int(share * wanted)
     assert made.gpu_hours == pytest.approx(share * unlimited.gpu_hours)
     assert bool(made.notes) is has_note
-
-
-@pytest.mark.parametrize(("updates", "early"), [(1000, False), (999, True)])
-def test_a_branch_that_starts_within_the_warm_up_is_noted(gpt2, updates, early):
-    """A branch of half the budget starts at 0.4 of it: 400 of 1000 updates."""
-    warm = replace(gpt2.optimizer, warmup_updates=400)
-    kept = replace(gpt2, optimizer=warm, budget=f"{updates} updates", keep=(0.5, 1.0))
-    made = forecast(kept)
-    assert bool(made.notes) is early
-    assert not early or "0.5" in made.notes[0]
 
 
 def test_a_cell_that_does_not_fit_has_a_reason_and_no_numbers(gpt2):
