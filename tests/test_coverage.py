@@ -32,7 +32,8 @@ def test_a_row_is_judged_by_the_share_of_intervals_that_hold_the_truth(
     assert verdict(ROW._replace(fitter=fitter, coverage=share, refused=refused)) == said
 
 
-def test_the_page_has_the_numbers_of_the_table_and_ours_hold_the_bound():
+def test_pages_have_the_numbers_of_their_tables_and_ours_hold_the_bound():
+    assert "\n".join(counts.tables()) in counts.DOCUMENT.read_text(), "benchmarks/counts.py --write"
     rows = coverage.read()
     assert coverage.pages(rows) in coverage.PAGE.read_text()
     for row in rows:
@@ -96,10 +97,6 @@ def test_ours_hold_the_truth_more_often_than_plain_squares(quantity):
 def test_one_seed_has_no_interval_of_a_best_size():
     rows = coverage_curves.best_size("clean", 1, 0.01, 3)
     assert {row.fitter for row in rows} == {ONE_SEED, SQUARES}
-
-
-def test_the_document_holds_the_counts_of_the_table():
-    assert "\n".join(counts.tables()) in counts.DOCUMENT.read_text(), "benchmarks/counts.py --write"
 
 
 def test_a_kernel_takes_the_longer_of_its_memory_and_its_instructions():
