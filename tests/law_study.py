@@ -21,16 +21,12 @@ POINT_NOISE = 0.0005
 def values_of(plain, **axes):
     """Values of the study: four sizes, three contexts, two attentions, one day."""
     size = {"n_layer": 1, "n_head": 1, "d_model": 8, "lr": 1e-2}
-    made = {
+    whole = {"attention": ["softmax", "linear"], "size": list(N), "context": [1024, 4096, 16384]}
+    return plain | {
         "sizes": {name: size | {"n_layer": i + 1} for i, name in enumerate(N)},
-        "budget": "24 hours",
-        "update_tokens": 2**19,
-        "validation": {"tokens": 2**19, "every_tokens": 2**25},
-        "branches": {"shares": list(SHARES)},
-        "skip": [],
-    }
-    all_axes = {"attention": ["softmax", "linear"], "size": list(N), "context": [1024, 4096, 16384]}
-    return plain | made | {"axes": all_axes | axes}
+        "budget": "24 hours", "update_tokens": 2**19, "branches": {"shares": list(SHARES)},
+        "validation": {"tokens": 2**19, "every_tokens": 2**25}, "skip": [], "axes": whole | axes,
+    }  # fmt: skip
 
 
 def surface(n: float, tokens: float) -> float:
@@ -38,18 +34,16 @@ def surface(n: float, tokens: float) -> float:
     return p["E"] + p["A"] * n ** -p["alpha"] + p["B"] * tokens ** -p["beta"]
 
 
-def write(folder, values, branches=True, trunks=True, seed=0):
+def write(folder, values, branches=True, trunks=True):
     """Lay out the study in a folder and record all its runs."""
     folder.mkdir(exist_ok=True)
     (folder / "study.json").write_text(json.dumps({"command": "", "study": values}))
     laid_out = study_file.read_record(folder / "study.json").grid
-    rng = np.random.default_rng(seed)
+    rng, own = np.random.default_rng(0), np.random.default_rng(1)
     luck = {run: rng.normal(0, NOISE) for run in laid_out.cells}
-    own = np.random.default_rng(seed + 1)
     for run, cell in laid_out.cells.items() if trunks else ():
         shares = sorted({*np.geomspace(1 / 500, 1, 40), *SHARES})
-        points = [(share, loss(cell, share) + 0.05 + luck[run]) for share in shares]
-        fill(folder, run, cell, points)
+        fill(folder, run, cell, [(at, loss(cell, at) + 0.05 + luck[run]) for at in shares])
     for run, cell in laid_out.branches.items() if branches else ():
         share = cell.branch or 1.0
         value = loss(cell, share) + luck[cell.trunk] + own.normal(0, POINT_NOISE)
@@ -64,12 +58,8 @@ def per_day(cell) -> float:
 
 
 def loss(cell, share: float) -> float:
-    gap = 0.04 * (cell.attention == "linear")
-    return (
-        surface(N[cell.size], share * per_day(cell))
-        + gap
-        + 0.01 * abs(np.log2(cell.context / 4096))
-    )
+    gap = 0.04 * (cell.attention == "linear") + 0.01 * abs(np.log2(cell.context / 4096))
+    return surface(N[cell.size], share * per_day(cell)) + gap
 
 
 def fill(folder, run, cell, points):

@@ -2,7 +2,6 @@
 
 import errno
 import gc
-import json
 from dataclasses import replace
 
 import pytest
@@ -41,6 +40,8 @@ def places(cell, tmp_path):
 def test_it_measures_a_cell_and_writes_what_training_reads(cell, places):
     result = calibrate.calibrate(*places)
     assert settings.read(places[1], cell) == result
+    other = settings.nearest(places[1], places[0], replace(cell, context=8))
+    assert other.choice == result.choice
     assert (result.of, result.device) == (cell.calibration, processor())
     assert result.measured
     assert result.code == code.present(cell)
@@ -101,10 +102,13 @@ def test_it_takes_the_fastest_micro_batch_that_fits(cell, places, monkeypatch, c
         assert [t.micro_batch for t in result.trials] == ([1, 2] if fitting == 1 else [1, 2, 4])
 
 
-def test_a_wrong_attention_is_not_measured(cell, places, package):
+def test_a_wrong_attention_or_a_cell_for_gpus_is_not_measured(cell, places, package):
     package.write("mine", strangers.file(more=strangers.COUNTED).replace("triu(1)", "triu(2)"))
     places[0].write_text(replace(cell, attention="mine").to_json())
     with refused(UserError, "mine", "looks ahead"):
+        calibrate.calibrate(*places)
+    places[0].write_text(replace(cell, gpus=2).to_json())
+    with refused(UserError, cell.name, "gpus: 0"):
         calibrate.calibrate(*places)
     assert not places[1].exists()
 
@@ -122,14 +126,13 @@ def test_a_calibration_that_exists_stays_for_runs_use_it(places, capfd):
     assert places[1].read_text() != "damaged"
 
 
-def test_a_cell_for_gpus_is_not_calibrated_on_a_cpu(cell, places):
-    places[0].write_text(json.dumps(json.loads(cell.to_json()) | {"gpus": 2}))
-    with refused(UserError, cell.name, "gpus: 0"):
-        calibrate.calibrate(*places)
-    assert not places[1].exists()
-
-
-def test_a_torn_calibration_is_one_sentence(cell, tmp_path):
+def test_a_calibration_of_an_older_version_is_read_and_a_torn_one_is_one_sentence(cell, tmp_path):
+    """The older one is without compilation, and with a trial that lacked memory."""
+    old = {"micro_batch": 4, "recompute": False, "choice": {}, "repeats": 0, "seconds": None}
+    trials = [old | {"peak_memory_bytes": 7}]
+    read = settings.read(calibration(tmp_path, cell, trials=trials), cell)
+    assert not read.compiled
+    assert (read.trials[0].seconds, read.trials[0].error) == (None, None)
     (tmp_path / "c.json").write_text('{"of": "x"')
     with refused(UserError, "c.json"):
         settings.read(tmp_path / "c.json", cell)
@@ -166,8 +169,8 @@ def test_it_takes_the_faster_back_end_where_there_are_two(cell, failing, places)
     assert [t.choice["implementation"] for t in result.trials[:2]] == ["flash", "cudnn"]
     cell = replace(cell, attention="softmax")
     assert settings.read(places[1], cell) == result
-    blocks = prepared(cell, result).blocks
-    assert [getattr(block.attention, "implementation", None) for block in blocks] == ["cudnn"]
+    (block,) = prepared(cell, result).blocks
+    assert getattr(block.attention, "implementation", None) == "cudnn"
 
 
 def reasons(result):
@@ -183,8 +186,7 @@ def test_a_choice_that_raises_is_a_failed_trial_and_the_next_is_tried(failing, p
     assert set(found.values()) == {None}
     failed = result.trials[0]
     assert (failed.seconds, failed.repeats, failed.lacks_memory) == (None, 0, False)
-    written = read_json(places[1], "calibration")
-    assert Calibration(**written).trials[0].error == NO_PLAN
+    assert Calibration(**read_json(places[1], "calibration")).trials[0].error == NO_PLAN
 
 
 def test_a_size_that_raises_does_not_end_the_search_and_one_without_memory_does(failing, places):
@@ -212,14 +214,11 @@ def test_a_cell_for_which_every_trial_fails_gets_every_reason(failing, places):
     assert not places[1].exists()
 
 
-FAULTS = [
+@pytest.mark.parametrize("error", [
     RuntimeError("uncorrectable ECC error"),
     OSError(errno.ENOSPC, "No space left on device"),
     torch.distributed.DistBackendError("NCCL error: lost"),
-]
-
-
-@pytest.mark.parametrize("error", FAULTS, ids=["device", "disk", "network"])
+])  # fmt: skip
 def test_a_fault_of_the_machine_ends_the_calibration_and_is_no_trial(failing, places, error):
     failing(lambda name, size: error if name == "flash" else None)
     with pytest.raises(type(error), match=str(error)[-10:]):
@@ -227,9 +226,7 @@ def test_a_fault_of_the_machine_ends_the_calibration_and_is_no_trial(failing, pl
     assert not places[1].exists()
 
 
-def test_an_error_after_which_the_device_computes_no_more_ends_the_calibration(
-    failing, places, monkeypatch
-):
+def test_an_error_that_breaks_the_device_ends_the_calibration(failing, places, monkeypatch):
     monkeypatch.setattr(calibrate.faults, "is_result", lambda error, device: False)
     failing(lambda name, size: RuntimeError("an illegal memory access") if size > 1 else None)
     with pytest.raises(RuntimeError, match="illegal memory"):
@@ -238,27 +235,15 @@ def test_an_error_after_which_the_device_computes_no_more_ends_the_calibration(
     assert calibrate.calibrate(*places).micro_batch == 1
 
 
-def full(monkeypatch, peak):
-    """Let this CPU stand for a device of 1000 bytes, of which a trial fills so many."""
-    monkeypatch.setattr(calibrate, "memory_bytes", lambda device: 1000)
-    monkeypatch.setattr(calibrate._Bench, "_peak_bytes", peak)
-
-
-def test_an_error_on_a_full_device_keeps_its_own_reason(failing, places, monkeypatch):
-    full(monkeypatch, lambda _: 950)
-    failing(lambda name, size: RuntimeError(NO_PLAN))
-    with pytest.raises(UserError, match=NO_PLAN):
-        calibrate.calibrate(*places)
-
-
 @pytest.mark.parametrize(("peak", "fits"), [(900, True), (901, False)])
 def test_what_fills_more_than_nine_tenths_of_a_device_does_not_fit(
     failing, places, monkeypatch, peak, fits
 ):
-    """Two sequences reach the peak, on a device of 1000 bytes."""
+    """Two sequences reach the peak, on a device of 1000 bytes, for which this CPU stands."""
     slow = failing()
     peaks = {1: 800, 2: peak, 4: 899}
-    full(monkeypatch, lambda _: peaks[slow.size])
+    monkeypatch.setattr(calibrate, "memory_bytes", lambda device: 1000)
+    monkeypatch.setattr(calibrate._Bench, "_peak_bytes", lambda _: peaks[slow.size])
     result = calibrate.calibrate(*places)
     tried = {t.micro_batch: t for t in result.trials}
     assert set(tried) == ({1, 2, 4} if fits else {1, 2})
@@ -267,6 +252,14 @@ def test_what_fills_more_than_nine_tenths_of_a_device_does_not_fit(
     if not fits:
         assert "90%" in str(tried[2].error)
         assert (tried[2].repeats, tried[2].seconds) == (0, None)
+        places[1].unlink(missing_ok=True)
+        peaks |= dict.fromkeys(peaks, 950)
+        failing(lambda name, size: RuntimeError(NO_PLAN))
+        with pytest.raises(UserError, match=NO_PLAN):  # an error keeps its own reason
+            calibrate.calibrate(*places)
+
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -274,9 +267,6 @@ def two_ranks(cell, monkeypatch):
     """A cell of two ranks, one of which this CPU stands for."""
     monkeypatch.setattr(calibrate.environment, "device_name", lambda gpus: "a device")
     return replace(cell, attention="softmax", gpus=2)
-
-
-CPU = torch.device("cpu")
 
 
 def test_a_cell_of_several_ranks_is_measured_as_one_of_them(two_ranks, monkeypatch, tmp_path):
@@ -306,15 +296,14 @@ def test_a_backward_pass_that_fails_among_ranks_spoils_neither_the_next_trial_no
     def failing(_):
         raise RuntimeError(reason)
 
+    def attach(_, given):
+        given[0].register_hook(failing)
+
     def loss(gpt, x_BT, y_BT):
-        is_failing, block = len(x_BT) == 1, gpt.blocks[0]
-        hook = block.register_forward_pre_hook(
-            lambda _, given: given[0].register_hook(failing) and None if is_failing else None
-        )
-        try:
+        if len(x_BT) > 1:
             return plain(gpt, x_BT, y_BT)
-        finally:
-            hook.remove()
+        with gpt.blocks[0].register_forward_pre_hook(attach):
+            return plain(gpt, x_BT, y_BT)
 
     monkeypatch.setattr(GPT, "loss", loss)
     reason = NO_PLAN
@@ -324,12 +313,3 @@ def test_a_backward_pass_that_fails_among_ranks_spoils_neither_the_next_trial_no
     with pytest.raises(RuntimeError, match=reason):
         calibrate.measured(two_ranks, CPU, tmp_path)
     assert not torch.distributed.is_initialized()
-
-
-def test_a_calibration_of_an_older_version_is_read(cell, tmp_path):
-    """Without compilation, and with a trial that lacked memory."""
-    old = {"micro_batch": 4, "recompute": False, "choice": {}, "repeats": 0, "seconds": None}
-    old["peak_memory_bytes"] = 7
-    read = settings.read(calibration(tmp_path, cell, trials=[old]), cell)
-    assert not read.compiled
-    assert (read.trials[0].seconds, read.trials[0].error) == (None, None)

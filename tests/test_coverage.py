@@ -1,13 +1,17 @@
-"""The table of coverage: its bound, its page, and that tiny runs of the scripts agree with it."""
+"""Tables of the documents: of coverage, which tiny runs confirm, and counted costs of kernels."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+import counts
 import coverage
 import coverage_curves
 import coverage_gaps
 import coverage_rates
 import coverage_surfaces
 import coverage_unfinished
+import offline
 import pytest
 from coverage import OURS, WIDE, Row, verdict
 from coverage_curves import ONE_SEED, SQUARES
@@ -16,29 +20,20 @@ from scipy.stats import binom
 ROW = Row("surface", "clean", "ours", "beta", 0.001, 0.02, 0.95, 0.04, 0.0, 500)
 
 
-@pytest.mark.parametrize(
-    ("fitter", "share", "refused", "said"),
-    [
-        ("ours", 0.919, 0.0, "misses"),
-        ("ours", 0.92, 0.0, "ok"),
-        ("ours", 0.975, 0.0, "ok"),
-        ("ours", 0.98, 0.0, "conservative"),
-        ("ours", 1.0, 0.0, "too wide"),
-        ("ours", None, 0.0, ""),
-        ("ours", 0.5, 0.97, "refused"),
-        ("ours", 0.5, 0.5, "misses"),
-        ("ours: conservative", 1.0, 0.0, "conservative"),
-        ("ours: conservative", 0.91, 0.0, "misses"),
-        ("squares", 0.1, 0.0, ""),
-    ],
-)
+@pytest.mark.parametrize(("fitter", "share", "refused", "said"), [
+    ("ours", 0.919, 0.0, "misses"), ("ours", 0.92, 0.0, "ok"), ("ours", 0.975, 0.0, "ok"),
+    ("ours", 0.98, 0.0, "conservative"), ("ours", 1.0, 0.0, "too wide"), ("ours", None, 0.0, ""),
+    ("ours", 0.5, 0.97, "refused"), ("ours", 0.5, 0.5, "misses"), ("squares", 0.1, 0.0, ""),
+    ("ours: conservative", 1.0, 0.0, "conservative"), ("ours: conservative", 0.91, 0.0, "misses"),
+])  # fmt: skip
 def test_a_row_is_judged_by_the_share_of_intervals_that_hold_the_truth(
     fitter, share, refused, said
 ):
     assert verdict(ROW._replace(fitter=fitter, coverage=share, refused=refused)) == said
 
 
-def test_the_page_has_the_numbers_of_the_table_and_ours_hold_the_bound():
+def test_pages_have_the_numbers_of_their_tables_and_ours_hold_the_bound():
+    assert "\n".join(counts.tables()) in counts.DOCUMENT.read_text(), "benchmarks/counts.py --write"
     rows = coverage.read()
     assert coverage.pages(rows) in coverage.PAGE.read_text()
     for row in rows:
@@ -93,14 +88,28 @@ def test_a_few_studies_agree_with_the_table(law):
 def test_ours_hold_the_truth_more_often_than_plain_squares(quantity):
     laws = {"ln T": coverage_curves.best_context, "ln N*": coverage_curves.best_size}
     rows = laws.get(quantity, coverage_curves.time_law)("one run blown up", 3, 0.01, 24)
-    of = {row.fitter: row for row in rows if row.quantity == quantity}
-    ours, plain = of[WIDE if quantity == "E" else OURS], of[SQUARES]
-    assert ours.coverage is not None
-    assert plain.coverage is not None
-    assert ours.coverage >= 20 / 24
-    assert plain.coverage < ours.coverage or not quantity.startswith("ln")
+    shares: dict[str, Any] = {row.fitter: row.coverage for row in rows if row.quantity == quantity}
+    ours = shares[WIDE if quantity == "E" else OURS]
+    assert ours >= 20 / 24
+    assert shares[SQUARES] < ours or not quantity.startswith("ln")
 
 
 def test_one_seed_has_no_interval_of_a_best_size():
     rows = coverage_curves.best_size("clean", 1, 0.01, 3)
     assert {row.fitter for row in rows} == {ONE_SEED, SQUARES}
+
+
+def test_a_kernel_takes_the_longer_of_its_memory_and_its_instructions():
+    row = offline.Row(
+        kernel="chunked_forward_bf16_64", target="sm_90", triton="3.7.1", ptxas="12.8", warps=4,
+        registers=225, shared_bytes=59392, loop_instructions=1280, loop_tokens=64,
+    )  # fmt: skip
+    assert counts.slots(row) == 20
+    copied, issued = 516 / 4.3e12, 20 / (132 * 1.755e9)
+    low, high = counts.picoseconds(row, counts.DEVICES[0])
+    assert (low, high) == pytest.approx((1.13 * copied * 1e12, 1.4 * copied * 1e12))
+    low, _ = counts.picoseconds(replace(row, loop_instructions=12800), counts.DEVICES[0])
+    assert low == pytest.approx(10 * issued / 0.85 * 1e12)
+    assert counts.programs(row) == 2  # 65,536 registers of 4 x 7,424
+    assert counts.programs(replace(row, registers=112)) == 3  # 233,472 bytes of 60,416
+    assert counts.programs(replace(row, registers=16, shared_bytes=0, warps=16)) == 4

@@ -28,17 +28,15 @@ from lmscaling.store import build
 PAIR: dict[str, Any] = {"attention": "linear", "reference": "softmax"}
 GAP = Asked(kind="gap", **PAIR, size="s1", context=1024)
 BETA = Asked(kind="beta", attention="softmax", context=1024)
-DECAYED = [Option(b, PASSED) for b in (1.0, 0.5, 0.25)]
+DECAYED = Option(1.0, PASSED)
 
 
-def cells(n=5, contexts=(1024,), names=("softmax",), tokens=2e9, seeds=()):
+def cells(n=5, contexts=(1024,), names=("softmax",), seeds=()):
+    tokens = 2e9
     return [
-        Candidate(
-            attentions=names, size=f"s{i}", context=context, params=N, tokens=tokens,
-            cost=len(names) * 6 * N * tokens / 1e15, seeds=seeds,
-        )
-        for context in contexts
-        for i, N in enumerate(np.geomspace(5e6, 4e8, n))
+        Candidate(attentions=names, size=f"s{i}", context=context, params=N, tokens=tokens,
+                  cost=len(names) * 6 * N * tokens / 1e15, seeds=seeds)
+        for context in contexts for i, N in enumerate(np.geomspace(5e6, 4e8, n))
     ]  # fmt: skip
 
 
@@ -65,14 +63,14 @@ def test_truths_are_the_same_for_the_same_seed_and_as_wide_as_the_prior_says():
 
 def test_finished_runs_narrow_the_truths_around_what_they_have_shown():
     truth = drawn(1).rows(np.array([0]))
-    N, D = np.meshgrid(np.geomspace(5e6, 4e8, 5), np.geomspace(1e8, 2e9, 5))
-    loss = truth.surface(N.ravel(), D.ravel())[0][0]
-    known = draws.Known(np.log(N.ravel()), np.log(D.ravel()), loss, np.repeat(np.arange(5), 5))
+    N, D = np.tile(np.geomspace(5e6, 4e8, 5), 5), np.repeat(np.geomspace(1e8, 2e9, 5), 5)
+    loss = truth.surface(N, D)[0][0]
+    known = draws.Known(np.log(N), np.log(D), loss, np.repeat(np.arange(5), 5))
     after = drawn(400, known=known)
-    beta = np.log(after.theta_MK[:, 4])
+    E, beta = after.theta_MK[:, 0], np.log(after.theta_MK[:, 4])
     assert beta.std() < draws.PRIOR_SD[4] / 1.5
     assert abs(beta.mean() - np.log(truth.theta_MK[0, 4])) < 3 * beta.std()
-    assert abs(after.theta_MK[:, 0].mean() - truth.theta_MK[0, 0]) < 3 * after.theta_MK[:, 0].std()
+    assert abs(E.mean() - truth.theta_MK[0, 0]) < 3 * E.std()
     assert after.surface(1e8, 1e9)[0].std() < 0.03
 
 
@@ -95,7 +93,7 @@ def test_the_degrees_of_a_gap_are_those_of_the_report(counts):
 
 def test_where_the_report_refuses_a_design_has_no_half_width():
     candidates = cells(5)
-    surface = questions.answer(BETA, candidates, Option(1.0, PASSED), drawn())
+    surface = questions.answer(BETA, candidates, DECAYED, drawn())
     refused_counts = [(2, 2, 2, 2, 1), (5, 5, 0, 0, 0), (3, 3, 3, 0, 0), (1, 1, 1, 1, 1)]
     assert np.isinf(surface.half_widths(np.array(refused_counts))).all()
     assert np.isfinite(surface.half_widths(np.array([(2, 2, 2, 2, 2), (4, 4, 2, 0, 0)]))).all()
@@ -105,22 +103,19 @@ def test_where_the_report_refuses_a_design_has_no_half_width():
     assert (more < surface.half_widths(fewer)).all()
 
 
-@pytest.mark.parametrize(
-    ("asked", "candidates", "counts", "option"),
-    [
-        (GAP, PAIRS, [3, 0, 0, 3, 3, 6, 0, 3], Option()),
-        (Asked(kind="multiplier", **PAIR, size="s1", context=1024, loss=2.9), PAIRS,
-         [3, 0, 0, 3, 3, 6, 0, 3], Option()),
-        (Asked(kind="crossing", **PAIR, size="s1", context=1024), PAIRS,
-         [3, 0, 0, 3, 3, 6, 0, 3], Option()),
-        (BETA, cells(5), [4, 3, 3, 3, 4], Option(1.0, PASSED)),
-        (Asked(kind="a", attention="softmax", context=1024), cells(5), [4, 3, 3, 3, 4],
-         Option(1.0, PASSED)),
-        (Asked(kind="gamma", attention="softmax", size="s1", context=1024), cells(5)[1:2], [4],
-         Option(1.0, PASSED)),
-    ],
-    ids=lambda value: value.kind if isinstance(value, Asked) else "",
-)  # fmt: skip
+PAIRED = PAIRS, [3, 0, 0, 3, 3, 6, 0, 3], Option()
+AT: dict[str, Any] = {"size": "s1", "context": 1024}
+SOFTMAX: dict[str, Any] = {"attention": "softmax", "context": 1024}
+
+
+@pytest.mark.parametrize(("asked", "candidates", "counts", "option"), [
+    (GAP, *PAIRED),
+    (Asked(kind="multiplier", **PAIR, **AT, loss=2.9), *PAIRED),
+    (Asked(kind="crossing", **PAIR, **AT), *PAIRED),
+    (BETA, cells(5), [4, 3, 3, 3, 4], DECAYED),
+    (Asked(kind="a", **SOFTMAX), cells(5), [4, 3, 3, 3, 4], DECAYED),
+    (Asked(kind="gamma", **SOFTMAX, size="s1"), cells(5)[1:2], [4], DECAYED),
+], ids=lambda value: value.kind if isinstance(value, Asked) else "")  # fmt: skip
 def test_the_linearised_half_width_is_that_of_the_estimator(asked, candidates, counts, option):
     world = drawn(80, (17.6, 19.0))
     answer = questions.answer(asked, candidates, option, world)
@@ -138,18 +133,16 @@ def test_the_linearised_half_width_is_that_of_the_estimator(asked, candidates, c
 def test_the_search_spends_no_more_than_it_may_and_keeps_finished_seeds():
     candidates = cells(5, seeds=(0, 1))
     budget = 0.2 * price(candidates)
-    found = propose(BETA, candidates, 3, budget, DECAYED[:1])
+    found = propose(BETA, candidates, 3, budget, [DECAYED])
     assert found.spent <= budget * (1 + 1e-9)
     assert (found.counts >= 2).all()
     assert found.half_width < found.problem.half_width(np.full(5, 2))[0]
 
 
 def test_exchange_mends_what_greedy_cannot():
-    candidates = cells(4, (256, 1024), ("softmax", "linear"))
-    answer = questions.answer(GAP, candidates, Option(), drawn())
-    cost = np.array([one.cost for one in candidates])
+    answer = questions.answer(GAP, PAIRS, Option(), drawn())
     zero = np.zeros(8, dtype=int)
-    problem = search.Problem(answer, cost, zero, zero + 6)
+    problem = search.Problem(answer, np.array([one.cost for one in PAIRS]), zero, zero + 6)
     poor = zero.copy()
     poor[[2, 6]] = 2  # the two cells beside that of the question
     budget = float(problem.price(poor))
@@ -160,34 +153,23 @@ def test_exchange_mends_what_greedy_cannot():
 
 def test_a_gap_takes_degrees_of_freedom_from_cheap_cells():
     found = propose(GAP, PAIRS, 3, 0.15 * price(PAIRS))
-    target = [one.size == "s1" and one.context == 1024 for one in PAIRS].index(True)
+    target = [(one.size, one.context) for one in PAIRS].index(("s1", 1024))
     assert found.counts[target] >= 3
     assert found.half_width < found.grid[1] * 1.25
 
 
 def test_a_budget_that_is_too_small_is_refused_with_the_least_that_is_not():
     with refused(UserError, "0.5") as error:
-        propose(BETA, cells(5), 3, 0.5, DECAYED[:1])
-    least = float(str(error.value).split()[-1])
-    assert np.isfinite(propose(BETA, cells(5), 3, least * 1.01, DECAYED[:1]).half_width)
-
-
-def test_a_design_over_many_cells_keeps_its_budget_and_asks_for_no_loss_out_of_reach():
-    candidates = cells(6, 2 ** np.arange(8, 12), ("softmax", "linear"))
-    budget = 0.3 * price(candidates)
-    found = propose(Asked(kind="gap", **PAIR, context=1024), candidates, 3, budget)
-    assert found.counts.shape == (24,)
-    assert found.spent <= budget * (1 + 1e-9)
-    asked = Asked(kind="multiplier", **PAIR, size="s1", context=1024, loss=0.3)
+        propose(BETA, cells(5), 3, 0.5, [DECAYED])
+    asked = Asked(kind="multiplier", **PAIR, **AT, loss=0.3)
     with refused(UserError, "0.3"):  # no curve comes so low
         propose(asked, PAIRS, 3, price(PAIRS))
+    least = float(str(error.value).split()[-1])
+    assert np.isfinite(propose(BETA, cells(5), 3, least * 1.01, [DECAYED]).half_width)
 
 
 STUDY = {
-    "study": "toy",
-    "dataset": "c4",
-    "budget": "4.0e9 tokens",
-    "published": False,
+    "study": "toy", "dataset": "c4", "budget": "4.0e9 tokens", "published": False,
     "axes": {
         "attention": ["softmax", "linear"], "size": ["10M", "25M", "50M", "124M"],
         "context": [1024, 2048], "seed": [0, 1, 2],
@@ -225,7 +207,7 @@ def design(study, question, values=(), **options):
     return studies.design(Namespace(**given | options))
 
 
-@pytest.mark.parametrize("counts", [[3, 0, 1, 2, 0, 0, 4, 1], [1, 1, 1, 1, 1, 1, 1, 1]])
+@pytest.mark.parametrize("counts", [[3, 0, 1, 2, 0, 0, 4, 1], [1] * 8])
 def test_the_study_file_of_a_design_has_its_runs_and_no_others(study, counts):
     values = read(study)
     grid = expand(values)
@@ -233,14 +215,12 @@ def test_the_study_file_of_a_design_has_its_runs_and_no_others(study, counts):
     prices = dict.fromkeys(grid.cells, setting.Price(1.0, 4e9))
     found = setting.setting(asked, grid, prices, study.parent / "none").candidates
     runs = overlay.runs_of(found, np.array(counts))
-    content = overlay.values(grid, values, runs, Option(0.5, ()), "test")
     path = study.with_name("design.yaml")
-    overlay.write(path, content, ["why"])
+    overlay.write(path, overlay.values(grid, values, runs, Option(0.5, ()), "test"), ["why"])
     laid = expand(read(study, path))
-    assert not laid.tasks
     assert {(c.attention, c.size, c.context, c.seed) for c in laid.cells.values()} == runs
     assert {c.budget for c in laid.cells.values()} == {"2000000000 tokens"}
-    assert not laid.branches
+    assert not [*laid.tasks, *laid.branches]
 
 
 def test_a_design_is_told_and_written_and_lies_over_the_study(study):
@@ -258,8 +238,8 @@ def test_a_design_is_told_and_written_and_lies_over_the_study(study):
     assert record["spent"] <= 0.3 * 1.388 * record["grid_spent"]
     (results / "study.json").write_text(json.dumps({"command": "", "study": dict(read(study))}))
     assert build.build(results)["designs"] == 1
-    drawn = figures.save("design_frontier", results / "store", results / "figures")
-    rows = pandas.read_csv(drawn.with_suffix(".csv"))
+    saved = figures.save("design_frontier", results / "store", results / "figures")
+    rows = pandas.read_csv(saved.with_suffix(".csv"))
     assert set(rows.name) == {path.stem}
     assert rows.spend.is_monotonic_increasing
     assert (rows.chosen.dropna().diff().dropna() <= 1e-12).all()
@@ -275,14 +255,17 @@ def test_finished_runs_cost_nothing_and_say_what_is_true(tmp_path):
     grid = law_study.write(folder, law_study.values_of(STORED, seed=[0, 1, 2], context=[4096]))
     prices = {run: setting.Price(192.0, law_study.per_day(c)) for run, c in grid.cells.items()}
     asked = setting.ask("beta:attention=softmax", grid)
-    found = setting.setting(asked, grid, prices, folder)
+    found: Any = setting.setting(asked, grid, prices, folder)
     assert [one.seeds for one in found.candidates] == [(0, 1, 2)] * 4
     assert {one.budget for one in found.options} == {1.0}
     assert "12" in found.said
-    assert found.noise is not None
     assert found.noise.sd == pytest.approx(law_study.NOISE, rel=0.5)
-    made = propose(asked, found.candidates, 3, 800.0, found.options, known=found.known,
-                   noise=found.noise)  # fmt: skip
+
+    def proposed(budget, **more):
+        known = {"options": found.options, "known": found.known} | more
+        return propose(asked, found.candidates, 3, budget, **known)
+
+    made = proposed(800.0, noise=found.noise)
     assert (made.counts >= 3).all()
     assert made.spent <= 800
     assert made.half_width < made.grid[1]
@@ -291,41 +274,31 @@ def test_finished_runs_cost_nothing_and_say_what_is_true(tmp_path):
     assert abs(np.median(beta) - law_study.PARAMETERS["beta"]) < 0.02
     assert len(found.finished) == 24
     with refused(UserError, "1", "266.4"):
-        propose(asked, found.candidates, 3, 1.0, found.options, known=found.known)
-    gap = setting.setting(setting.ask("gap:size=m", grid), grid, prices, folder)
-    assert gap.noise is not None
+        proposed(1.0)
+    gap: Any = setting.setting(setting.ask("gap:size=m", grid), grid, prices, folder)
     assert gap.noise.sd == pytest.approx(law_study.NOISE * 2**0.5, rel=0.5)
 
 
-@pytest.mark.parametrize(
-    ("question", "named"),
-    [
-        ("gaps:context=1024", "'gap'"),
-        ("gap:context=1000", "'1024'"),
-        ("gap:size=50M", "context=1024"),
-        ("gap:context=1024,sice=50M", "'size'"),
-        ("gamma:context=1024", "size=10M"),
-        ("multiplier:context=1024,size=50M", "loss=3.2"),
-        ("multiplier:context=1024,size=50M,loss=low", "'low'"),
-        ("gap:context=1024,attention=softmax", "'softmax'"),
-    ],
-)
+@pytest.mark.parametrize(("question", "named"), [
+    ("gaps:context=1024", "'gap'"), ("gap:context=1000", "'1024'"),
+    ("gap:size=50M", "context=1024"), ("gap:context=1024,sice=50M", "'size'"),
+    ("gamma:context=1024", "size=10M"), ("multiplier:context=1024,size=50M", "loss=3.2"),
+    ("multiplier:context=1024,size=50M,loss=low", "'low'"),
+    ("gap:context=1024,attention=softmax", "'softmax'"),
+])  # fmt: skip
 def test_a_wrong_question_is_one_sentence_with_what_to_type(question, named):
     grid = expand(study_file.read_study([Path("config/study.yaml")], STUDY))
     with refused(UserError, "question", named):
         setting.ask(question, grid)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"gpu_hours": 10}, "--share"),  # nothing is known of the time
-        ({}, "--gpu-hours"),
-        ({"share": 0.0}, ""),
-        ({"share": 0.3, "values": ["axes.attention=[softmax]"]}, "softmax"),
-        ({"share": 0.3, "question": "size:context=1024"}, "5"),  # sizes; the study has 4
-    ],
-)
+@pytest.mark.parametrize(("options", "named"), [
+    ({"gpu_hours": 10}, "--share"),  # nothing is known of the time
+    ({}, "--gpu-hours"),
+    ({"share": 0.0}, ""),
+    ({"share": 0.3, "values": ["axes.attention=[softmax]"]}, "softmax"),
+    ({"share": 0.3, "question": "size:context=1024"}, "5"),  # sizes; the study has 4
+])  # fmt: skip
 def test_what_cannot_be_designed_is_refused(study, options, named):
     words = {"question": "gap:context=1024,size=10M", "values": []} | options
     words["values"] = ["gpus=0", *words["values"]]
@@ -341,8 +314,7 @@ def test_a_replayed_design_tells_nearly_as_much_as_the_whole_grid():
     """The half-width of the design over that of the grid, at 30 % of its price."""
     row = replays.replay(next(iter(KNOWN.values())), 4, alike=False)
     assert row.ratio <= 1.25
-    assert row.random >= 1.5 * row.ratio
-    assert row.largest >= 1.5 * row.ratio
+    assert min(row.random, row.largest) >= 1.5 * row.ratio
 
 
 def test_where_a_third_is_too_little_the_design_is_refused():

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from lmscaling.plan.calibrations import chosen, nearest, tells
 from lmscaling.plan.throughput.coefficients import shipped
 from lmscaling.plan.throughput.model import SPREAD, Timing
 from lmscaling.runtime.environment import processor
-from lmscaling.train import calibrate, settings
+from lmscaling.train import settings
 from lmscaling.train.run import train
 
 LONG = [256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072]
@@ -29,9 +30,9 @@ def real():
 
 def laid_out(**changes):
     values = study_file.read_study([ROOT / "config" / "study.yaml"])
+    axes = values["axes"] | {"context": LONG, "size": ["124M"]} | changes
     values |= {"skip": [], "gpus": 4, "protocol": {"all": 1}, "calibrate": "auto"}
-    values["axes"] = {**values["axes"], "context": LONG, "size": ["124M"], **changes}
-    return grid.expand(values)
+    return grid.expand(values | {"axes": axes})
 
 
 def sds(made, names):
@@ -39,9 +40,9 @@ def sds(made, names):
     cells = {c.calibration: c for c in made.cells.values()}
     points = {n: calibrations._Point.of(c, calibrations.ways(c)) for n, c in cells.items()}
     found = {}
-    for own in cells:
-        telling = [points[n].x_K for n in names if tells(points[own].ways, points[n].ways)]
-        found[own] = shipped().once_measured(np.array(telling)).sds([points[own].x_K])[0]
+    for own, point in points.items():
+        telling = [points[n].x_K for n in names if tells(point.ways, points[n].ways)]
+        found[own] = shipped().once_measured(np.array(telling)).sds([point.x_K])[0]
     return found
 
 
@@ -76,22 +77,18 @@ def test_times_are_known_as_well_as_is_said_once_the_chosen_cells_are_measured(r
     assert np.mean(far < math.log(calibrations.NARROW)) >= 0.93
 
 
-def test_the_choice_stays_while_calibrations_are_made_in_any_order(real):
+def test_the_choice_stays_while_calibrations_are_made_and_those_that_exist_count(real):
     picked = list(chosen(real))
-    rng = np.random.default_rng(0)
+    order = np.random.default_rng(0).permuted(picked).tolist()
     for n in range(len(picked) + 1):
-        finished = set(rng.permutation(picked)[:n].tolist())
-        assert list(chosen(real, finished)) == picked
-
-
-def test_calibrations_that_exist_count_as_measured_and_stay(real):
+        assert list(chosen(real, set(order[:n]))) == picked
+    assert chosen(real, {"of-another-study"}) == chosen(real)
     every = {cell.calibration for cell in real.cells.values()}
     assert chosen(real, every).keys() == every
     others = {name for name in every if "124M-ctx4096-" in name}
-    picked = chosen(real, others)
-    assert others < picked.keys()
-    assert len(picked.keys() - others) < len(chosen(real))
-    assert chosen(real, {"of-another-study"}) == chosen(real)
+    beside = chosen(real, others).keys()
+    assert others < beside
+    assert len(beside - others) < len(picked)
 
 
 def test_a_cell_more_orphans_no_calibration():
@@ -104,10 +101,10 @@ def test_a_cell_more_orphans_no_calibration():
 
 
 def test_a_longer_context_is_measured_for_itself_only_if_it_must_be():
-    far = laid_out(context=[131072], attention=["linear"])
-    assert [cell.context for cell in chosen(far).values()] == [131072]
-    both = chosen(laid_out(attention=["linear"]))
-    assert sum(cell.context > 65536 for cell in both.values()) <= 1
+    far = chosen(laid_out(context=[131072], attention=["linear"])).values()
+    assert [cell.context for cell in far] == [131072]
+    both = chosen(laid_out(attention=["linear"])).values()
+    assert sum(cell.context > 65536 for cell in both) <= 1
 
 
 def test_two_attentions_that_are_computed_alike_tell_nothing_of_each_other():
@@ -120,29 +117,23 @@ def test_two_attentions_that_are_computed_alike_tell_nothing_of_each_other():
     three = laid_out(attention=["softmax", "linear", "gated_delta"])
     picked = [cell.attention for cell in chosen(three).values()]
     assert min(picked.count(name) for name in ("softmax", "linear", "gated_delta")) >= 2
-
-
-def test_an_attention_that_does_not_say_how_it_is_computed_is_measured_at_each_size():
-    sizes = ["124M", "355M", "774M", "1558M"]
+    sizes = ["124M", "355M", "774M", "1558M"]  # one that does not say is measured at each
     made = laid_out(attention=["softmax", "local"], size=sizes, context=LONG[:-1])
-    local = [cell.size for cell in chosen(made).values() if cell.attention == "local"]
-    assert set(local) == set(sizes)
-    assert calibrations.ways(next(iter(made.cells.values()))) == {"softmax": "flash"}
-    wide = [c for c in made.cells.values() if c.attention == "local"]
-    assert calibrations.ways(wide[0]) == {"local": "own_pairs"}
+    assert {c.size for c in chosen(made).values() if c.attention == "local"} == {*sizes}
+    ways = {cell.attention: calibrations.ways(cell) for cell in made.cells.values()}
+    assert ways == {"softmax": {"softmax": "flash"}, "local": {"local": "own_pairs"}}
 
 
 def test_a_file_of_ones_own_may_say_how_it_is_computed(tmp_path, monkeypatch, values):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "attention").mkdir()
-    text = strangers.file()
     path = tmp_path / "attention" / "mine.py"
+    path.parent.mkdir()
+    text = strangers.file()
     path.write_text(text)
     values["axes"]["attention"] = ["mine"]
     (cell,) = grid.expand(values).cells.values()
     assert calibrations.ways(cell) == {"mine": "own_pairs"}
-    body = '(nn.Module):\n    TIMED_AS = "flash"\n'
-    path.write_text(text.replace("(nn.Module):\n", body))
+    path.write_text(text.replace("(nn.Module):\n", '(nn.Module):\n    TIMED_AS = "flash"\n'))
     assert calibrations.ways(cell) == {"mine": "flash"}
     path.write_text(path.read_text().replace('"flash"', '"flesh"'))
     with refused(UserError, "mine", "'flesh'", "'flash'"):
@@ -178,50 +169,45 @@ def place(cell, tmp_path):
     return other, tmp_path / "calibration.json", tmp_path / "measured.json"
 
 
-def test_a_run_without_a_calibration_trains_with_the_options_of_the_nearest(
-    place, cell, tokens, tmp_path
-):
-    other, way, measured = place
-    scratch, record = tmp_path / "scratch" / "run", tmp_path / "runs" / "run" / "run.json"
-    run = train(tmp_path / "cell.json", tokens, scratch, record, way, calibrated=measured)
-    assert run
+@pytest.fixture
+def trained(place, tokens, tmp_path):
+    """Trains the other cell with the calibration of the first."""
+    _, way, measured = place
+    paths = tmp_path / "scratch" / "run", tmp_path / "runs" / "run" / "run.json"
+
+    def run(**options) -> Any:
+        return train(tmp_path / "cell.json", tokens, *paths, way, calibrated=measured, **options)
+
+    return run
+
+
+def test_a_run_without_a_calibration_trains_with_the_options_of_the_nearest(place, cell, trained):
+    other = place[0]
+    run = trained()
     assert (run.status, run.updates) == ("done", 4)
     settled = run.calibration
     assert (settled["measured"], settled["nearest"]) == (False, cell.calibration)
     assert (settled["of"], settled["choice"]) == (other.calibration, {"chunk": 32})
     assert estimate.sequences(other) % settled["micro_batch"] == 0
-    # What has ended is read again, as by a workflow that is started twice.
-    again = train(tmp_path / "cell.json", tokens, scratch, record, way, calibrated=measured)
-    assert again == run
+    assert trained() == run  # what has ended is read again, as by a workflow that is started twice
 
 
-def test_a_run_that_stopped_goes_on_with_the_same_options(place, tokens, tmp_path):
-    _, way, measured = place
-    scratch, record = tmp_path / "scratch" / "run", tmp_path / "runs" / "run" / "run.json"
-    cell = tmp_path / "cell.json"
+def test_a_run_that_stopped_goes_on_with_the_same_options(trained, tmp_path):
     with pytest.raises(SystemExit):
-        train(cell, tokens, scratch, record, way, stop_after=0.0, calibrated=measured)
-    assert not record.exists()
-    run = train(cell, tokens, scratch, record, way, calibrated=measured)
-    assert run
+        trained(stop_after=0.0)
+    assert not (tmp_path / "runs" / "run" / "run.json").exists()
+    run = trained()
     assert (run.updates, run.attempts, run.calibration["choice"]) == (4, 2, {"chunk": 32})
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"attention": "softmax"}, ("linear", "softmax-s-ctx32-s0")),
-        ({"documents": "masked"}, ("documents: masked",)),
-    ],
-)
-def test_the_calibration_of_another_attention_is_refused(place, change, named):
-    other, way, measured = place
-    with refused(UserError, *named):
-        settings.nearest(way, measured, replace(other, **change))
 
 
 def test_a_missing_foreign_or_damaged_calibration_is_one_sentence(place, tmp_path):
     other, way, measured = place
+    for change, named in (
+        ({"attention": "softmax"}, ("linear", "softmax-s-ctx32-s0")),
+        ({"documents": "masked"}, ("documents: masked",)),
+    ):
+        with refused(UserError, *named):
+            settings.nearest(way, measured, replace(other, **change))
     with refused(UserError, "gone.json"):
         settings.nearest(tmp_path / "gone.json", measured, other)
     values = json.loads(way.read_text())
@@ -242,25 +228,15 @@ def test_a_measured_peak_corrects_the_memory_of_other_cells(cell, place, monkeyp
     """On a device of which the model takes more than it seems, the micro-batch is smaller."""
     other, way, measured = place
     monkeypatch.setattr(settings, "memory_bytes", lambda device: 100_000)
+    monkeypatch.setattr(estimate, "STATE_BYTES", 0)
     taken = {}
     for peak in (None, 40_000, 400_000):
         values = json.loads(way.read_text()) | {"peak_memory_bytes": peak}
         way.write_text(json.dumps(values))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(estimate, "STATE_BYTES", 0)
-            taken[peak] = settings.nearest(way, measured, other).micro_batch
+        taken[peak] = settings.nearest(way, measured, other).micro_batch
     assert taken[400_000] < taken[None] <= taken[40_000]
 
 
 def test_the_word_auto_is_no_part_of_the_grid_and_needs_no_attention(values):
-    values["calibrate"] = "auto"
-    made = grid.expand(values)
+    made = grid.expand(values | {"calibrate": "auto"})
     assert {cell.attention for cell in chosen(made).values()} == {"softmax", "linear"}
-
-
-def test_a_calibration_that_is_made_serves_others(cell, tmp_path, monkeypatch):
-    monkeypatch.setattr(calibrate, "TRIAL_SECONDS", 0.0)
-    (tmp_path / "cell.json").write_text(cell.to_json())
-    made = calibrate.calibrate(tmp_path / "cell.json", tmp_path / "c.json")
-    found = settings.nearest(tmp_path / "c.json", tmp_path / "cell.json", replace(cell, context=8))
-    assert found.choice == made.choice

@@ -34,30 +34,39 @@ EARLIER = "2001-01-01T00:00:00+00:00"
 H100 = devices.find("NVIDIA H100")
 
 
+def lay_out(folder, values, **changes):
+    """A study without branches, whose finished runs are recorded, and its grid."""
+    values = law_study.values_of(values) | {"branches": None} | changes
+    law_study.write(folder, values, branches=False)
+    return study_file.read_record(folder / "study.json").grid
+
+
 @pytest.fixture
 def finished(tmp_path, values):
-    """A study whose runs of the second size of three have been put aside."""
-    values = law_study.values_of(values) | {"branches": None}
-    law_study.write(tmp_path, values, branches=False)
-    grid = study_file.read_record(tmp_path / "study.json").grid
-    aside = tmp_path / "aside"
-    for run, cell in grid.cells.items():
-        if cell.size == "m":
-            shutil.move(tmp_path / "runs" / run, aside / run)
+    """A study whose runs of the second size of three have been put aside, and its grid."""
+    grid = lay_out(tmp_path, values)
+    for run in of_size_m(grid):
+        shutil.move(tmp_path / "runs" / run, tmp_path / "aside" / run)
+    with_losses(tmp_path)
     return tmp_path, grid
 
 
-def costs_of(grid, seconds=0.5):
-    return {
-        run: Cost(name=cell.name, gpus=cell.gpus, update_seconds=seconds, update_sd=0.1,
+def of_size_m(grid):
+    return {run for run, cell in grid.cells.items() if cell.size == "m"}
+
+
+def predict(study, grid):
+    shapes = dict.fromkeys(grid.cells, Shape(params_total=100, flops_per_token=6e8))
+    costs = {
+        run: Cost(name=cell.name, gpus=cell.gpus, update_seconds=0.5, update_sd=0.1,
                   memory_bytes=1e9, memory_sd=0.1)
         for run, cell in grid.cells.items()
     }  # fmt: skip
+    return sealing.predict(study, grid, costs, shapes, H100)
 
 
-def predict(study, grid, **cost):
-    shapes = dict.fromkeys(grid.cells, Shape(params_total=100, flops_per_token=6e8))
-    return sealing.predict(study, grid, costs_of(grid, **cost), shapes, H100)
+def last_loss(log):
+    return [json.loads(line) for line in log if '"validation"' in line][-1]["val_loss"]
 
 
 def begin(study, grid, when=LATER):
@@ -67,19 +76,16 @@ def begin(study, grid, when=LATER):
         first = json.loads(log[0]) | {"started": when}
         (folder / "log.jsonl").write_text("\n".join([json.dumps(first), *log[1:]]) + "\n")
         record = json.loads((folder / "run.json").read_text())
-        last = [json.loads(line) for line in log if '"validation"' in line][-1]
-        record |= {"started": when, "train_seconds": 86400.0}
-        (folder / "run.json").write_text(json.dumps(record | {"last_val_loss": last["val_loss"]}))
+        record |= {"started": when, "train_seconds": 86400.0, "last_val_loss": last_loss(log)}
+        (folder / "run.json").write_text(json.dumps(record))
         shutil.move(folder, study / "runs" / folder.name)
 
 
 def with_losses(study):
-    """The records of the study with the loss of their last validation, as the present version
-    writes it."""
+    """Give records the loss of their last validation, as the present version writes it."""
     for path in study.glob("runs/*/run.json"):
         log = (path.parent / "log.jsonl").read_text().splitlines()
-        last = [json.loads(line) for line in log if '"validation"' in line][-1]
-        now = {"last_val_loss": last["val_loss"], "calibration": {"micro_batch": 1}}
+        now = {"last_val_loss": last_loss(log), "calibration": {"micro_batch": 1}}
         path.write_text(json.dumps(json.loads(path.read_text()) | now))
 
 
@@ -93,14 +99,20 @@ def read(study):
 
 def test_runs_that_have_not_begun_are_predicted_sealed_and_scored(finished):
     study, grid = finished
-    with_losses(study)
     found = predict(study, grid)
-    assert {one.run for one in found} == {run for run, c in grid.cells.items() if c.size == "m"}
+    assert {one.run for one in found} == of_size_m(grid)
     losses = [one for one in found if one.quantity == "loss"]
     assert len(losses) == 6
     assert all(one.median and one.baseline for one in losses)
     path, sha256 = sealing.seal(study, grid, found)
     assert path.name == f"{environment.now()[:10]}-{sha256[:8]}.json"
+    assert path.stat().st_mode & 0o222 == 0
+    values = read_json(path, "seal")
+    assert (values["study"], len(values["study_sha256"])) == ("tiny", 64)
+    assert values["version"]
+    said, intact = sealing.verify(study)
+    assert said.startswith(f"{path}: sealed {values['sealed']}, 18")
+    assert intact
     begin(study, grid)
     rows, tables = read(study)
     assert [(q, s) for q, s, *_ in rows if q == "loss"] == [("loss", "scored")] * 6
@@ -116,69 +128,47 @@ def test_runs_that_have_not_begun_are_predicted_sealed_and_scored(finished):
     assert drawn.axes[-1].get_title().startswith("6 runs")
 
 
-def test_a_seal_is_read_only_and_says_what_it_was_made_from(finished):
+@pytest.mark.parametrize("change", ["value", "value and hash", "no JSON"])
+def test_a_seal_that_was_changed_is_named_and_not_scored(finished, change):
     study, grid = finished
     path, _ = sealing.seal(study, grid, predict(study, grid))
-    assert path.stat().st_mode & 0o222 == 0
-    values = read_json(path, "seal")
-    assert values["study"] == "tiny"
-    assert len(values["study_sha256"]) == 64
-    assert values["version"]
-    assert forecast.read(path)[1]
-    said, intact = sealing.verify(study)
-    assert said.startswith(f"{path}: sealed {values['sealed']}, 18")
-    assert intact
-
-
-@pytest.mark.parametrize("rehashed", [False, True])
-def test_a_seal_that_was_changed_is_named_and_not_scored(finished, rehashed):
-    study, grid = finished
-    with_losses(study)
-    path, _ = sealing.seal(study, grid, predict(study, grid))
-    values, _ = forecast.read(path)
+    values, is_intact = forecast.read(path)
+    assert is_intact
     values["forecasts"][2]["median"] += 0.01
     path.chmod(0o644)
-    if rehashed:
+    if change == "value and hash":
         write_record(path, values)
     else:
         stored = json.loads(path.read_text())
-        path.write_text(json.dumps(stored | values))
-    told, intact = sealing.verify(study)
-    assert not intact
-    assert told.startswith(f"{path}: was changed")
+        path.write_text(json.dumps(stored | values) if change == "value" else change)
+    if change == "no JSON":
+        with pytest.raises(UserError, match=path.name):
+            sealing.verify(study)
+    else:
+        told, is_intact = sealing.verify(study)
+        assert not is_intact
+        assert told.startswith(f"{path}: was changed")
     begin(study, grid)
     rows, tables = read(study)
     assert {state for _, state, *_ in rows} == {"changed"}
     assert all(row[3].startswith("0 ") for row in tables["forecast_scores"].rows)
     assert tables["forecast_scores"].rows[0][-1].startswith(path.name)
+    assert bool(tables["forecast_cells"].rows) is (change != "no JSON")
 
 
-def test_a_file_that_cannot_be_read_is_named(finished):
-    study, _ = finished
-    (study / "forecasts").mkdir()
-    (study / "forecasts" / "2026-01-01-deadbeef.json").write_text("no JSON")
-    rows, tables = read(study)
-    assert [state for _, state, *_ in rows] == ["changed"]
-    assert tables["forecast_scores"].rows[0][-1].startswith("2026-01-01-deadbeef.json ")
-    assert not tables["forecast_cells"].rows
-
-
-def test_a_run_that_began_before_the_seal_is_not_scored(finished):
+def test_a_run_that_began_before_the_seal_is_not_scored_and_after_its_begin_not_predicted(finished):
     study, grid = finished
-    with_losses(study)
     sealing.seal(study, grid, predict(study, grid))
     begin(study, grid, EARLIER)
     rows, tables = read(study)
     assert {state for _, state, *_ in rows} == {"begun"}
     assert tables["forecast_scores"].rows[-1][-1].startswith("6: ")
-
-
-def test_runs_that_have_begun_are_left_out(finished):
-    study, grid = finished
-    run = next(run for run, cell in grid.cells.items() if cell.size == "m")
+    run = min(of_size_m(grid))
+    shutil.rmtree(study / "runs" / run)
+    assert {one.run for one in predict(study, grid)} == {run}
     (study / "scratch" / run).mkdir(parents=True)
     (study / "scratch" / run / "attempt-001.jsonl").write_bytes(b"")
-    assert run not in {one.run for one in predict(study, grid)}
+    assert predict(study, grid) == []
 
 
 def test_what_is_not_predicted_has_its_reason(finished):
@@ -200,30 +190,27 @@ def test_equal_predictions_are_one_seal_and_later_ones_another(tmp_path):
 
 
 def test_times_and_memory_on_a_cpu_are_not_predicted(tmp_path, values):
-    values = law_study.values_of(values) | {"branches": None, "gpus": 0, "budget": "300 updates"}
-    law_study.write(tmp_path, values, branches=False)
-    grid = study_file.read_record(tmp_path / "study.json").grid
+    grid = lay_out(tmp_path, values, gpus=0, budget="300 updates")
     with_losses(tmp_path)
-    left = {run for run, cell in grid.cells.items() if cell.size == "m"}
-    for run in left:
+    for run in of_size_m(grid):
         shutil.rmtree(tmp_path / "runs" / run)
     found = {(one.run, one.quantity): one for one in predict(tmp_path, grid)}
-    for run in left:
+    for run in of_size_m(grid):
         assert found[run, "loss"].median
         for quantity in ("update_seconds", "memory_bytes"):
             assert found[run, quantity].median is None
             assert "CPU" in found[run, quantity].reason
 
 
-def row(measured, median=1.0, sd=0.1, degrees=None, **values):
-    return {"measured": measured, "median": median, "sd": sd, "degrees": degrees,
-            "baseline_median": None, "baseline_sd": None} | values  # fmt: skip
+def row(measured, **values):
+    unknown = dict.fromkeys(("degrees", "baseline_median", "baseline_sd"))
+    return {"measured": measured, "median": 1.0, "sd": 0.1} | unknown | values
 
 
 def test_scores_of_a_known_distribution():
     rng = np.random.default_rng(0)
     rows = [row(float(np.exp(0.1 * z))) for z in rng.standard_normal(2000)]
-    found = forecast_scores.score(rows)
+    found: Any = forecast_scores.score(rows)
     assert found.held[0.8].held / 2000 == pytest.approx(0.8, abs=0.03)
     assert found.held[0.95].held / 2000 == pytest.approx(0.95, abs=0.02)
     assert found.log_score == pytest.approx(-np.log(0.1) - 0.5 * np.log(2 * np.pi) - 0.5, abs=0.1)
@@ -232,29 +219,17 @@ def test_scores_of_a_known_distribution():
     low, high = found.held[0.95].interval
     assert low < 0.95 < high
     assert forecast_scores.transform([row(1.0)]) == pytest.approx([0.5])
+    off: Any = forecast_scores.score([row(1.02, baseline_median=2.0, baseline_sd=0.4)])
+    assert off.baseline_log_score < off.log_score
 
 
-def test_a_plain_guess_that_is_off_has_the_lower_score():
-    rows = [row(1.02, baseline_median=2.0, baseline_sd=0.4)]
-    found: Any = forecast_scores.score(rows)
-    assert found.baseline_log_score < found.log_score
-
-
-def test_a_plan_says_what_finished_runs_predict(finished):
+def test_plan_and_status_show_what_finished_runs_predict_of_unfinished_cells(finished):
     study, grid = finished
-    with_losses(study)
     (line,) = predicted.lines(study, grid)
     assert re.findall(r"\d+", line)[:3] == ["18", "6", "6"]
-    shutil.rmtree(study / "runs")
-    assert predicted.lines(study, grid) == []
-
-
-def test_status_shows_what_is_predicted_of_unfinished_cells(finished):
-    study, grid = finished
-    with_losses(study)
     told = table.progress(study)
     lines = {line.split()[0]: line for line in told.splitlines()}
-    left = {run for run, cell in grid.cells.items() if cell.size == "m"}
+    left = of_size_m(grid)
     found = predicted.Known.read(study, grid).predict(left)
     for run, cell in grid.cells.items():
         assert ("predicted" in lines[cell.name]) == (run in left)
@@ -271,8 +246,9 @@ def test_status_shows_what_is_predicted_of_unfinished_cells(finished):
 
 
 def test_without_finished_runs_status_loads_no_package_of_numbers(finished):
-    study, _ = finished
+    study, grid = finished
     shutil.rmtree(study / "runs")
+    assert predicted.lines(study, grid) == []
     code = (
         "import sys; from pathlib import Path; from lmscaling.status import table; "
         f"table.progress(Path({str(study)!r})); "
@@ -287,7 +263,6 @@ def verb(finished, monkeypatch):
     folder, grid = finished
     results = folder / "results" / grid.study.study
     shutil.copytree(folder, results, ignore=shutil.ignore_patterns("results", "aside"))
-    with_losses(results)
     values = json.loads((folder / "study.json").read_text())["study"]
     (folder / "own.json").write_text(json.dumps(values))
     monkeypatch.chdir(folder)
@@ -302,8 +277,8 @@ def verb(finished, monkeypatch):
     return run, results, grid
 
 
-def test_the_verb_prints_seals_and_verifies(verb):
-    run, results, _ = verb
+def test_the_verb_prints_seals_and_verifies_until_all_cells_have_begun(verb):
+    run, results, grid = verb
     told = run()
     assert "softmax-m-ctx1024-s0" in told
     assert re.search(r"\b6 cells", told)
@@ -318,12 +293,9 @@ def test_the_verb_prints_seals_and_verifies(verb):
     with pytest.raises(UserError) as caught:
         run(verify=True)
     assert path.name in str(caught.value)
-
-
-def test_when_all_cells_have_begun_there_is_nothing_to_seal(verb):
-    run, results, grid = verb
+    path.unlink()
     for cell in grid.cells:
         (results / "scratch" / cell).mkdir(parents=True)
         (results / "scratch" / cell / "attempt-001.jsonl").touch()
     assert str(results) in run(seal=True)
-    assert not (results / "forecasts").exists()
+    assert [*(results / "forecasts").iterdir()] == []

@@ -9,6 +9,7 @@ from conftest import ROOT, STUDY, sentence
 from test_store import header, log, record, validation
 
 from lmscaling import figures, registry
+from lmscaling.config import study_file
 from lmscaling.figures.shared import law_panels
 from lmscaling.fits import (
     context_law,
@@ -26,13 +27,17 @@ FIGURES = [name for name in registry.figures() if figures.load(name).SECTION == 
 PUBLISHED = ROOT / "results" / "published"
 
 
-@pytest.fixture(scope="module")
-def decayed(tmp_path_factory):
-    """A study with branches, and what is computed from it."""
-    folder = tmp_path_factory.mktemp("decayed")
-    law_study.write(folder, law_study.values_of(STUDY))
+def build(folder, **axes):
+    """A study whose losses follow a known surface, and what is computed from it."""
+    law_study.write(folder, law_study.values_of(STUDY, **axes))
     store.build(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def decayed(tmp_path_factory):
+    """A study with branches."""
+    return build(tmp_path_factory.mktemp("decayed"))
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +48,7 @@ def made(decayed):
 @pytest.fixture(scope="module")
 def seeded(tmp_path_factory):
     """A study with three seeds of every size, which a surface needs."""
-    folder = tmp_path_factory.mktemp("seeded")
-    axes = {"seed": [0, 1, 2], "context": [4096]}
-    law_study.write(folder, law_study.values_of(STUDY, **axes))
-    store.build(folder)
-    return folder
+    return build(tmp_path_factory.mktemp("seeded"), seed=[0, 1, 2], context=[4096])
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def of_branches(table):
     return [row for row in records(table) if any("decayed" in value for value in row.values())]
 
 
-def test_a_known_surface_comes_back_within_its_intervals(seeded_tables):
+def test_a_known_surface_comes_back_within_its_intervals(seeded, seeded_tables):
     rows = of_branches(seeded_tables["surfaces"])
     assert len(rows) == 2
     truth = law_study.PARAMETERS
@@ -99,15 +100,29 @@ def test_a_known_surface_comes_back_within_its_intervals(seeded_tables):
         for name, value in (("alpha", truth["alpha"]), ("beta", truth["beta"]), ("a", share)):
             low, high = ends(row[name])
             assert low - 0.01 <= value <= high + 0.01
+    groups = points.groups(known(seeded), "attention", "context")
+    group = groups["measured", "decayed", "softmax", 4096]
+    law = loss_surface.fit_group(group)
+    row = next(r for r in rows if r["attention"] == "softmax")
+    assert row["E (nats)"].split()[0] == f"{law.values['E']:.3g}"
+    of_a = law.intervals["a"]
+    assert ends(row["a"]) == pytest.approx((of_a.low, of_a.high), abs=5e-4)
+    farther = [4 * group.column(name).max() for name in ("params", "tokens")]
+    low, high = ends(row["loss at 4 x N and D (nats)"])
+    assert low < law_study.surface(*farther) < high < group.column("loss").min()
 
 
-def test_one_seed_of_four_sizes_has_no_exponents(made):
+def test_one_seed_of_four_sizes_has_no_exponents_and_three_contexts_bracket_nothing(made):
     rows = records(made["surfaces"])
-    assert len(rows) == 12
+    trunks = [row["points"] for row in rows if "constant" in row["fitted losses"]]
+    assert (trunks, len(rows)) == (["20"] * 6, 12)
     for row in rows:
         assert row["status"] == loss_surface.STATUSES["few_runs"]
         assert {row[name] for name in ("E (nats)", "A", "B", "alpha", "beta", "a")} == {""}
     assert made["conventions"].rows == made["surface_influence"].rows == ()
+    for row in records(made["best_contexts"]):
+        assert row["best context (tokens)"] == ""
+        assert row["status"] == context_law.STATUSES["too_few"]
 
 
 def test_tables_say_what_the_fits_say(decayed, made):
@@ -121,21 +136,6 @@ def test_tables_say_what_the_fits_say(decayed, made):
     assert row["gamma"].split()[0] == f"{law.gamma:.3g}"
     assert row["E (nats)"].endswith(f" {law.intervals['E'].assumed:.2g})")
     assert {r["budget"] for r in records(made["best_sizes"])} == {"all, hours"}  # of four sizes
-
-
-def test_tables_of_surfaces_say_what_the_fit_says(seeded, seeded_tables):
-    groups = points.groups(known(seeded), "attention", "context")
-    law = loss_surface.fit_group(groups["measured", "decayed", "softmax", 4096])
-    rows = of_branches(seeded_tables["surfaces"])
-    row = next(r for r in rows if r["attention"] == "softmax")
-    assert row["E (nats)"].split()[0] == f"{law.values['E']:.3g}"
-    assert ends(row["a"]) == pytest.approx(
-        (law.intervals["a"].low, law.intervals["a"].high), abs=5e-4
-    )
-    group = groups["measured", "decayed", "softmax", 4096]
-    farther = [4 * group.column(name).max() for name in ("params", "tokens")]
-    low, high = ends(row["loss at 4 x N and D (nats)"])
-    assert low < law_study.surface(*farther) < high < group.column("loss").min()
 
 
 def test_hours_are_updates_times_speed(made):
@@ -161,42 +161,23 @@ def test_the_largest_compute_is_foreseen(seeded_tables):
         assert float(row["skill"]) > 0
 
 
-def test_three_contexts_bracket_nothing_and_the_table_says_so(made):
-    for row in records(made["best_contexts"]):
-        assert row["best context (tokens)"] == ""
-        assert row["status"] == context_law.STATUSES["too_few"]
-
-
-def test_without_branches_points_are_those_of_trunks_and_the_table_says_so(tmp_path):
-    axes = {"context": [4096]}
-    law_study.write(tmp_path, law_study.values_of(STUDY, **axes), branches=False)
-    store.build(tmp_path)
-    rows = records(tables(tmp_path)["surfaces"])
-    assert {("constant" in row["fitted losses"], row["points"]) for row in rows} == {(True, "20")}
-
-
 def test_trunks_and_branches_are_fitted_apart_and_one_branch_erases_no_trunk(tmp_path, values):
-    axes = {"context": [1024, 4096]}
-    laid_out = law_study.write(tmp_path, law_study.values_of(values, **axes))
+    laid_out = law_study.write(tmp_path, law_study.values_of(values, context=[1024, 4096]))
     for run, cell in laid_out.branches.items():
         if (cell.context, cell.size, cell.branch) != (4096, "s", 0.5):
             shutil.rmtree(tmp_path / "runs" / run)
     store.build(tmp_path)
     groups = points.groups(known(tmp_path), "attention", "context")
-    for (_, schedule, *_), group in groups.items():
+    found = {}
+    for (_, schedule, attention, context), group in groups.items():
         assert {p.schedule for p in group.points} == {schedule}
         sentence("points", group.description)
-    assert {key[1:]: len(group.points) for key, group in groups.items()} == {
-        ("constant", attention, context): 20
-        for attention in ("softmax", "linear")
-        for context in (1024, 4096)
-    } | {("decayed", attention, 4096): 1 for attention in ("softmax", "linear")}
-    few = [
-        loss_surface.fit_group(group, check=False).status == "few_runs"
-        for group in groups.values()
-        if group.schedule == "constant"
-    ]
-    assert few == [True] * 4
+        found[schedule, attention, context] = len(group.points)
+        if schedule == "constant":
+            assert loss_surface.fit_group(group, check=False).status == "few_runs"
+    both = ("softmax", "linear")
+    trunks = {("constant", attention, n): 20 for attention in both for n in (1024, 4096)}
+    assert found == trunks | {("decayed", attention, 4096): 1 for attention in both}
 
 
 def test_a_panel_shows_the_schedule_with_more_points_and_of_equals_the_decayed_one(decayed):
@@ -204,14 +185,12 @@ def test_a_panel_shows_the_schedule_with_more_points_and_of_equals_the_decayed_o
     shown = points.fullest(both)
     assert len(both) == 2 * len(shown) == 12
     assert {group.schedule for group in shown.values()} == {"decayed"}
-    fewer = {
-        key: points.Group(group.points[1:]) if group.schedule == "decayed" else group
-        for key, group in both.items()
-    }
+    key = "measured", "decayed", "linear", 1024
+    fewer = both | {key: points.Group(both[key].points[1:])}
     assert points.fullest(fewer)["measured", "linear", 1024].schedule == "constant"
 
 
-def test_published_points_pass_the_shares_of_a_day_or_end(published):
+def test_published_points_pass_the_shares_of_a_day_or_end_and_have_no_surface(published):
     for p in known(published):
         assert (p.schedule, p.split) == ("unknown", "train")
         assert p.flops
@@ -220,10 +199,19 @@ def test_published_points_pass_the_shares_of_a_day_or_end(published):
             assert p.hours == pytest.approx(24 * p.share)
         else:
             assert 14.9 < p.hours < 24
-    found = points.groups(known(published), "attention", "context")
-    kept, runs = paired_losses.comparable(found["published", "unknown", "softmax", 65536], 0.01)
+    groups = points.groups(known(published), "attention", "context")
+    kept, runs = paired_losses.comparable(groups["published", "unknown", "softmax", 65536], 0.01)
     assert {p.size for p in kept if p.share == 1} == set()  # ended after 15 to 22 hours
     assert {run.share for run in runs} == {1}
+    (description,) = {group.description for group in groups.values()}
+    sentence("points", description)
+    laws_of = [loss_surface.fit_group(group) for group in groups.values()]
+    assert {(law.status, law.estimate) for law in laws_of} == {("schedule", None)}
+    best = context_law.fit_groups(points.groups(known(published), "attention", "size"))
+    assert {(law.status, law.at) for law in best.values()} == {("unknown_schedule", None)}
+    made = tables(published)
+    assert "" not in {row["FLOPs (ratio)"] for row in records(made["multipliers"])}
+    assert {r["budget"] for r in records(made["best_sizes"])} == {"all, hours"}
 
 
 def test_a_figure_has_the_points_of_its_fits_as_data(decayed):
@@ -238,23 +226,8 @@ def test_a_figure_has_the_points_of_its_fits_as_data(decayed):
                 assert law_panels.points(rows.df()) == expected
 
 
-def test_published_points_say_what_they_are_and_have_no_surface(published):
-    groups = points.groups(known(published), "attention", "context")
-    (description,) = {group.description for group in groups.values()}
-    sentence("points", description)
-    laws_of = [loss_surface.fit_group(group) for group in groups.values()]
-    assert {(law.status, law.estimate) for law in laws_of} == {("schedule", None)}
-    best = context_law.fit_groups(points.groups(known(published), "attention", "size"))
-    assert {(law.status, law.at) for law in best.values()} == {("unknown_schedule", None)}
-    made = tables(published)
-    assert "" not in {row["FLOPs (ratio)"] for row in records(made["multipliers"])}
-    assert {r["budget"] for r in records(made["best_sizes"])} == {"all, hours"}
-
-
 def test_a_study_of_one_attention_has_laws_but_nothing_to_compare(tmp_path):
-    axes = {"attention": ["linear"], "context": [1024]}
-    law_study.write(tmp_path, law_study.values_of(STUDY, **axes))
-    store.build(tmp_path)
+    build(tmp_path, attention=["linear"], context=[1024])
     for name in ("multiplier", "surface"):
         figures.save(name, tmp_path / "store", tmp_path / "figures")
         assert figures.is_empty(name, tmp_path / "figures") == (name == "multiplier")
@@ -280,8 +253,6 @@ def test_a_study_without_a_run_has_tables_without_rows(tmp_path, values):
 
 def test_a_budget_in_updates_is_shared_in_updates(tmp_path, values):
     (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
-    from lmscaling.config import study_file
-
     for run in study_file.read_record(tmp_path / "study.json").grid.cells:
         rows = [validation(n, loss=4 - n / 40) for n in range(1, 41)]
         record(tmp_path, run, log(header(run), *rows), updates=40)

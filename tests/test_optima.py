@@ -23,10 +23,6 @@ def bowl(n, hours, best=3e7, p=0.5):
     return 3 - 0.1 * np.log(hours) + 0.03 * np.log(n / (best * hours**p)) ** 2
 
 
-def chinchilla(n, compute, E=1.8, A=400.0, B=1500.0, alpha=0.34, beta=0.30):
-    return E + A * n**-alpha + B * (compute / (6 * n)) ** -beta
-
-
 def table(truth, seeds=3, rng: Any = None, x: Any = SIZES, sd=SD):
     """Losses of paired seeds around ``truth [x]`` or ``[x, budgets]``."""
     truth = np.reshape(truth, (len(x), -1))
@@ -47,9 +43,12 @@ def fit(one, *others) -> Any:
     return optimum.fit(one, scatter_of(one, *others))
 
 
-def interval_of(found) -> Any:
-    assert found.interval is not None
-    return found.interval
+def fit_law(one) -> Any:
+    return isotime.fit(one, BUDGETS, scatter_of(one))
+
+
+def fit_context(**how) -> Any:
+    return context_law.fit_groups({"a": contexts_of(**how)})["a"]
 
 
 def over_budgets(best: Any = 3e7, p=0.5):
@@ -57,72 +56,54 @@ def over_budgets(best: Any = 3e7, p=0.5):
 
 
 def test_best_sizes_and_their_law_come_back():
-    known = table(over_budgets(), rng=np.random.default_rng(0))
-    found = isotime.fit(known, BUDGETS, scatter_of(known))
+    found = fit_law(table(over_budgets(), rng=np.random.default_rng(0)))
     assert found.status == "fitted"
     for hours, best in found.optima.items():
         assert best.status == "bracketed"
         assert best.at == pytest.approx(3e7 * hours**0.5, rel=0.2)
         assert best.loss == pytest.approx(3 - 0.1 * np.log(hours), abs=0.03)
-        assert interval_of(best).assumed is None
-        assert 3e7 * hours**0.5 in interval_of(best)
-    assert 0.5 in interval_of(found)
-    assert interval_of(found).width < 0.12
+        assert best.interval.assumed is None
+        assert 3e7 * hours**0.5 in best.interval
+    assert 0.5 in found.interval
+    assert found.interval.width < 0.12
     assert found.p == pytest.approx(0.5, abs=0.05)
 
 
 @settings(max_examples=15)
-@given(
-    unit=st.sampled_from([1e-3, 0.5, 1e6]),
-    shift=st.floats(-1, 1),
-    of_seeds=st.lists(st.floats(-0.3, 0.3), min_size=3, max_size=3),
-)
+@given(st.sampled_from([1e-3, 0.5, 1e6]), st.floats(-1, 1), st.tuples(*[st.floats(-0.3, 0.3)] * 3))
 def test_units_of_sizes_and_what_all_runs_of_a_seed_share_move_no_optimum(unit, shift, of_seeds):
     known = table(over_budgets(), rng=np.random.default_rng(5))
     up = shift + np.array(of_seeds)[known.seed_r, None]
     moved = replace(known, log_x_r=known.log_x_r + np.log(unit), loss_rT=known.loss_rT + up)
-    plain, other = (isotime.fit(one, BUDGETS, scatter_of(one)) for one in (known, moved))
+    plain, other = (fit_law(one) for one in (known, moved))
     assert (other.status, other.p) == (plain.status, pytest.approx(plain.p, rel=1e-4))
     assert pytest.approx(unit * plain.G, rel=1e-3) == other.G
     for one, two in zip(plain.optima.values(), other.optima.values(), strict=True):
         assert two.at == pytest.approx(unit * one.at, rel=1e-4)
-        ends, scaled = interval_of(one), interval_of(two)
+        ends, scaled = one.interval, two.interval
         assert (scaled.low, scaled.high) == pytest.approx((unit * ends.low, unit * ends.high), 1e-3)
         assert one.at in ends
 
 
 @pytest.mark.parametrize(("best", "p"), [(3e7, 0.5), (5e7, 0.3)])
 def test_exact_losses_give_exact_optima(best, p):
-    exact = table(over_budgets(best, p), seeds=1)
-    found = isotime.fit(exact, BUDGETS, scatter_of(exact))
-    assert found.p == pytest.approx(p, abs=1e-6)
-    assert pytest.approx(best, rel=1e-5) == found.G
+    found = fit_law(table(over_budgets(best, p), seeds=1))
+    assert (found.p, found.G) == (pytest.approx(p, abs=1e-6), pytest.approx(best, rel=1e-5))
 
 
-def test_best_sizes_that_leave_a_power_law_are_refused():
+def test_best_sizes_that_leave_a_power_law_or_are_not_bracketed_give_no_law():
     best = 3e7 * np.exp(0.6 * np.sin(2 * np.log(BUDGETS)))
-    bent = table(over_budgets(best), rng=np.random.default_rng(1), sd=0.001)
-    found = isotime.fit(bent, BUDGETS, scatter_of(bent))
+    found = fit_law(table(over_budgets(best), rng=np.random.default_rng(1), sd=0.001))
     assert (found.status, found.p, found.interval) == ("refused", None, None)
-
-
-def test_budgets_without_an_optimum_give_no_law():
-    known = table(over_budgets(best=1e6))
-    found = isotime.fit(known, BUDGETS, scatter_of(known))
+    found = fit_law(table(over_budgets(best=1e6)))
     assert (found.status, found.p, found.interval) == ("too_few", None, None)
     assert {best.status for best in found.optima.values()} == {"edge"}
 
 
-@pytest.mark.parametrize(
-    ("best", "status"),
-    [
-        (SIZES[0] * 1.2, "edge"),
-        (SIZES[1] * 0.95, "thin"),
-        (SIZES[2] * 1.1, "bracketed"),
-        (SIZES[-2] * 1.05, "thin"),
-        (SIZES[-1] * 3, "edge"),
-    ],
-)
+@pytest.mark.parametrize(("best", "status"), [
+    (SIZES[0] * 1.2, "edge"), (SIZES[1] * 0.95, "thin"), (SIZES[2] * 1.1, "bracketed"),
+    (SIZES[-2] * 1.05, "thin"), (SIZES[-1] * 3, "edge"),
+])  # fmt: skip
 def test_an_optimum_needs_two_sizes_on_each_side(best, status):
     loss = bowl(SIZES, 1.0, best)
     found = fit(table(loss))
@@ -136,16 +117,14 @@ def test_the_asymmetry_of_a_surface_moves_no_optimum(compute):
     """A parabola through all sizes is off by 0.15 to 0.02 in ln N, through five by up to 0.02."""
     truth = (0.34 * 400 / (0.30 * 1500)) ** (1 / 0.64) * (compute / 6) ** (0.30 / 0.64)
     sizes = 1.5e7 * 2.0 ** np.arange(9)
-    found = fit(table(chinchilla(sizes, compute), x=sizes))
-    assert found.at is not None
-    assert abs(np.log(found.at / truth)) < 0.004
+    loss = 1.8 + 400 * sizes**-0.34 + 1500 * (compute / (6 * sizes)) ** -0.30
+    assert abs(np.log(fit(table(loss, x=sizes)).at / truth)) < 0.004
 
 
-@pytest.mark.parametrize(
-    ("loss", "status"),
-    [([3.0, 2, 3], "too_few"), ([3.0, 2, 2.1, 3], "too_few"), ([2.0] * 5, "flat"),
-     ([3.0, 2, 1, 2, 3], "bracketed")],
-)  # fmt: skip
+@pytest.mark.parametrize(("loss", "status"), [
+    ([3, 2, 3], "too_few"), ([3, 2, 2.1, 3], "too_few"), ([2] * 5, "flat"),
+    ([3, 2, 1, 2, 3], "bracketed"),
+])  # fmt: skip
 def test_degenerate_rows_are_named(loss, status):
     assert fit(table(loss, x=2.0 ** np.arange(len(loss)))).status == status
 
@@ -172,30 +151,28 @@ def test_the_run_that_deviates_from_its_seeds_is_left_out():
     kept = blown.without([12])
     assert "12" not in kept.run_r
     best = fit(kept)
-    assert 2000 in interval_of(best)
-    assert interval_of(best).width < 2 * interval_of(fit(plain)).width
+    assert 2000 in best.interval
+    assert best.interval.width < 2 * fit(plain).interval.width
 
 
 def test_one_seed_has_a_range_that_names_its_assumption():
     rng = np.random.default_rng(6)
     alone = table(bowl(SIZES, 6.0), seeds=1, rng=rng, sd=0.001)
-    assert interval_of(fit(alone)).assumed == pytest.approx(0.0019)  # of the nearest measured study
-    beside = interval_of(fit(alone, *(table(bowl(SIZES, 6.0), rng=rng) for _ in range(3))))
+    assert fit(alone).interval.assumed == pytest.approx(0.0019)  # of the nearest measured study
+    beside = fit(alone, *(table(bowl(SIZES, 6.0), rng=rng) for _ in range(3))).interval
     assert SD / 2 < beside.assumed < 2 * SD  # of the other tables
-    assert interval_of(fit(table(bowl(SIZES, 6.0), seeds=2, rng=rng))).assumed is None
+    assert fit(table(bowl(SIZES, 6.0), seeds=2, rng=rng)).interval.assumed is None
 
 
 def test_a_shallow_bowl_has_an_interval_with_open_ends():
-    rng = np.random.default_rng(7)
-    shallow = table(3 + 1e-4 * np.log(CONTEXTS / 4000) ** 2, rng=rng, x=CONTEXTS, sd=0.002)
-    found = fit(shallow)
-    assert found.status == "bracketed"
-    assert interval_of(found).width == np.inf
-    truth = 3 + 0.02 * np.log(CONTEXTS / 2000) ** 2
-    exact, rough = (
-        table(truth, rng=np.random.default_rng(8), x=CONTEXTS, sd=sd) for sd in (0.001, 0.01)
-    )
-    assert interval_of(fit(rough)).width > 5 * interval_of(fit(exact)).width
+    def of(width, seed, sd):
+        truth = 3 + width * np.log(CONTEXTS / 2000) ** 2
+        return fit(table(truth, rng=np.random.default_rng(seed), x=CONTEXTS, sd=sd))
+
+    shallow, exact, rough = of(1e-4, 7, 0.002), of(0.02, 8, 0.001), of(0.02, 8, 0.01)
+    assert shallow.status == "bracketed"
+    assert shallow.interval.width == np.inf
+    assert rough.interval.width > 5 * exact.interval.width
 
 
 def test_an_unknown_correlation_over_budgets_is_taken_for_the_worst():
@@ -211,13 +188,10 @@ def test_an_unknown_correlation_over_budgets_is_taken_for_the_worst():
 def test_the_run_that_matters_most_is_named():
     known = table(bowl(SIZES, 6.0), rng=np.random.default_rng(10))
     found: Any = optimum.most_influential(known)
-    name, at = found
     fewer: list[Any] = [optimum.fit(known.without([row]), scatter_of(known)) for row in range(27)]
-    without = [one.at for one in fewer]
-    best = fit(known).at
-    farthest = max(without, key=lambda one: abs(np.log(one / best)))
-    assert at == pytest.approx(farthest)
-    assert without.index(farthest) == int(name)
+    moved = [abs(np.log(one.at / fit(known).at)) for one in fewer]
+    farthest = int(np.argmax(moved))
+    assert found == (str(farthest), pytest.approx(fewer[farthest].at))
 
 
 def point(context, seed, loss, share=1.0, spent=24.0, schedule="constant"):
@@ -242,26 +216,18 @@ def contexts_of(spent=24.0, schedule="constant"):
 
 
 def test_the_best_context_comes_from_the_ends_of_runs():
-    found = context_law.fit_groups({"a": contexts_of(), "b": contexts_of(schedule="unknown")})
-    assert found["a"].status == "bracketed"
-    assert 2000 in interval_of(found["a"])
-    assert found["a"].moved is not None
-    assert found["a"].short == ()
-    assert (found["b"].status, found["b"].at) == ("unknown_schedule", None)
-
-
-def test_runs_of_fifteen_hours_are_not_fitted_beside_those_of_a_day():
-    """Their slope of 0.1 nats an e-fold makes 0.047 of it; half a standard deviation is 0.002."""
-    found = context_law.fit_groups({"a": contexts_of(15.0)})["a"]
-    assert [(one.run, one.spent, one.budget) for one in found.short] == [
-        (f"c65536 s{seed}", 15.0, 24.0) for seed in range(3)
-    ]
+    found = fit_context()
+    assert (found.status, found.short) == ("bracketed", ())
+    assert 2000 in found.interval
+    assert found.moved is not None
+    # Of 15 hours beside a day, a slope of 0.1 nats an e-fold makes 0.047: they are not fitted.
+    found = fit_context(spent=15.0)
+    short = [(one.run, one.spent, one.budget) for one in found.short]
+    assert short == [(f"c65536 s{seed}", 15.0, 24.0) for seed in range(3)]
     assert found.status == "bracketed"
     assert found.curve[-1][0] == pytest.approx(32768)
-    slightly = context_law.fit_groups({"a": contexts_of(23.8)})["a"]
-    assert slightly.short == ()
-
-
-def test_groups_without_a_finished_run_have_no_best_context():
+    assert fit_context(spent=23.8).short == ()
+    unknown = fit_context(schedule="unknown")
+    assert (unknown.status, unknown.at) == ("unknown_schedule", None)
     half = Group(tuple(p for p in contexts_of().points if p.share < 1))
     assert context_law.fit_groups({"a": half})["a"].status == "too_few"

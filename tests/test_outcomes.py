@@ -1,15 +1,15 @@
 """What became of a run: failed runs are counted, shown, and enter no law."""
 
 import json
-import shutil
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from conftest import ROOT, sentence
+from conftest import STUDY, sentence
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from test_figures import lay_out
+from test_own_context import published
 from test_store import ask, end, header, log, record, update, validation
 
 from lmscaling import figures
@@ -17,18 +17,23 @@ from lmscaling.report import question
 from lmscaling.store import build as store
 from lmscaling.store import stability
 
+__all__ = ["published"]
 N = 200
 ONE = {"attention": ["linear"], "size": ["s"], "context": [16], "seed": [0, 1]}
 
 
-@pytest.fixture
-def study(tmp_path, values):
-    values["axes"] |= {"seed": [0, 1, 2]}
-    folder = tmp_path / "tiny"
+def new(folder, **axes):
+    """The tiny study with such axes, without a run."""
     folder.mkdir()
-    text = json.dumps({"command": "", "study": values | {"budget": f"{N} updates"}})
-    (folder / "study.json").write_text(text)
+    axes = STUDY["axes"] | {"seed": [0, 1, 2]} | axes
+    values = STUDY | {"budget": f"{N} updates", "axes": axes}
+    (folder / "study.json").write_text(json.dumps({"command": "", "study": values}))
     return folder
+
+
+@pytest.fixture
+def study(tmp_path):
+    return new(tmp_path / "tiny")
 
 
 def curve(seed: int) -> np.ndarray:
@@ -37,8 +42,7 @@ def curve(seed: int) -> np.ndarray:
 
 
 def train(study, run, loss, val_loss=None, status="done"):
-    """A run with these training losses, and a validation every ten updates with the same or
-    others."""
+    """A run with these training losses, and a validation every ten updates with these or others."""
     val_loss = loss if val_loss is None else val_loss
     rows = []
     for n in range(1, len(loss) + 1):
@@ -63,13 +67,6 @@ def drawn(db, name):
     return module.draw(db.sql(module.QUERY).df(), db)
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("copy") / "published"
-    with built(shutil.copytree(ROOT / "results" / "published", folder)) as db:
-        yield db
-
-
 def cells(study):
     return list(lay_out(study).cells.values())
 
@@ -78,88 +75,94 @@ def risen(loss: np.ndarray, start: int, height: float) -> np.ndarray:
     return loss + np.where(np.arange(len(loss)) >= start, height, 0)
 
 
-def fail_some(study):
-    """Of six runs one NaN, one exploded, and four that are well; their names in this order."""
-    of = cells(study)
-    first, second, *others = [cell.run for cell in of if cell.attention == "linear"] + [
-        cell.run for cell in of if cell.attention == "softmax"
-    ]
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory):
+    """The store of six runs, one NaN, one exploded, four well, and their names in this order."""
+    study = new(tmp_path_factory.mktemp("failed") / "tiny")
+    of = sorted(cells(study), key=lambda cell: (cell.attention, cell.seed))
+    first, second, *others = [cell.run for cell in of]
     train(study, first, curve(0)[: N // 2], status="diverged")
     train(study, second, risen(curve(1), 150, 0.6))
     for seed, run in enumerate(others, 2):
         train(study, run, curve(seed))
-    return [first, second, *others]
-
-
-def test_a_run_whose_loss_rises_for_good_counts_as_failed_and_enters_no_law_but_has_a_curve(study):
-    diverged, exploded, well, *_ = fail_some(study)
-    failed = [diverged, exploded]
     with built(study) as db:
+        yield db, [first, second, *others]
 
-        def rows(query):
-            return db.sql(query).fetchall()
 
-        for view in ("final", "law_curves"):
-            runs = {run for (run,) in rows(f"SELECT DISTINCT run FROM {view}")}
-            assert len(runs) == 4
-            assert runs.isdisjoint(failed)
-        assert {run for (run,) in rows("SELECT trunk FROM law_points")}.isdisjoint(failed)
-        assert {run for (run,) in rows("SELECT run FROM curves")} >= set(failed)
-        found = rows("SELECT run, status, outcome, loss, n_ok, n_started FROM outcomes")
-        ((message,),) = rows(f"SELECT message FROM status WHERE run = '{exploded}'")
-        medians = dict(rows("SELECT attention, median(loss) FROM outcomes GROUP BY ALL"))
+@pytest.fixture(scope="module")
+def well(tmp_path_factory):
+    """The store of six runs that end well."""
+    study = new(tmp_path_factory.mktemp("well") / "tiny")
+    for seed, cell in enumerate(cells(study)):
+        train(study, cell.run, curve(seed))
+    with built(study) as db:
+        yield db
+
+
+def test_a_run_whose_loss_rises_for_good_counts_as_failed_and_enters_no_law_but_has_a_curve(failed):
+    db, (diverged, exploded, healthy, *_) = failed
+
+    def rows(query):
+        return db.sql(query).fetchall()
+
+    for view in ("final", "law_curves"):
+        runs = {run for (run,) in rows(f"SELECT DISTINCT run FROM {view}")}
+        assert len(runs) == 4
+        assert runs.isdisjoint([diverged, exploded])
+    assert {run for (run,) in rows("SELECT trunk FROM law_points")}.isdisjoint([diverged, exploded])
+    assert {run for (run,) in rows("SELECT run FROM curves")} >= {diverged, exploded}
+    found = rows("SELECT run, status, outcome, loss, n_ok, n_started FROM outcomes")
     by_run = {run: rest for run, *rest in found}
     assert by_run[diverged] == ["diverged", "failed", float("inf"), 1, 3]
     assert by_run[exploded] == ["exploded", "failed", float("inf"), 1, 3]
-    assert by_run[well] == ["done", "ok", pytest.approx(3, abs=0.05), 1, 3]
+    assert by_run[healthy] == ["done", "ok", pytest.approx(3, abs=0.05), 1, 3]
+    ((message,),) = rows(f"SELECT message FROM status WHERE run = '{exploded}'")
     assert float(message.split()[3]) == pytest.approx(0.6, abs=0.05)
+    medians = dict(rows("SELECT attention, median(loss) FROM outcomes GROUP BY ALL"))
     assert medians == {"linear": float("inf"), "softmax": pytest.approx(3, abs=0.05)}
 
 
-def test_at_another_rate_a_failure_hides_nothing(study):
-    values = json.loads((study / "study.json").read_text())["study"]
-    lay_out(study, axes=values["axes"] | {"lr_scale": [1.0, 2.0], "attention": ["linear"]})
-    of = cells(study)
-    for i, cell in enumerate(of):
+def test_at_another_rate_a_failure_hides_nothing(tmp_path):
+    study = new(tmp_path / "tiny", lr_scale=[1.0, 2.0], attention=["linear"])
+    for i, cell in enumerate(cells(study)):
         train(study, cell.run, risen(curve(i), 150, 0.6 * (cell.lr_scale == 2) - 0.7))
-    found = ask(study, "SELECT lr_scale FROM final")
-    assert found == [(1.0,)] * 3
+    assert ask(study, "SELECT lr_scale FROM final") == [(1.0,)] * 3
 
 
-@pytest.mark.parametrize(
-    ("start", "train_rise", "val_rise", "scatter", "status"),
-    [
-        (150, 0.5, 0.0, 0.0, "done"),  # hard text
-        (150, 0.0, 0.5, 0.0, "done"),  # a model that learns its text by heart
-        (150, 0.05, 0.05, 0.0, "done"),
-        (N - 3, 2.0, 2.0, 0.0, "done"),  # a spike at the end
-        (150, 0.3, 0.3, 0.0, "exploded"),
-        (150, 0.3, 0.3, 0.1, "done"),  # where seeds scatter more
-    ],
-)
-def test_a_rise_of_both_losses_beyond_the_scatter_of_seeds_is_an_explosion(
-    study, start, train_rise, val_rise, scatter, status
-):
-    run, *others = [cell.run for cell in cells(study)]
-    for seed, other in enumerate(others, 1):
-        train(study, other, curve(seed) + scatter * (-1) ** seed)
-    train(study, run, risen(curve(0), start, train_rise), risen(curve(0), start, val_rise))
-    query = f"SELECT status FROM status WHERE run = '{run}'"
-    assert ask(study, query) == [(status,)]
+RISES = {  # by context: start, rises of the training and validation loss, scatter of seeds
+    2: (150, 0.5, 0.0, 0.0, "done"),  # hard text
+    4: (150, 0.0, 0.5, 0.0, "done"),  # a model that learns its text by heart
+    8: (150, 0.05, 0.05, 0.0, "done"),
+    16: (N - 3, 2.0, 2.0, 0.0, "done"),  # a spike at the end
+    32: (150, 0.3, 0.3, 0.0, "exploded"),
+    64: (150, 0.3, 0.3, 0.1, "done"),  # where seeds scatter more
+}
 
 
-def test_seeds_of_a_task_do_not_say_how_far_a_loss_of_text_may_rise(study, values):
+def test_a_rise_of_both_losses_beyond_the_scatter_of_seeds_is_an_explosion(tmp_path):
+    study = new(tmp_path / "tiny", attention=["linear"], context=list(RISES))
+    for cell in cells(study):
+        start, train_rise, val_rise, scatter, _ = RISES[cell.context]
+        loss = curve(cell.seed)
+        if cell.seed == 0:
+            train(study, cell.run, risen(loss, start, train_rise), risen(loss, start, val_rise))
+        else:
+            train(study, cell.run, loss + scatter * (-1) ** cell.seed)
+    found = ask(study, "SELECT context, status FROM status WHERE seed = 0")
+    assert dict(found) == {context: status for context, (*_, status) in RISES.items()}
+
+
+def test_seeds_of_a_task_do_not_say_how_far_a_loss_of_text_may_rise(tmp_path):
+    study = new(tmp_path / "tiny", seed=[0])
     row = {"kind": "recall", "pairs": [2, 4], "queries": 4, "keys": 8, "values": 8}
-    values["datasets"]["recall"] = row
-    values["sizes"]["w"] = values["sizes"]["s"]
-    values["axes"]["seed"] = [0]
-    values["tasks"] = {"recall": {
+    task = {
         "dataset": "recall", "size": "w", "context": 17, "seed": [0, 1], "update_tokens": 68,
         "validation": {"tokens": 136, "every_tokens": 136},
-    }}  # fmt: skip
-    text = json.dumps({"command": "", "study": values | {"budget": f"{N} updates"}})
-    (study / "study.json").write_text(text)
-    made = lay_out(study)
+    }  # fmt: skip
+    made = lay_out(
+        study, datasets=STUDY["datasets"] | {"recall": row}, tasks={"recall": task},
+        sizes=STUDY["sizes"] | {"w": STUDY["sizes"]["s"]},
+    )  # fmt: skip
     for i, run in enumerate((*made.cells, *made.tasks)):
         train(study, run, curve(i) + i)
     limits = dict(ask(study, "SELECT run, most_rise FROM runs"))
@@ -177,45 +180,29 @@ def test_the_rise_is_that_of_medians_of_twentieths():
     assert stability.rise(loss[:19]) is None
 
 
-def well(study):
-    for seed, cell in enumerate(cells(study)):
-        train(study, cell.run, curve(seed))
-
-
-@pytest.mark.parametrize(
-    ("runs", "numbers"),
-    [(well, ["none of 6"]), (fail_some, ["softmax 0 of 3,", "linear 2 of 3 ", "p 0.4"])],
-)
-def test_the_report_counts_failures_and_compares_attentions(study, runs, numbers):
+def test_the_report_counts_failures_and_compares_attentions(study, well, failed):
     with built(study) as db:
         assert question.failures(db) == []
-    runs(study)
-    with built(study) as db:
+    of_failed = ["softmax 0 of 3,", "linear 2 of 3 ", "p 0.4"]
+    for db, numbers in ((well, ["none of 6"]), (failed[0], of_failed)):
         (line,) = question.failures(db)
-    assert all(number in line for number in numbers)
-    sentence("report", line)
+        assert all(number in line for number in numbers)
+        sentence("report", line)
 
 
-def test_a_failed_run_is_an_arrow_at_the_upper_edge(study):
-    fail_some(study)
-    with built(study) as db:
-        for name in ("context_scaling", "parameter_scaling"):
-            arrows = [
-                line
-                for axes in drawn(db, name).axes
-                for line in axes.lines
-                if line.get_transform() == axes.get_xaxis_transform()
-            ]
-            assert len(arrows) == 2
-            assert all(line.get_ydata()[-1] == 1 for line in arrows)
+def test_a_failed_run_is_an_arrow_at_the_upper_edge(failed):
+    for name in ("context_scaling", "parameter_scaling"):
+        lines = [(axes, line) for axes in drawn(failed[0], name).axes for line in axes.lines]
+        ends = [line.get_ydata()[-1] for axes, line in lines
+                if line.get_transform() == axes.get_xaxis_transform()]  # fmt: skip
+        assert ends == [1, 1]
 
 
 def test_runs_of_unequal_budgets_are_marked_with_their_hours_and_not_joined(published):
     figure = drawn(published, "context_scaling")
     panel = next(axes for axes in figure.axes if axes.get_title().startswith("softmax"))
-    assert {float(text.get_text().removesuffix(" h")) for text in panel.texts} == {
-        29.3, 22.6, 21.5, 15, 22.3, 22.5, 21.9, 19.8, 21.8,
-    }  # fmt: skip
+    hours = ["29.3", "22.6", "21.5", "15", "22.3", "22.5", "21.9", "19.8", "21.8"]
+    assert {text.get_text() for text in panel.texts} == {f"{number} h" for number in hours}
     joined = {x for line in panel.lines if len(line.get_xdata()) > 2 for x in line.get_xdata()}
     assert 65536 not in joined
     assert 4096 in joined
@@ -224,21 +211,15 @@ def test_runs_of_unequal_budgets_are_marked_with_their_hours_and_not_joined(publ
 
 @pytest.mark.parametrize("name", ["context_scaling", "parameter_scaling"])
 def test_bars_of_different_lines_stand_side_by_side(published, name):
-    figure = drawn(published, name)
-    bars = [
-        (i, line.get_xdata()[0])
-        for i, axes in enumerate(figure.axes)
-        for line in axes.lines
-        if line.get_marker() == "_"
-    ]
-    assert len(bars) > len(figure.axes)
+    panels = drawn(published, name).axes
+    lines = [(i, line) for i, axes in enumerate(panels) for line in axes.lines]
+    bars = [(i, line.get_xdata()[0]) for i, line in lines if line.get_marker() == "_"]
+    assert len(bars) > len(panels)
     assert len(set(bars)) == len(bars)
 
 
-def test_intervals_are_of_measured_seeds_where_there_are_enough(study):
-    well(study)
-    with built(study) as db:
-        said = " ".join(drawn(db, "context_scaling").get_supxlabel().split())
+def test_intervals_are_of_measured_seeds_where_there_are_enough(well):
+    said = " ".join(drawn(well, "context_scaling").get_supxlabel().split())
     assert "95 %" in said
     assert "if seeds" not in said
     sentence("figure", said)
@@ -255,34 +236,28 @@ def test_a_spike_is_a_stroke_and_no_triangle(study):
         figure = drawn(db, "learning_curves")
     assert height == pytest.approx(loss[150])
     assert most < 3.2
-    strokes = [part for axes in figure.axes for part in axes.collections if len(segments(part))]
-    (stroke,) = (segment for part in strokes for segment in segments(part))
+    parts = [part for axes in figure.axes for part in axes.collections]
+    lines = [part for part in parts if isinstance(part, LineCollection)]
+    (stroke,) = (segment for part in lines for segment in part.get_segments())
     assert stroke[0][0] == stroke[1][0]
     assert stroke[1][1] == pytest.approx(loss[150])
-
-
-def segments(part):
-    return part.get_segments() if isinstance(part, LineCollection) else []
 
 
 def test_a_png_has_its_title_and_the_svg_of_the_report_has_not(study, monkeypatch):
     train(study, cells(study)[0].run, curve(0))
     store.build(study)
-    said = []
+    said = {}
     plain = Figure.savefig
 
     def save(self, file, **options):
-        said.append((options["format"], [text.get_text() for text in self.texts]))
+        said[options["format"]] = [text.get_text() for text in self.texts]
         return plain(self, file, **options)
 
     monkeypatch.setattr(Figure, "savefig", save)
     for name in ("context_scaling", "step_time"):
         figures.save(name, study / "store", study / "figures")
         title = f"{figures.caption(name).title}."
-        (svg, before), (png, after) = said[-2:]
-        assert (svg, png) == ("svg", "png")
-        assert title not in before
-        assert title in after
+        assert [title in said.pop(kind) for kind in ("svg", "png")] == [False, True]
 
 
 @pytest.mark.parametrize(("schedule", "ends"), [("constant", 1), ("cosine", 0)])

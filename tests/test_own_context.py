@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, STUDY, sentence
 from pandas import DataFrame
 from test_figures import LOSSES, NAMES, finish
-from test_store import evaluated, evaluation, log
+from test_store import ask, evaluated, evaluation, log
 
 from lmscaling import figures
 from lmscaling.config import study_file
@@ -27,12 +27,15 @@ TEXTS = {
 """Lengths of the documents of each text of a dataset."""
 
 
-def counted(run, lengths, context=16, **values):
-    """The rows of an evaluation on documents of such lengths."""
+def evaluate(study, cell, lengths, dataset="lines", number=0):
+    """Record the evaluation of a cell on a text whose documents have such lengths."""
     counts = enumerate(document_positions.own_context(lengths))
     starts = {document_positions.bounds(i)[0]: n for i, n in counts if n}
-    return [evaluation(run, context, "document", start, tokens=n, **values)
-            for start, n in starts.items()]  # fmt: skip
+    rows = [
+        evaluation(cell.run, cell.context, "document", start, tokens=n, dataset=dataset)
+        for start, n in starts.items()
+    ]
+    evaluated(study, cell.run, log(*rows), f"{dataset}-bytes-{number}")
 
 
 def write(study, **changes):
@@ -43,29 +46,18 @@ def write(study, **changes):
     return list(study_file.read_record(study / "study.json").grid.cells.values())
 
 
-def ask(study, query):
-    store.build(study)
-    with store.connect(study / "store") as db:
-        return db.sql(query).fetchall()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A study with evaluations on its own text, ``lines``, and on other ones."""
     study = tmp_path_factory.mktemp("own")
     cells = write(study)
     finish(study, cells)
-
-    def evaluate(cell, lengths, *name, **values):
-        rows = counted(cell.run, lengths, cell.context, **values)
-        evaluated(study, cell.run, log(*rows), *name)
-
     for cell in cells:
-        evaluate(cell, [128])
+        evaluate(study, cell, [128])
     for name, texts in TEXTS.items():
         for i, lengths in enumerate(texts):
-            evaluate(cells[0], lengths, f"{name}-bytes-{i}", dataset=name)
-    evaluate(cells[3], [10], "long-bytes-0", dataset="long")  # a shorter part of the same text
+            evaluate(study, cells[0], lengths, name, i)
+    evaluate(study, cells[3], [10], "long")  # a shorter part of the same text
     store.build(study)
     return study
 
@@ -130,10 +122,7 @@ def test_shares_are_said_at_contexts_of_the_figure(db, contexts, dataset, expect
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     folder = tmp_path_factory.mktemp("git") / "published"
-    folder.mkdir()
-    for file in (ROOT / "results" / "published").glob("*.csv"):
-        shutil.copy(file, folder)
-    store.build(folder)
+    store.build(shutil.copytree(ROOT / "results" / "published", folder))
     with store.connect(folder / "store") as db:
         yield db
 
@@ -142,9 +131,8 @@ def test_published_losses_are_on_c4(published):
     style.use()
     said = own_context.note(published, published.sql(figures.load("context_scaling").QUERY).df())
     sentence("figure", said)
-    assert numbers(said.replace("c4", "C")) == [
-        "21 %", "1,024", "10 %", "2,048", "0.6 %", "8,192", "none", "16,384", "3,000",
-    ]  # fmt: skip
+    expected = "21 %; 1,024; 10 %; 2,048; 0.6 %; 8,192; none; 16,384; 3,000"
+    assert "; ".join(numbers(said.replace("c4", "C"))) == expected
 
 
 def test_the_sample_of_c4_counts_without_an_evaluation_in_its_tokens_alone(tmp_path):
@@ -156,8 +144,7 @@ def test_the_sample_of_c4_counts_without_an_evaluation_in_its_tokens_alone(tmp_p
     cells = write(tmp_path, datasets=rows, dataset="c4", tokenizers=gpt2)
     finish(tmp_path, cells)
     assert ask(tmp_path, query) == [(3000,)]
-    made = log(*counted(cells[0].run, [128], dataset="c4"))
-    evaluated(tmp_path, cells[0].run, made, "c4-bytes-0")
+    evaluate(tmp_path, cells[0], [128], "c4")
     assert ask(tmp_path, query) == [(None,)]
 
 
@@ -165,16 +152,18 @@ def test_the_sample_of_c4_agrees_with_documents_that_are_here(published, real_da
     """Of 2,200 other documents; errors by resampling documents."""
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(real_data / "tiktoken_cache"))
     encoder = encoding(Tokenizer(encoding="gpt2", vocab_size=50257))
-    lengths = []
-    for path in sorted((real_data / "c4").glob("*.json.gz")):
-        texts = sources.read_records(path, "text").texts
-        lengths += [1 + len(encoder.encode_ordinary(text)) for text in texts]
+    paths = sorted((real_data / "c4").glob("*.json.gz"))
+    texts = [text for path in paths for text in sources.read_records(path, "text").texts]
+    lengths = [1 + len(encoder.encode_ordinary(text)) for text in texts]
+
+    def shares(lengths):
+        return document_positions.shares(document_positions.own_context(lengths))
+
     rng = np.random.default_rng(0)
-    draws = [document_positions.own_context(rng.choice(lengths, len(lengths))) for _ in range(200)]
-    found = document_positions.shares(document_positions.own_context(lengths))
+    draws = [shares(rng.choice(lengths, len(lengths))) for _ in range(200)]
     sample = dict(published.sql("SELECT before, share FROM own_context").fetchall())
     assert sample.pop(16384) == 0
     assert max(lengths) <= 16384
     for before, share in sample.items():
-        error = np.std([document_positions.shares(counts).get(before, 0.0) for counts in draws])
-        assert abs(found[before] - share) < 3 * error
+        error = np.std([draw.get(before, 0.0) for draw in draws])
+        assert abs(shares(lengths)[before] - share) < 3 * error

@@ -34,22 +34,17 @@ def laid_out(**changes):
     return grid.expand(values)
 
 
+def shape(cell):
+    return calibrations.shape(cell, calibrations.ways(cell))
+
+
 def planned(made, results, device=NAME) -> Any:
-    shapes = {
-        run: calibrations.shape(cell, calibrations.ways(cell)) for run, cell in made.cells.items()
-    }
+    shapes = {run: shape(cell) for run, cell in made.cells.items()}
     return study_plan.make(made, shapes, device, results)
 
 
-def predicted(made):
-    """Seconds and gradient of each cell, by run, from the shipped coefficients."""
-    found = {}
-    for run, cell in made.cells.items():
-        size = calibrations.shape(cell, calibrations.ways(cell))
-        layout = estimate.guess(cell, size.params_total, 80e9, size.kinds)
-        assert layout
-        found[run] = estimate.predict(cell, size, layout, H100, shipped())
-    return found
+def by_name(plan) -> dict[str, Any]:
+    return {made.name: made for made in plan.forecasts}
 
 
 def test_hours_of_a_budget_in_hours_are_fixed_and_its_tokens_are_not(tmp_path):
@@ -60,11 +55,15 @@ def test_hours_of_a_budget_in_hours_are_fixed_and_its_tokens_are_not(tmp_path):
         fast, slow = made.range_80["update_seconds"]
         assert low < made.tokens < high
         assert high / low == pytest.approx(slow / fast, rel=1e-4)
-        assert made.range_80["epochs"] == (
-            pytest.approx(low / 173.5e9),
-            pytest.approx(high / 173.5e9),
-        )
+        assert made.range_80["epochs"] == pytest.approx((low / 173.5e9, high / 173.5e9))
         assert made.range_95["tokens"][0] < low < high < made.range_95["tokens"][1]
+    cell = replace(next(iter(laid_out(budget="24 hours").cells.values())), epochs=1)
+    tokens = plan.forecasts[0].tokens  # a run that may end with its data has no more hours
+    one = estimate.forecast(cell, shape(cell), H100, None, float(tokens))
+    low, high = one.range_80["gpu_hours"]
+    assert low < 192 * 0.95
+    assert high == 192
+    assert one.range_80["tokens"][1] == pytest.approx(tokens, rel=1e-6)
 
 
 @pytest.mark.parametrize("budget", ["1e10 tokens", "20000 updates"])
@@ -77,45 +76,29 @@ def test_tokens_of_a_budget_in_tokens_or_updates_are_fixed_and_its_hours_are_not
         assert math.log(high / low) == pytest.approx(2 * 1.2816 * made.update_sd)
 
 
-def test_a_run_that_may_end_with_its_data_has_hours_that_end_at_its_budget(tmp_path):
-    made = laid_out(budget="24 hours")
-    values = {run: replace(cell, epochs=1) for run, cell in made.cells.items()}
-    cell = next(iter(values.values()))
-    tokens = planned(made, tmp_path).forecasts[0].tokens
-    one = estimate.forecast(
-        cell, calibrations.shape(cell, calibrations.ways(cell)), H100, None, float(tokens)
-    )
-    low, high = one.range_80["gpu_hours"]
-    assert low < 192 * 0.95
-    assert high == 192
-    assert one.range_80["tokens"][1] == pytest.approx(tokens, rel=1e-6)
-
-
 def test_the_interval_of_a_sum_covers_what_common_coefficients_make_of_it(tmp_path):
     """Coefficients, what training adds and the noise of each cell are drawn 4,000 times."""
-    made = laid_out(budget="1e10 tokens", price_per_gpu_hour=2.5)
-    plan = planned(made, tmp_path)
+    plan = planned(laid_out(budget="1e10 tokens", price_per_gpu_hour=2.5), tmp_path)
     rng = np.random.default_rng(1)
-    known = shipped()
     hours = np.array([f.gpu_hours for f in plan.forecasts])
     slopes = np.array([[*(f.shares.get(n, 0) for n in NAMES), 1.0] for f in plan.forecasts])
-    draws = rng.multivariate_normal(np.zeros(len(NAMES) + 1), known.cov_KK, 4000) @ slopes.T
+    draws = rng.multivariate_normal(np.zeros(len(NAMES) + 1), shipped().cov_KK, 4000) @ slopes.T
     draws += math.sqrt(totals.TRAINING) * rng.standard_normal((4000, 1))
     draws += SPREAD * rng.standard_normal(draws.shape)
     sums = (hours * np.exp(draws)).sum(1)
     for level, ranges in ((0.8, plan.range_80), (0.95, plan.range_95)):
         low, high = ranges["gpu_hours"]
         assert np.mean((low < sums) & (sums < high)) == pytest.approx(level, abs=0.05)
-        alone = [np.log(f.range_80["gpu_hours"][1] / f.gpu_hours) for f in plan.forecasts]
-        independent = math.sqrt(((hours / hours.sum() * alone) ** 2).sum())
-        if level == 0.8:  # a sum of independent intervals would be too narrow
-            assert math.log(high / hours.sum()) > 1.2 * independent
-    assert plan.range_80["dollars"][1] == pytest.approx(2.5 * plan.range_80["gpu_hours"][1])
+    high = plan.range_80["gpu_hours"][1]
+    alone = [np.log(f.range_80["gpu_hours"][1] / f.gpu_hours) for f in plan.forecasts]
+    independent = math.sqrt(((hours / hours.sum() * alone) ** 2).sum())  # would be too narrow
+    assert math.log(high / hours.sum()) > 1.2 * independent
+    assert plan.range_80["dollars"][1] == pytest.approx(2.5 * high)
 
 
 def test_price_and_energy_are_those_of_runs_and_branches(tmp_path):
-    made = laid_out(price_per_gpu_hour=2.0, branches={"shares": [1.0]})
-    plan = planned(made, tmp_path)
+    branched = laid_out(price_per_gpu_hour=2.0, branches={"shares": [1.0]})
+    plan = planned(branched, tmp_path)
     sums = plan.totals()
     hours = sums["gpu_hours"] + sums["branch_gpu_hours"]
     assert sums["dollars"] == pytest.approx(2 * hours)
@@ -126,7 +109,7 @@ def test_price_and_energy_are_those_of_runs_and_branches(tmp_path):
     plain = planned(laid_out(), tmp_path)
     assert "dollars" not in plain.totals()
     assert "dollars" not in plain.table()
-    assert [*made.cells] == [*laid_out(branches={"shares": [1.0]}).cells]
+    assert [*branched.cells] == [*laid_out(branches={"shares": [1.0]}).cells]
 
 
 def calibrated(folder, cell, seconds, device=NAME, **values):
@@ -140,24 +123,23 @@ def calibrated(folder, cell, seconds, device=NAME, **values):
 
 def test_a_calibration_replaces_its_prediction_and_refits_the_others(tmp_path):
     made = laid_out(calibrate="auto")
-    before = planned(made, tmp_path)
+    before = by_name(planned(made, tmp_path))
     cell = next(c for c in made.cells.values() if (c.attention, c.context) == ("softmax", 65536))
-    usual = next(f for f in before.forecasts if f.name == cell.name)
-    calibrated(tmp_path / "calibrations", cell, 1.5 * usual.update_seconds)
-    after = {f.name: f for f in planned(made, tmp_path).forecasts}
-    own = after[cell.name]
+    seconds = 1.5 * before[cell.name].update_seconds
+    calibrated(tmp_path / "calibrations", cell, seconds)
+    plan = planned(made, tmp_path)
+    assert plan.updates_measured == 1
+    own = by_name(plan)[cell.name]
     assert (own.source, own.measured) == ("calibrated", True)
     # The reduction among eight GPUs is added, of which an eighth of a percent is known.
-    added = own.update_seconds / (1.5 * usual.update_seconds)
+    added = own.update_seconds / seconds
     assert 1.0005 < added < 1.05
     assert own.shares == {"reduction": pytest.approx(1 - 1 / added)}
     assert own.update_sd > 0.1
-    near = after[cell.name.replace("65536", "8192")]
-    was = next(f for f in before.forecasts if f.name == near.name)
+    near = by_name(plan)[cell.name.replace("65536", "8192")]
     assert near.source == "predicted"
-    assert near.update_seconds > 1.1 * was.update_seconds
-    assert near.update_sd < was.update_sd
-    assert planned(made, tmp_path).updates_measured == 1
+    assert near.update_seconds > 1.1 * before[near.name].update_seconds
+    assert near.update_sd < before[near.name].update_sd
 
 
 def test_a_calibration_of_another_device_is_not_used_for_a_plan_that_names_one(tmp_path):
@@ -168,37 +150,33 @@ def test_a_calibration_of_another_device_is_not_used_for_a_plan_that_names_one(t
     there = planned(made, tmp_path, device="")
     assert there.device == "NVIDIA A100-SXM4-80GB"
     assert [f.source for f in there.forecasts].count("calibrated") == 1
-    for path in (tmp_path / "calibrations").iterdir():
-        path.unlink()
     calibrated(tmp_path / "calibrations", cell, 9.0, device="NVIDIA RTX 6000")
     odd = planned(made, tmp_path, device="")
-    assert odd.device == NAME
-    assert odd.updates_measured == 0
+    assert (odd.device, odd.updates_measured) == (NAME, 0)
     assert "NVIDIA RTX 6000" in odd.table()
     assert {f.source for f in odd.forecasts} == {"calibrated", "published"}
 
 
 def finished(results, cell, seconds, updates=1000):
-    folder = results / "runs" / cell.run
-    folder.mkdir(parents=True)
     known = next((ROOT / "results" / "measured" / "cpu-english").glob("runs/*/run.json"))
-    record = json.loads(known.read_text())
-    record |= {
+    record = json.loads(known.read_text()) | {
         "run": cell.run, "updates": updates, "tokens": updates * cell.update_tokens,
-        "train_seconds": seconds * updates, "status": "done",
+        "train_seconds": seconds * updates, "status": "done", "cell": dump(cell),
         "environment": {"device": NAME}, "calibration": {"micro_batch": 1, "recompute": False},
     }  # fmt: skip
     record.pop("record_sha256")
-    (folder / "run.json").write_text(json.dumps(record))
+    path = results / "runs" / cell.run / "run.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(record))
 
 
 def test_a_finished_run_has_its_own_numbers_and_refits_the_others(tmp_path):
     made = laid_out()
     cell = next(c for c in made.cells.values() if c.context == 65536)
-    before = {f.name: f for f in planned(made, tmp_path).forecasts}
+    before = by_name(planned(made, tmp_path))
     seconds = 2 * before[cell.name].update_seconds
     finished(tmp_path, cell, seconds)
-    after = {f.name: f for f in planned(made, tmp_path).forecasts}
+    after = by_name(planned(made, tmp_path))
     own = after[cell.name]
     assert (own.source, own.measured, own.update_sd) == ("run", True, 0.0)
     assert own.update_seconds == pytest.approx(seconds)
@@ -210,25 +188,19 @@ def test_a_finished_run_has_its_own_numbers_and_refits_the_others(tmp_path):
 
 @pytest.mark.parametrize("place", ["c4", "measured/nvidia-h100"])
 def test_steps_of_the_speed_study_or_of_a_measured_device_refit_predictions(tmp_path, place):
-    speed = {
-        "timeout_seconds": 60, "repeats": 3, "target_seconds": 1,
-        "time_step": {"sizes": ["355M"], "contexts": [8192],
-                      "implementations": ["softmax/flash"]},
-    }  # fmt: skip
+    step = {"sizes": ["355M"], "contexts": [8192], "implementations": ["softmax/flash"]}
+    speed = {"timeout_seconds": 60, "repeats": 3, "target_seconds": 1, "time_step": step}
     made = laid_out(speed=speed)
-    results = tmp_path / "c4"
-    before = {f.name: f for f in planned(made, results).forecasts}
+    name, results = "softmax-355M-ctx8192-s0", tmp_path / "c4"
+    before = by_name(planned(made, results))[name]
     (folder,) = study_plan.sweeps.expand(made.study)
     path = tmp_path / place / "speed" / folder / "softmax.flash-b1-ctx8192.json"
     path.parent.mkdir(parents=True)
     row = {"device": NAME, "batch": 1, "median_seconds": 1.0}
     path.write_text(json.dumps(row))
     plan = planned(made, results)
-    after = {f.name: f for f in plan.forecasts}
     assert plan.updates_measured == 1
-    assert after["softmax-355M-ctx8192-s0"].update_seconds > 1.2 * (
-        before["softmax-355M-ctx8192-s0"].update_seconds
-    )
+    assert by_name(plan)[name].update_seconds > 1.2 * before.update_seconds
     path.write_text(json.dumps(row | {"device": "NVIDIA A100-SXM4-80GB"}))
     assert planned(made, results).updates_measured == 0
 
@@ -236,13 +208,12 @@ def test_steps_of_the_speed_study_or_of_a_measured_device_refit_predictions(tmp_
 def test_masked_documents_take_the_time_of_their_own_length(tmp_path):
     mixed, masked = (planned(laid_out(documents=d), tmp_path) for d in ("mixed", "masked"))
     for one, other in zip(mixed.forecasts, masked.forecasts, strict=True):
-        if "softmax" in one.name:
-            assert other.update_seconds < one.update_seconds
-        else:
-            assert other.update_seconds == one.update_seconds
+        is_shorter = other.update_seconds < one.update_seconds
+        assert is_shorter == ("softmax" in one.name)
+        assert is_shorter or other.update_seconds == one.update_seconds
 
 
-def test_a_device_of_known_rates_is_predicted_with_a_wider_interval(tmp_path):
+def test_a_device_of_known_rates_has_wider_intervals_and_one_without_is_refused(tmp_path):
     plan = planned(laid_out(devices=OWN), tmp_path, device="NVIDIA X")
     same = planned(laid_out(), tmp_path)
     for one, listed in zip(plan.forecasts, same.forecasts, strict=True):
@@ -251,23 +222,19 @@ def test_a_device_of_known_rates_is_predicted_with_a_wider_interval(tmp_path):
     assert ("NVIDIA X" in plan.table(), "NVIDIA X" in same.table()) == (True, False)
     assert "kwh" not in plan.totals()
     assert [*laid_out(devices=OWN).cells] == [*laid_out().cells]
-
-
-@pytest.mark.parametrize("device", ["NVIDIA B200", "NVIDIA L40S"])
-def test_so_is_a_listed_one_of_another_architecture_than_published_times(tmp_path, device):
-    plan, usual = (planned(laid_out(), tmp_path, device=name) for name in (device, "NVIDIA H200"))
-    other = [f"time is of an {name}" in made.table()
-             for made, name in ((plan, device), (usual, "NVIDIA H200"))]  # fmt: skip
-    assert other == [True, False]
-    assert all(one.update_sd > 0.25 for one in plan.forecasts if one.update_sd)
-
-
-def test_a_device_without_rates_is_refused_with_what_to_type(tmp_path):
     typed = "--set 'devices.NVIDIA Y={peak_flops: "
     with refused(UserError, "'NVIDIA Y'", "FLOP/s", typed):
         planned(laid_out(), tmp_path, device="NVIDIA Y")
     with refused(UserError, "NVIDIA X MIG 1g.10gb"):
         planned(laid_out(devices=OWN), tmp_path, device="NVIDIA X MIG 1g.10gb")
+
+
+@pytest.mark.parametrize("device", ["NVIDIA B200", "NVIDIA L40S"])
+def test_so_is_a_listed_one_of_another_architecture_than_published_times(tmp_path, device):
+    plan, usual = (planned(laid_out(), tmp_path, device=name) for name in (device, "NVIDIA H200"))
+    assert f"time is of an {device}" in plan.table()
+    assert "time is of an NVIDIA H200" not in usual.table()
+    assert all(one.update_sd > 0.25 for one in plan.forecasts if one.update_sd)
 
 
 @pytest.mark.parametrize(("source", "target"), [("H100", "A100"), ("A100", "H100")])
@@ -298,15 +265,16 @@ def test_a_slow_run_is_compared_with_what_else_its_study_has_measured(tmp_path):
     axes = {"size": ["355M"], "context": [65536], "attention": ["softmax"], "seed": [0, 1]}
     off = dict.fromkeys(("branches", "evaluate", "speed"))
     values |= off | {"skip": [], "protocol": {"all": 1}, "axes": values["axes"] | axes}
-    one, other = grid.expand(values).cells.values()
+    cells = grid.expand(values).cells.values()
     study_file.write_record(tmp_path / "study.json", {"command": "snakemake", "study": values})
-    for cell in (one, other):
+    for cell in cells:
         finished(tmp_path, cell, 20.0)
-        path = tmp_path / "runs" / cell.run / "run.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"cell": dump(cell)}))
-    told = slow_run.explain(tmp_path / "runs" / one.run)
-    (tmp_path / "runs" / other.run / "run.json").unlink()
-    alone = slow_run.explain(tmp_path / "runs" / one.run)
-    ratios = [float(text.rsplit(": ", 1)[1].split()[0]) for text in (
-        " ".join(t.split()).partition(" times")[0] for t in (told, alone))]  # fmt: skip
-    assert 1 < ratios[0] < 0.75 * ratios[1]
+    one, other = (tmp_path / "runs" / cell.run for cell in cells)
+    told = slow_run.explain(one)
+    (other / "run.json").unlink()
+    alone = slow_run.explain(one)
+    beside_other, beside_none = (
+        float(" ".join(text.split()).partition(" times")[0].rsplit(": ", 1)[1].split()[0])
+        for text in (told, alone)
+    )
+    assert 1 < beside_other < 0.75 * beside_none

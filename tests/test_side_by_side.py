@@ -1,6 +1,5 @@
 """Two folders on one page: the same cells are paired, and what differs is listed."""
 
-import copy
 import json
 import re
 
@@ -16,18 +15,15 @@ from lmscaling.store import build as store
 
 def study(folder, loss=3.0, **changes):
     """A finished study of two attentions and two seeds, whose losses are higher by ``loss``."""
-    values = copy.deepcopy(STUDY)
-    values["axes"] |= {"seed": [0, 1]}
-    values |= changes
+    values = STUDY | {"axes": STUDY["axes"] | {"seed": [0, 1]}} | changes
     folder.mkdir(parents=True)
-    text = json.dumps({"command": "snakemake --cores all", "study": values})
-    (folder / "study.json").write_text(text)
-    cells = study_file.read_record(folder / "study.json").grid.cells.values()
-    for cell in cells:
-        more = 0.5 * (cell.attention == "linear") + 0.001 * cell.seed
-        rows = [update(n, loss=loss + more + 1 / n) for n in range(1, 5)]
-        ends = [validation(n, loss=loss + more + 1 / n) for n in (2, 4)]
+    (folder / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    for cell in study_file.read_record(folder / "study.json").grid.cells.values():
+        more = loss + 0.5 * (cell.attention == "linear") + 0.001 * cell.seed
+        rows = [update(n, loss=more + 1 / n) for n in range(1, 5)]
+        ends = [validation(n, loss=more + 1 / n) for n in (2, 4)]
         record(folder, cell.run, log(header(cell.run), *rows, *ends, end(4)), updates=4)
+    store.build(folder)
     return folder
 
 
@@ -35,15 +31,11 @@ def study(folder, loss=3.0, **changes):
 def both(tmp_path_factory):
     """A study and the same with another clipping of gradients, which is better by 0.2 nats."""
     place = tmp_path_factory.mktemp("results")
-    folders = study(place / "old"), study(
-        place / "new", 2.8, optimizer={"warmup_updates": 2, "clip_norm": 0.5}
-    )  # fmt: skip
-    for folder in folders:
-        store.build(folder)
-    return folders
+    clipped = {"warmup_updates": 2, "clip_norm": 0.5}
+    return study(place / "old"), study(place / "new", 2.8, optimizer=clipped)
 
 
-def test_the_same_cells_of_two_studies_are_paired_by_seed(both, tmp_path):
+def test_cells_of_two_studies_are_paired_by_seed_and_what_differs_is_listed(both, tmp_path):
     page, heading = side_by_side.write(both[0], both[1], tmp_path / "page.html")
     sentence("answer", heading)
     assert re.search("new is ahead of old", heading)
@@ -51,11 +43,7 @@ def test_the_same_cells_of_two_studies_are_paired_by_seed(both, tmp_path):
     assert f"<h1>{heading}</h1>" in text
     assert {"linear s", "softmax s"} == set(re.findall(r'data-size="([^"]+)"', text))
     assert f"{words.MINUS}0.20" in text
-
-
-def test_what_differs_between_them_is_listed_and_nothing_else(both, tmp_path):
-    page, _ = side_by_side.write(both[0], both[1], tmp_path / "page.html")
-    part = page.read_text().partition('id="differences"')[2].partition("</table>")[0]
+    part = text.partition('id="differences"')[2].partition("</table>")[0]
     rows = re.findall(r'<th scope="row">([^<]*)</th><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)', part)
     assert rows == [("optimizer.clip_norm", "not given", "0.5")]
 
@@ -69,29 +57,19 @@ def test_the_page_is_written_where_one_types_and_named_after_both(both, tmp_path
         side_by_side.write(both[0], both[0])
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"validation": {"tokens": 64, "every_tokens": 128}}, ["tokens", 128, 64]),
-        ({"documents": "masked"}, ["documents", "masked"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"validation": {"tokens": 64, "every_tokens": 128}}, ["tokens", 128, 64]),
+    ({"documents": "masked"}, ["documents", "masked"]),
+])  # fmt: skip
 def test_losses_of_different_texts_are_not_compared(both, tmp_path, changes, said):
-    values = copy.deepcopy(STUDY) | changes
-    (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": values}))
+    (tmp_path / "study.json").write_text(json.dumps({"command": "", "study": STUDY | changes}))
     with refused(UserError, *said):
         side_by_side.write(both[0], tmp_path)
 
 
-def test_published_losses_are_not_compared_with_those_of_a_study(both, tmp_path):
+def test_losses_are_compared_with_no_published_ones_and_only_at_common_cells(both, tmp_path):
     with refused(UserError, "published", both[0].name):
         side_by_side.write(tmp_path / "published", both[0])
-
-
-def test_studies_without_a_common_cell_say_what_each_has(both, tmp_path):
-    other = study(
-        tmp_path / "other", axes={"attention": ["softmax"], "size": ["s"], "context": [32]}
-    )
-    store.build(other)
+    axes = {"attention": ["softmax"], "size": ["s"], "context": [32]}
     with refused(UserError, "context 16", "context 32"):
-        side_by_side.write(both[0], other)
+        side_by_side.write(both[0], study(tmp_path / "other", axes=axes))

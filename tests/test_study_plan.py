@@ -1,86 +1,81 @@
-"""The plan of a study: totals by hand, the table, and the text that is there and needed."""
+"""The plan of a study: memory, time and tokens by hand, totals, the table, and text to fetch."""
 
-import json
 from dataclasses import asdict, replace
+from math import exp
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import write_tokens
 
 from lmscaling.config import grid
+from lmscaling.config.calibration import Calibration
+from lmscaling.config.cell import Model
+from lmscaling.config.devices import Device
 from lmscaling.files import write_json
-from lmscaling.plan import study_plan
+from lmscaling.plan import estimate, study_plan
 from lmscaling.plan.estimate import Forecast, Shape
 
 DEVICE = "NVIDIA H100"
-ROOT_OF_NOTHING = Path("nowhere")
+FOUR = [f"{i}.jsonl" for i in range(4)]
+LONG = "its 174B tokens end at 48% of the budget (out_of_tokens); write epochs: 3 to use all"
 
 
-def forecast(name, **values):
+def make(values, folder=Path("nowhere")):
+    """The plan of a study, all cells of which have one shape."""
+    laid_out = grid.expand(values)
+    shapes = dict.fromkeys(laid_out.cells, Shape(100, 600.0))
+    return study_plan.make(laid_out, shapes, DEVICE, folder)
+
+
+def costs(name, **values):
     return Forecast(name=name, gpus=2, **values)
 
 
 @pytest.fixture
 def plan(values):
     """Forecasts of four cells: measured, estimated, of unknown time, and one that cannot run."""
-    laid_out = grid.expand(values)
-    made = study_plan.make(laid_out, shapes(laid_out), DEVICE, ROOT_OF_NOTHING)
     known = {"micro_batch": 2, "accumulation": 4, "memory_bytes": 3e9}
     forecasts = [
-        forecast("a", **known, measured=True, update_seconds=0.5, updates=10, tokens=640,
+        costs("a", **known, measured=True, update_seconds=0.5, updates=10, tokens=640,
                  epochs=0.5, gpu_hours=3.0, branch_gpu_hours=1.0, disk_bytes=1000.0),
-        forecast("b", **known, update_seconds=0.25, update_sd=0.2, updates=20, tokens=1280,
+        costs("b", **known, update_seconds=0.25, update_sd=0.2, updates=20, tokens=1280,
                  epochs=1.5, gpu_hours=5.0, branch_gpu_hours=2.0, disk_bytes=500.0, notes=["long"]),
-        forecast("c", micro_batch=8, accumulation=1),
-        forecast("d", cannot="too large"),
+        costs("c", micro_batch=8, accumulation=1),
+        costs("d", cannot="too large"),
     ]  # fmt: skip
-    return replace(made, device=DEVICE, forecasts=forecasts, skipped=[("e", "not wanted")])
+    return replace(make(values), device=DEVICE, forecasts=forecasts, skipped=[("e", "not wanted")])
 
 
-def shapes(laid_out):
-    return dict.fromkeys(laid_out.cells, Shape(100, 600.0))
-
-
-def test_totals_are_sums_of_what_can_run_and_is_known(plan):
+def test_totals_are_sums_of_what_can_run_and_is_known_and_a_plan_survives_its_json(plan, tmp_path):
     assert plan.totals() == {
         "cells": 3, "gpu_hours": 8.0, "branch_gpu_hours": 3.0, "tokens": 1920,
         "disk_bytes": 1500.0, "unknown": 1, "measured": 1, "cannot": 1, "skipped": 1,
         "jobs": 13, "speed_points": 0,
     }  # fmt: skip
-    assert plan.to_json()["totals"] == plan.totals()
-    assert plan.to_json()["forecasts"][1] == asdict(plan.forecasts[1])
+    saved = plan.to_json()
+    assert saved["totals"] == plan.totals()
+    assert saved["forecasts"][1] == asdict(plan.forecasts[1])
+    write_json(tmp_path / "plan.json", saved)
+    again = study_plan.read(tmp_path / "plan.json")
+    assert (again.forecasts, again.text) == (plan.forecasts, plan.text)
+    assert again.totals() == plan.totals()
 
 
 def test_all_jobs_are_counted_and_those_of_the_speed_study_are_named(values):
-    speed = {
-        "timeout_seconds": 9,
-        "repeats": 3,
-        "target_seconds": 1,
-        "time_step": {"sizes": ["s"], "contexts": [16, 32], "implementations": ["softmax"]},
-    }
+    step = {"sizes": ["s"], "contexts": [16, 32], "implementations": ["softmax"]}
+    speed = {"timeout_seconds": 9, "repeats": 3, "target_seconds": 1, "time_step": step}
     parts = {"branches": {"shares": [0.5, 1.0]}, "evaluate": {"datasets": ["lines"], "size": "s"}}
-    laid_out = grid.expand(values | parts | {"speed": speed})
-    made = study_plan.make(laid_out, shapes(laid_out), DEVICE, ROOT_OF_NOTHING)
+    made = make(values | parts | {"speed": speed})
     cells = {"calibrate": 2, "train": 2, "branch": 2, "evaluate": 2}
     once = dict.fromkeys(("study", "plan", "collect", "draw", "report", "manifest", "verify"), 1)
     assert made.jobs == once | cells | {"tokenize": 2, "time_step": 1}
-    assert ", ".join(f"{n} {rule}" for rule, n in made.jobs.items()) in " ".join(
-        made.table().split()
-    )
+    told = ", ".join(f"{n} {rule}" for rule, n in made.jobs.items())
+    assert told in " ".join(made.table().split())
     assert made.totals()["jobs"] == 18
-
-
-def test_the_table_marks_estimates_and_unknown_numbers(plan):
-    _, a, b, c, d = plan.lines()
-    assert a[:9] == ["a", "2", "2 x 4", "3 GB", "0.5", "", "640", "0.5", "3"]
-    assert b[:9] == ["b", "2", "~2 x 4", "~3 GB", "~0.25", "x 1.29", "~1.28k", "~1.5", "5"]
-    assert c[:9] == ["c", "2", "~8 x 1", "", "", "", "", "", ""]
-    assert (b[9], c[9]) == ("long", "")
-    assert d[0] == "d"
-    assert d[2:9] == [""] * 7
-    assert "too large" in d[9]
-    assert len({len(row) for row in plan.lines()}) == 1
-    assert plan.table().splitlines()[1].startswith("a  ")
+    assert made.device == ""  # a CPU has no hours
+    assert "GPU-hours and" not in made.table().splitlines()[-2]
+    assert make(values | {"gpus": 1}).device == DEVICE
 
 
 def test_a_note_that_many_cells_share_is_told_once(plan):
@@ -94,14 +89,13 @@ def test_a_note_that_many_cells_share_is_told_once(plan):
 
 
 def test_the_table_fits_100_columns_and_shows_no_column_without_a_value(plan):
-    long = "its 174B tokens end at 48% of the budget (out_of_tokens); write epochs: 3 to use all"
-    forecasts = [replace(plan.forecasts[2], name="a" * 40, notes=[long, long]), plan.forecasts[2]]
+    forecasts = [replace(plan.forecasts[2], name="a" * 40, notes=[LONG, LONG]), plan.forecasts[2]]
     skipped = [(f"softmax-124M-ctx1024-s{i}", "not wanted at all") for i in range(9)]
     text = replace(plan, forecasts=forecasts, skipped=skipped).table()
     assert max(map(len, text.splitlines())) <= 100
     assert text.splitlines()[0].split() == ["cell", "GPUs", "micro-batch", "notes"]
     assert "?" not in text
-    assert " ".join(text.split()).count(long) == 2
+    assert " ".join(text.split()).count(LONG) == 2
 
 
 def test_the_page_of_a_plan(plan, golden):
@@ -112,60 +106,40 @@ def test_the_page_of_a_plan(plan, golden):
     golden("plan.txt", "\n\n".join(pages) + "\n")
 
 
-def test_a_plan_without_devices_has_no_hours(values, plan):
-    on_cpu = study_plan.make(grid.expand(values), shapes(grid.expand(values)), DEVICE,
-                             ROOT_OF_NOTHING)  # fmt: skip
-    assert on_cpu.device == ""
-    assert "GPU-hours and" not in on_cpu.table().splitlines()[-2]
-    values["gpus"] = 1
-    laid_out = grid.expand(values)
-    assert study_plan.make(laid_out, shapes(laid_out), DEVICE, ROOT_OF_NOTHING).device == DEVICE
-
-
-def test_a_plan_survives_its_json(plan, tmp_path):
-    (tmp_path / "plan.json").write_text(json.dumps(plan.to_json()))
-    again = study_plan.read(tmp_path / "plan.json")
-    assert again.forecasts == plan.forecasts
-    assert again.totals() == plan.totals()
-    assert again.text == plan.text
-
-
 def test_shards_that_are_there_are_not_missing(values, tmp_path):
-    values["datasets"]["lines"]["train"] = [f"{i}.jsonl" for i in range(4)]
-    laid_out = grid.expand(values)
-    before = study_plan.make(laid_out, shapes(laid_out), DEVICE, tmp_path).text
+    values["datasets"]["lines"]["train"] = FOUR
+    before = make(values, tmp_path).text
     assert (before.shards, before.missing) == (4, 4)
-    row = laid_out.corpora[laid_out.tokens].source
-    write_tokens(tmp_path / "tokens" / laid_out.tokens, [100, 300, 50, 50], [64], row)
-    there = study_plan.make(laid_out, shapes(laid_out), DEVICE, tmp_path).text
+    laid_out = grid.expand(values)
+    folder, row = tmp_path / "tokens" / laid_out.tokens, laid_out.corpora[laid_out.tokens].source
+    write_tokens(folder, [100, 300, 50, 50], [64], row)
+    there = make(values, tmp_path).text
     assert (there.shards, there.missing, there.shard_tokens) == (4, 0, 125)
     assert there.write_bytes is None
     for name in ("train-00001.bin", "train-00003.json"):
-        (tmp_path / "tokens" / laid_out.tokens / name).unlink()
-    some = study_plan.make(laid_out, shapes(laid_out), DEVICE, tmp_path).text
-    assert (some.missing, some.fetch_files, some.fetch_bytes) == (2, 0, None)
-    assert some.write_bytes == 2 * 125 * 2
-    assert "of about 500" in study_plan.make(laid_out, shapes(laid_out), DEVICE, tmp_path).table()
+        (folder / name).unlink()
+    made = make(values, tmp_path)
+    assert (made.text.missing, made.text.fetch_files, made.text.fetch_bytes) == (2, 0, None)
+    assert made.text.write_bytes == 2 * 125 * 2
+    assert "of about 500" in made.table()
 
 
 def text_of(values, folder, tokenized=0):
     """What the plan says of the text of a study, of which so many shards are tokenized."""
-    laid_out = grid.expand(values)
-    tokens = folder / "tokens" / laid_out.tokens
+    tokens = folder / "tokens" / grid.expand(values).tokens
     tokens.mkdir(parents=True, exist_ok=True)
     for i in range(tokenized):
         for end in ("bin", "json"):
             (tokens / f"train-{i:05d}.{end}").touch()
-    return study_plan.make(laid_out, shapes(laid_out), DEVICE, folder).text
+    return make(values, folder).text
 
 
-@pytest.mark.parametrize(
-    ("shard_tokens", "shards"),
-    [(10_000, 1), (256, 1), (255, 2), (128, 2), (100, 3), (64, 4), (63, 4), (10, 4)],
-)
+@pytest.mark.parametrize(("shard_tokens", "shards"), [
+    (10_000, 1), (256, 1), (255, 2), (128, 2), (100, 3), (64, 4), (63, 4), (10, 4),
+])  # fmt: skip
 def test_as_many_shards_suffice_as_the_longest_run_reads(values, tmp_path, shard_tokens, shards):
     """A run reads 256 tokens of a text in four shards; one that is longer reads all of them."""
-    values["datasets"]["lines"]["train"] = [f"{i}.jsonl" for i in range(4)]
+    values["datasets"]["lines"]["train"] = FOUR
     manifest = {"train": [{"tokens": shard_tokens}] * 4, "validation": []}
     write_json(tmp_path / "tokens" / grid.expand(values).tokens / "manifest.json", manifest)
     assert text_of(values, tmp_path).suffice == {"s": shards}
@@ -188,17 +162,15 @@ def test_what_is_fetched_is_what_is_not_yet_tokenized(values, tmp_path, tokenize
     assert text.suffice == {"s": 1}
 
 
-def test_a_hub_row_without_sizes_plans_no_bytes(values, tmp_path):
-    values["datasets"]["lines"] = {k: v for k, v in HUB.items() if not k.startswith("expected")}
-    text = text_of(values, tmp_path)
+def test_a_hub_row_without_sizes_plans_no_bytes_and_a_large_vocabulary_four_a_token(
+    values, tmp_path
+):
+    bare = {k: v for k, v in HUB.items() if not k.startswith("expected")}
+    text = text_of(values | {"datasets": {"lines": bare}}, tmp_path)
     assert (text.fetch_files, text.fetch_bytes, text.write_bytes) == (10, None, None)
     assert (text.shard_tokens, text.suffice) == (None, {})
-
-
-def test_tokens_of_a_large_vocabulary_have_four_bytes(values, tmp_path):
-    values["datasets"]["lines"] = HUB
-    values["tokenizers"]["bytes"] = {"encoding": "o200k_base"}
-    assert text_of(values, tmp_path).write_bytes == 10 * 500 * 4
+    wide = {"datasets": {"lines": HUB}, "tokenizers": {"bytes": {"encoding": "o200k_base"}}}
+    assert text_of(values | wide, tmp_path).write_bytes == 10 * 500 * 4
 
 
 def test_the_longest_run_of_a_size_counts(values, tmp_path):
@@ -207,3 +179,128 @@ def test_the_longest_run_of_a_size_counts(values, tmp_path):
     values["exceptions"] = [{"size": "m", "context": 16, "update_tokens": 128, "reason": "x"}]
     values["datasets"]["lines"] = HUB | {"expected_tokens": 2560.0}
     assert text_of(values, tmp_path).suffice == {"s": 1, "m": 2}
+
+
+GPT2 = Model(n_layer=12, n_head=12, d_model=768, vocab_size=50257)
+PARAMS = 124_000_000
+ROOMY = Device(peak_flops=1e15, bandwidth=3e12, memory_bytes=1e12)
+SHAPE = Shape(PARAMS, 8e8)
+
+
+def forecast(cell, device: Any = ROOMY, measured=None, tokens=None) -> Any:
+    return estimate.forecast(cell, SHAPE, device, measured, tokens)
+
+
+def guess(cell, memory) -> Any:
+    return estimate.guess(cell, PARAMS, memory)
+
+
+def measured(micro_batch=1, **values):
+    return Calibration(
+        of="", device="", versions={}, measured=True, update_seconds=2.5, micro_batch=micro_batch,
+        **values,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def gpt2(cell):
+    """A cell of GPT-2 124M: context 1024, 512 sequences an update, 8 devices, 1000 updates."""
+    return replace(
+        cell, model=GPT2, context=1024, update_tokens=2**19, gpus=8, budget="1000 updates"
+    )
+
+
+def test_memory_is_the_sum_of_state_activations_and_logits(gpt2):
+    """18 bytes a parameter; 37 bytes a token, layer and unit of width; at most 2 x 2^28 bytes of
+    logits, else 2 bytes for each, and 6 bytes for a weight of the head. Recomputation keeps four
+    bytes a layer and one complete layer."""
+    state, head, width = 18 * PARAMS, 6 * 50257 * 768, 1024 * 768
+    logits = 2 * 2 * 1024 * 50257
+    small = estimate.memory_bytes(gpt2, PARAMS, 2, recompute=False)
+    assert small == state + head + 2 * width * 12 * 37 + logits
+    large = estimate.memory_bytes(gpt2, PARAMS, 16, recompute=False)
+    assert large == state + head + 16 * width * 12 * 37 + 2 * 2**28
+    recomputed = estimate.memory_bytes(gpt2, PARAMS, 2, recompute=True)
+    assert recomputed == state + head + 2 * width * (12 * 4 + 37) + logits
+
+
+def test_a_micro_batch_has_at_most_16384_tokens_and_divides_the_update(gpt2):
+    layout = guess(gpt2, 1e12)
+    assert (layout.micro_batch, layout.recompute) == (16, False)
+    thirds = guess(replace(gpt2, update_tokens=8 * 24 * 1024), None)
+    assert thirds.micro_batch == 12  # the largest divisor of 24 up to 16
+    assert guess(replace(gpt2, context=2**17, update_tokens=2**20), None).micro_batch == 1
+
+
+def test_an_estimate_fills_nine_tenths_of_a_device_for_sure_or_is_the_smallest_layout(gpt2):
+    """With a probability of 90 % it takes less than the upper end of its interval of 80 %."""
+    needed = estimate.memory_bytes(gpt2, PARAMS, 16, recompute=False)
+    most = needed * exp(1.2816 * 0.1 * (1 - 18 * PARAMS / needed))
+    enough, short = (guess(gpt2, most / 0.9 * x) for x in (1.0001, 0.9999))
+    assert (enough.micro_batch, enough.memory_bytes) == (16, needed)
+    assert short.micro_batch == 8
+    least = estimate.memory_bytes(gpt2, PARAMS, 1, recompute=True)  # is taken if it likely fits
+    likely, none = (guess(gpt2, least / 0.9 * x) for x in (1.0001, 0.9999))
+    assert (likely.micro_batch, likely.recompute, none) == (1, True, None)
+    words = [likely.fits(least / 0.9 * x) for x in (0.9999, 1.0001, 1.1)]
+    assert words == ["does not fit", "likely fits", "fits"]
+
+
+def test_time_is_predicted_from_the_shape_within_an_interval(gpt2):
+    made = forecast(gpt2)
+    low, high = made.range_80["update_seconds"]
+    assert low < made.update_seconds < high < 2 * low
+    assert 0.2 < 8e8 * 2**19 / (8 * 1e15 * made.update_seconds) < 0.6  # of the peak
+    assert sum(made.shares.values()) == pytest.approx(1)
+    assert made.gpu_hours == pytest.approx(1000 * made.update_seconds * 8 / 3600)
+    assert (made.updates, made.tokens, made.epochs) == (1000, 1000 * 2**19, None)
+    assert (made.micro_batch, made.accumulation) == (16, 4)
+    assert (made.measured, made.cannot, made.notes) == (False, "", [])
+    assert made.disk_bytes == 4 * PARAMS
+
+
+def test_a_branch_costs_a_fifth_of_its_share_and_a_checkpoint_of_16_bytes_a_parameter(gpt2):
+    made = forecast(replace(gpt2, budget="24 hours", keep=(0.25, 0.5, 1.0)))
+    assert made.gpu_hours == pytest.approx(24 * 8)
+    assert made.branch_gpu_hours == pytest.approx(24 * 8 * 0.2 * 1.75)
+    assert forecast(replace(gpt2, keep=(0.5, 1.0))).disk_bytes == (4 + 2 * 16) * PARAMS
+    warm = replace(gpt2, optimizer=replace(gpt2.optimizer, warmup_updates=400), keep=(0.5, 1.0))
+    assert not forecast(warm).notes  # half of 1000 updates begins at 0.4 of them
+    assert "0.5" in forecast(replace(warm, budget="999 updates")).notes[0]  # within the warm-up
+
+
+@pytest.mark.parametrize(("budget", "updates"), [
+    ("7 updates", 7), ("6.2 updates", 7), ("1e6 tokens", 2), ("1048576 tokens", 2),
+    ("10 seconds", 4), ("1 minutes", 24), ("1 hours", 1440),
+])  # fmt: skip
+def test_updates_of_a_budget_are_rounded_up_and_those_of_a_time_down(gpt2, budget, updates):
+    known = measured(micro_batch=4, peak_memory_bytes=7)
+    made = forecast(replace(gpt2, budget=budget), None, known)
+    assert (made.updates, made.tokens) == (updates, updates * 2**19)
+    assert (made.memory_bytes, made.measured, made.update_seconds) == (7, True, 2.5)
+
+
+@pytest.mark.parametrize(("data", "epochs", "share", "has_note"), [
+    (2.0, 1, 1.0, False), (1.0, 1, 1.0, False), (0.5, 1, 0.5, True), (0.5, 2, 1.0, False),
+    (0.25, 2, 0.5, True),
+])  # fmt: skip
+def test_a_run_ends_where_its_data_end_and_costs_no_more(gpt2, data, epochs, share, has_note):
+    """``data`` is the training text as a share of what the budget would read."""
+    complete = replace(gpt2, epochs=epochs)
+    wanted = 1000 * 2**19
+    unlimited, made = (forecast(complete, tokens=n) for n in (None, data * wanted))
+    assert made.epochs == pytest.approx(1 / data)
+    assert made.tokens == int(share * wanted)
+    assert made.gpu_hours == pytest.approx(share * unlimited.gpu_hours)
+    assert bool(made.notes) is has_note
+
+
+def test_a_cell_that_does_not_fit_has_a_reason_and_no_numbers(gpt2):
+    least = estimate.memory_bytes(gpt2, PARAMS, 1, recompute=True)
+    fits, refused = (
+        forecast(gpt2, replace(ROOMY, memory_bytes=least / 0.9 * x)) for x in (1.001, 0.999)
+    )
+    assert (fits.micro_batch, fits.recompute, fits.cannot) == (1, True, "")
+    assert refused.cannot
+    assert (refused.micro_batch, refused.updates, refused.gpu_hours) == (None, None, None)
+    assert (refused.gpus, refused.disk_bytes) == (8, 0)

@@ -27,27 +27,24 @@ from lmscaling.model.gpt import GPT
 from lmscaling.records.timing import MEASUREMENT_STATUSES, Measurement
 
 SPEED = {
-    "timeout_seconds": 20,
-    "repeats": 3,
-    "target_seconds": 0.01,
-    "time_step": {
-        "sizes": ["s"],
-        "contexts": [16, 32, 64],
-        "implementations": ["softmax/flash", "linear/chunked"],
-    },
+    "timeout_seconds": 20, "repeats": 3, "target_seconds": 0.01,
+    "time_step": {"sizes": ["s"], "contexts": [16, 32, 64],
+                  "implementations": ["softmax/flash", "linear/chunked"]},
     "tune_chunk": {"implementations": ["linear/chunked"], "chunks": [8, 16, 32]},
-    "time_decode": {
-        "sizes": ["s"], "contexts": [16, 32], "attentions": ["softmax"], "batches": [1, 2],
-    },
+    "time_decode": {"sizes": ["s"], "contexts": [16, 32], "attentions": ["softmax"],
+                    "batches": [1, 2]},
 }  # fmt: skip
+MIDDLE = "linear.chunked-b1-ctx32"
+
+
+def by_kind(values):
+    return {sweep.kind: sweep for sweep in sweeps.expand(grid.expand(values).study).values()}
 
 
 @pytest.fixture
 def planned(values):
     """The sweeps of a tiny study by kind."""
-    values["speed"] = SPEED
-    made = sweeps.expand(grid.expand(values).study).values()
-    return {sweep.kind: sweep for sweep in made}
+    return by_kind(values | {"speed": SPEED})
 
 
 @pytest.fixture
@@ -72,9 +69,9 @@ def run(tmp_path, planned, monkeypatch):
     return run
 
 
-def measured(tmp_path):
-    """Names of the points that were measured, in order."""
-    return (tmp_path / "measured").read_text().splitlines()
+def measured(tmp_path, before=()):
+    """Names of the points that were measured after these, in order."""
+    return (tmp_path / "measured").read_text().splitlines()[len(before) :]
 
 
 def outcome(point, seconds=(3.0, 1.0, 2.0, 10.0)):
@@ -93,75 +90,55 @@ def test_every_point_is_a_whole_record_with_its_spread_and_setup(run, planned):
         assert point["device"] == point["environment"]["device"]
 
 
-def test_a_point_with_a_record_is_not_measured_again(run, tmp_path):
+def test_a_point_is_measured_again_only_if_its_record_is_missing_or_damaged(run, tmp_path, capfd):
     run(outcome)
-    before = measured(tmp_path)
-    files = {path: path.stat().st_ino for path in (tmp_path / "time_step").glob("*.json")}
+    before, folder = measured(tmp_path), tmp_path / "time_step"
+    files = {path: path.stat().st_ino for path in folder.glob("*.json")}
     run(outcome)
     assert {path: path.stat().st_ino for path in files} == files
-    (tmp_path / "time_step" / "linear.chunked-b1-ctx32.json").unlink()
+    point = folder / f"{MIDDLE}.json"
+    point.unlink()
     run(outcome)
-    assert measured(tmp_path)[len(before) :] == ["linear.chunked-b1-ctx32"]
-
-
-def test_a_damaged_record_of_a_point_is_named_and_measured_again(run, tmp_path, capfd):
-    run(outcome)
-    before = measured(tmp_path)
-    point = tmp_path / "time_step" / "linear.chunked-b1-ctx32.json"
+    assert measured(tmp_path, before) == [MIDDLE]
     point.write_text('{"record"')
-    (tmp_path / "time_step" / "sweep.json").write_text("")
+    (folder / "sweep.json").write_text("")
     run(outcome)
-    assert measured(tmp_path)[len(before) :] == ["linear.chunked-b1-ctx32"]
+    assert measured(tmp_path, before) == [MIDDLE, MIDDLE]
     assert str(point) in capfd.readouterr().out
 
 
-def test_memory_that_ends_is_a_record_and_ends_its_series_only(run, tmp_path):
-    def call(point):
-        if point.implementation == "flash" and point.context == 32:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
-        return outcome(point)
+def fill_memory(point):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
 
-    summary, points = run(call)
-    end = points["softmax.flash-b1-ctx32"]
-    assert (end["status"], end["message"].splitlines()) == ("oom", [end["message"]])
-    assert "2 GiB" in end["message"]
-    assert end["median_seconds"] is None
-    assert end["repeats"] == 0
+
+@pytest.mark.parametrize(("call", "status", "message"), [
+    (fill_memory, "oom", "2 GiB"),
+    (lambda point: os.kill(os.getpid(), signal.SIGKILL), "oom", "memory"),
+    (lambda point: os.kill(os.getpid(), signal.SIGUSR1), "failed", "SIGUSR1"),
+    (lambda point: os._exit(3), "failed", "code 3"),
+    (lambda point: [][0], "failed", "out of range"),
+    (lambda point: torch.empty(2**60), "oom", "allocate"),
+])  # fmt: skip
+def test_a_process_that_dies_is_a_record_and_ends_its_series_only(
+    run, tmp_path, call, status, message
+):
+    name = "softmax.flash-b1-ctx32"
+    summary, points = run(lambda point: (call if point.name == name else outcome)(point))
+    end = points[name]
+    assert (end["status"], end["median_seconds"], end["repeats"]) == (status, None, 0)
+    assert message in end["message"]
+    assert len(end["message"].splitlines()) == 1
     assert summary["statuses"]["softmax.flash-b1-ctx64"] == "not_tried"
     assert "softmax.flash-b1-ctx64" not in measured(tmp_path)
-    assert points["linear.chunked-b1-ctx64"]["status"] == "done"
-
-
-@pytest.mark.parametrize(
-    ("call", "status", "message"),
-    [
-        (lambda point: os.kill(os.getpid(), signal.SIGKILL), "oom", "memory"),
-        (lambda point: os.kill(os.getpid(), signal.SIGUSR1), "failed", "SIGUSR1"),
-        (lambda point: os._exit(3), "failed", "code 3"),
-        (lambda point: [][0], "failed", "out of range"),
-        (lambda point: torch.empty(2**60), "oom", "allocate"),
-    ],
-)
-def test_a_process_that_dies_is_a_record_and_the_sweep_goes_on(run, call, status, message):
-    summary, points = run(
-        lambda point: outcome(point) if point.attention == "linear" else call(point)
-    )
-    end = points["softmax.flash-b1-ctx16"]
-    assert end["status"] == status
-    assert message in end["message"]
-    assert summary["statuses"]["softmax.flash-b1-ctx32"] == "not_tried"
     assert summary["statuses"]["linear.chunked-b1-ctx64"] == "done"
     assert status in MEASUREMENT_STATUSES
 
 
-@pytest.mark.parametrize(
-    ("error", "what"),
-    [
-        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "device"),
-        (OSError(errno.ENOSPC, "No space left on device"), "disk"),
-        (torch.distributed.DistBackendError("NCCL error: remote process exited"), "network"),
-    ],
-)
+@pytest.mark.parametrize(("error", "what"), [
+    (RuntimeError("CUDA error: uncorrectable ECC error encountered"), "device"),
+    (OSError(errno.ENOSPC, "No space left on device"), "disk"),
+    (torch.distributed.DistBackendError("NCCL error: remote process exited"), "network"),
+])  # fmt: skip
 def test_a_fault_of_the_machine_is_no_record_and_the_point_is_measured_again(
     run, tmp_path, error, what
 ):
@@ -174,8 +151,12 @@ def test_a_fault_of_the_machine_is_no_record_and_the_point_is_measured_again(
         run(fail)
     assert not (tmp_path / "time_step" / "softmax.flash-b1-ctx32.json").exists()
     assert not (tmp_path / "time_step" / "sweep.json").exists()
+    before = measured(tmp_path)
     summary, _ = run(outcome)
     assert set(summary["statuses"].values()) == {"done"}
+    again = measured(tmp_path, before)
+    assert "softmax.flash-b1-ctx16" not in again
+    assert "softmax.flash-b1-ctx32" in again
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGBUS])
@@ -200,43 +181,22 @@ def test_what_hangs_is_killed_at_the_limit_with_all_that_it_started(tmp_path):
         time.sleep(0.01)
 
 
-def test_a_mistake_of_the_user_stops_the_sweep_in_one_sentence(run, tmp_path):
-    def call(point):
-        raise UserError("implementation 'x' has no file")
+def test_a_mistake_stops_its_series_in_one_sentence_and_is_tried_again(run, tmp_path, capfd):
+    def call(point, wrong=("softmax", "linear")):
+        if point.attention in wrong:
+            raise UserError("implementation 'x' has no file")
+        return outcome(point)
 
     with refused(UserError, "'x'"):
         run(call)
     assert not (tmp_path / "time_step" / "sweep.json").exists()
-
-
-def test_a_mistake_in_one_series_leaves_the_others_and_is_tried_again(run, tmp_path, capfd):
-    def call(point):
-        if point.attention == "linear":
-            raise UserError("implementation 'x' has no file")
-        return outcome(point)
-
-    summary, records = run(call)
+    summary, records = run(lambda point: call(point, ["linear"]))
     assert {record["status"] for record in records.values()} == {"done"}
     left = {f"softmax.flash-b1-ctx{c}" for c in (16, 32, 64)}
     assert set(summary["statuses"]) == set(records) == left
     assert re.search(".*linear/chunked.*'x'.*", capfd.readouterr().out)
     summary, _ = run(outcome)
     assert summary["statuses"]["linear.chunked-b1-ctx16"] == "done"
-
-
-def test_points_survive_a_sweep_that_is_stopped(run, tmp_path):
-    def stop(point):
-        if point.context == 32:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return outcome(point)
-
-    with pytest.raises(UserError):
-        run(stop)
-    before = measured(tmp_path)
-    run(outcome)
-    again = measured(tmp_path)[len(before) :]
-    assert "softmax.flash-b1-ctx16" not in again
-    assert "softmax.flash-b1-ctx32" in again
 
 
 def test_batches_of_decoding_are_series_of_their_own(run):
@@ -246,18 +206,14 @@ def test_batches_of_decoding_are_series_of_their_own(run):
         return outcome(point)
 
     summary, _ = run(call, "time_decode")
-    assert summary["statuses"] == {
-        "softmax-b1-ctx16": "done",
-        "softmax-b2-ctx16": "oom",
-        "softmax-b1-ctx32": "done",
-        "softmax-b2-ctx32": "not_tried",
-    }
+    names = [f"softmax-b{batch}-ctx{n}" for n in (16, 32) for batch in (1, 2)]
+    ends = ["done", "oom", "done", "not_tried"]
+    assert summary["statuses"] == dict(zip(names, ends, strict=True))
 
 
 def test_a_full_step_has_as_many_sequences_as_its_tokens_and_counts_its_flops(tmp_path, values):
     given = {"sizes": ["s"], "contexts": [16, 32], "implementations": ["linear/chunked"]}
-    values["speed"] = SPEED | {"time_step": given | {"tokens": 64}}
-    full = {s.kind: s for s in sweeps.expand(grid.expand(values).study).values()}
+    full = by_kind(values | {"speed": SPEED | {"time_step": given | {"tokens": 64}}})
     sweep = full["time_step"]
     assert [(p.context, p.batch) for p in sweep.points] == [(16, 4), (32, 2)]
     assert {(p.context, p.batch) for p in full["tune_chunk"].points} == {(16, 4), (32, 2)}
@@ -296,8 +252,7 @@ def test_a_sweep_is_pending_until_all_its_points_are_settled(run, tmp_path, plan
     run(outcome)
     assert not sweeps.is_pending(folder, sweep)
     longer = {**SPEED["time_step"], "contexts": [16, 32, 64, 128]}
-    values["speed"] = SPEED | {"time_step": longer}
-    more = {s.kind: s for s in sweeps.expand(grid.expand(values).study).values()}["time_step"]
+    more = by_kind(values | {"speed": SPEED | {"time_step": longer}})["time_step"]
     assert more.folder == sweep.folder
     assert sweeps.is_pending(folder, more)
 
@@ -314,16 +269,13 @@ def test_two_processes_do_not_measure_one_sweep(run, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_sweep_for_a_gpu_is_refused_without_one(tmp_path, values):
-    values["speed"], values["gpus"] = SPEED, 1
-    sweep = next(iter(sweeps.expand(grid.expand(values).study).values()))
+def test_a_sweep_for_a_gpu_is_refused_without_one_and_so_is_one_of_another_kind(tmp_path, values):
+    sweep = by_kind(values | {"speed": SPEED, "gpus": 1})["time_step"]
     write_json(tmp_path / "s.json", dump(sweep))
-    with refused(UserError, "GPU", "gpus: 0"):
-        runner.measure(tmp_path / "s.json", sweep.kind, tmp_path / "out", None)
+    for kind, named in (
+        ("time_step", ("GPU", "gpus: 0")),
+        ("time_decode", ("s.json", "time_step")),
+    ):
+        with refused(UserError, *named):
+            runner.measure(tmp_path / "s.json", kind, tmp_path / "out", None)
     assert not list((tmp_path / "out").glob("*.json"))
-
-
-def test_a_sweep_of_another_kind_is_refused(tmp_path, planned):
-    write_json(tmp_path / "s.json", dump(planned["time_step"]))
-    with refused(UserError, "s.json", "time_step"):
-        runner.measure(tmp_path / "s.json", "time_decode", tmp_path / "out", None)

@@ -15,6 +15,7 @@ from lmscaling.kernels.chunked_triton.config import Config
 from lmscaling.kernels.chunked_triton.plan import Plan
 
 FAST, SLOW, WRONG, HUGE = (Config(chunk=c) for c in (32, 64, 128, 256))
+BEGIN = Plan(forward=Config(chunk=16), backward_q=Config(chunk=16))
 
 
 class TooLarge(Exception):
@@ -35,8 +36,7 @@ def test_each_kernel_gets_the_fastest_configuration_that_is_right(capsys):
         chunk = getattr(plan, role).chunk
         return {"backward_kv": 1 / cost[chunk], "backward": 5.0}.get(role, cost[chunk])
 
-    begin = Plan(forward=Config(chunk=16), backward_q=Config(chunk=16))
-    plan, times = tune.search(begin, [SLOW, WRONG, HUGE, FAST], fault, seconds)
+    plan, times = tune.search(BEGIN, [SLOW, WRONG, HUGE, FAST], fault, seconds)
     assert (plan.forward, plan.backward_q, plan.backward_kv) == (FAST, FAST, SLOW)
     assert times == {"forward": 1.0, "backward_q": 1.0, "backward_kv": 0.5, "backward": 5.0}
     assert not plan.one_pass
@@ -45,20 +45,16 @@ def test_each_kernel_gets_the_fastest_configuration_that_is_right(capsys):
     assert "out of resource\n" in said
 
 
-def test_a_plan_stays_where_no_candidate_is_right_and_a_fault_of_the_machine_ends_the_search():
-    begin = Plan(forward=Config(chunk=16))
-    assert tune.search(begin, [FAST], lambda _: "wrong", lambda *_: 0.0) == (begin, {})
-    error = RuntimeError("uncorrectable ECC error")
-    with pytest.raises(RuntimeError, match="ECC"):
-        tune.search(begin, [FAST], Mock(side_effect=error), lambda *_: 0.0)
-
-
 def test_one_backward_kernel_is_chosen_if_it_is_faster_than_two():
     def seconds(role, plan):
         return 0.4 if role == "backward" and plan.backward == FAST else 1.0
 
     plan, _ = tune.search(Plan(), [SLOW, FAST], lambda _: None, seconds)
     assert (plan.one_pass, plan.backward, plan.forward.chunk) == (True, FAST, FAST.chunk)
+    assert tune.search(BEGIN, [FAST], lambda _: "wrong", lambda *_: 0.0) == (BEGIN, {})
+    broken = Mock(side_effect=RuntimeError("uncorrectable ECC error"))
+    with pytest.raises(RuntimeError, match="ECC"):  # a fault of the machine ends the search
+        tune.search(BEGIN, [FAST], broken, lambda *_: 0.0)
 
 
 def test_entries_come_back_as_they_went_and_the_nearest_of_the_same_kind_is_taken(tmp_path):
