@@ -79,105 +79,80 @@ def test_a_mistake_on_the_command_line_says_where(override, named):
         plan(STUDY, override)
 
 
+def shipped(*names, overrides=()):
+    paths = [ROOT / "config" / f"{name}.yaml" for name in ("study", *names)]
+    return study_file.read_study(paths, overrides=overrides)
+
+
 @pytest.mark.parametrize(
     ("files", "override", "skipped"),
     [
-        (["study"], "axes.context=[1024]", []),
-        (["study"], "axes.context=[131072, 1024]", [{"context": 131072}]),
-        (["study", "demo"], "axes.size=[2k, 6k, 100k]", [
-            {"size": "100k", "context": 1024}, {"seed": 1, "size": "6k"},
-            {"seed": 1, "context": 256},
-        ]),
-        (["study", "demo"], "axes.context=[64]", [
-            {"seed": 1, "size": "6k"}, {"seed": 1, "size": "25k", "context": 64},
-        ]),
+        ([], "axes.context=[1024]", []),
+        ([], "axes.context=[131072, 1024]", [{"context": 131072}]),
+        (["demo"], "axes.size=[2k, 6k, 100k]", [{"size": "100k", "context": 1024},
+                                                {"seed": 1, "size": "6k"},
+                                                {"seed": 1, "context": 256}]),
+        (["demo"], "axes.context=[64]", [{"seed": 1, "size": "6k"},
+                                         {"seed": 1, "size": "25k", "context": 64}]),
     ],
 )  # fmt: skip
 def test_an_axis_of_the_command_line_needs_no_other_parts(files, override, skipped):
-    paths = [ROOT / "config" / f"{name}.yaml" for name in files]
-    values = study_file.read_study(paths, overrides=[override])
+    values = shipped(*files, overrides=[override])
     kept = [{k: v for k, v in entry.items() if k != "reason"} for entry in values["skip"]]
     assert kept == skipped
-    assert values == study_file.overridden(study_file.read_study(paths), [override])
+    assert values == study_file.overridden(shipped(*files), [override])
     made = grid.expand(values)
     assert made.cells
     assert bool(made.branches) == ("[64]" not in override)
 
 
 def test_an_axis_of_the_command_line_needs_no_parts_of_tasks_that_inherit_it():
-    paths = [ROOT / "config" / f"{name}.yaml" for name in ("study", "tasks")]
+    def tasks(*overrides):
+        return grid.expand(shipped("tasks", overrides=overrides)).tasks
 
-    def made(*overrides):
-        return grid.expand(study_file.read_study(paths, overrides=overrides))
-
-    every = made().tasks
-    for labels, rows in (
-        ({"softmax", "linear"}, "[softmax, linear]"),
-        (
-            {"local.window16", "softmax.linear"},
-            "[{local: {window: 16}}, {pattern: [softmax, linear]}]",
-        ),
-    ):
-        left = made(f"axes.attention={rows}").tasks
+    every = tasks()
+    rows = {
+        "[softmax, linear]": {"softmax", "linear"},
+        "[{local: {window: 16}}, {pattern: [softmax, linear]}]": {
+            "local.window16", "softmax.linear",
+        },
+    }  # fmt: skip
+    for row, labels in rows.items():
+        left = tasks(f"axes.attention={row}")
         own = {run for run, cell in every.items() if cell.attention in labels}
         assert own <= left.keys()
         assert {left[run].task for run in left.keys() - own} <= {"copying_long"}  # has its own axis
-    assert {cell.seed for cell in made("axes.seed=[1]").tasks.values()} == {1}
+    assert {cell.seed for cell in tasks("axes.seed=[1]").values()} == {1}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "over", "named"),
-    [
-        (
-            ["axes.context=[32]"],
-            "skip: [{context: 16, reason: a}, {context: 32, reason: b}, {context: 99, reason: c}]",
-            ("over.yaml:1:70", "{context: 99}", "32"),
-        ),
-        (["axes.context=[64]", "skip=[{context: 32, reason: a}]"], "", ("{context: 32}",)),
-    ],
-)
-def test_a_skip_that_never_matched_is_a_mistake_with_its_place_all_the_same(overrides, over, named):
-    with refused(UserError, *named):
-        plan(STUDY, *overrides, "exceptions=[]", over=over)
+def test_a_skip_that_never_matched_is_a_mistake_with_its_place_all_the_same():
+    over = "skip: [{context: 16, reason: a}, {context: 32, reason: b}, {context: 99, reason: c}]"
+    with refused(UserError, "over.yaml:1:70", "{context: 99}", "32"):
+        plan(STUDY, "axes.context=[32]", "exceptions=[]", over=over)
+    skip = "skip=[{context: 32, reason: a}]"
+    with refused(UserError, "{context: 32}"):
+        plan(STUDY, "axes.context=[64]", skip, "exceptions=[]")
 
 
 def test_the_command_of_a_record_reads_the_same_study():
-    text = study_file.command(
-        "snakemake", [Path("a b.yaml"), Path("c.yaml")], {"gpus": 1}, ["axes.context=[64]"]
-    )
-    assert shlex.split(text) == [
-        "snakemake", "--configfile", "a b.yaml", "c.yaml", "--config", "gpus=1",
-        "--set", "axes.context=[64]",
-    ]  # fmt: skip
+    files = [Path("a b.yaml"), Path("c.yaml")]
+    text = study_file.command("snakemake", files, {"gpus": 1}, ["axes.context=[64]"])
+    words = "snakemake --configfile a_b.yaml c.yaml --config gpus=1 --set axes.context=[64]"
+    assert [word.replace(" ", "_") for word in shlex.split(text)] == words.split()
 
 
-@pytest.fixture
-def product(place):
-    """The product in the folder of the study, for a Snakemake of its own."""
+@pytest.mark.ci
+def test_snakemake_reads_what_the_command_line_says_records_it_and_names_a_wrong_file(place):
     for name in ("Snakefile", "workflow", "config", "profiles"):
         (place / name).symlink_to(ROOT / name)
-    return place
 
+    def snakemake(*words: str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+        command = [sys.executable, "-m", "snakemake", "--cores", "1", *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert "Traceback" not in done.stderr
+        return done.stderr
 
-def snakemake(*words: str) -> str:
-    """What Snakemake says to the user."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
-    return done.stderr
-
-
-@pytest.mark.ci
-def test_snakemake_and_the_command_line_say_the_same_of_a_wrong_file(product):
-    (product / "over.yaml").write_bytes(b"study: x\ndataset: c4\ngpus: 010\n")
-    with refused(UserError, "over.yaml:3", "010") as caught:
-        study_file.read_study([Path("config/study.yaml"), Path("over.yaml")])
-    assert f"error: {caught.value}\n" in snakemake("-n", "--configfile", "over.yaml")
-
-
-@pytest.mark.ci
-def test_the_record_of_a_study_has_the_values_of_the_command_line_and_the_command(product):
     over, override = "config/my_attention.yaml", ["--set", "axes.context=[128]"]
     record = Path("results/my_attention/study.json")
     snakemake(str(record), "--configfile", over, *override, "--config", "epochs=2")
@@ -186,3 +161,7 @@ def test_the_record_of_a_study_has_the_values_of_the_command_line_and_the_comman
     words = shlex.split(found["command"])[3:]
     assert words == ["--configfile", over, "--config", "epochs=2", *override]
     assert "has changed" not in snakemake("-n", *words)
+    Path("over.yaml").write_bytes(b"study: x\ndataset: c4\ngpus: 010\n")
+    with refused(UserError, "over.yaml:3", "010") as caught:
+        study_file.read_study([Path("config/study.yaml"), Path("over.yaml")])
+    assert f"error: {caught.value}\n" in snakemake("-n", "--configfile", "over.yaml")
