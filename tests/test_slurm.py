@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from conftest import ROOT, calibration, write_tokens
+from hub import COMMIT
 from product import documents
 from slurm_cluster import PATIENCE_SECONDS, Study, eventually, stand_still
 
@@ -34,16 +35,11 @@ def submitted(study):
     return study.logged().count("submitted with SLURM jobid")
 
 
-def attempts(rows):
-    """Beginning and end of each attempt, and who made it."""
-    return [row for row in rows if row["record"] == "header"]
-
-
 def assert_whole(study, run, n_attempts):
     """The record counts the attempts, and the surviving rows are those of one run."""
     record, rows = study.record(run), study.log(run)
     assert (record["status"], record["attempts"]) == ("done", n_attempts), study.said()
-    starts = {row["attempt"]: row["start_update"] for row in attempts(rows)}
+    starts = {row["attempt"]: row["start_update"] for row in rows if row["record"] == "header"}
     assert sorted(starts.values()) == list(starts.values())
     kept = [
         row["update"] for row in rows
@@ -135,7 +131,7 @@ def storm(cluster, tmp_path_factory):
 
 def test_cells_train_side_by_side_and_lose_nothing_unless_they_are_killed(storm):
     undisturbed, *asked, killed = training = storm.runs[:5]
-    begun = [attempts(storm.log(run))[0]["started"] for run in training]
+    begun = [storm.log(run)[0]["started"] for run in training]
     assert max(begun) < min(storm.record(run)["ended"] for run in training)
     record, _ = assert_whole(storm, undisturbed, 1)
     assert record["lost_seconds"] == 0
@@ -153,8 +149,8 @@ def test_a_failing_cell_stops_no_other_and_is_named_at_the_end_with_what_to_do(s
     assert not (storm.results / "runs" / broken / "run.json").exists()
     # One retry is the profile's; a budget in updates may take any time, so it has two more jobs.
     assert len(re.findall(r"SLURM jobid .*softmax-s-ctx16-s5", storm.logged())) == 4
-    (told,) = re.findall(r"^softmax-s-ctx16-s5  failed .*", said, re.MULTILINE)
-    assert "Not a directory" in told or "File exists" in told
+    why = "Not a directory|File exists"
+    assert len(re.findall(rf"^softmax-s-ctx16-s5  failed .*(?:{why})", said, re.MULTILINE)) == 1
 
 
 def test_runs_are_whole_after_their_node_came_back(cluster, tmp_path):
@@ -187,9 +183,7 @@ def test_one_command_goes_from_a_text_to_a_figure_and_short_jobs_can_share_one(c
     rows = {"kind": "jsonl", "train": ["a.jsonl", "b.jsonl", "c.jsonl"], "validation": ["v.jsonl"]}
     study = Study(cluster, tmp_path / "x", datasets={"lines": rows})
     documents(study.root, a=100, b=100, c=100, v=100)
-    (tokens,) = study.results.glob("tokens/*")
-    for path in tokens.iterdir():
-        path.unlink()
+    tokens = study.lose_tokens()
     grouped = ("--groups", "tokenize=shards", "--group-components", "shards=4")
     study.finish(study.start(*grouped, "--", "results/tiny/figures/learning_curves.svg"))
     assert (study.results / "figures" / "learning_curves.svg").stat().st_size > 10_000
@@ -240,10 +234,68 @@ def test_two_ranks_train_in_one_task_of_a_job(cluster, cell, tmp_path):
     manifest = write_tokens(tmp_path / "tokens", [3000], [1000])
     (tmp_path / "cell.json").write_text(cell.to_json())
     command = [sys.executable, str(ROOT / "tests" / "on_ranks.py"), "cell.json"]
-    command += [str(calibration(tmp_path, cell, micro_batch=1)), str(manifest), "."]
+    command += [str(calibration(tmp_path, cell, micro_batch=1)), str(manifest), ".", "2"]
     environment = ["--chdir", str(tmp_path), f"PYTHONPATH={ROOT / 'src'}", "OMP_NUM_THREADS=1"]
     # Without --mem it would wait for all of the node's memory.
     step = ["srun", "--ntasks=1", "--cpus-per-task=2", "--mem=1G"]
     cluster.run("env", *environment, *step, *command)
     record = json.loads((tmp_path / "runs" / cell.run / "run.json").read_text())
     assert (record["status"], record["updates"]) == ("done", 4)
+
+
+HUB = """
+import sys, time
+from pathlib import Path
+from hub import serving
+with serving("owner/texts", Path(sys.argv[1])) as server:
+    print(server.url, flush=True)
+    time.sleep(999)
+"""
+
+
+@pytest.fixture
+def hub(cluster, tmp_path, monkeypatch):
+    """A hub inside the cluster with four files."""
+    (tmp_path / "hub").mkdir()
+    documents(tmp_path / "hub", t0=50, t1=50, t2=50, v0=50)
+    path = f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'tests'}"
+    words = cluster.command(tmp_path, path, sys.executable, "-c", HUB, str(tmp_path / "hub"))
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert server.stdout
+    monkeypatch.setenv("HF_ENDPOINT", server.stdout.readline().strip())
+    yield
+    server.kill()
+    server.wait()
+
+
+def test_a_late_job_of_text_touches_no_shard_and_fetch_runs_where_the_profile_says(
+    cluster, hub, tmp_path
+):
+    row = {
+        "kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": 3,
+        "train": "t{shard}.jsonl", "validation": "v{shard}.jsonl", "shards_per_job": 2,
+    }  # fmt: skip
+    study = Study(cluster, tmp_path / "x", datasets={"lines": row})
+    tokens = study.lose_tokens()
+    words = ["--set-resources", "fetch:slurm_partition=main", "--"]
+    words.append(str((tokens / "manifest.json").relative_to(study.root)))
+
+    first = study.start(*words, partition="closed")
+    (late,) = eventually(lambda: cluster.jobs("%i", partition="closed"), "job that waits")
+    cluster.kill(study.pid)
+    first.wait(PATIENCE_SECONDS)
+    study.finish(study.start("--unlock"))
+    study.finish(study.start(*words))
+    said = study.logged()
+    assert "\nrule fetch:" in said
+    assert "localrule fetch:" not in said
+    shards = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in tokens.glob("*-?????.[bjf]*")}
+    assert len(shards) == 2 * 4 + 1
+
+    cluster.run("scontrol", "update", "PartitionName=closed", "State=UP")
+    eventually(lambda: late not in cluster.jobs("%i"), "end of the late job")
+    cluster.run("scontrol", "update", "PartitionName=closed", "State=DOWN")
+    assert "JobState=COMPLETED" in cluster.run("scontrol", "show", "job", late)
+    assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in shards} == shards
+    (log,) = (study.results / "logs" / "tokenize").rglob("validation-00000-00000.log")
+    assert "shards exist" in log.read_text()
