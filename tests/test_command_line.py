@@ -11,44 +11,37 @@ import pytest
 from conftest import ROOT, refused
 from snakemake.cli import parse_config
 from snakemake.settings.types import dict_to_key_value_args
-from test_study_files import STUDY, place, plan
+from test_study_files import STUDY, plan
+from test_study_files import place as place
 
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
 from snakemake_logger_plugin_lmscaling import rewritten, targets_first
 
-__all__ = ["place"]
-
-
-@pytest.mark.parametrize(
-    ("typed", "read"),
-    [
-        ("--configfile a.yaml figures", "figures --configfile a.yaml"),
-        ("-n --configfile a.yaml b.yml x --cores 2", "x -n --configfile a.yaml b.yml --cores 2"),
-        ("--configfiles a.json results/a/b.json -p", "results/a/b.json --configfiles a.json -p"),
-        ("--configfile a.yaml -- figures", "--configfile a.yaml -- figures"),
-        ("figures --configfile a.yaml", "figures --configfile a.yaml"),
-        ("--configfile figures", "--configfile figures"),
-        ("--profile slurm figures", "--profile slurm figures"),
-    ],
+MOVED = {
+    "--configfile a.yaml figures": "figures --configfile a.yaml",
+    "-n --configfile a.yaml b.yml x --cores 2": "x -n --configfile a.yaml b.yml --cores 2",
+    "--configfiles a.json results/a/b.json -p": "results/a/b.json --configfiles a.json -p",
+}
+STAYS = (
+    "--configfile a.yaml -- figures", "figures --configfile a.yaml", "--configfile figures",
+    "--profile slurm figures",
 )  # fmt: skip
-def test_targets_after_study_files_come_first_and_nothing_else_moves(typed, read):
-    assert targets_first(typed.split()) == read.split()
+OVERRIDES = {
+    "--set a.b=1 figures": """figures --config set=a.b=1""",
+    "-n --set=a=1 --set b=2": """-n --config set=a=1&b=2""",
+    "--config c=1 --set a=1 -n": """--config set=a=1 c=1 -n""",
+    "--configfile x.yaml --set a=1 -- t": """--configfile x.yaml --config set=a=1 -- t""",
+    "--configfile x.yaml t --set": """t --configfile x.yaml --config set==""",
+    "-- --set a=1": "-- --set a=1",
+}
 
 
-@pytest.mark.parametrize(
-    ("typed", "read"),
-    [
-        ("--set a.b=1 figures", """figures --config set=a.b=1"""),
-        ("-n --set=a=1 --set b=2", """-n --config set=a=1&b=2"""),
-        ("--config c=1 --set a=1 -n", """--config set=a=1 c=1 -n"""),
-        ("--configfile x.yaml --set a=1 -- t", """--configfile x.yaml --config set=a=1 -- t"""),
-        ("--configfile x.yaml t --set", """t --configfile x.yaml --config set=="""),
-        ("-- --set a=1", "-- --set a=1"),
-    ],
-)  # fmt: skip
-def test_overrides_reach_snakemake_in_one_value_of_its_configuration(typed, read):
-    assert " ".join(rewritten(typed.split())) == read
+def test_targets_after_study_files_come_first_and_overrides_are_one_value_of_the_configuration():
+    for typed, read in [*MOVED.items(), *zip(STAYS, STAYS, strict=True)]:
+        assert targets_first(typed.split()) == read.split()
+    for typed, read in OVERRIDES.items():
+        assert " ".join(rewritten(typed.split())) == read
 
 
 def test_what_is_set_survives_the_way_to_the_jobs_of_snakemake():
@@ -60,22 +53,17 @@ def test_what_is_set_survives_the_way_to_the_jobs_of_snakemake():
     assert study_file.passed(parse_config([again])["set"]) == texts
 
 
-@pytest.mark.parametrize(
-    ("override", "named"),
-    [
-        ("axes.context=[24]", ("24", "16")),
-        ("axes.contxt=[16]", ("'contxt'", "'context'")),
-        ("axs.context=[16]", ("'axs'", "'axes'")),
-        ("budget.hours=1", ("budget",)),
-        ("axes.seed=[010]", ("010", "8")),
-        ("axes.seed=[0", ("YAML",)),
-        ("gpus", ()),
-        ("axes..seed=1", ()),
-        ("optimizer={eps: 1, eps: 2}", ("eps",)),
-    ],
-)
-def test_a_mistake_on_the_command_line_says_where(override, named):
-    with refused(UserError, f"--set {override}", *named):
+MISTAKES = {
+    "axes.context=[24]": ("24", "16"), "axes.contxt=[16]": ("'contxt'", "'context'"),
+    "axs.context=[16]": ("'axs'", "'axes'"), "budget.hours=1": ("budget",),
+    "axes.seed=[010]": ("010", "8"), "axes.seed=[0": ("YAML",), "gpus": (), "axes..seed=1": (),
+    "optimizer={eps: 1, eps: 2}": ("eps",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("override", MISTAKES)
+def test_a_mistake_on_the_command_line_says_where(override):
+    with refused(UserError, f"--set {override}", *MISTAKES[override]):
         plan(STUDY, override)
 
 
@@ -113,9 +101,8 @@ def test_an_axis_of_the_command_line_needs_no_parts_of_tasks_that_inherit_it():
     every = tasks()
     rows = {
         "[softmax, linear]": {"softmax", "linear"},
-        "[{local: {window: 16}}, {pattern: [softmax, linear]}]": {
-            "local.window16", "softmax.linear",
-        },
+        "[{local: {window: 16}}, {pattern: [softmax, linear]}]":
+            {"local.window16", "softmax.linear"},
     }  # fmt: skip
     for row, labels in rows.items():
         left = tasks(f"axes.attention={row}")

@@ -13,10 +13,7 @@ from lmscaling.runtime import doctor
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A function that makes a machine of some programs, and of this Python's packages but others.
-
-    A package without a version is missing.
-    """
+    """Makes one of some programs and other packages, of which those without a version miss."""
     programs, home, packages = (tmp_path / name for name in ("bin", "home", "packages"))
     for folder in (programs, home, packages):
         folder.mkdir()
@@ -110,9 +107,7 @@ def test_what_is_absent_or_wrong_is_named_and_a_package_that_the_demo_needs_stop
         sentence("doctor", f"{what}  {told[what]}")
 
 
-def test_folders_that_cannot_be_written_are_named_and_a_full_disk_stops_the_demo(
-    machine, tmp_path, monkeypatch
-):
+def test_folders_without_permission_are_named_and_a_full_disk_stops(machine, tmp_path, monkeypatch):
     machine({})
     (tmp_path / "file").touch()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file" / "triton"))

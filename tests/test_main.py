@@ -5,17 +5,16 @@ import io
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, calibration, sentence
+from product import leave
 from test_store import record
 
 from lmscaling import __version__, cli, files, registry
@@ -33,21 +32,13 @@ def lmscaling(*arguments, **options):
     )
 
 
-class Said(NamedTuple):
-    """How a command has ended."""
-
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def typed(tmp_path, monkeypatch, capsys) -> Callable[..., Said]:
-    """Types a command in an empty folder, in this process, with nothing on its input."""
+def typed(tmp_path, monkeypatch, capsys):
+    """Types a command in an empty folder, in this process; returns how it has ended."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
 
-    def run(*words: object) -> Said:
+    def run(*words: object) -> SimpleNamespace:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["lmscaling", *map(str, words)])
         code: object = 0
@@ -56,8 +47,9 @@ def typed(tmp_path, monkeypatch, capsys) -> Callable[..., Said]:
         except SystemExit as ended:
             code = ended.code
         said = capsys.readouterr()
-        err = said.err + (f"{code}\n" if isinstance(code, str) else "")  # as Python prints it
-        return Said(1 if isinstance(code, str) else int(str(code or 0)), said.out, err)
+        if isinstance(code, str):  # as Python prints it
+            return SimpleNamespace(code=1, out=said.out, err=f"{said.err}{code}\n")
+        return SimpleNamespace(code=code or 0, out=said.out, err=said.err)
 
     return run
 
@@ -147,17 +139,6 @@ def test_a_reader_that_has_read_enough_is_no_error():
     assert done.stderr == ""
 
 
-def test_make_alone_lists_its_targets_and_does_nothing(tmp_path):
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    said = subprocess.check_output(["make"], cwd=tmp_path, env=outside, text=True)
-    targets = re.findall(r"^([a-z]+):.*## (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert len(targets) > 8
-    lines = [line.split(maxsplit=2) for line in said.splitlines()]
-    assert lines == [["make", target, sentence] for target, sentence in targets]
-    assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
-
-
 def test_helpers_and_private_files_are_neither_variants_nor_figures():
     everything = {*registry.attentions(), *registry.figures()}
     assert {"linear", "softmax", "surface"} <= everything
@@ -168,14 +149,8 @@ OOM, DONE = "linear-s-ctx16-s0-11111111", "softmax-s-ctx16-s0-22222222"
 OTHER = "linear-s-ctx16-s0-33333333"
 
 
-def leave(path, text=""):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
 @pytest.fixture
 def results(tmp_path):
-    """Two runs of study a and one of study b."""
     made = tmp_path / "results"
     for study, run, status in (("a", OOM, "oom"), ("a", DONE, "done"), ("b", OTHER, "done")):
         record(made / study, run, run.encode(), status)
@@ -185,7 +160,6 @@ def results(tmp_path):
 
 
 def runs(results):
-    """Names of the runs of all studies."""
     return {path.name for path in results.glob("*/runs/*")}
 
 
@@ -227,9 +201,8 @@ def test_reset_by_status_or_context_takes_every_run_of_both(results, typed, cell
 def test_reset_leaves_a_run_that_is_being_trained(results, typed):
     with lock.hold(results / "b/scratch" / OTHER, ""):
         said = typed("reset", OTHER)
-    assert said.code == 1
+    assert (said.code, OTHER in runs(results)) == (1, True)
     assert f"process {os.getpid()}" in said.err
-    assert OTHER in runs(results)
 
 
 def test_reset_lets_a_held_run_go_on_and_keeps_its_checkpoints(results, typed):
@@ -257,19 +230,15 @@ RESET_MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "named"), RESET_MISTAKES)
-def test_reset_of_nothing_moves_nothing(results, typed, arguments, named):
-    said = typed("reset", *arguments)
-    assert said.code == 1
-    assert [value for value in named if value not in said.err] == []
+def test_reset_of_nothing_moves_nothing(results, typed):
+    for words, named in RESET_MISTAKES:
+        said = typed("reset", *words)
+        assert (said.code, [value for value in named if value not in said.err]) == (1, [])
+        sentence("error", said.err.removeprefix("error: ").strip())
     assert not list(results.glob("*/attic"))
-    sentence("error", said.err.removeprefix("error: ").strip())
 
 
-def test_a_folder_of_the_node_that_is_not_set_is_said_and_not_used(
-    typed, tmp_path, monkeypatch, cell, tokens
-):
-    """Shards are copied to the node's disk where its variable is set."""
+def test_a_folder_of_the_node_that_is_not_set_is_said(typed, tmp_path, monkeypatch, cell, tokens):
     monkeypatch.setenv("NODE_DISK", str(tmp_path / "disk"))
     monkeypatch.delenv("SLURM_TMPDIR", raising=False)
     (tmp_path / "cell.json").write_text(cell.to_json())

@@ -26,10 +26,7 @@ WAIT = "WARPGROUP.DEPBAR.LE gsb0, 0x0"
 
 
 def check(*arguments):
-    """Kernels compile no worse than the table says; returns their devices.
-
-    The complete check, ten times as many kernels for each Triton, is what writes the table.
-    """
+    """Kernels compile no worse than the table says; returns their devices."""
     pytest.importorskip("triton", reason="Triton is not installed: extra test, on Linux")
     command = [sys.executable, ROOT / "benchmarks" / "offline.py", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -38,7 +35,6 @@ def check(*arguments):
 
 
 def test_each_kernel_compiles_no_worse_than_the_table():
-    """For one of the devices, in turn."""
     assert check("--triton", offline.INSTALLED, "--sample") == set(offline.SHARED_BYTES)
 
 
@@ -52,7 +48,6 @@ def test_every_version_compiles_no_worse_than_the_table(version):
 
 
 def rows(target="", *kernels):
-    """Those of a target, or of every one, and of kernels."""
     return [row for row in offline.read().values()
             if target in ("", row.target) and (not kernels or row.kernel in kernels)]  # fmt: skip
 

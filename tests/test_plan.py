@@ -35,16 +35,13 @@ def real(made):
     return study_plan.make(made, shapes, "NVIDIA H100", Path("nowhere"))
 
 
-def test_the_real_study_plans_completely(real):
+def test_the_real_study_plans_completely_and_its_smallest_models_would_pass_c4(real):
     sums = real.totals()
     assert (sums["cells"], sums["skipped"], sums["cannot"], sums["unknown"]) == (72, 8, 0, 0)
     full = [f for f in real.forecasts if f.epochs <= 1]
     assert {round(f.gpu_hours) for f in full} == {192}
     assert {round(f.branch_gpu_hours / f.gpu_hours, 4) for f in full} == {0.3875}
     assert len(real.table().splitlines()) >= 1 + 72 + 8
-
-
-def test_the_smallest_models_would_pass_c4_and_are_told_so(real):
     told = {f.name: f for f in real.forecasts if f.epochs > 1}
     assert {name.split("-")[1] for name in told} == {"124M"}
     one = told["softmax-124M-ctx1024-s0"]
@@ -147,15 +144,12 @@ JOBS = [
     (DAY, 12, 720, 3, DAY / 2 - 600), (8640, 24, 240, 1, 240 * 60 - 600),
     (3600, 24, 135, 1, 135 * 60 - 600), (1800, 48, 98, 1, 98 * 60 - 600),
     (10, 48, 61, 1, 61 * 60 - 600), (0, 24, 60, 1, 3600 - 600), (30, 20 / 3600, 1, 4, 18),
-    # A tenth is spare and two fifths are for the start: 500 of 1000 seconds remain.
-    (400, 1000 / 3600, 17, 1, 900), (401, 1000 / 3600, 17, 2, 900),
+    (400, 1000 / 3600, 17, 1, 900), (401, 1000 / 3600, 17, 2, 900),  # 100 spare, 400 to start
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("seconds", "hours", "minutes", "n_jobs", "stop"), JOBS)
-def test_a_budget_longer_than_a_job_has_several_that_stop_in_time(
-    seconds, hours, minutes, n_jobs, stop
-):
+def test_a_long_budget_has_several_jobs(seconds, hours, minutes, n_jobs, stop):
     assert (jobs.job_minutes(seconds, hours), jobs.job_count(seconds, hours)) == (minutes, n_jobs)
     assert jobs.stop_seconds(seconds, hours) == pytest.approx(stop)
 

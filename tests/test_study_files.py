@@ -82,7 +82,6 @@ protocol: {all: 1}
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch) -> Path:
-    """A folder with the local files of the study."""
     for name in ("a.jsonl", "v.jsonl"):
         (tmp_path / name).write_text('{"text": "a text of some length"}\n' * 100)
     monkeypatch.chdir(tmp_path)
@@ -136,19 +135,15 @@ MISTAKES = [
     ("257}", "257}\n  x: {train_bpe: {}}", "20:", "tokenizers.x.train_bpe.vocab_size"),
     ("257}", "257}\n  x: {train_bpe: {vocab_size: 300}, vocab_size: 299}", "20:3", 300, 299),
     ("  s: {n_l", "  s: {lr: 1, lr: 2, n_l", "21:14", "sizes.s.lr"),
-    ("  s: {n_l", "  s: {n_layers: 2, n_l", "21:", "sizes.s", "'n_layers'", "'n_layer'"),
     ("  s: {", "  s: &s {x: *s, ", "21:13", "*s", "&s"),
     ("tokenizers:\n  bytes: {encoding: bytes, vocab_size: 257}", "tokenizers: 3", "18:13", 3),
     ("lr: 1.0e-2", "lr: .inf", "21:46", ".inf"),
     ("lr: 1.0e-2", "lr: nan", "21:46", "sizes.s.lr", "'nan'"),
     ("lr: 1.0e-2", "lr: 1e309", "21:46", "sizes.s.lr", "'1e309'", "1e-12", 10),
-    ("lr: 1.0e-2", "lr: 100", "21:46", "sizes.s.lr", 100),
     ("lr: 1.0e-2", "lr: true", "21:46", "sizes.s.lr", "true"),
-    ("n_layer: 2, n_head: 2, d_model: 8, ", "n_layer: 2, n_head: 2, ", "21:3", "sizes.s.d_model"),
     ("n_head: 2, d_model: 8", "n_head: 3, d_model: 8", "21:3", "sizes.s", "8", "3", "6", "9"),
     ("dataset: lines", "dataset: line", "23:10", "dataset", "'line'", "'lines'"),
     ("size: [s, m]", "size: [M]", "27:", "axes.size", "'M'", "'m'"),
-    ("size: [s, m]", "size: [S, s]", "27:", "axes.size", "'S'"),
     ("[softmax, linear]\n  size", "[sofmax]\n  size", "26:", "axes.attention", "'softmax'"),
     ("context: [16, 32]", "context: [16, 24]", "28:17", "axes.context", "24", "16"),
     ("context: [16, 32]", "context: [16, 63]", "28:17", "axes.context", "63", "64"),
@@ -157,7 +152,6 @@ MISTAKES = [
     ("seed: [0]", "seed: [010]", "29:10", "010", "8"),
     ("seed: [0]", "seed: [1:30]", "29:10", "1:30", "90"),
     ("seed: [0]", "seed: [1e23]", "29:10", "axes.seed.0", "'1e23'"),
-    ("seed: [0]", "seeds: [0]", "29:", "axes", "'seeds'", "'seed'"),
     ("seed: [0]", f"seed: {list(range(1300))}", "25:1", "10,400", "10,000"),
     ("{context: 32, size", "{context: 48, size", "32:15", "{size: m, context: 48}", "16, 32"),
     ("{context: 32, size: m, reason: too long}", "{reason: x}", "32:", "skip.0"),
@@ -168,7 +162,6 @@ MISTAKES = [
     ("position: rope", "position: rotary", "35:11", "position", "'rotary'", "rope"),
     ("budget: 200 updates", "budget: 1 token", "37:9", "1 tokens", "128"),
     ("budget: 200 updates", "budget: 24 h", "37:9", "budget", "'24 h'"),
-    ("budget: 200 updates", "budget: 0 hours", "37:9", "budget", "'0 hours'"),
     ("budget: 200 updates", "budget: 9e99 tokens", "37:9", "'9e99 tokens'", "1e+15"),
     ("budget: 200 updates", "budget: 0.0000001 hours", "37:9", "2.77778e-07", "88888.9"),
     ("gpus: 0", "gpus: 0\ngpus: 1", "39:1", "gpus", 38),
@@ -191,7 +184,6 @@ MISTAKES = [
     ("every_tokens: 1280", "every_tokens: 100", "50:17", "validation.every_tokens", "100", "128"),
     ("{size: s}", "autto", "51:", "calibrate", "'autto'", "'auto'"),
     ("[0.25, 1.0]", "[0.001, 1.0]", "52:21", "branches.shares", "0.001", "200", "0.005"),
-    ("{shares:", "{share:", "52:12", "branches", "'share'", "'shares'"),
     ("sizes: [s]", "sizes: [xl]", "59:", "speed.time_step.sizes", "'xl'"),
     ("[softmax, linear/chunked]", "[linear/chunkd]", "61:", "kernels/linear/", "'chunked'"),
     ("[softmax, linear/chunked]", "[sotfmax]", "61:", "attention/", "'softmax'"),
@@ -246,12 +238,12 @@ def test_aliases_and_merged_mappings_mean_what_yaml_says():
     assert made["sizes"]["s"]["lr"] == 1.0e-2
 
 
-@pytest.mark.parametrize(("name", "near"), [("folder", "folder"), ("stdy.yaml", "study.yaml")])
-def test_a_folder_and_a_missing_file_are_named_with_what_is_near(place, name, near):
-    (place / "folder").mkdir()
-    (place / "study.yaml").write_text(STUDY)
-    with refused(UserError, name, near):
-        study_file.read_study([Path(name)])
+def test_a_folder_and_a_missing_file_are_named_with_what_is_near():
+    Path("folder").mkdir()
+    Path("study.yaml").touch()
+    for name, near in (("folder", "folder"), ("stdy.yaml", "study.yaml")):
+        with refused(UserError, name, near):
+            study_file.read_study([Path(name)])
 
 
 OVER = [
@@ -265,10 +257,10 @@ OVER = [
 ]
 
 
-@pytest.mark.parametrize(("over", "named"), [(over, named) for over, *named in OVER])
-def test_a_mistake_is_in_the_file_that_holds_the_value(over, named):
-    with refused(UserError, *named):
-        plan(STUDY, over=over)
+def test_a_mistake_is_in_the_file_that_holds_the_value():
+    for over, *named in OVER:
+        with refused(UserError, *named):
+            plan(STUDY, over=over)
 
 
 def test_two_study_files_cannot_have_one_name():

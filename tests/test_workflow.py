@@ -24,7 +24,6 @@ RULES = re.compile(r"^(?:local)?rule (\w+):$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Place:
-    """The product with all of the study done."""
     place = without_verbs(tmp_path_factory.mktemp("product"))
     place.snakemake("--cores", "2")
     return place
@@ -32,7 +31,6 @@ def finished(tmp_path_factory) -> Place:
 
 @pytest.fixture
 def place(finished, tmp_path) -> Place:
-    """A copy of it that a test may change."""
     return finished.copy(tmp_path / "copy")
 
 
@@ -48,7 +46,6 @@ def expensive(plan):
 
 
 def recorded(place, name):
-    """The record of a run, which exists."""
     (path,) = place.results.glob(f"runs/{name}-????????/run.json")
     return path
 
@@ -95,7 +92,7 @@ def test_what_is_added_to_a_study_is_all_that_is_computed(place, change):
     assert expensive(place.plan()) == sorted(expected)
 
 
-def test_a_finished_study_plans_nothing_after_comments_and_losses_of_what_can_be_made_again(place):
+def test_comments_new_fields_and_losses_of_what_can_be_made_again_plan_nothing(place):
     place.append("tiny.yaml", "# a comment\n")
     place.edit("config/study.yaml", "# The complete study", "# All of the study")
     place.edit("workflow/rules/train.smk", "rule train:", "# a comment\nrule train:")
@@ -103,6 +100,14 @@ def test_a_finished_study_plans_nothing_after_comments_and_losses_of_what_can_be
     for folder in ("calibrations", "cells", "scratch"):
         shutil.rmtree(place.results / folder)
     assert place.plan() == []
+    # Nor are new fields with a default a reason to train.
+    field = '    novelty: float = 0.5\n    """A field that cells did not have before."""\n'
+    old = "    protocol: dict[str, Positive] = field(default_factory=dict)\n"
+    place.edit("src/lmscaling/config/cell.py", old, field + old)
+    old = '    text: str = "text"\n    """Key or column that contains'
+    word = field.replace("float", "str").replace("0.5", '"a"')
+    place.edit("src/lmscaling/data/kinds/jsonl.py", old, word + old)
+    assert trained(place.plan()) == []
 
 
 def test_lost_tokens_are_made_again_only_for_a_new_cell(place):
@@ -122,16 +127,6 @@ def test_with_other_times_and_without_snakemakes_notes_only_what_is_new_is_train
     cheap = {"tokenize", *BEHIND}
     done = [(rule, out) for rule, out in place.plan() if rule not in cheap]
     assert expensive(done) == sorted([*linear(LINEAR, "lines"), *train("softmax-m-ctx16")])
-
-
-def test_new_fields_with_a_default_train_nothing(place):
-    field = '    novelty: float = 0.5\n    """A field that cells did not have before."""\n'
-    old = "    protocol: dict[str, Positive] = field(default_factory=dict)\n"
-    place.edit("src/lmscaling/config/cell.py", old, field + old)
-    old = '    text: str = "text"\n    """Key or column that contains'
-    word = field.replace("float", "str").replace("0.5", '"a"')
-    place.edit("src/lmscaling/data/kinds/jsonl.py", old, word + old)
-    assert trained(place.plan()) == []
 
 
 def test_runs_of_other_code_are_said_and_not_trained_again(place):
@@ -159,18 +154,13 @@ def test_an_edited_figure_a_lost_point_and_a_lost_record_plan_exactly_their_jobs
     assert expensive(place.plan()) == [("time_step", "s"), *train("softmax-s-ctx16")]
 
 
-def test_forcing_a_finished_cell_cannot_delete_it(place):
-    path = recorded(place, "linear-s-ctx16-s0")
+def test_a_finished_target_that_is_forced_stays_and_a_wrong_one_is_told_the_nearest(place):
+    path = recorded(place, "softmax-s-ctx16-s0")
     before = path.stat().st_mtime_ns
     target = str(path.relative_to(place.root))
     done = place.snakemake("--cores", "1", "-f", "-R", "train", "--", target, check=False)
     assert path.stat().st_mtime_ns == before
     assert target in done.stderr
-
-
-def test_targets_are_named_anywhere_and_a_wrong_one_is_told_the_nearest(place):
-    path = recorded(place, "softmax-s-ctx16-s0")
-    target = str(path.relative_to(place.root))
     wrong = place.snakemake("-n", "--", target.replace("ctx16", "ctx61"), check=False)
     (said,) = [line for line in wrong.stderr.splitlines() if line.startswith("error: ")]
     assert (wrong.returncode, said.split()[-1]) == (1, target)
@@ -178,9 +168,7 @@ def test_targets_are_named_anywhere_and_a_wrong_one_is_told_the_nearest(place):
     # Snakemake itself takes all words after its option for study files.
     done = place.snakemake("-n", "-p", "--configfile", "tiny.yaml", target)
     assert RULES.findall(done.stdout) == ["train"]
-
-
-def test_the_speed_study_alone_trains_and_tokenizes_nothing(place):
+    # The speed study alone trains and tokenizes nothing.
     shutil.rmtree(place.results)
     assert {rule for rule, _ in place.plan("speed")} == {"study", "time_step", "tune_chunk"}
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, STUDY
 from hypothesis import given
 from hypothesis import strategies as st
-from product import OVERLAY
+from product import OVERLAY, leave
 from slurm_cluster import program
 
 from lmscaling import registry, workflow
@@ -48,12 +48,6 @@ def name_in(names, part):
     return name
 
 
-def leave(path, text="{}"):
-    """An output that exists."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
 @given(st.lists(st.text("ab.c|", min_size=1, max_size=3), max_size=4), st.text("ab.c|", max_size=3))
 def test_any_of_matches_the_names_and_nothing_else(names, other):
     assert bool(re.fullmatch(workflow.any_of(names), other)) == (other in names)
@@ -80,8 +74,7 @@ def test_the_record_says_what_repeats_the_study(tmp_path, monkeypatch):
     end=st.sampled_from(["/run.json", ".json"]),
 )
 def test_a_short_pattern_matches_exactly_what_is_pending(hashes, chosen, end):
-    """Few names are excluded, many are left out; some have the same hash; calibrations have no
-    folder."""
+    """Few names are excluded, many are left out; some have the same hash."""
     names = [f"a.b-ctx{i}-{text}" for i, text in enumerate(hashes)]
     pending = [name for name in names if chosen.draw(st.booleans())]
     pattern = runs_module.some_of("[^/]+", pending, names)
@@ -133,15 +126,12 @@ def test_a_training_job_asks_for_what_its_gpus_need_and_has_the_options_of_its_j
 
 
 def begun(results, run, kind: Kind = "checkpoint", seconds=1.0, **entry):
-    """A ledger with one entry."""
     (results / "scratch" / run).mkdir(parents=True)
     with Ledger(results / "scratch" / run, 1) as book:
         book.write(kind, 5, seconds, **entry)
 
 
-def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run_and_avoids_nodes_that_failed_it(
-    study, results, tmp_path, monkeypatch
-):
+def test_a_job_waits_for_earlier_ones_and_avoids_bad_nodes(study, results, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
     def answers(name, text=""):
