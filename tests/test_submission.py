@@ -116,8 +116,21 @@ SQUEUE = 'case "$*" in *--states=all*) cat {folder}/states ;; esac'
 SRUN = 'while [[ $1 == -* ]]; do shift; done; exec "$@"'
 
 
-def session(cluster, tmp_path, *answers, extra=""):
-    """A study of two chunks of text and two cells; what Snakemake says, and its code."""
+@pytest.mark.ci
+@pytest.mark.race
+@pytest.mark.parametrize(
+    ("answers", "extra", "named", "n_ended"),
+    [
+        # A job that no node can run fails without a retry, and the others go on.
+        (["ok", "ok", "ok", IMPOSSIBLE, "ok"], "", IMPOSSIBLE, 1),
+        ([IMPOSSIBLE], "", IMPOSSIBLE, 0),
+        (["ok", "ok", NOWHERE], "  slurm_partition: nowhere", "profiles/slurm/config.yaml:7", 0),
+        (["ok"], "  slurm_extra: --nodes=2 --job-name=x", "slurm_extra", 0),
+    ],
+    ids=["no node", "nothing accepted", "wrong name", "option of the plugin"],
+)
+def test_what_a_user_must_change_ends_submitting(cluster, tmp_path, answers, extra, named, n_ended):
+    """A study of two chunks of text and two cells."""
     place = without_verbs(tmp_path / "product")
     place.study(
         calibrate=None, branches=None, evaluate=None, speed=None,
@@ -137,25 +150,8 @@ def session(cluster, tmp_path, *answers, extra=""):
     done = subprocess.run(**typed, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     said = done.stdout + done.stderr
     assert not re.search("Traceback|restart|sacct", said), said
-    return done.returncode, said, len(list(place.results.glob("runs/*/run.json")))
-
-
-@pytest.mark.ci
-@pytest.mark.race
-@pytest.mark.parametrize(
-    ("answers", "extra", "named", "n_ended"),
-    [
-        # A job that no node can run fails without a retry, and the others go on.
-        (["ok", "ok", "ok", IMPOSSIBLE, "ok"], "", IMPOSSIBLE, 1),
-        ([IMPOSSIBLE], "", IMPOSSIBLE, 0),
-        (["ok", "ok", NOWHERE], "  slurm_partition: nowhere", "profiles/slurm/config.yaml:7", 0),
-        (["ok"], "  slurm_extra: --nodes=2 --job-name=x", "slurm_extra", 0),
-    ],
-    ids=["no node", "nothing accepted", "wrong name", "option of the plugin"],
-)
-def test_what_a_user_must_change_ends_submitting(cluster, tmp_path, answers, extra, named, n_ended):
-    code, said, n_trained = session(cluster, tmp_path, *answers, extra=extra)
-    assert (code, n_trained) == (1, n_ended), said
+    n_trained = len(list(place.results.glob("runs/*/run.json")))
+    assert (done.returncode, n_trained) == (1, n_ended), said
     assert named in said
     most = len(answers) + (not n_ended)  # one more of the second thread
     assert cluster.asked("sbatch") in range(most + 1)
@@ -170,6 +166,7 @@ def listing(*jobs):
     return "\n".join(f"echo '{'|'.join(job)}'" for job in jobs)
 
 
+@pytest.mark.race
 def test_a_run_waits_for_jobs_with_the_same_results(cluster, tmp_path, monkeypatch, capfd):
     for name in ("here", "other"):
         (tmp_path / name / "results" / "tiny").mkdir(parents=True)
