@@ -39,7 +39,6 @@ def missing() -> str:
 
 
 def eventually(found: Callable[[], T | None], what: str) -> T:
-    """What a function finds as soon as it is something."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (value := found()):
         assert time.monotonic() < deadline, f"still no {what}"
@@ -103,7 +102,6 @@ class Cluster:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """A Slurm that ends with the block."""
     folder.mkdir(parents=True)
     box = subprocess.Popen(
         [ROOT / "tests" / "slurm_box", folder], text=True,
@@ -124,14 +122,16 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 class Study:
     """A copy of the product whose cells differ by their seed, with its tokens made."""
 
-    def __init__(self, cluster: Cluster, root: Path, **changes: Any) -> None:
+    def __init__(self, cluster: Cluster, root: Path, seeds: int = 1, **changes: Any) -> None:
         self.cluster, self.root, self.results = cluster, root, root / "results" / "tiny"
         root.parent.mkdir(parents=True, exist_ok=True)
         copied(root, *PARTS)
         values = STUDY | {
             "calibrate": None, "branches": None, "evaluate": None, "speed": None,
             "published": False, "protocol": {"all": 1, "linear": 1},
-            "axes": {**STUDY["axes"], "attention": ["softmax"], "lr_scale": [1.0]},
+            "axes": STUDY["axes"] | {
+                "attention": ["softmax"], "lr_scale": [1.0], "seed": list(range(seeds)),
+            },
             "validation": {"tokens": 128, "every_tokens": 64_000},
         }  # fmt: skip
         (root / "tiny.yaml").write_text(yaml.safe_dump(values | changes))
@@ -148,7 +148,6 @@ class Study:
 
     @property
     def pid(self) -> str:
-        """Process of the Snakemake that was started last, inside."""
         return (self.root / "pid").read_text().strip()
 
     def start(self, *arguments: str, partition: str = "main") -> "subprocess.Popen[str]":
@@ -192,18 +191,11 @@ class Study:
         return self.results / "scratch" / run
 
     def lock(self, run: str) -> dict[str, Any]:
-        """Who trains a run now."""
         path = self.scratch(run) / "lock"
         eventually(path.is_file, f"{path} in {self.said()}")
         return json.loads(path.read_text())
 
-    def trains(self, run: str, attempt: int = 1) -> str:
-        """The job of a run that has made some hundred updates, and now stands still."""
-        stand_still((self, run), attempt=attempt)
-        return self.lock(run)["job"]
-
     def go_on(self, run: str) -> None:
-        """Let a run train that stands still."""
         self.cluster.run("kill", "-CONT", str(self.lock(run)["pid"]), check=False)
 
     def go_on_once_asked_to_stop(self, run: str) -> None:
