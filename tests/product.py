@@ -18,8 +18,6 @@ from lmscaling.records.exports import EXPORTS
 PARTS = ("Snakefile", "workflow", "config", "profiles", "default", "slurm")
 FIGURES = {"learning_curves", "context_scaling", "loss_by_position", "step_time"}
 """Files of figures/ that the product here has: every figure is a job, and drawn in other tests."""
-TABLE = re.compile(r"^(?:local)?rule (\w+):$")
-
 OVERLAY: dict[str, Any] = STUDY | {
     "axes": {**STUDY["axes"], "seed": [0], "lr_scale": [1.0]},
     "protocol": {"all": 1, "linear": 1},
@@ -29,9 +27,9 @@ OVERLAY: dict[str, Any] = STUDY | {
     "evaluate": {"attention": "linear", "datasets": ["lines"]},
     "speed": {
         "timeout_seconds": 60, "repeats": 3, "target_seconds": 0.01,
-        "time_step": {
+        "time_step": (STEP := {
             "sizes": ["s"], "contexts": [16], "implementations": ["linear/chunked", "softmax"],
-        },
+        }),
         "tune_chunk": {"implementations": ["linear/chunked"], "chunks": [8, 16]},
         "time_decode": None, "time_layer": [], "copy_task": None,
     },
@@ -43,12 +41,11 @@ MORE: dict[str, Any] = {
     "datasets": STUDY["datasets"] | {"other": OTHER},
     "evaluate": {"datasets": ["lines", "other"]},
     "branches": {"attention": "linear", "shares": [0.5, 0.75]},
-    "speed": OVERLAY["speed"] | {
-        "time_step": OVERLAY["speed"]["time_step"] | {"contexts": [16, 32]},
-    },
-}  # fmt: skip
+    "speed": OVERLAY["speed"] | {"time_step": STEP | {"contexts": [16, 32]}},
+}
 """Changes that add a text to evaluate on, a share, and a context of the speed study."""
 
+# Takes the place of ``__main__.py``.
 INSTEAD = f'''
 """Leaves the files of every verb at once, for tests of what the workflow plans."""
 
@@ -60,22 +57,19 @@ verb, *words = sys.argv[1:]
 after = dict(zip(words, words[1:]))
 
 
-def leave(path, value=None):
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value or {{}}))
+def leave(path, value={{}}):
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(json.dumps(value))
 
 
 if verb in ("study", "tokenize"):
     from lmscaling.cli import main
 
     main()
-elif verb in ("plan", "evaluate"):
-    leave(after["--out"])
+elif verb in ("plan", "evaluate", "verify"):
+    leave(after.get("--out") or after["--mark"])
 elif verb == "manifest":
     leave(words[0], {{"train": [{{}}] * int(words[1]), "validation": [{{}}] * int(words[2])}})
-elif verb == "verify":
-    leave(after["--mark"])
 elif verb == "train":
     leave(Path(after["--scratch"]) / "checkpoint")
     for cell in words[: words.index("--manifest")]:
@@ -102,22 +96,14 @@ elif verb == "figure":
 elif verb == "report":
     leave(f"{{words[0]}}/report.html")
 '''
-"""Takes the place of ``__main__.py``."""
 
 
 class Place:
     """A copy of the product with a study of two cells in it."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-
-    @property
-    def results(self) -> Path:
-        return self.root / "results" / "tiny"
-
-    @property
-    def package(self) -> Path:
-        return self.root / "src" / "lmscaling"
+        self.root, self.results = root, root / "results" / "tiny"
+        self.package = root / "src" / "lmscaling"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -125,12 +111,10 @@ class Place:
         return os.environ | {"PYTHONPATH": str(self.root / "src")}
 
     def typed(self, *arguments: str) -> dict[str, Any]:
-        """A command line of Snakemake, as a process is started with it."""
         words = [sys.executable, "-m", "snakemake", "--configfile", "tiny.yaml", *arguments]
         return {"args": words, "cwd": self.root, "env": self.environment, "text": True}
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
-        """Snakemake as a process that goes on; its words go where the options say."""
         return subprocess.Popen(**self.typed(*arguments), **options)
 
     def snakemake(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
@@ -142,23 +126,19 @@ class Place:
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
-    def lmscaling(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def lmscaling(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "lmscaling", *arguments]
-        return subprocess.run(
-            command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=True
-        )
+        return subprocess.check_output(command, cwd=self.root, env=self.environment, text=True)
 
     def plan(self, *arguments: str) -> list[tuple[str, str]]:
         """What a dry run would do: rule and first output, sorted."""
         text = self.snakemake("-n", "-p", *arguments)  # -p lists each job
         jobs, rule = [], ""
         for line in (text.stdout + text.stderr).splitlines():
-            if match := TABLE.match(line):
+            if match := re.match(r"(?:local)?rule (\w+):$", line):
                 rule = match[1]
-            elif rule and line.startswith("    output: "):
-                first = line.removeprefix("    output: ").split(", ")[0]
-                jobs.append((rule, first.partition(" (")[0]))  # without flags such as update
-                rule = ""
+            elif match := re.match("    output: (.*?)(?:, | [(]|$)", line):  # the first, no flags
+                jobs.append((rule, match[1]))
         return sorted(jobs)
 
     def edit(self, path: str, old: str, new: str) -> None:
@@ -184,20 +164,23 @@ class Place:
 
 
 def trained(plan: list[tuple[str, str]]) -> list[str]:
-    """Cells that a plan trains, by name."""
     runs = [Path(out).parent.name for rule, out in plan if rule == "train"]
     return [run.rpartition("-")[0] for run in runs]
 
 
 def copied(root: Path, *parts: str) -> None:
-    """Copy files and folders of the product."""
     root.mkdir(exist_ok=True)
+    ignore = shutil.ignore_patterns("*.egg-info")
     for part in parts:
         if (ROOT / part).is_dir() and not (ROOT / part).is_symlink():
-            ignore = shutil.ignore_patterns("*.egg-info")
             shutil.copytree(ROOT / part, root / part, symlinks=True, ignore=ignore)
         else:
             shutil.copy2(ROOT / part, root / part, follow_symlinks=False)
+
+
+def leave(path: Path, text: str = "{}") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 def documents(folder: Path, **lengths: int) -> None:

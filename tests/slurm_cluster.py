@@ -1,4 +1,4 @@
-"""A real Slurm for tests, and studies whose workflow runs on it; used by test_slurm.py."""
+"""A real Slurm for tests, and studies whose workflow runs on it."""
 
 import json
 import os
@@ -24,10 +24,6 @@ from lmscaling.files import write_json
 NEEDED = ("slurmctld", "slurmd", "munged", "ip", "unshare", "nsenter")
 PATIENCE_SECONDS = 400.0
 """Nothing here takes a tenth of it, on a machine with nothing else to do."""
-
-SIGTERM_PENDING = 1 << (signal.SIGTERM - 1)
-"""Its bit in the masks of ``/proc/<pid>/status``."""
-
 T = TypeVar("T")
 
 
@@ -43,7 +39,6 @@ def missing() -> str:
 
 
 def eventually(found: Callable[[], T | None], what: str) -> T:
-    """What a function finds as soon as it is something."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not (value := found()):
         assert time.monotonic() < deadline, f"still no {what}"
@@ -69,32 +64,26 @@ class Cluster:
         inside = ["nsenter", "--all", "--target", str(self.init), "env", "--chdir", str(folder)]
         return [*inside, *command]
 
-    def run(self, *command: str) -> str:
-        """What a command says that must succeed."""
-        done = self.tried(*command)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+    def run(self, *command: str, check: bool = True) -> str:
+        """What a command says that must succeed, or may fail."""
+        words = self.command(self.folder, *command)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        assert not (check and done.returncode), f"{command}: {done.stderr}"
         return done.stdout
-
-    def tried(self, *command: str) -> "subprocess.CompletedProcess[str]":
-        """A command that may fail."""
-        return subprocess.run(
-            self.command(self.folder, *command),
-            capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
-        )  # fmt: skip
 
     def kill(self, *pids: str) -> None:
         """End processes without a warning, some of which may be ending by themselves."""
-        self.tried("kill", "-KILL", *pids)
+        self.run("kill", "-KILL", *pids, check=False)
 
         def gone() -> bool:
-            states = self.tried("ps", "--no-headers", "-o", "stat", "-p", ",".join(pids)).stdout
+            states = self.run("ps", "-o", "stat=", "-p", ",".join(pids), check=False)
             return all(state.startswith("Z") for state in states.split())
 
         eventually(gone, f"end of {pids}")
 
     def heal(self) -> None:
         """A node that takes jobs, whatever a test that failed has left."""
-        if not self.tried("pgrep", "-x", "slurmd").stdout:
+        if not self.run("pgrep", "-x", "slurmd", check=False):
             self.run("slurmd")
 
         def well() -> bool:
@@ -113,7 +102,6 @@ class Cluster:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """A Slurm that ends with the block."""
     folder.mkdir(parents=True)
     box = subprocess.Popen(
         [ROOT / "tests" / "slurm_box", folder], text=True,
@@ -134,14 +122,16 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 class Study:
     """A copy of the product whose cells differ by their seed, with its tokens made."""
 
-    def __init__(self, cluster: Cluster, root: Path, **changes: Any) -> None:
-        self.cluster, self.root = cluster, root
+    def __init__(self, cluster: Cluster, root: Path, seeds: int = 1, **changes: Any) -> None:
+        self.cluster, self.root, self.results = cluster, root, root / "results" / "tiny"
         root.parent.mkdir(parents=True, exist_ok=True)
         copied(root, *PARTS)
         values = STUDY | {
             "calibrate": None, "branches": None, "evaluate": None, "speed": None,
             "published": False, "protocol": {"all": 1, "linear": 1},
-            "axes": {**STUDY["axes"], "attention": ["softmax"], "lr_scale": [1.0]},
+            "axes": STUDY["axes"] | {
+                "attention": ["softmax"], "lr_scale": [1.0], "seed": list(range(seeds)),
+            },
             "validation": {"tokens": 128, "every_tokens": 64_000},
         }  # fmt: skip
         (root / "tiny.yaml").write_text(yaml.safe_dump(values | changes))
@@ -157,22 +147,14 @@ class Study:
         verify.verify(write_tokens(tokens, [3_000_000], [1000], row), tokens / "verified.json")
 
     @property
-    def results(self) -> Path:
-        return self.root / "results" / "tiny"
-
-    @property
     def pid(self) -> str:
-        """Process of the Snakemake that was started last, inside."""
         return (self.root / "pid").read_text().strip()
 
     def start(self, *arguments: str, partition: str = "main") -> "subprocess.Popen[str]":
-        """Snakemake as a user types it, with short waits; all records unless told otherwise.
-
-        With no partition, what the profile says holds.
-        """
+        """Snakemake as a user types it, with short waits; all records unless told otherwise."""
         words = ["snakemake", "--profile", "slurm", "--configfile", "tiny.yaml"]
         words += ["--latency-wait", "5", "--slurm-init-seconds-before-status-checks", "2"]
-        words += ["--default-resources", f"slurm_partition={partition}"] if partition else []
+        words += ["--default-resources", f"slurm_partition={partition}"]
         words += arguments or ["--", *self.targets]
         path = f"PATH={Path(sys.executable).parent}:{os.environ['PATH']}"
         source = f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'tests' / 'slurm_polls'}"
@@ -193,6 +175,13 @@ class Study:
         logs = sorted((self.root / ".snakemake" / "log").glob("*.log"))
         return "".join(path.read_text() for path in logs)
 
+    def lose_tokens(self) -> Path:
+        """The folder of its tokens, of which nothing is left."""
+        (folder,) = self.results.glob("tokens/*")
+        for path in folder.iterdir():
+            path.unlink()
+        return folder
+
     def finish(self, snakemake: "subprocess.Popen[str]", code: int = 0) -> None:
         with suppress(subprocess.TimeoutExpired):
             snakemake.wait(PATIENCE_SECONDS)
@@ -202,35 +191,25 @@ class Study:
         return self.results / "scratch" / run
 
     def lock(self, run: str) -> dict[str, Any]:
-        """Who trains a run now."""
         path = self.scratch(run) / "lock"
-
-        def read() -> dict[str, Any] | None:
-            return json.loads(path.read_text()) if path.is_file() else None
-
-        return eventually(read, f"{path} in {self.said()}")
-
-    def trains(self, run: str, attempt: int = 1) -> str:
-        """The job of a run that has made some hundred updates, and now stands still."""
-        stand_still((self, run), attempt=attempt)
-        return self.lock(run)["job"]
+        eventually(path.is_file, f"{path} in {self.said()}")
+        return json.loads(path.read_text())
 
     def go_on(self, run: str) -> None:
-        """Let a run train that stands still."""
-        self.cluster.tried("kill", "-CONT", str(self.lock(run)["pid"]))
+        self.cluster.run("kill", "-CONT", str(self.lock(run)["pid"]), check=False)
 
     def go_on_once_asked_to_stop(self, run: str) -> None:
         """Let a run go on that stands still, when the signal that asks it to stop is there."""
         pid = str(self.lock(run)["pid"])
 
         def asked() -> bool:
-            text = self.cluster.tried("cat", f"/proc/{pid}/status").stdout
+            text = self.cluster.run("cat", f"/proc/{pid}/status", check=False)
             masks = re.findall(r"^(?:Sig|Shd)Pnd:\s+(\w+)", text, re.MULTILINE)
-            # Slurm may wake it by itself.
-            return "State:\tT" not in text or any(int(m, 16) & SIGTERM_PENDING for m in masks)
+            pending = any(int(mask, 16) >> (signal.SIGTERM - 1) & 1 for mask in masks)
+            return pending or "State:\tT" not in text  # Slurm may wake it by itself
 
         eventually(asked, f"signal for {run} in {self.said()}")
-        self.cluster.tried("kill", "-CONT", pid)
+        self.cluster.run("kill", "-CONT", pid, check=False)
 
     def record(self, run: str) -> dict[str, Any]:
         return json.loads((self.results / "runs" / run / "run.json").read_text())
@@ -241,10 +220,9 @@ class Study:
 
 
 def stand_still(*trained: tuple[Study, str], attempt: int = 1) -> None:
-    """Wait until these runs have made some hundred updates, and stop each of them there.
+    """Wait until each of these runs has made some hundred updates, and stop it there.
 
-    What a test does to them hits them in the middle, however fast they are; all are watched at
-    the same time, for one must not end while another begins.
+    What a test does to them hits them in the middle, however fast they are.
     """
     waiting = list(trained)
 

@@ -13,23 +13,18 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["snakemake.cli"])
 
 
-def snakemake(
-    folder: Path, environment: dict[str, str], *words: str
-) -> "subprocess.CompletedProcess[str]":
+def snakemake(folder, environment, *words) -> "subprocess.CompletedProcess[str]":
     """What ``snakemake WORDS`` says in a folder, at half the cost of a new process."""
     with tempfile.TemporaryDirectory() as said:
         out, err = Path(said, "out"), Path(said, "err")
         fork = FORKS.Process(target=_main, args=(folder, environment, words, out, err))
         fork.start()
         fork.join()
-        return subprocess.CompletedProcess(
-            ["snakemake", *words], fork.exitcode or 0, out.read_text(), err.read_text()
-        )
+        code = fork.exitcode or 0
+        return subprocess.CompletedProcess(words, code, out.read_text(), err.read_text())
 
 
-def _main(
-    folder: Path, environment: dict[str, str], words: tuple[str, ...], out: Path, err: Path
-) -> None:
+def _main(folder, environment, words, out, err) -> None:
     for number, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY), number)
     os.chdir(folder)

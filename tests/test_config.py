@@ -10,7 +10,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
-from test_study_files import STUDY, changed, place, plan
+from test_study_files import STUDY, changed, plan
+from test_study_files import place as place
 
 from lmscaling import registry
 from lmscaling.config import grid, study_file
@@ -19,9 +20,6 @@ from lmscaling.config.cell import Cell
 from lmscaling.config.study import Study
 from lmscaling.config.types import dump
 from lmscaling.config.validation import checked
-from lmscaling.plan.calibrations import chosen
-
-__all__ = ["place"]
 
 IN_A_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -29,6 +27,7 @@ IN_A_FOLDER = settings(suppress_health_check=[HealthCheck.function_scoped_fixtur
 @given(st.floats(1, 8e4), st.sampled_from(["hours", "minutes", "seconds", "updates", "tokens"]))
 def test_a_budget_is_an_amount_and_a_unit_and_its_canonical_text_means_the_same(amount, unit):
     budget = TypeAdapter(Budget).validate_python
+    assert SECONDS == {"hours": 3600, "minutes": 60, "seconds": 1}
     made = parse_budget(f"{amount!r} {unit}")
     assert made == BudgetAmount(amount, unit) == parse_budget(f" {amount!r}  {unit[:-1]}")
     assert parse_budget(budget(f"{amount!r} {unit}")) == made
@@ -38,70 +37,42 @@ def test_a_budget_is_an_amount_and_a_unit_and_its_canonical_text_means_the_same(
     assert least == {"updates": 1, "tokens": 64}.get(unit, 10.0) / (made.seconds or amount)
 
 
-def test_hours_minutes_and_seconds_are_times():
-    assert SECONDS == {"hours": 3600, "minutes": 60, "seconds": 1}
-
-
-@pytest.mark.parametrize(
-    ("text", "is_legal"),
-    [("0.001 seconds", True), ("0.0009 seconds", False), ("3.2e8 seconds", True),
-     ("3.3e8 seconds", False), ("88889 hours", False), ("1 update", True), ("0.9 updates", False),
-     ("1e9 updates", True), ("1.1e9 updates", False), ("1e15 tokens", True),
-     ("2e15 tokens", False), ("-1 hours", False), ("1 hour extra", False), ("e hours", False)],
+LEGAL = ("0.001 seconds", "3.2e8 seconds", "1 update", "1e9 updates", "1e15 tokens")
+ILLEGAL = (
+    "0.0009 seconds", "3.3e8 seconds", "88889 hours", "0.9 updates", "1.1e9 updates",
+    "2e15 tokens", "-1 hours", "1 hour extra", "e hours",
 )  # fmt: skip
-def test_a_budget_is_within_its_bounds(text, is_legal):
-    if is_legal:
+
+
+def test_a_budget_is_within_its_bounds():
+    for text in LEGAL:
         assert parse_budget(text).amount == float(text.split()[0])
-    else:
+    for text in ILLEGAL:
         with pytest.raises(ValueError, match=f"'{text}'"):
             parse_budget(text)
-
-
-def test_equal_budgets_written_differently_are_one_run(values, cell):
-    values["budget"] = "4.0 updates"
-    assert cell.run in grid.expand(values).cells
-
-
-def test_a_cell_survives_its_json(cell):
-    assert checked(Cell, dump(cell), "cell") == cell
 
 
 def test_the_hash_of_a_run_ignores_defaults_and_follows_every_other_value(values, cell):
     # A new hash for old values would train every study of every user again.
     assert cell.run == "linear-s-ctx16-s0-0b1a29e8"
+    assert checked(Cell, dump(cell), "cell") == cell
+    values["budget"] = "4.0 updates"
     values["optimizer"]["weight_decay"] = 0.1  # the default, now written out
+    values["datasets"]["lines"]["train"].append("b.jsonl")  # more of the same
     assert cell.run in grid.expand(values).cells
-    values["optimizer"]["weight_decay"] = 0.2
-    runs = grid.expand(values).cells
-    assert cell.run not in runs
-    assert cell.name in {c.name for c in runs.values()}
-
-
-def test_protocol_changes_only_the_cells_it_names(values):
-    before = grid.expand(values).cells
-    values["protocol"]["linear"] = 2
-    after = grid.expand(values).cells
-    assert {c.attention for run, c in after.items() if run not in before} == {"linear"}
-    assert {c.attention for run, c in after.items() if run in before} == {"softmax"}
-
-
-def test_more_training_files_change_no_run(values):
-    before = list(grid.expand(values).cells)
-    values["datasets"]["lines"]["train"].append("b.jsonl")
-    assert list(grid.expand(values).cells) == before
-    values["datasets"]["lines"]["train"] = ["b.jsonl"]
-    assert list(grid.expand(values).cells) != before
-
-
-def test_the_learning_rate_of_a_cell_is_that_of_its_size_times_its_scale(values):
-    values["axes"]["lr_scale"] = [0.5, 1.0]
-    rates = {c.name: c.lr for c in grid.expand(values).cells.values()}
-    assert rates["linear-s-ctx16-s0"] == 1e-2
-    assert rates["linear-s-ctx16-s0-lr0.5"] == 5e-3
+    for change in (
+        {"optimizer": {"warmup_updates": 2, "weight_decay": 0.2}},
+        {"datasets": {"lines": values["datasets"]["lines"] | {"train": ["b.jsonl"]}}},
+        {"protocol": {"all": 1, "linear": 2}},
+    ):
+        runs = grid.expand(values | change).cells
+        assert cell.run not in runs
+        assert cell.name in {c.name for c in runs.values()}
+    kept = runs.keys() & grid.expand(values).cells.keys()
+    assert {runs[run].attention for run in kept} == {"softmax"}
 
 
 def shuffled(value: Any, chance: random.Random) -> Any:
-    """The same mapping with its keys in another order, at every depth."""
     if isinstance(value, list):
         return [shuffled(each, chance) for each in value]
     if not isinstance(value, dict):
@@ -127,42 +98,38 @@ def merged(base: Any, over: Any) -> Any:
     return {k: merged(base.get(k), over[k]) if k in over else base[k] for k in base | over}
 
 
-KEYS = st.sampled_from(
-    ["s", "m", "l", "lr", "eps", "lines", "all", "tokens", "n_layer", "time_step"]
-)
+KEYS = st.sampled_from(["s", "m", "l", "lr", "eps", "lines", "all", "tokens", "time_step"])
 PLAIN = st.integers(0, 99) | st.floats(0.5, 9) | st.booleans() | st.sampled_from(["x", "linear"])
 TREES = st.recursive(
     PLAIN | st.lists(PLAIN, max_size=3),
     lambda inner: st.dictionaries(KEYS, inner, min_size=1, max_size=3),
     max_leaves=6,
 )
-OVERS = st.dictionaries(
-    st.sampled_from(["sizes", "optimizer", "validation", "gpus", "datasets", "protocol", "budget"]),
-    TREES,
-)
+SECTIONS = ["sizes", "optimizer", "validation", "gpus", "datasets", "protocol", "budget"]
+OVERS = st.dictionaries(st.sampled_from(SECTIONS), TREES)
 """What another file may say, as far as it is not what each study says for itself."""
-
-
 PARTS = {
     "sizes": {"s": {"lr": 1, "n_layer": 2}, "m": {"lr": {"linear": 3}}},
-    "optimizer": {"eps": 0.5},
-    "gpus": 0,
-    "datasets": {"lines": {"train": ["a"]}},
-}
+    "optimizer": {"eps": 0.5}, "gpus": 0, "datasets": {"lines": {"train": ["a"]}},
+}  # fmt: skip
+
+
+def written(*studies):
+    """Files of studies, in the order in which they are laid over each other."""
+    paths = [Path(f"{i}.yaml") for i in range(len(studies))]
+    for path, values in zip(paths, studies, strict=True):
+        path.write_text(json.dumps(values))
+    return paths
 
 
 @IN_A_FOLDER
 @given(OVERS, OVERS)
 def test_files_are_laid_over_each_other_key_by_key(first, second):
-    paths = [Path(f"{i}.yaml") for i in range(3)]
-    for path, values in zip(paths, (PARTS, first, second), strict=True):
-        path.write_text(json.dumps(values))
-    over = merged(first, second)
-    assert dict(study_file.read_study(paths)) == merged(PARTS, over)
+    made = study_file.read_study(written(PARTS, first, second))
+    assert dict(made) == merged(PARTS, merged(first, second))
 
 
 def leaves(over: Any, path: str = "") -> list[str]:
-    """The same as texts for the command line."""
     if isinstance(over, dict):
         return [x for key, each in over.items() for x in leaves(each, f"{path}.{key}".lstrip("."))]
     return [f"{path}={json.dumps(over)}"]
@@ -171,9 +138,7 @@ def leaves(over: Any, path: str = "") -> list[str]:
 @IN_A_FOLDER
 @given(OVERS, OVERS)
 def test_values_of_the_command_line_are_laid_over_a_study_and_its_files_in_the_same_way(over, last):
-    paths = [Path("study.yaml"), Path("over.yaml")]
-    for path, values in zip(paths, (PARTS, over), strict=True):
-        path.write_text(json.dumps(values))
+    paths = written(PARTS, over)
     expected = merged(PARTS, merged(over, last))
     assert dict(study_file.read_study(paths, overrides=leaves(last))) == expected
     assert dict(study_file.read_study(paths, changes=last)) == expected
@@ -192,74 +157,44 @@ def test_the_last_of_several_values_of_one_key_counts_and_names_may_have_dots():
     assert plan(dotted, "sizes.s.1.lr=0.02").study.sizes["s.1"].lr == 0.02
 
 
-BASE = """
-study: big
-dataset: c4
-sizes: {s: 1}
-skip: [1]
-exceptions: [2]
-calibrate: all
-branches: {shares: [1.0], size: s}
-evaluate: {datasets: [c4]}
-speed: {repeats: 3, time_layer: [5]}
-tasks: {recall: {size: w}}
-"""
+BASE = {
+    "study": "big", "dataset": "c4", "sizes": {"s": 1}, "skip": [1], "exceptions": [2],
+    "calibrate": "all", "branches": {"shares": [1.0], "size": "s"},
+    "evaluate": {"datasets": ["c4"]}, "speed": {"repeats": 3, "time_layer": [5]},
+    "tasks": {"recall": {"size": "w"}},
+}  # fmt: skip
 
 
-def laid_over(folder, *texts, **changes):
-    """The study of files with these texts."""
-    paths = [folder / f"{i}.yaml" for i in range(len(texts) + 1)]
-    for path, text in zip(paths, (BASE, *texts), strict=True):
-        path.write_text(text)
-    return study_file.read_study(paths, changes)
+def laid_over(*studies, **changes):
+    return study_file.read_study(written(BASE, *studies), changes)
 
 
-def test_a_study_with_another_name_inherits_tables_and_no_jobs(tmp_path):
-    made = laid_over(tmp_path, "study: small\nspeed: {repeats: 5}\n")
+def test_a_study_with_another_name_inherits_tables_and_no_jobs():
+    made = laid_over({"study": "small", "speed": {"repeats": 5}})
     off = dict.fromkeys(("calibrate", "branches", "evaluate"))
     own = {"study": "small", "speed": {"repeats": 5}, "skip": [], "exceptions": []}
     assert made == {"sizes": {"s": 1}} | own | off
-    assert laid_over(tmp_path, "study: small\n") == laid_over(tmp_path, study="small")
+    assert laid_over({"study": "small"}) == laid_over(study="small")
+    # It can say what else it inherits.
+    given = dict.fromkeys(BASE.keys() - {"study", "sizes"}, "inherit")
+    assert laid_over(given | {"study": "small"}) == BASE | {"study": "small"}
+    assert laid_over(given) == laid_over() == BASE
 
 
-def test_a_study_says_what_it_inherits(tmp_path):
-    keys = ["dataset", "skip", "exceptions", "calibrate", "branches", "evaluate", "speed", "tasks"]
-    text = "".join(f"{key}: inherit\n" for key in keys)
-    big = laid_over(tmp_path)
-    assert laid_over(tmp_path, "study: small\n" + text) == big | {"study": "small"}
-    assert laid_over(tmp_path, text) == big
-
-
-@pytest.mark.parametrize("empty", ["{}", "null"])
+@pytest.mark.parametrize("empty", [{}, None])
 @pytest.mark.parametrize("section", ["calibrate", "branches", "evaluate", "speed"])
-def test_an_empty_section_is_off_wherever_it_stands(tmp_path, section, empty):
-    off = f"{section}: {empty}\n"
-    assert laid_over(tmp_path, off) == laid_over(tmp_path) | {section: None}
-    own = "study: x\nspeed: {a: 1}\n"
-    assert laid_over(tmp_path, own, off)[section] is None
-    (tmp_path / "whole.yaml").write_text(off)
-    assert study_file.read_study([tmp_path / "whole.yaml"]) == {section: None}
-    given = "tasks: {recall: {dataset: recall}}\n"
-    assert "tasks" in laid_over(tmp_path, given)
-    assert "tasks" not in laid_over(tmp_path, given, f"tasks: {empty}\n")
-
-
-def test_all_cells_are_calibrated_by_the_word_and_by_an_empty_part_of_the_grid(values):
-    every = set(chosen(grid.expand(values | {"calibrate": "all"})))
-    assert every == set(chosen(grid.expand(values | {"calibrate": {}})))
-    assert len(every) == 2
-    assert not chosen(grid.expand(values | {"calibrate": None}))
+def test_an_empty_section_is_off_wherever_it_stands(section, empty):
+    off = {section: empty}
+    assert laid_over(off) == BASE | {section: None}
+    assert laid_over({"study": "x", "speed": {"a": 1}}, off)[section] is None
+    assert study_file.read_study(written(off)) == {section: None}
+    assert "tasks" in laid_over()
+    assert "tasks" not in laid_over({"tasks": empty})
 
 
 def test_every_field_of_a_study_is_described():
-    schema = TypeAdapter(Study).json_schema()
-    kinds = {stem.capitalize() for stem in registry.sources("data/kinds")}
-    assert kinds <= schema["$defs"].keys()
-    undescribed = [
-        f"{name}.{key}"
-        for name, part in schema["$defs"].items()
-        if name in {"Size", "Tokenizer", "Validation", *kinds}
-        for key, field in part["properties"].items()
-        if "description" not in field and key != "kind"
-    ]
-    assert undescribed == []
+    parts = TypeAdapter(Study).json_schema()["$defs"]
+    kinds = (stem.capitalize() for stem in registry.sources("data/kinds"))
+    for name in ("Size", "Tokenizer", "Validation", *kinds):
+        fields = parts[name]["properties"].items()
+        assert [key for key, f in fields if "description" not in f and key != "kind"] == [], name

@@ -14,24 +14,6 @@ from lmscaling.config import grid
 from lmscaling.errors import UserError
 from lmscaling.plan import calibrations
 
-
-@pytest.fixture
-def wide(values):
-    """Two attentions, two sizes, three contexts and two seeds."""
-    values["axes"] |= {"size": ["s", "m"], "context": [16, 32, 64], "seed": [0, 3]}
-    values["gpus"] = 1
-    return values
-
-
-def cells(values):
-    return list(grid.expand(values).cells.values())
-
-
-def test_every_combination_is_one_cell_in_the_order_of_the_axes(wide):
-    found = [(c.attention, c.size, c.context, c.seed) for c in cells(wide)]
-    assert found == list(product(("softmax", "linear"), ("s", "m"), (16, 32, 64), (0, 3)))
-
-
 AXES: dict[str, list[Any]] = {
     "attention": ["softmax", "linear"], "size": ["s", "m"], "context": [16, 32], "seed": [0, 3],
 }  # fmt: skip
@@ -43,12 +25,25 @@ PARTS = st.fixed_dictionaries({}, optional={
 
 
 def wide_study() -> dict[str, Any]:
-    values = copy.deepcopy(STUDY)
-    return values | {"axes": AXES}
+    return copy.deepcopy(STUDY) | {"axes": AXES}
+
+
+@pytest.fixture
+def wide():
+    """With one more context."""
+    return wide_study() | {"axes": AXES | {"context": [16, 32, 64]}, "gpus": 1}
+
+
+def cells(values):
+    return list(grid.expand(values).cells.values())
+
+
+def test_every_combination_is_one_cell_in_the_order_of_the_axes(wide):
+    found = [(c.attention, c.size, c.context, c.seed) for c in cells(wide)]
+    assert found == list(product(("softmax", "linear"), ("s", "m"), (16, 32, 64), (0, 3)))
 
 
 def matches(cell, part) -> bool:
-    """Whether a cell has one of the values of every axis of a part."""
     lists = {axis: v if isinstance(v, list) else [v] for axis, v in part.items()}
     return all(getattr(cell, axis) in allowed for axis, allowed in lists.items())
 
@@ -66,22 +61,20 @@ def test_skip_leaves_out_the_cells_that_match_all_axes_of_an_entry_and_keeps_the
         return
     found = grid.expand(values)
     assert list(found.cells.values()) == left
-    first = {
-        cell.name: next(str(i) for i, part in enumerate(parts) if matches(cell, part))
-        for cell in every
-        if cell not in left
-    }
-    assert {cell.name: why for cell, why in found.skipped} == first
+    assert len(found.skipped) == len(every) - len(left)
+    for cell, why in found.skipped:
+        assert why == next(str(i) for i, part in enumerate(parts) if matches(cell, part))
 
 
 @settings(max_examples=30)
 @given(st.lists(PARTS, min_size=1, max_size=3))
 def test_of_several_exceptions_that_match_all_axes_of_a_cell_the_last_counts(parts):
-    values = wide_study()
-    values["exceptions"] = [part | {"epochs": 2 + i, "reason": "x"} for i, part in enumerate(parts)]
-    for cell in cells(values):
-        own = [2 + i for i, part in enumerate(parts) if matches(cell, part)]
-        assert cell.epochs == [1, *own][-1]
+    given = [{"epochs": 2 + i, "gpus": i, "update_tokens": 128} for i in range(3)]
+    entries = [part | own | {"reason": "x"} for part, own in zip(parts, given, strict=False)]
+    for cell in cells(wide_study() | {"exceptions": entries}):
+        own = [own for part, own in zip(parts, given, strict=False) if matches(cell, part)]
+        expected = [{"epochs": 1, "gpus": 0, "update_tokens": 64}, *own][-1]
+        assert {key: getattr(cell, key) for key in expected} == expected
 
 
 @given(st.from_regex(r"[A-Za-z][A-Za-z0-9_.]{0,8}", fullmatch=True).filter(lambda x: x != "m"))
@@ -95,24 +88,12 @@ def test_another_name_of_a_size_changes_the_names_of_its_cells_and_nothing_else(
         assert other.name == cell.name.replace("-s-", f"-{other.size}-")
 
 
-def test_an_exception_changes_the_cells_that_match_all_its_axes(wide):
-    wide["exceptions"] = [
-        {"size": "m", "context": [32, 64], "gpus": 2, "update_tokens": 128, "reason": "large"},
-        {"seed": 3, "epochs": 2, "reason": "again"},
-    ]
-    for cell in cells(wide):
-        large = cell.size == "m" and cell.context in (32, 64)
-        assert (cell.gpus, cell.update_tokens) == ((2, 128) if large else (1, 64))
-        assert cell.epochs == (2 if cell.seed == 3 else 1)
-
-
 def test_branches_are_cells_of_their_trunks_in_growing_order(wide):
     wide["branches"] = {"size": "s", "attention": ["linear"], "shares": [1.0, 0.25]}
     found = grid.expand(wide)
     for cell in found.cells.values():
         chosen = cell.size == "s" and cell.attention == "linear"
-        assert cell.keep == ((0.25, 1.0) if chosen else ())
-        assert cell.branch is None
+        assert (cell.keep, cell.branch) == ((0.25, 1.0) if chosen else (), None)
         assert cell.trunk == cell.run
     assert len(found.branches) == 2 * 6
     for run, branch in found.branches.items():
@@ -122,10 +103,10 @@ def test_branches_are_cells_of_their_trunks_in_growing_order(wide):
         assert f"-b{branch.branch:g}" in branch.name
 
 
-def test_names_show_a_rate_only_if_it_is_not_the_usual_one(values):
+def test_names_show_a_rate_only_if_it_is_not_that_of_the_size(values):
     values["axes"]["lr_scale"] = [1.0, 0.5]
-    names = [c.name for c in cells(values) if c.attention == "softmax"]
-    assert names == ["softmax-s-ctx16-s0", "softmax-s-ctx16-s0-lr0.5"]
+    rates = {c.name: c.lr for c in cells(values) if c.attention == "softmax"}
+    assert rates == {"softmax-s-ctx16-s0": 1e-2, "softmax-s-ctx16-s0-lr0.5": 5e-3}
 
 
 def test_parts_of_the_grid_are_evaluated_and_calibrated(wide):
@@ -139,15 +120,15 @@ def test_parts_of_the_grid_are_evaluated_and_calibrated(wide):
     for name, cell in calibrated.items():
         assert name == cell.calibration
         assert (cell.size, cell.seed) == ("s", 0)
-    del wide["evaluate"], wide["calibrate"]
-    plain = grid.expand(wide)
-    assert plain.evaluated == []
-    assert len(calibrations.chosen(plain)) == 12
+    plain = {key: value for key, value in wide.items() if key not in ("calibrate", "evaluate")}
+    for every in ({"calibrate": "all"}, {"calibrate": {}}, {}):
+        assert len(calibrations.chosen(grid.expand(plain | every))) == 12
+    off = grid.expand(plain | {"calibrate": None})
+    assert (off.evaluated, calibrations.chosen(off)) == ([], {})
 
 
 def test_a_calibration_follows_what_speed_depends_on_and_nothing_else(wide):
     one = cells(wide)[0]
-    assert len({c.calibration for c in cells(wide)}) == 12  # seeds share theirs
     wide["optimizer"]["weight_decay"] = 0.3
     wide["budget"] = "9 updates"
     assert cells(wide)[0].calibration == one.calibration
@@ -165,34 +146,32 @@ def test_text_to_evaluate_on_has_no_training_shards(wide):
     assert found.n_shards(found.tokens, "train") == 1
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"update_tokens": 48}, ("128", "144")),  # every_tokens 128
-        ({"validation": {"tokens": 120, "every_tokens": 128}}, ("120", "nearest is 15")),
-        ({"gpus": 3, "update_tokens": 128}, ("3 gpus", "gpus: 2", "update_tokens: 384")),
-        ({"gpus": 1, "clock": "processor"}, ("clock: wall", "gpus: 0")),
-        ({"gpus": 9, "update_tokens": 144, "validation": {"tokens": 16, "every_tokens": 144}},
-         ("9", "up to 8")),
-    ],
-)  # fmt: skip
-def test_a_shape_that_does_not_fit_is_refused_with_the_nearest_that_does(values, change, named):
-    with refused(UserError, *named):
-        grid.expand(values | change)
+SHAPES = [
+    ({"update_tokens": 48}, "128", "144"),  # every_tokens 128
+    ({"validation": {"tokens": 120, "every_tokens": 128}}, "120", "nearest is 15"),
+    ({"gpus": 3, "update_tokens": 128}, "3 gpus", "gpus: 2", "update_tokens: 384"),
+    ({"gpus": 1, "clock": "processor"}, "clock: wall", "gpus: 0"),
+    ({"gpus": 9, "update_tokens": 144, "validation": {"tokens": 16, "every_tokens": 144}},
+     "9", "up to 8"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"gpus": 8, "update_tokens": 128}, {"gpus": 4}, {"gpus": 1}, {"gpus": 0},
-     {"update_tokens": 128}, {"validation": {"tokens": 16, "every_tokens": 64}}],
-)  # fmt: skip
-def test_a_shape_at_the_limit_is_accepted(values, change):
-    assert len(grid.expand(values | change).cells) == 2
+def test_a_shape_that_does_not_fit_is_refused_with_the_nearest_that_does(values):
+    for change, *named in SHAPES:
+        with refused(UserError, *named):
+            grid.expand(values | change)
+
+
+def test_a_shape_at_the_limit_is_accepted(values):
+    for change in ({"gpus": 8, "update_tokens": 128}, {"gpus": 4}, {"gpus": 1}, {"gpus": 0},
+                   {"update_tokens": 128}, {"validation": {"tokens": 16, "every_tokens": 64}},
+    ):  # fmt: skip
+        assert len(cells(values | change)) == 2
 
 
 def test_rotated_heads_have_an_even_width(values):
     values["sizes"]["s"] |= {"n_head": 8}
-    assert grid.expand(values).cells
+    assert cells(values)
     with refused(UserError, "size s"):
         grid.expand(values | {"position": "rope"})
     values["sizes"]["s"] |= {"n_head": 4}

@@ -15,14 +15,8 @@ from conftest import ROOT, sentence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmscaling.kernels.chunked_triton.plan import (
-    SAFE,
-    Shape,
-    choose,
-    configured,
-    numbered,
-    segments,
-)
+from lmscaling.kernels.chunked_triton import plan as plans
+from lmscaling.kernels.chunked_triton.plan import Shape, configured, segments
 
 OTHERS = offline.others()
 SHAPE = Shape(heads=12, key=64, value=64, feature_map="softplus", normalize=True)
@@ -32,11 +26,7 @@ WAIT = "WARPGROUP.DEPBAR.LE gsb0, 0x0"
 
 
 def check(*arguments):
-    """Kernels compile no worse than the table says; returns their devices.
-
-    The complete check is ``python benchmarks/offline.py --write``: ten times as many kernels for
-    each Triton. Its result is the table.
-    """
+    """Kernels compile no worse than the table says; returns their devices."""
     pytest.importorskip("triton", reason="Triton is not installed: extra test, on Linux")
     command = [sys.executable, ROOT / "benchmarks" / "offline.py", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -45,7 +35,6 @@ def check(*arguments):
 
 
 def test_each_kernel_compiles_no_worse_than_the_table():
-    """For one of the devices, in turn."""
     assert check("--triton", offline.INSTALLED, "--sample") == set(offline.SHARED_BYTES)
 
 
@@ -59,18 +48,15 @@ def test_every_version_compiles_no_worse_than_the_table(version):
 
 
 def rows(target="", *kernels):
-    """Those of a target, or of every one, and of kernels."""
     return [row for row in offline.read().values()
             if target in ("", row.target) and (not kernels or row.kernel in kernels)]  # fmt: skip
 
 
 def test_the_table_has_the_same_kernels_of_every_version():
-    kernels: dict[str, set[tuple[str, str]]] = {}
-    for triton, *each in offline.read():
-        kernels.setdefault(triton, set()).add((each[0], each[1]))
-    one, *others = kernels.values()
-    assert others == [one, one]
-    assert {target for target, _ in one} == set(offline.SHARED_BYTES)
+    keys = set(offline.read())
+    versions, kernels = {key[0] for key in keys}, {key[1:] for key in keys}
+    assert (len(versions), len(keys)) == (3, 3 * len(kernels))
+    assert {target for target, _ in kernels} == set(offline.SHARED_BYTES)
 
 
 def test_what_is_worse_or_not_in_the_table_is_said():
@@ -97,17 +83,14 @@ def test_plans_without_measurements_are_those_that_compile_well():
     """One stage where two cannot be pipelined, or compute features twice."""
     blackwell, hopper = (configured(n, torch.bfloat16, SHAPE) for n in (100, 90))
     four = (blackwell.forward, blackwell.backward_q, blackwell.backward_kv, blackwell.sums)
-    assert {config.stages for config in four} == {1}
-    assert hopper.backward_kv.stages == 1
+    assert {config.stages for config in (*four, hopper.backward_kv)} == {1}
     assert {r.loop_mufu for r in rows("sm_90", "chunked_backward_kv_bf16_64")} == {96}
-
-
-def test_the_backward_pass_in_one_kernel_computes_features_once_and_hardly_spills():
-    """Of 64 tokens, each of 128 threads computes 64 features and 64 slopes."""
-    hopper, blackwell = (rows(sm, "chunked_backward_bf16_64") for sm in ("sm_90", "sm_100"))
-    assert len(hopper) == 3
-    assert max(row.loop_mufu for row in hopper) <= 130
-    assert max(row.stack_bytes for row in hopper + blackwell) <= 128
+    # The backward pass in one kernel: of 64 tokens, each of 128 threads computes 64 features and
+    # 64 slopes, once, and hardly spills.
+    on_hopper, other = (rows(sm, "chunked_backward_bf16_64") for sm in ("sm_90", "sm_100"))
+    assert len(on_hopper) == 3
+    assert max(row.loop_mufu for row in on_hopper) <= 130
+    assert max(row.stack_bytes for row in on_hopper + other) <= 128
 
 
 def test_gated_attentions_on_hopper_have_chunks_that_warpgroups_multiply():
@@ -131,11 +114,8 @@ def test_programs_of_cut_sequences_fill_more_than_half_of_a_device_and_run_at_on
     parts = segments(sequences, T, 132)
     plan = configured(90, torch.bfloat16, replace(SHAPE, heads=heads), parts)
     programs = sequences * -(-T // plan.segment_tokens(T))
-    if sequences > 132:
-        assert (plan.segments, programs) == (1, sequences)
-    else:
-        assert plan.segments > 1
-        assert 132 < programs <= 264
+    assert (plan.segments > 1) == (sequences <= 132)
+    assert programs == sequences if sequences > 132 else 132 < programs <= 264
 
 
 def test_a_device_gets_the_plan_of_its_architecture(monkeypatch):
@@ -144,12 +124,12 @@ def test_a_device_gets_the_plan_of_its_architecture(monkeypatch):
     given: Any = SimpleNamespace(
         is_cuda=True, device="cuda", dtype=torch.bfloat16, shape=(1, 2048, 3 * 64 * 12)
     )
-    assert choose(given, SHAPE) == configured(90, torch.bfloat16, SHAPE, 4).in_one_pass()
+    assert plans.choose(given, SHAPE) == configured(90, torch.bfloat16, SHAPE, 4).in_one_pass()
     assert [segments(1, T, 132) for T in (1, 1023, 1024, 2048)] == [1, 1, 2, 4]  # 512 at least
     monkeypatch.setattr(torch.version, "hip", "6.3")  # no AMD device is taken for Hopper
-    single, half = (configured(numbered(9, 4), t, SHAPE) for t in (torch.float32, torch.bfloat16))
-    assert single.forward == SAFE
-    assert half == configured(80, torch.bfloat16, SHAPE)
+    amd = plans.numbered(9, 4)
+    assert configured(amd, torch.float32, SHAPE).forward == plans.SAFE
+    assert configured(amd, torch.bfloat16, SHAPE) == configured(80, torch.bfloat16, SHAPE)
 
 
 OTHER = LAST.replace("R56", "R24").replace("R148", "R152")
@@ -195,7 +175,7 @@ def test_instructions_and_loops_are_read_from_a_listing():
                                                               /* 0x000e620000000800 */
 """
     code, loops = sass.parsed(listing)
-    assert [i.name for i in code] == ["MUFU.EX2", "HMMA.16816.F32.BF16", "BRA"]
     assert loops == [(0, 3)]
-    assert [i.waits for i in code] == [False, True, False]
-    assert [sass.multiplications(i) for i in code] == [0, 16 * 8 * 16, 0]
+    assert [(i.name, i.waits, sass.multiplications(i)) for i in code] == [
+        ("MUFU.EX2", False, 0), ("HMMA.16816.F32.BF16", True, 16 * 8 * 16), ("BRA", False, 0),
+    ]  # fmt: skip

@@ -21,16 +21,9 @@ pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="it is no r
 PROJECT = ("Snakefile", "workflow/", "profiles/", "config/", "results/published/")
 """What stands in ``lmscaling/project/`` of the wheel as in a checkout."""
 
-BUILD = """
-import sys
-from setuptools import build_meta
-getattr(build_meta, sys.argv[1])(sys.argv[2])
-"""
-
 
 def git(folder, *words):
-    names = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    command = ["git", "-C", folder, *names, *words]
+    command = ["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b", *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -40,9 +33,8 @@ def commit_all(folder):
 
 
 def built(source, kind, out):
-    """The file that a backend makes of a source tree, without the network."""
-    command = [sys.executable, "-c", BUILD, f"build_{kind}", str(out)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    build = f"from setuptools import build_meta as made; made.build_{kind}({str(out)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=source, check=True, capture_output=True)
     (path,) = out.glob("*.whl" if kind == "wheel" else "*.tar.gz")
     return path
 
@@ -62,8 +54,8 @@ def source(tracked, tmp_path_factory):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, folder / name)
     commit_all(folder)
+    (folder / "results/demo").mkdir()
     for name in ("config/secret.yaml", "results/published/extra.csv", "results/demo/report.html"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("of a user")
     return folder
 
@@ -73,26 +65,13 @@ def wheel(source, tmp_path_factory):
     return built(source, "wheel", tmp_path_factory.mktemp("wheel"))
 
 
-def install(wheel, outer):
-    """The folder of an installed wheel, inside the repository of somebody else."""
-    outer.mkdir()
-    (outer / "file").touch()
-    commit_all(outer)
-    options = ("--quiet", "--no-deps", "--no-compile", "--no-index", "--target")
-    command = [sys.executable, "-m", "pip", "install", *options, str(outer / "site"), str(wheel)]
-    subprocess.run(command, check=True, capture_output=True)
-    return outer / "site"
-
-
 def contents(wheel):
     with zipfile.ZipFile(wheel) as file:
         return {name: file.read(name) for name in file.namelist()}
 
 
 @pytest.mark.ci
-def test_the_wheel_holds_package_workflow_studies_and_published_numbers_and_nothing_else(
-    tracked, wheel
-):
+def test_the_wheel_holds_the_package_and_what_a_project_needs_and_nothing_else(tracked, wheel):
     expected = {name.removeprefix("src/") for name in tracked if name.startswith("src/")}
     expected |= {f"lmscaling/project/{name}" for name in tracked if name.startswith(PROJECT)}
     expected |= {"lmscaling/project/git_commit"}
@@ -117,16 +96,23 @@ def test_the_source_distribution_builds_the_same_wheel(source, wheel, tmp_path):
 
 @pytest.mark.ci
 def test_an_installed_wheel_plans_a_study_in_an_empty_folder_with_a_space(wheel, source, tmp_path):
-    installed = install(wheel, tmp_path / "other")
+    other, installed = tmp_path / "other", tmp_path / "other" / "site"
+    other.mkdir()
+    (other / "file").touch()
+    commit_all(other)  # the repository of somebody else
+    options = ["--quiet", "--no-deps", "--no-compile", "--no-index", "--target"]
+    command = [sys.executable, "-m", "pip", "install", *options, installed, wheel]
+    subprocess.run(command, check=True, capture_output=True)
     folder = tmp_path / "an empty folder"
     folder.mkdir()
     environment = os.environ | {"PYTHONPATH": str(installed), "PATH": "/usr/bin:/bin"}
 
     def type_(*words, check=True):
         done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        assert str(ROOT) not in done.stdout + done.stderr
-        return done.stdout + done.stderr
+        said = done.stdout + done.stderr
+        assert not check or done.returncode == 0, said
+        assert str(ROOT) not in said
+        return said
 
     python = (
         "import lmscaling, snakemake_logger_plugin_lmscaling as plugin\n"
@@ -147,8 +133,7 @@ def test_an_installed_wheel_plans_a_study_in_an_empty_folder_with_a_space(wheel,
     asked = (sys.executable, "-m", "snakemake", "--configfile", "config/first.yaml", "-n")
     plan = type_(*asked)
     assert len(re.findall(r"^  train +mine-25k-ctx", plan, re.MULTILINE)) == 2
-    slurm = type_(*asked, "--profile", "slurm")
-    for said in (plan, slurm):
+    for said in (plan, type_(*asked, "--profile", "slurm")):
         assert re.findall(r"^(\d+) jobs", said, re.MULTILINE) == ["15"]
     assert "results/published/claims.json" in type_(lmscaling, "claims", "results/published")
     (folder / "Snakefile").unlink()
@@ -157,30 +142,28 @@ def test_an_installed_wheel_plans_a_study_in_an_empty_folder_with_a_space(wheel,
 
 def test_the_citation_names_this_version_and_the_study_that_it_follows():
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert cited["version"] == __version__
     names = [author["family-names"] for author in cited["references"][0]["authors"]]
-    assert names == ["Buckman", "Gelada"]
+    assert (cited["version"], names) == (__version__, ["Buckman", "Gelada"])
 
 
 def test_the_public_checks_pin_their_actions_may_only_read_and_know_every_python():
     checks = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     assert checks["permissions"] == {"contents": "read"}
+    assert not any("permissions" in job for job in checks["jobs"].values())
     steps = [step for job in checks["jobs"].values() for step in job["steps"]]
     used = [step["uses"] for step in steps if "uses" in step]
     assert used
     assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action) for action in used)
-    assert not any("permissions" in job for job in checks["jobs"].values())
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     versions = re.findall(r"Python :: (3\.\d+)", " ".join(declared["classifiers"]))
     assert checks["jobs"]["test"]["strategy"]["matrix"]["python"] == versions
     assert declared["requires-python"] == ">=3.11,<3.14"
+    makefile = (ROOT / "Makefile").read_text()
     targets = {step["run"].split()[1] for step in steps if step.get("run", "").startswith("make ")}
-    made = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert targets == {"lint", "test", "demo"}
-    assert targets <= set(made)
+    assert targets == {"lint", "test", "demo"} & set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
     # A commit is checked by what `make lint` runs, with no second version of a tool.
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
-    lint = (ROOT / "Makefile").read_text().partition("\nlint:")[2].partition("\n\n")[0]
+    lint = makefile.partition("\nlint:")[2].partition("\n\n")[0]
     for hook in hooks:
         assert f"$(BIN)/{hook['entry'].split()[0].removeprefix('.venv/bin/')} " in lint
         assert hook["language"] == "system"

@@ -20,29 +20,30 @@ from lmscaling.plan.estimate import Shape
 from lmscaling.plan.jobs import productive_seconds as left
 
 H100 = devices.DEVICES["NVIDIA H100"]
+SMALL = Shape(100, 600.0)
 
 
 @pytest.fixture(scope="module")
-def real():
+def made():
+    return grid.expand(study_file.read_study([ROOT / "config" / "study.yaml"]))
+
+
+@pytest.fixture(scope="module")
+def real(made):
     """Plan of the real study on H100, nothing measured yet."""
-    made = grid.expand(study_file.read_study([ROOT / "config" / "study.yaml"]))
     shapes = {run: gpt.shape(cell) for run, cell in made.cells.items()}
     return study_plan.make(made, shapes, "NVIDIA H100", Path("nowhere"))
 
 
-def test_the_real_study_plans_completely(real):
+def test_the_real_study_plans_completely_and_its_smallest_models_would_pass_c4(real):
     sums = real.totals()
     assert (sums["cells"], sums["skipped"], sums["cannot"], sums["unknown"]) == (72, 8, 0, 0)
     full = [f for f in real.forecasts if f.epochs <= 1]
     assert {round(f.gpu_hours) for f in full} == {192}
     assert {round(f.branch_gpu_hours / f.gpu_hours, 4) for f in full} == {0.3875}
     assert len(real.table().splitlines()) >= 1 + 72 + 8
-
-
-def test_the_smallest_models_would_pass_c4_and_are_told_so(real):
     told = {f.name: f for f in real.forecasts if f.epochs > 1}
     assert {name.split("-")[1] for name in told} == {"124M"}
-    assert "softmax-124M-ctx1024-s0" in told
     one = told["softmax-124M-ctx1024-s0"]
     assert one.tokens == pytest.approx(173.5e9)
     assert one.gpu_hours == pytest.approx(192 / one.epochs)
@@ -51,72 +52,55 @@ def test_the_smallest_models_would_pass_c4_and_are_told_so(real):
 
 
 def test_a_second_epoch_in_the_study_silences_it(cell):
-    shape = Shape(100, 600.0)
     short = replace(cell, budget="100 updates")
-    once = estimate.forecast(short, shape, None, None, tokens=4000)
+    once = estimate.forecast(short, SMALL, None, None, tokens=4000)
     assert (once.tokens, once.notes != []) == (4000, True)
-    twice = estimate.forecast(replace(short, epochs=2), shape, None, None, tokens=4000)
+    twice = estimate.forecast(replace(short, epochs=2), SMALL, None, None, tokens=4000)
     assert (twice.tokens, twice.notes) == (6400, [])
 
 
-def test_a_measured_cell_is_planned_by_what_was_measured(cell, tmp_path):
+def test_a_cell_is_planned_by_what_was_measured_and_nobody_knows_the_speed_of_a_cpu(cell, tmp_path):
     path = calibration(tmp_path, cell, measured=True, micro_batch=2, update_seconds=0.5)
     measured = checked(Calibration, json.loads(path.read_text()), "calibration")
-    made = estimate.forecast(
-        replace(cell, budget="1 hours"), Shape(100, 600.0), None, measured, None
-    )
-    assert (made.micro_batch, made.accumulation, made.updates) == (2, 2, 7200)
-    assert made.tokens == 7200 * 64
-    assert made.measured
+    hour = replace(cell, budget="1 hours")
+    told = estimate.forecast(hour, SMALL, None, measured, None)
+    assert (told.micro_batch, told.accumulation, told.updates) == (2, 2, 7200)
+    assert (told.tokens, told.measured) == (7200 * 64, True)
+    told = estimate.forecast(hour, SMALL, None, None, 1e9)
+    assert (told.updates, told.tokens, told.epochs) == (None, None, None)
 
 
-def test_nobody_knows_the_speed_of_a_cpu(cell):
-    made = estimate.forecast(replace(cell, budget="1 hours"), Shape(100, 600.0), None, None, 1e9)
-    assert (made.updates, made.tokens, made.epochs) == (None, None, None)
-
-
-def test_blocks_are_recomputed_where_one_sequence_would_not_fit_and_refused_where_none_does(real):
-    cells = grid.expand(study_file.read_study([ROOT / "config" / "study.yaml"])).cells.values()
-    cell = next(c for c in cells if (c.size, c.context) == ("1558M", 16384))
+def test_blocks_are_recomputed_where_one_sequence_would_not_fit_and_refused_where_none_does(made):
+    cell = next(c for c in made.cells.values() if (c.size, c.context) == ("1558M", 16384))
     shape = gpt.shape(cell)
-    wide, narrow, too_narrow = (
-        estimate.guess(cell, shape.params_total, memory) for memory in (141e9, 80e9, 24e9)
-    )
-    assert wide
-    assert narrow
-    assert (wide.recompute, narrow.recompute, too_narrow) == (False, True, None)
-    small = devices.Device(312e12, 24e9, 3e12)
-    made = estimate.forecast(cell, shape, small, None, None)
-    sentence("plan", made.cannot)
-    assert re.findall(r"\d+", made.cannot) == ["36", "24", "90"]
+    *ways, too_narrow = (estimate.guess(cell, shape.params_total, m) for m in (141e9, 80e9, 24e9))
+    assert [way and way.recompute for way in ways] == [False, True]
+    assert too_narrow is None
+    cannot = estimate.forecast(cell, shape, devices.Device(312e12, 24e9, 3e12), None, None).cannot
+    sentence("plan", cannot)
+    assert re.findall(r"\d+", cannot) == ["36", "24", "90"]
 
 
-def test_a_guess_keeps_to_the_memory_and_divides_the_update(real):
-    for made in real.forecasts:
-        assert made.memory_bytes <= 0.9 * H100.memory_bytes
-        context = int(made.name.split("ctx")[1].split("-")[0])
-        assert made.micro_batch * made.accumulation * context * 8 == 2**19
-
-
-def test_early_branches_are_told(real):
-    notes = {note for f in real.forecasts for note in f.notes if "warm-up" in note}
-    assert [n for n in notes if "0.0625" in n and "700" in n]
+def test_a_guess_keeps_to_the_memory_and_divides_the_update_and_early_branches_are_told(real):
+    notes = set()  # of branches before the end of the warm-up
+    for told in real.forecasts:
+        assert told.memory_bytes <= 0.9 * H100.memory_bytes
+        context = int(told.name.split("ctx")[1].split("-")[0])
+        assert told.micro_batch * told.accumulation * context * 8 == 2**19
+        notes |= {note for note in told.notes if "warm-up" in note}
+    assert [note for note in notes if "0.0625" in note and "700" in note]
     for note in notes:
         sentence("plan", note)
 
 
-def test_an_exception_is_carried_out_and_shown(values):
+def test_an_exception_is_carried_out_and_shown_and_an_unknown_device_lists_the_known(values):
     values["exceptions"] = [{"context": 16, "update_tokens": 128, "reason": "to try it"}]
     made = grid.expand(values)
     assert {cell.update_tokens for cell in made.cells.values()} == {128}
-    shapes = dict.fromkeys(made.cells, Shape(100, 600.0))
+    shapes = dict.fromkeys(made.cells, SMALL)
     table = study_plan.make(made, shapes, "NVIDIA H100", Path("nowhere")).table()
     (line,) = [each for each in table.splitlines() if "to try it" in each]
     assert re.findall(r"\w+: \d+", line) == ["context: 16", "update_tokens: 128"]
-
-
-def test_an_unknown_device_lists_the_known(values):
-    made = grid.expand(values)
     with refused(UserError, "'H100'", "'NVIDIA H100'"):
         study_plan.make(made, {}, "H100", Path("nowhere"))
 
@@ -127,56 +111,52 @@ def test_the_verb_writes_the_plan_and_prints_it(values, tmp_path, monkeypatch, c
     monkeypatch.setattr("sys.argv", ["lmscaling", "plan", "-", "--out", "plan.json"])
     cli.main()
     assert "2 cells: " in capsys.readouterr().out
-    made = json.loads((tmp_path / "plan.json").read_text())
-    assert made["totals"]["cells"] == 2
-    assert made["forecasts"][0]["tokens"] == 256
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert (plan["totals"]["cells"], plan["forecasts"][0]["tokens"]) == (2, 256)
 
 
-@pytest.mark.parametrize(
-    ("device", "peak"),
-    [("NVIDIA H200", 989e12), ("NVIDIA H100 80GB HBM3", 989e12), ("NVIDIA H100 NVL", 835e12),
-     ("NVIDIA A100-SXM4-80GB", 312e12), ("NVIDIA A100 80GB PCIe", 312e12),
-     ("NVIDIA A100-PCIE-40GB", 312e12), ("NVIDIA H100 PCIe", 756e12), ("NVIDIA L40S", 362e12),
-     ("NVIDIA B200", 2250e12), ("NVIDIA GH200 480GB", 989e12),
-     ("NVIDIA GH200 144G HBM3e", 989e12)],
-)  # fmt: skip
-def test_the_peak_of_a_device_is_the_dense_one(device, peak):
-    found = devices.find(device)
-    assert found
-    assert found.peak_flops == peak
+# A longer name is another device; those of Grace Hopper give the CPU's memory, or the GPU's.
+DEVICES = {
+    "A100-PCIE-40GB": (312, 40), "A100-SXM4-80GB": (312, 80), "A100 80GB PCIe": (312, 80),
+    "H100 80GB HBM3": (989, 80), "H100 NVL": (835, 94), "H100 PCIe": (756, 80), "H200": (989, 141),
+    "GH200 480GB": (989, 96), "GH200 144G HBM3e": (989, 144), "L40S": (362, 48),
+    "B200": (2250, 180),
+}  # fmt: skip
+
+
+def test_a_device_has_its_dense_peak_and_its_memory_and_a_share_of_it_neither():
+    for name, (teraflops, gigabytes) in DEVICES.items():
+        found = devices.find(f"NVIDIA {name}")
+        assert found
+        assert (found.peak_flops, found.memory_bytes) == (teraflops * 1e12, gigabytes * 1e9)
+        assert devices.find(f"NVIDIA {name} MIG 1g.10gb") is None
     assert devices.find("Some CPU") is None
 
 
-@pytest.mark.parametrize(("device", "gigabytes"), [("480GB", 96), ("144G HBM3e", 144)])
-def test_the_memory_of_a_grace_hopper_is_that_of_its_gpu(device, gigabytes):
-    """Its names give the CPU's memory, or the GPU's."""
-    found = devices.find(f"NVIDIA GH200 {device}")
-    assert found
-    assert found.memory_bytes == gigabytes * 1e9
+DAY = 86_400.0
+JOBS = [
+    # Seconds that are left, None for a budget that is no time, and hours of the longest job; its
+    # minutes are a quarter more and an hour, then the number of jobs, and seconds until one stops.
+    (None, 100, 48 * 60, 1, 48 * 3600 - 600), (None, 24, 1440, 3, DAY - 600),
+    (None, 10, 600, 7, 36_000 - 600), (None, 2, 120, 36, 7200 - 600),
+    (None, 1, 60, 82, 3600 - 360), (None, 0.1, 6, 1200, 360 - 36),
+    (DAY, 48, 1860, 1, 1860 * 60 - 600), (DAY, 24, 1440, 2, DAY - 600),
+    (DAY, 12, 720, 3, DAY / 2 - 600), (8640, 24, 240, 1, 240 * 60 - 600),
+    (3600, 24, 135, 1, 135 * 60 - 600), (1800, 48, 98, 1, 98 * 60 - 600),
+    (10, 48, 61, 1, 61 * 60 - 600), (0, 24, 60, 1, 3600 - 600), (30, 20 / 3600, 1, 4, 18),
+    (400, 1000 / 3600, 17, 1, 900), (401, 1000 / 3600, 17, 2, 900),  # 100 spare, 400 to start
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("device", ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"])
-def test_a_share_of_a_card_has_neither_its_peak_nor_its_memory(device):
-    assert devices.find(device)
-    assert devices.find(f"{device} MIG 1g.10gb") is None
+@pytest.mark.parametrize(("seconds", "hours", "minutes", "n_jobs", "stop"), JOBS)
+def test_a_long_budget_has_several_jobs(seconds, hours, minutes, n_jobs, stop):
+    assert (jobs.job_minutes(seconds, hours), jobs.job_count(seconds, hours)) == (minutes, n_jobs)
+    assert jobs.stop_seconds(seconds, hours) == pytest.approx(stop)
 
 
-def test_a_job_has_time_for_its_cell_or_its_branch(cell):
+def test_a_run_needs_what_its_last_checkpoint_has_left_of_its_budget(cell):
     day = replace(cell, budget="24 hours")
-    assert jobs.job_minutes(left(day), 48.0) == 1860
-    assert jobs.job_minutes(left(replace(day, branch=0.5)), 24.0) == 240
-    assert jobs.job_minutes(left(cell), 24.0) == 24 * 60
-
-
-def test_a_budget_longer_than_a_job_is_planned_for_several_that_stop_in_time(cell):
-    day = replace(cell, budget="24 hours")
-    assert jobs.job_count(left(day), 48.0) == 1
-    assert jobs.job_count(left(day), 24.0) == 2
-    assert jobs.job_count(left(day), 12.0) == 3
-    assert jobs.job_count(left(replace(day, branch=0.5)), 12.0) == 1
-    assert jobs.stop_seconds(left(day), 12.0) == 12 * 3600 - 600
-    assert jobs.stop_seconds(left(replace(cell, budget="1 hours")), 12.0) == 135 * 60 - 600
-    seconds = replace(cell, budget="30 seconds")
-    assert jobs.stop_seconds(left(seconds), 20 / 3600) == pytest.approx(18)
-    assert jobs.job_count(left(seconds), 20 / 3600) == 4
-    assert jobs.job_minutes(left(seconds), 20 / 3600) == 1
+    assert [left(day, 3600.0 * hours) for hours in (0, 23, 24, 25)] == [DAY, 3600, 0, 0]
+    half = replace(cell, budget="10 hours", branch=0.5)  # the last fifth: from 4 to 5 hours
+    assert [left(half, 3600 * hours) for hours in (0, 4.5)] == pytest.approx([3600, 1800])
+    assert left(cell) is None

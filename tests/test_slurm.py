@@ -1,8 +1,4 @@
-"""The workflow on a real Slurm: what is typed, and every way in which a job can be lost.
-
-A run that something is done to stands still meanwhile, and goes on when its signal is there, so no
-test depends on who is faster.
-"""
+"""The workflow on a real Slurm: what is typed, and every way in which a job can be lost."""
 
 import json
 import re
@@ -11,13 +7,11 @@ import sys
 
 import pytest
 from conftest import ROOT, calibration, write_tokens
+from hub import COMMIT
 from product import documents
 from slurm_cluster import PATIENCE_SECONDS, Study, eventually, stand_still
 
 pytestmark = [pytest.mark.slurm, pytest.mark.ci, pytest.mark.race]
-
-SEEDS = {"attention": ["softmax"], "size": ["s"], "context": [16]}
-"""Cells that differ by their seed."""
 
 OLD_ENOUGH_SECONDS = 15
 """Slurm requeues a job that a node does not know if it is older than that: BatchStartTimeout and
@@ -34,16 +28,11 @@ def submitted(study):
     return study.logged().count("submitted with SLURM jobid")
 
 
-def attempts(rows):
-    """Beginning and end of each attempt, and who made it."""
-    return [row for row in rows if row["record"] == "header"]
-
-
 def assert_whole(study, run, n_attempts):
     """The record counts the attempts, and the surviving rows are those of one run."""
     record, rows = study.record(run), study.log(run)
     assert (record["status"], record["attempts"]) == ("done", n_attempts), study.said()
-    starts = {row["attempt"]: row["start_update"] for row in attempts(rows)}
+    starts = {row["attempt"]: row["start_update"] for row in rows if row["record"] == "header"}
     assert sorted(starts.values()) == list(starts.values())
     kept = [
         row["update"] for row in rows
@@ -66,9 +55,8 @@ def test_preempted_runs_go_on_whether_the_partition_requeues_or_cancels(cluster,
     studies = {name: Study(cluster, tmp_path / name, budget="4000 updates") for name in names}
     running = {name: study.start(partition=name) for name, study in studies.items()}
     stand_still(*((study, study.runs[0]) for study in studies.values()))
-    urgent = subprocess.Popen(
-        cluster.command(tmp_path, "srun", "--partition=urgent", "--cpus-per-task=64", "true")
-    )
+    words = ("srun", "--partition=urgent", "--cpus-per-task=64", "true")
+    urgent = subprocess.Popen(cluster.command(tmp_path, *words))
     for study in studies.values():
         study.go_on_once_asked_to_stop(study.runs[0])
     assert urgent.wait(PATIENCE_SECONDS) == 0
@@ -77,19 +65,18 @@ def test_preempted_runs_go_on_whether_the_partition_requeues_or_cancels(cluster,
         assert_saved(study, study.runs[0])
 
 
-def test_after_ctrl_c_or_a_kill_the_same_command_goes_on_and_trains_nothing_twice(
-    cluster, tmp_path
-):
+def test_after_ctrl_c_or_a_kill_the_same_command_goes_on(cluster, tmp_path):
     study = Study(cluster, tmp_path / "x", budget="4000 updates")
     (run,) = study.runs
     interrupted = study.start()
-    study.trains(run)
+    stand_still((study, run))
     cluster.run("kill", "-INT", study.pid)
     study.go_on_once_asked_to_stop(run)
     assert interrupted.wait(PATIENCE_SECONDS) == 1
 
     killed = study.start()
-    job = study.trains(run, attempt=2)
+    stand_still((study, run), attempt=2)
+    job = study.lock(run)["job"]
     cluster.kill(study.pid)
     killed.wait(PATIENCE_SECONDS)
     study.finish(study.start("--unlock"))
@@ -107,13 +94,10 @@ def test_after_ctrl_c_or_a_kill_the_same_command_goes_on_and_trains_nothing_twic
     assert_saved(study, run)
 
 
-@pytest.fixture(scope="module")
-def storm(cluster, tmp_path_factory):
-    """Cells side by side in one Snakemake; each is disturbed in its own way."""
-    study = Study(
-        cluster, tmp_path_factory.mktemp("storm") / "x", budget="4000 updates",
-        axes=SEEDS | {"seed": list(range(6))},
-    )  # fmt: skip
+def test_cells_side_by_side_lose_nothing_unless_they_are_killed_and_a_failing_one_stops_no_other(
+    cluster, tmp_path
+):
+    study = Study(cluster, tmp_path / "x", 6, budget="4000 updates")
     *training, broken = study.runs
     left, cancelled, requeued, limited, killed = training
     study.scratch(broken).parent.mkdir()
@@ -130,36 +114,27 @@ def storm(cluster, tmp_path_factory):
     for run in (cancelled, requeued, limited):
         study.go_on_once_asked_to_stop(run)
     study.finish(snakemake, code=1)
-    return study
-
-
-def test_cells_train_side_by_side_and_lose_nothing_unless_they_are_killed(storm):
-    undisturbed, *asked, killed = training = storm.runs[:5]
-    begun = [attempts(storm.log(run))[0]["started"] for run in training]
-    assert max(begun) < min(storm.record(run)["ended"] for run in training)
-    record, _ = assert_whole(storm, undisturbed, 1)
+    begun = [study.log(run)[0]["started"] for run in training]
+    assert max(begun) < min(study.record(run)["ended"] for run in training)
+    record, _ = assert_whole(study, left, 1)
     assert record["lost_seconds"] == 0
-    for run in asked:  # to stop, by scancel, a requeue and a time limit
-        assert_saved(storm, run)
-    record, starts = assert_whole(storm, killed, 2)
+    for run in (cancelled, requeued, limited):
+        assert_saved(study, run)
+    record, starts = assert_whole(study, killed, 2)
     assert starts[2] == 0
-    first = [row for row in storm.log(killed) if row["attempt"] == 1]
+    first = [row for row in study.log(killed) if row["attempt"] == 1]
     assert record["lost_seconds"] <= max(row.get("train_seconds", 0.0) for row in first)
     assert record["attempt_seconds"] > record["train_seconds"]
-
-
-def test_a_failing_cell_stops_no_other_and_is_named_at_the_end_with_what_to_do(storm):
-    broken, said = storm.runs[5], storm.said()
-    assert not (storm.results / "runs" / broken / "run.json").exists()
+    assert not (study.results / "runs" / broken / "run.json").exists()
     # One retry is the profile's; a budget in updates may take any time, so it has two more jobs.
-    assert len(re.findall(r"SLURM jobid .*softmax-s-ctx16-s5", storm.logged())) == 4
-    (told,) = re.findall(r"^softmax-s-ctx16-s5  failed .*", said, re.MULTILINE)
-    assert "Not a directory" in told or "File exists" in told
+    assert len(re.findall(r"SLURM jobid .*softmax-s-ctx16-s5", study.logged())) == 4
+    why = "^softmax-s-ctx16-s5  failed .*(?:Not a directory|File exists)"
+    assert len(re.findall(why, study.said(), re.MULTILINE)) == 1
 
 
 def test_runs_are_whole_after_their_node_came_back(cluster, tmp_path):
     """One ran on while the node was away, the other died with it."""
-    study = Study(cluster, tmp_path / "x", budget="4000 updates", axes=SEEDS | {"seed": [0, 1]})
+    study = Study(cluster, tmp_path / "x", 2, budget="4000 updates")
     survivor, victim = study.runs
     snakemake = study.start()
     stand_still((study, survivor), (study, victim))
@@ -187,9 +162,7 @@ def test_one_command_goes_from_a_text_to_a_figure_and_short_jobs_can_share_one(c
     rows = {"kind": "jsonl", "train": ["a.jsonl", "b.jsonl", "c.jsonl"], "validation": ["v.jsonl"]}
     study = Study(cluster, tmp_path / "x", datasets={"lines": rows})
     documents(study.root, a=100, b=100, c=100, v=100)
-    (tokens,) = study.results.glob("tokens/*")
-    for path in tokens.iterdir():
-        path.unlink()
+    tokens = study.lose_tokens()
     grouped = ("--groups", "tokenize=shards", "--group-components", "shards=4")
     study.finish(study.start(*grouped, "--", "results/tiny/figures/learning_curves.svg"))
     assert (study.results / "figures" / "learning_curves.svg").stat().st_size > 10_000
@@ -201,10 +174,7 @@ def test_one_command_goes_from_a_text_to_a_figure_and_short_jobs_can_share_one(c
 
 
 def test_cells_are_submitted_up_to_the_limit_each_with_what_it_needs(cluster, tmp_path):
-    study = Study(
-        cluster, tmp_path / "x", gpus=4, job_hours=12, budget="24 hours",
-        axes=SEEDS | {"seed": list(range(12))},
-    )  # fmt: skip
+    study = Study(cluster, tmp_path / "x", 12, gpus=4, job_hours=12, budget="24 hours")
     snakemake = study.start("--jobs", "8", "--", *study.targets, partition="closed")
     eventually(lambda: len(cluster.jobs("%i", partition="closed")) >= 8, "8 jobs")
     columns = "--Format=NumNodes,NumCPUs,tres-per-job,TimeLimit,MinMemory"
@@ -217,7 +187,7 @@ def test_cells_are_submitted_up_to_the_limit_each_with_what_it_needs(cluster, tm
 
 
 def test_a_submission_waits_for_a_controller_that_is_away_until_ctrl_c(cluster, tmp_path):
-    study = Study(cluster, tmp_path / "x", axes=SEEDS | {"seed": [0, 1]})
+    study = Study(cluster, tmp_path / "x", 2)
     cluster.kill(*cluster.run("pgrep", "-x", "slurmctld").split())
     try:
         first = study.start()
@@ -240,10 +210,66 @@ def test_two_ranks_train_in_one_task_of_a_job(cluster, cell, tmp_path):
     manifest = write_tokens(tmp_path / "tokens", [3000], [1000])
     (tmp_path / "cell.json").write_text(cell.to_json())
     command = [sys.executable, str(ROOT / "tests" / "on_ranks.py"), "cell.json"]
-    command += [str(calibration(tmp_path, cell, micro_batch=1)), str(manifest), "."]
+    command += [str(calibration(tmp_path, cell, micro_batch=1)), str(manifest), ".", "2"]
     environment = ["--chdir", str(tmp_path), f"PYTHONPATH={ROOT / 'src'}", "OMP_NUM_THREADS=1"]
     # Without --mem it would wait for all of the node's memory.
     step = ["srun", "--ntasks=1", "--cpus-per-task=2", "--mem=1G"]
     cluster.run("env", *environment, *step, *command)
     record = json.loads((tmp_path / "runs" / cell.run / "run.json").read_text())
     assert (record["status"], record["updates"]) == ("done", 4)
+
+
+HUB = """
+import sys, time
+from pathlib import Path
+from hub import serving
+with serving("owner/texts", Path(sys.argv[1])) as server:
+    print(server.url, flush=True)
+    time.sleep(999)
+"""
+
+
+@pytest.fixture
+def hub(cluster, tmp_path, monkeypatch):
+    """A hub inside the cluster with four files."""
+    (tmp_path / "hub").mkdir()
+    documents(tmp_path / "hub", t0=50, t1=50, t2=50, v0=50)
+    path = f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'tests'}"
+    words = cluster.command(tmp_path, path, sys.executable, "-c", HUB, str(tmp_path / "hub"))
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert server.stdout
+    monkeypatch.setenv("HF_ENDPOINT", server.stdout.readline().strip())
+    yield
+    server.kill()
+    server.wait()
+
+
+def test_a_late_job_of_text_touches_no_shard_and_fetch_has_a_partition(cluster, hub, tmp_path):
+    row = {
+        "kind": "hub", "repository": "owner/texts", "revision": COMMIT, "shards": 3,
+        "train": "t{shard}.jsonl", "validation": "v{shard}.jsonl", "shards_per_job": 2,
+    }  # fmt: skip
+    study = Study(cluster, tmp_path / "x", datasets={"lines": row})
+    tokens = study.lose_tokens()
+    words = ["--set-resources", "fetch:slurm_partition=main", "--"]
+    words.append(str((tokens / "manifest.json").relative_to(study.root)))
+
+    first = study.start(*words, partition="closed")
+    (late,) = eventually(lambda: cluster.jobs("%i", partition="closed"), "job that waits")
+    cluster.kill(study.pid)
+    first.wait(PATIENCE_SECONDS)
+    study.finish(study.start("--unlock"))
+    study.finish(study.start(*words))
+    said = study.logged()
+    assert "\nrule fetch:" in said
+    assert "localrule fetch:" not in said
+    shards = {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in tokens.glob("*-?????.[bjf]*")}
+    assert len(shards) == 2 * 4 + 1
+
+    cluster.run("scontrol", "update", "PartitionName=closed", "State=UP")
+    eventually(lambda: late not in cluster.jobs("%i"), "end of the late job")
+    cluster.run("scontrol", "update", "PartitionName=closed", "State=DOWN")
+    assert "JobState=COMPLETED" in cluster.run("scontrol", "show", "job", late)
+    assert {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in shards} == shards
+    (log,) = (study.results / "logs" / "tokenize").rglob("validation-00000-00000.log")
+    assert "shards exist" in log.read_text()

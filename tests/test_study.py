@@ -14,64 +14,37 @@ from lmscaling.plan import calibrations
 
 
 def shipped(*names: str, overrides: tuple[str, ...] = ()) -> grid.Grid:
-    """The study of ``config/study.yaml`` with files over it."""
     paths = [ROOT / "config" / f"{name}.yaml" for name in ("study", *names)]
     return grid.expand(study_file.read_study(paths, overrides=overrides))
 
 
-def test_the_real_study_runs_72_cells_of_the_sizes_of_gpt2_and_skips_8():
-    made = shipped()
-    assert (len(made.cells), len(made.skipped)) == (72, 8)
-    assert {cell.context for cell, _ in made.skipped} == {131072}
-    cells = made.cells.values()
-    assert {(c.update_tokens, c.budget, c.gpus) for c in cells} == {(2**19, "24 hours", 8)}
-    shapes = Counter(
-        (c.size, c.model.n_layer, c.model.n_head, c.model.d_model, c.lr) for c in cells
-    )
-    assert shapes == {
-        ("124M", 12, 12, 768, 6e-4): 18, ("355M", 24, 16, 1024, 3e-4): 18,
-        ("774M", 36, 20, 1280, 2.5e-4): 18, ("1558M", 48, 25, 1600, 2e-4): 18,
-    }  # fmt: skip
+SHIPPED = {
+    # Cells, those that are skipped, branched and evaluated, and GPUs of a cell.
+    "c4": (72, 8, 360, 72, {8}), "demo": (30, 18, 8, 6, {0}), "lr_sweep": (10, 0, 0, 0, {8}),
+    "long": (10, 0, 0, 10, {8, 4}), "gpu": (4, 0, 0, 0, {1}), "my_attention": (4, 0, 0, 0, {0}),
+}  # fmt: skip
 
 
-def test_the_demo_is_a_small_grid_of_both_attentions():
-    made = shipped("demo")
-    assert (made.study.study, len(made.cells), len(made.skipped)) == ("demo", 30, 18)
-    assert {cell.gpus for cell in made.cells.values()} == {0}
-    repeated = {(c.size, c.context) for c in made.cells.values() if c.seed == 1}
-    assert repeated == {("2k", 64), ("2k", 1024), ("25k", 1024), ("100k", 64)}
-
-
-def test_the_sweep_gives_each_attention_the_same_five_rates_around_the_studys():
-    made = shipped("lr_sweep")
-    cells = made.cells.values()
-    assert (made.study.study, made.skipped, made.branches, made.evaluated) == (
-        "lr_sweep", [], {}, [],
-    )  # fmt: skip
-    assert {(c.size, c.context, c.seed, c.budget, c.gpus) for c in cells} == {
-        ("124M", 1024, 0, "1 hours", 8)
-    }
-    rates = Counter((c.attention, c.lr_scale) for c in cells)
-    every = (0.25, 0.5, 1.0, 2.0, 4.0)
-    assert rates == {(name, scale): 1 for name in ("softmax", "linear") for scale in every}
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_study_has_the_cells_that_it_promises(name):
+    made = shipped(*[name] * (name != "c4"))
+    assert made.study.study == name
+    parts = (made.cells, made.skipped, made.branches, made.evaluated)
+    assert (*map(len, parts), {cell.gpus for cell in made.cells.values()}) == SHIPPED[name]
 
 
 def test_the_study_of_long_documents_plans_its_shards_before_the_books_are_there():
     made = shipped("long")
-    assert (made.study.study, len(made.cells), made.skipped) == ("long", 10, [])
-    assert {c.position for c in made.cells.values()} == {"rope"}
-    assert {c.gpus for c in made.cells.values() if c.context == 131072} == {4}
     assert list(made.corpora) == [made.tokens]
-    assert made.n_shards(made.tokens, "train") == 56  # 55 of 512 books and one of 442
-    assert made.n_shards(made.tokens, "validation") == 1
+    # 55 of 512 books and one of 442.
+    assert [made.n_shards(made.tokens, split) for split in ("train", "validation")] == [56, 1]
 
 
 def test_a_small_study_compares_attentions_and_nothing_else():
     made = shipped("my_attention")
     assert Counter(cell.attention for cell in made.cells.values()) == {"softmax": 2, "linear": 2}
-    assert (made.branches, made.evaluated, made.checked) == ({}, [], {})
-    assert (calibrations.chosen(made), sweeps.expand(made.study)) == ({}, {})
-    assert {dataset.is_fetched for dataset in (c.source for c in made.corpora.values())} == {False}
+    assert (made.checked, calibrations.chosen(made), sweeps.expand(made.study)) == ({}, {}, {})
+    assert {corpus.source.is_fetched for corpus in made.corpora.values()} == {False}
 
 
 def names(made):
@@ -83,7 +56,7 @@ def names(made):
     return [tokens for tokens in made.corpora if tokens not in of_tasks], runs[0], digest
 
 
-# Another name of a run or a folder makes every user train or tokenize it again.
+# Another name of a run or a folder makes every user train, tokenize or measure it again.
 NAMES = [
     ([], "c4-gpt2-7d1e0c42", "softmax-124M-ctx256-s0-9cfb08e1", "f445d308"),
     (["demo"], "stdlib-bytes-707d5a0e", "softmax-2k-ctx64-s0-6f0ad619", "cd3640d6"),
@@ -99,12 +72,14 @@ def test_names_of_runs_and_tokens_never_change_between_versions(files, tokens, r
     assert names(shipped(*files)) == ([tokens], run, digest)
 
 
-def test_names_of_the_task_of_the_demo_never_change_between_versions():
+def test_names_of_the_task_and_the_sweeps_of_the_demo_never_change_between_versions():
     made = shipped("demo")
-    assert (list(made.corpora)[1:], next(iter(made.tasks))) == (
-        ["recall-bytes-df8a90d3"],
-        "recall-softmax-recall-ctx65-s0-e29c1248",
-    )
+    assert list(made.corpora)[1:] == ["recall-bytes-df8a90d3"]
+    assert next(iter(made.tasks)) == "recall-softmax-recall-ctx65-s0-e29c1248"
+    assert sorted(sweeps.expand(made.study)) == [
+        "copy_task/copy-1050f016", "time_decode/100k-9f91407e", "time_layer/tiny-bed2ca3b",
+        "time_step/100k-9f91407e", "tune_chunk/100k-9f91407e",
+    ]  # fmt: skip
 
 
 TEMPLATES = {"train": "t{shard}.json.gz", "validation": "v{shard}.json.gz"}
@@ -138,31 +113,18 @@ def test_the_schema_for_editors_is_up_to_date():
 def test_a_record_writes_each_cell_once_and_again_only_if_it_differs(tmp_path, values):
     path, record = tmp_path / "study.json", {"command": "snakemake", "study": values}
     made = study_file.write_record(path, record)
-    files = {run: tmp_path / "cells" / f"{run}.json" for run in made.cells}
-    assert files
-    for run, file in files.items():
-        assert file.read_text() == made.cells[run].to_json() + "\n"
-    other, spoiled = list(files.values())[:2]
+    other, spoiled = (tmp_path / "cells" / f"{run}.json" for run in made.cells)
     spoiled.write_text("{}")
     times = {file: file.stat().st_mtime_ns for file in (path, other)}
     study_file.write_record(path, record)
     assert {file: file.stat().st_mtime_ns for file in times} == times
-    assert spoiled.read_text() != "{}"
+    texts = [cell.to_json() + "\n" for cell in made.cells.values()]
+    assert [other.read_text(), spoiled.read_text()] == texts
     assert study_file.read_record(path).command == "snakemake"
 
 
-@pytest.mark.parametrize("text", ["[]", "{}", '{"study": {}}'])
-def test_an_incomplete_record_is_named_with_the_remedy(tmp_path, text):
-    path = tmp_path / "study.json"
-    path.write_text(text)
-    with refused(UserError, "study.json"):
-        study_file.read_record(path)
-
-
-def test_sweeps_keep_their_folders_between_versions():
-    # In another folder a finished measurement would be made again.
-    made = sweeps.expand(shipped("demo").study)
-    assert sorted(made) == [
-        "copy_task/copy-1050f016", "time_decode/100k-9f91407e", "time_layer/tiny-bed2ca3b",
-        "time_step/100k-9f91407e", "tune_chunk/100k-9f91407e",
-    ]  # fmt: skip
+def test_an_incomplete_record_is_named_with_the_remedy(tmp_path):
+    for text in ("[]", "{}", '{"study": {}}'):
+        (tmp_path / "study.json").write_text(text)
+        with refused(UserError, "study.json"):
+            study_file.read_record(tmp_path / "study.json")

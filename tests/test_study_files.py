@@ -81,8 +81,7 @@ protocol: {all: 1}
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the local files of the study."""
+def place(tmp_path, monkeypatch) -> Path:
     for name in ("a.jsonl", "v.jsonl"):
         (tmp_path / name).write_text('{"text": "a text of some length"}\n' * 100)
     monkeypatch.chdir(tmp_path)
@@ -136,19 +135,15 @@ MISTAKES = [
     ("257}", "257}\n  x: {train_bpe: {}}", "20:", "tokenizers.x.train_bpe.vocab_size"),
     ("257}", "257}\n  x: {train_bpe: {vocab_size: 300}, vocab_size: 299}", "20:3", 300, 299),
     ("  s: {n_l", "  s: {lr: 1, lr: 2, n_l", "21:14", "sizes.s.lr"),
-    ("  s: {n_l", "  s: {n_layers: 2, n_l", "21:", "sizes.s", "'n_layers'", "'n_layer'"),
     ("  s: {", "  s: &s {x: *s, ", "21:13", "*s", "&s"),
     ("tokenizers:\n  bytes: {encoding: bytes, vocab_size: 257}", "tokenizers: 3", "18:13", 3),
     ("lr: 1.0e-2", "lr: .inf", "21:46", ".inf"),
     ("lr: 1.0e-2", "lr: nan", "21:46", "sizes.s.lr", "'nan'"),
     ("lr: 1.0e-2", "lr: 1e309", "21:46", "sizes.s.lr", "'1e309'", "1e-12", 10),
-    ("lr: 1.0e-2", "lr: 100", "21:46", "sizes.s.lr", 100),
     ("lr: 1.0e-2", "lr: true", "21:46", "sizes.s.lr", "true"),
-    ("n_layer: 2, n_head: 2, d_model: 8, ", "n_layer: 2, n_head: 2, ", "21:3", "sizes.s.d_model"),
     ("n_head: 2, d_model: 8", "n_head: 3, d_model: 8", "21:3", "sizes.s", "8", "3", "6", "9"),
     ("dataset: lines", "dataset: line", "23:10", "dataset", "'line'", "'lines'"),
     ("size: [s, m]", "size: [M]", "27:", "axes.size", "'M'", "'m'"),
-    ("size: [s, m]", "size: [S, s]", "27:", "axes.size", "'S'"),
     ("[softmax, linear]\n  size", "[sofmax]\n  size", "26:", "axes.attention", "'softmax'"),
     ("context: [16, 32]", "context: [16, 24]", "28:17", "axes.context", "24", "16"),
     ("context: [16, 32]", "context: [16, 63]", "28:17", "axes.context", "63", "64"),
@@ -157,7 +152,6 @@ MISTAKES = [
     ("seed: [0]", "seed: [010]", "29:10", "010", "8"),
     ("seed: [0]", "seed: [1:30]", "29:10", "1:30", "90"),
     ("seed: [0]", "seed: [1e23]", "29:10", "axes.seed.0", "'1e23'"),
-    ("seed: [0]", "seeds: [0]", "29:", "axes", "'seeds'", "'seed'"),
     ("seed: [0]", f"seed: {list(range(1300))}", "25:1", "10,400", "10,000"),
     ("{context: 32, size", "{context: 48, size", "32:15", "{size: m, context: 48}", "16, 32"),
     ("{context: 32, size: m, reason: too long}", "{reason: x}", "32:", "skip.0"),
@@ -168,7 +162,6 @@ MISTAKES = [
     ("position: rope", "position: rotary", "35:11", "position", "'rotary'", "rope"),
     ("budget: 200 updates", "budget: 1 token", "37:9", "1 tokens", "128"),
     ("budget: 200 updates", "budget: 24 h", "37:9", "budget", "'24 h'"),
-    ("budget: 200 updates", "budget: 0 hours", "37:9", "budget", "'0 hours'"),
     ("budget: 200 updates", "budget: 9e99 tokens", "37:9", "'9e99 tokens'", "1e+15"),
     ("budget: 200 updates", "budget: 0.0000001 hours", "37:9", "2.77778e-07", "88888.9"),
     ("gpus: 0", "gpus: 0\ngpus: 1", "39:1", "gpus", 38),
@@ -191,7 +184,6 @@ MISTAKES = [
     ("every_tokens: 1280", "every_tokens: 100", "50:17", "validation.every_tokens", "100", "128"),
     ("{size: s}", "autto", "51:", "calibrate", "'autto'", "'auto'"),
     ("[0.25, 1.0]", "[0.001, 1.0]", "52:21", "branches.shares", "0.001", "200", "0.005"),
-    ("{shares:", "{share:", "52:12", "branches", "'share'", "'shares'"),
     ("sizes: [s]", "sizes: [xl]", "59:", "speed.time_step.sizes", "'xl'"),
     ("[softmax, linear/chunked]", "[linear/chunkd]", "61:", "kernels/linear/", "'chunked'"),
     ("[softmax, linear/chunked]", "[sotfmax]", "61:", "attention/", "'softmax'"),
@@ -211,93 +203,79 @@ def test_a_mistake_is_one_sentence_with_its_place_and_its_value(old, new, named)
     assert "\n" not in str(caught.value)
 
 
-def test_the_study_without_a_mistake_is_planned():
-    assert len(plan(STUDY).cells) == 6
-    assert len(plan(STUDY, over="skip: []\n").cells) == 8
-
-
 LAUGHS = "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in pairwise("abcdefgh"))
 """Each line means ten times the line before it."""
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        (STUDY.encode().replace(b"too long", b"trop co\xfbteux"), ("32:43", "0xfb")),
-        (STUDY.encode("utf-16"), ("1:1", "0xff")),
-        ("a: " + "[" * 60 + "]" * 60, ("1:53", 50)),
-        ("a: &a [1, 1]\n" + LAUGHS, ("100,000",)),
-        ("a: *b\n", ("1:4", "*b", "&b")),
-        ("a: 1\n---\nb: 2\n", ("2:1",)),
-        ("", ("null",)),
-        ("- 1", ("study.yaml", "[1]")),
-        ("x" * 1_000_001, ("1,000,001", "1,000,000")),
-        ("a: 1\n<<: 2\n", ("2:5", "<<", 2)),
-    ],
-    ids=range(10),
-)  # fmt: skip
-def test_a_file_that_is_no_study_says_why(text, named):
-    with refused(UserError, "study.yaml", *named):
-        plan(text)
+NO_STUDIES = [
+    (STUDY.encode().replace(b"too long", b"trop co\xfbteux"), "32:43", "0xfb"),
+    (STUDY.encode("utf-16"), "1:1", "0xff"),
+    ("a: " + "[" * 60 + "]" * 60, "1:53", 50),
+    ("a: &a [1, 1]\n" + LAUGHS, "100,000"),
+    ("a: *b\n", "1:4", "*b", "&b"),
+    ("a: 1\n---\nb: 2\n", "2:1"),
+    ("", "null"),
+    ("- 1", "study.yaml", "[1]"),
+    ("x" * 1_000_001, "1,000,001", "1,000,000"),
+    ("a: 1\n<<: 2\n", "2:5", "<<", 2),
+]
 
 
-def test_a_byte_order_mark_is_no_mistake():
-    assert plan(b"\xef\xbb\xbf" + STUDY.encode()).cells == plan(STUDY).cells
+def test_a_file_that_is_no_study_says_why():
+    for text, *named in NO_STUDIES:
+        with refused(UserError, "study.yaml", *named):
+            plan(text)
 
 
-def test_aliases_and_merged_mappings_mean_what_yaml_says(place):
+def test_aliases_and_merged_mappings_mean_what_yaml_says():
     small = changed("  s: {n_layer: 2, n_head: 2, d_model: 8, lr: 1.0e-2}",
                     "  s: &s {n_layer: 2, n_head: 2, d_model: 8, lr: 1.0e-2}\n"
                     "  t: {<<: *s, lr: 2.0e-2}\n  u: *s")  # fmt: skip
-    (place / "x.yaml").write_text(small)
-    made = study_file.read_study([place / "x.yaml"])
+    Path("x.yaml").write_text(small)
+    made = study_file.read_study([Path("x.yaml")])
     assert json.loads(json.dumps(made)) == yaml.safe_load(small)
     made["sizes"]["u"]["lr"] = 1
     assert made["sizes"]["s"]["lr"] == 1.0e-2
 
 
-@pytest.mark.parametrize(("name", "near"), [("folder", "folder"), ("stdy.yaml", "study.yaml")])
-def test_a_folder_and_a_missing_file_are_named_with_what_is_near(place, name, near):
-    (place / "folder").mkdir()
-    (place / "study.yaml").write_text(STUDY)
-    with refused(UserError, name, near):
-        study_file.read_study([Path(name)])
+def test_a_folder_and_a_missing_file_are_named_with_what_is_near():
+    Path("folder").mkdir()
+    Path("study.yaml").touch()
+    for name, near in (("folder", "folder"), ("stdy.yaml", "study.yaml")):
+        with refused(UserError, name, near):
+            study_file.read_study([Path(name)])
 
 
-@pytest.mark.parametrize(
-    ("over", "named"),
-    [
-        ("axes:\n  context: [16, 24]\n", ("over.yaml:2:17", "axes.context", "24")),
-        ("update_tokens: 80\n", ("study.yaml:28:17", "axes.context", "32")),
-        ("sizes:\n  s: {n_head: 3}\n", ("over.yaml:2:3", "sizes.s", "3")),
-        ("sizes:\n  l: {n_head: 3}\n", ("over.yaml:2:3", "sizes.l.n_layer")),
-        ("axes:\n  sed: [1]\n", ("over.yaml:2:3", "'sed'")),
-        (
-            "study: own\ndataset: lines\nbranches: {shares: [2]}\n",
-            ("over.yaml:3:21", "branches.shares.0", "2"),
-        ),
-        ("study: small\nskip: []\n", ("over.yaml:1:8", "'small'", "study.yaml")),
-    ],
-)
-def test_a_mistake_is_in_the_file_that_holds_the_value(over, named):
-    with refused(UserError, *named):
-        plan(STUDY, over=over)
+OVER = [
+    ("axes:\n  context: [16, 24]\n", "over.yaml:2:17", "axes.context", "24"),
+    ("update_tokens: 80\n", "study.yaml:28:17", "axes.context", "32"),
+    ("sizes:\n  s: {n_head: 3}\n", "over.yaml:2:3", "sizes.s", "3"),
+    ("sizes:\n  l: {n_head: 3}\n", "over.yaml:2:3", "sizes.l.n_layer"),
+    ("axes:\n  sed: [1]\n", "over.yaml:2:3", "'sed'"),
+    ("study: own\ndataset: lines\nbranches: {shares: [2]}\n", "over.yaml:3:21", "shares.0", "2"),
+    ("study: small\nskip: []\n", "over.yaml:1:8", "'small'", "study.yaml"),
+]
 
 
-def test_two_study_files_cannot_have_one_name(place):
-    (place / "first.yaml").write_text("study: own\n")
-    write_json(
-        place / "results" / "own" / "study.json",
-        {"command": "snakemake --cores all --configfile first.yaml", "study": {}},
-    )
+def test_a_mistake_is_in_the_file_that_holds_the_value():
+    for over, *named in OVER:
+        with refused(UserError, *named):
+            plan(STUDY, over=over)
+
+
+def test_two_study_files_cannot_have_one_name():
+    Path("first.yaml").write_text("study: own\n")
+    command = "snakemake --cores all --configfile first.yaml"
+    write_json(Path("results/own/study.json"), {"command": command, "study": {}})
     with refused(UserError, "over.yaml:1:8", "'own'", "first.yaml"):
         plan(STUDY, over="study: own\ndataset: lines\n")
-    (place / "first.yaml").unlink()  # it was renamed
+    Path("first.yaml").unlink()  # it was renamed
     plan(STUDY, over="study: own\ndataset: lines\n")
 
 
-def test_files_are_needed_only_until_they_are_tokenized(place):
+def test_a_study_without_a_mistake_is_planned_and_needs_its_files_until_they_are_tokenized():
     made = plan(STUDY)
-    write_json(place / made.results / "tokens" / made.tokens / "manifest.json", {})
-    (place / "a.jsonl").unlink()
-    assert plan(STUDY).cells == made.cells
+    assert (len(made.cells), len(plan(STUDY, over="skip: []\n").cells)) == (6, 8)
+    write_json(Path(made.results) / "tokens" / made.tokens / "manifest.json", {})
+    Path("a.jsonl").unlink()
+    assert plan(b"\xef\xbb\xbf" + STUDY.encode()).cells == made.cells  # with a byte order mark

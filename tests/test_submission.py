@@ -32,15 +32,12 @@ PASS = (
     "Rate limit exceeded, please retry momentarily",
 )  # fmt: skip
 STAY = {  # and the keys of the profile that a user must change
-    NOWHERE: "slurm_partition",
+    NOWHERE: "slurm_partition", "Invalid qos specification": "qos",
     "Invalid account or account/partition combination specified": "slurm_account slurm_partition",
-    "Invalid qos specification": "qos",
     "QOSMaxWallDurationPerJobLimit; Job violates accounting/QOS policy (job submit limit)": "",
-    IMPOSSIBLE: "",
-    f"Memory specification can not be satisfied; {IMPOSSIBLE}": "",
+    IMPOSSIBLE: "", f"Memory specification can not be satisfied; {IMPOSSIBLE}": "",
     "Requested time limit is invalid (missing or exceeds some limit)": "",
-    "a sentence of the site's own plugin": "",
-}
+}  # fmt: skip
 
 
 def test_limits_and_a_busy_controller_pass_and_what_a_user_must_change_does_not():
@@ -72,6 +69,7 @@ class Slurm:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir()
         for name in ("asked", "answers", "states", "cancelled"):
             (folder / name).touch()
         self.program("squeue", "true")
@@ -87,12 +85,12 @@ class Slurm:
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return Slurm(tmp_path / "bin")
 
 
+# Rejects jobs with the sentences in a file, one after the other, or runs them at once.
 SBATCH = """
 cd {folder}
 exec 9> lock
@@ -114,24 +112,25 @@ bash -c "$command" > /dev/null 2>&1 && state=COMPLETED || state=FAILED
 echo "$number|$state" >> {folder}/states
 echo $number
 """
-"""Rejects jobs with the sentences in a file, one after the other, or runs them at once."""
-
-SQUEUE = """
-case "$*" in *--states=all*) cat {folder}/states; exit ;; esac
-if [ -e {folder}/away ]; then
-    rm {folder}/away
-    echo "slurm_load_jobs error: Unable to contact controller" >&2
-    exit 1
-fi
-"""
-"""Does not answer once if there is a file, and then lists what has ended."""
-
-
+SQUEUE = 'case "$*" in *--states=all*) cat {folder}/states ;; esac'
 SRUN = 'while [[ $1 == -* ]]; do shift; done; exec "$@"'
 
 
-def session(cluster, tmp_path, *answers, extra=""):
-    """A study of two chunks of text and two cells; what Snakemake says, and its code."""
+@pytest.mark.ci
+@pytest.mark.race
+@pytest.mark.parametrize(
+    ("answers", "extra", "named", "n_ended"),
+    [
+        # A job that no node can run fails without a retry, and the others go on.
+        (["ok", "ok", "ok", IMPOSSIBLE, "ok"], "", IMPOSSIBLE, 1),
+        ([IMPOSSIBLE], "", IMPOSSIBLE, 0),
+        (["ok", "ok", NOWHERE], "  slurm_partition: nowhere", "profiles/slurm/config.yaml:7", 0),
+        (["ok"], "  slurm_extra: --nodes=2 --job-name=x", "slurm_extra", 0),
+    ],
+    ids=["no node", "nothing accepted", "wrong name", "option of the plugin"],
+)
+def test_what_a_user_must_change_ends_submitting(cluster, tmp_path, answers, extra, named, n_ended):
+    """A study of two chunks of text and two cells."""
     place = without_verbs(tmp_path / "product")
     place.study(
         calibrate=None, branches=None, evaluate=None, speed=None,
@@ -151,39 +150,8 @@ def session(cluster, tmp_path, *answers, extra=""):
     done = subprocess.run(**typed, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     said = done.stdout + done.stderr
     assert not re.search("Traceback|restart|sacct", said), said
-    return done.returncode, said, len(list(place.results.glob("runs/*/run.json")))
-
-
-@pytest.mark.ci
-@pytest.mark.race
-def test_a_controller_that_is_away_and_a_submit_limit_are_waited_for_and_cost_no_attempt(
-    cluster, tmp_path
-):
-    (cluster.folder / "away").touch()
-    code, said, n_trained = session(cluster, tmp_path, LIMIT, LIMIT, LIMIT, "ok")
-    assert (code, n_trained) == (0, 2), said
-    assert said.count("no job now") == said.count("takes jobs again") == 1
-    assert cluster.asked("sbatch") == 3 + 5
-
-
-@pytest.mark.ci
-@pytest.mark.race
-@pytest.mark.parametrize(
-    ("answers", "extra", "named", "n_ended"),
-    [
-        # A job that no node can run fails without a retry, and the others go on.
-        (["ok", "ok", "ok", IMPOSSIBLE, "ok"], "", IMPOSSIBLE, 1),
-        ([IMPOSSIBLE], "", IMPOSSIBLE, 0),
-        (["ok", "ok", NOWHERE], "  slurm_partition: nowhere", "profiles/slurm/config.yaml:7", 0),
-        (["ok"], "  slurm_extra: --nodes=2 --job-name=x", "slurm_extra", 0),
-    ],
-    ids=["no node", "nothing accepted", "wrong name", "option of the plugin"],
-)
-def test_what_a_user_must_change_ends_the_submission_and_what_no_node_can_meet_its_job(
-    cluster, tmp_path, answers, extra, named, n_ended
-):
-    code, said, n_trained = session(cluster, tmp_path, *answers, extra=extra)
-    assert (code, n_trained) == (1, n_ended), said
+    n_trained = len(list(place.results.glob("runs/*/run.json")))
+    assert (done.returncode, n_trained) == (1, n_ended), said
     assert named in said
     most = len(answers) + (not n_ended)  # one more of the second thread
     assert cluster.asked("sbatch") in range(most + 1)
@@ -198,42 +166,34 @@ def listing(*jobs):
     return "\n".join(f"echo '{'|'.join(job)}'" for job in jobs)
 
 
-def test_a_run_waits_for_jobs_of_anybody_that_write_the_same_results(
-    cluster, tmp_path, monkeypatch, capfd
-):
-    (tmp_path / "here" / "results" / "tiny").mkdir(parents=True)
+@pytest.mark.race
+def test_a_run_waits_for_jobs_with_the_same_results(cluster, tmp_path, monkeypatch, capfd):
+    for name in ("here", "other"):
+        (tmp_path / name / "results" / "tiny").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "here")
-    (tmp_path / "other" / "results" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    now = [slurm_queue.time.monotonic()]
+    monkeypatch.setattr(slurm_queue.time, "monotonic", lambda: now[0])
     cluster.program("squeue", listing(
-        ("7", "anna", str(tmp_path / "link"), "rule_train_wildcards_a"),
-        ("8", "anna", str(tmp_path / "other"), "rule_train_wildcards_a"),
-        ("9", "anna", str(tmp_path / "here"), "rule_tokenize_wildcards_a"),
-        ("10", "anna", str(tmp_path / "here"), "rule_branch_wildcards_b"),
+        ("7", "anna", f"{tmp_path}/link", "rule_train_wildcards_a"),
+        ("8", "anna", f"{tmp_path}/other", "rule_train_wildcards_a"),
+        ("9", "anna", f"{tmp_path}/here", "rule_tokenize_wildcards_a"),
+        ("10", "anna", f"{tmp_path}/here", "rule_branch_wildcards_b"),
         ("11", "bob", "/nowhere", "(null)"),
     ))  # fmt: skip
-    monkeypatch.chdir(tmp_path / "here")
     queue = Queue(Path("results/tiny"), ["train", "branch"])
     after = {"a": "--dependency=afterany:7", "b": "--dependency=afterany:10", "c": ""}
     assert {run: queue.dependency(run) for run in after} == after
     assert cluster.asked("squeue") == 1  # not for each job
+    now[0] += 10 * PATIENCE_SECONDS
+    cluster.program("squeue", "true")
+    assert queue.dependency("a") == ""
     for line in capfd.readouterr().err.splitlines():
         sentence("submission", line)
 
 
 @pytest.mark.race
-def test_slurm_is_asked_again_after_seconds(cluster, tmp_path, monkeypatch):
-    queue = Queue(tmp_path, ["train"])
-    assert queue.dependency("a") == ""
-    cluster.program("squeue", listing(("7", "anna", "/", "rule_train_wildcards_a")))
-    now = slurm_queue.time.monotonic() + 10 * PATIENCE_SECONDS
-    monkeypatch.setattr(slurm_queue.time, "monotonic", lambda: now)
-    assert queue.dependency("a") == "--dependency=afterany:7"
-
-
-@pytest.mark.race
-def test_a_run_waits_for_the_job_that_holds_its_lock_if_it_is_of_this_cluster(
-    cluster, tmp_path, monkeypatch
-):
+def test_a_run_waits_for_the_job_of_its_lock_on_this_cluster(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     for there, waits in (("here", "--dependency=afterany:5"), ("away", "")):
         monkeypatch.setenv("SLURM_CLUSTER_NAME", there)
@@ -257,48 +217,45 @@ def test_options_of_the_site_come_first_and_lists_are_joined():
 
 
 @pytest.fixture
-def srun(tmp_path, cluster, monkeypatch):
+def srun(tmp_path, cluster):
     """Takes the place of Slurm's step, and keeps its options and what it was given of Slurm's."""
     cluster.program("srun", f"(echo ${{!SLURM_@}}; echo $*) > {tmp_path}/step\n{SRUN}")
-    monkeypatch.setenv("SLURM_MEM_PER_CPU", "1000")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
     return tmp_path / "step"
 
 
-def step_of(**changed):
+def batch_of(command, as_script=True, **changed):
     values = {"log": [], "output": ["a b/$HOME/out"], "input": [], "threads": 3, "resources": {}}
-    return SimpleNamespace(**values | changed)
+    return slurm.batch_command(SimpleNamespace(**values | changed), command, as_script)
 
 
 @pytest.mark.parametrize("as_script", [True, False])
-def test_a_job_starts_the_command_of_its_rule_whatever_its_characters(srun, as_script):
+def test_a_job_starts_the_command_of_its_rule_whatever_its_characters(srun, as_script, monkeypatch):
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "1000")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
     text = """a'b "c" $d `e` \\f {g}"""
     command = f"printf '%s' {shlex.quote(text)} $OMP_NUM_THREADS > 'a b/$HOME/out'"
-    batch = slurm.batch_command(step_of(), command, as_script)
+    batch = batch_of(command, as_script)
     if not as_script:  # the shell of the machine that submits reads it first
         quoted = batch.replace('"', '\\"')
-        shown = subprocess.run(f'printf %s "{quoted}"', shell=True, capture_output=True, text=True)
-        batch = shown.stdout
+        batch = subprocess.check_output(f'printf %s "{quoted}"', shell=True, text=True)
     subprocess.run(["sh", "-c", batch], check=True)
     assert Path("a b/$HOME/out").read_text() == f"{text}3"
     names, options = srun.read_text().splitlines()
-    assert "SLURM_JOB_ID" in names
-    assert "SLURM_MEM_PER_CPU" not in names
+    assert {"SLURM_JOB_ID", "SLURM_MEM_PER_CPU"} & {*names.split()} == {"SLURM_JOB_ID"}
     expected = "-n1 --cpu-bind=q --cpus-per-task=3 --nodes=1 env OMP_NUM_THREADS=3"
     assert options.split()[:6] == expected.split()
 
 
 def test_a_job_asks_its_step_for_the_gpus_of_its_rule_and_fails_with_its_command(srun):
-    job = step_of(resources={"gpu": 2, "nodes": 1})
-    batch = slurm.batch_command(job, "exit 75", True)
+    batch = batch_of("exit 75", resources={"gpu": 2, "nodes": 1})
     assert subprocess.run(["sh", "-c", batch], check=False).returncode == 75
     assert {"--gpus=2", "--nodes=1"} <= set(srun.read_text().split())
 
 
 @pytest.mark.race
 def test_a_job_waits_for_inputs_that_are_not_seen_yet(srun):
-    command = slurm.batch_command(step_of(input=["late file"]), "cat 'late file'", True)
-    words = ["sh", "-c", f"echo begun; {command}"]
+    batch = batch_of("cat 'late file'", input=["late file"])
+    words = ["sh", "-c", f"echo begun; {batch}"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     assert process.stdout.readline() == "begun\n"

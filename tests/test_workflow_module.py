@@ -4,44 +4,43 @@ import json
 import math
 import os
 import re
+import shlex
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from conftest import ROOT, STUDY
 from hypothesis import given
 from hypothesis import strategies as st
-from product import OVERLAY
+from product import OVERLAY, leave
 from slurm_cluster import program
 
 from lmscaling import registry, workflow
 from lmscaling.config import grid
-from lmscaling.records import ledger
+from lmscaling.records.ledger import Kind
+from lmscaling.train.ledger import Ledger
 from lmscaling.workflow import runs as runs_module
 
 
 @pytest.fixture(autouse=True)
-def folder(monkeypatch, tmp_path):
-    """The working directory, with nothing done."""
+def results(monkeypatch, tmp_path):
+    """Those of the study in the working directory, with nothing done."""
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return tmp_path / "results" / "tiny"
 
 
 @pytest.fixture
 def study(values):
     """A study that has everything the rules can ask about."""
-    kept = ("calibrate", "branches", "evaluate", "speed")
-    parts = {part: OVERLAY[part] for part in kept}
+    parts = {part: OVERLAY[part] for part in ("calibrate", "branches", "evaluate", "speed")}
     return values | parts | {"budget": "60 minutes", "job_hours": 0.5, "gpus": 2}
+
+
+of = SimpleNamespace  # the wildcards of a job
 
 
 def runs(study, in_job=False):
     return workflow.Runs(grid.expand(study), in_job, lambda: False)
-
-
-def of(**names):
-    """The wildcards of a job."""
-    return SimpleNamespace(**names)
 
 
 def name_in(names, part):
@@ -49,25 +48,19 @@ def name_in(names, part):
     return name
 
 
-def leave(folder, path, text="{}"):
-    """An output that exists."""
-    (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    (folder / path).write_text(text)
-
-
 @given(st.lists(st.text("ab.c|", min_size=1, max_size=3), max_size=4), st.text("ab.c|", max_size=3))
 def test_any_of_matches_the_names_and_nothing_else(names, other):
     assert bool(re.fullmatch(workflow.any_of(names), other)) == (other in names)
 
 
-def test_the_record_says_what_repeats_the_study(folder, monkeypatch):
+def test_the_record_says_what_repeats_the_study(tmp_path, monkeypatch):
     def command(*files):
         record = json.loads(workflow.study_record({"a": 1}, list(files)))
         assert record["study"] == {"a": 1}
         return record["command"].split()
 
     given = ["--configfile", "x.yaml", "y.yaml"]
-    assert command(folder / "x.yaml", folder / "y.yaml")[3:] == given
+    assert command(tmp_path / "x.yaml", tmp_path / "y.yaml")[3:] == given
     demo = ROOT / "config" / "demo.yaml"
     assert command(demo) == ["lmscaling", "demo"]
     monkeypatch.chdir(ROOT)
@@ -81,15 +74,14 @@ def test_the_record_says_what_repeats_the_study(folder, monkeypatch):
     end=st.sampled_from(["/run.json", ".json"]),
 )
 def test_a_short_pattern_matches_exactly_what_is_pending(hashes, chosen, end):
-    """Few names are excluded, many are left out; some have the same hash; calibrations have no
-    folder."""
+    """Few names are excluded, many are left out; some have the same hash."""
     names = [f"a.b-ctx{i}-{text}" for i, text in enumerate(hashes)]
     pending = [name for name in names if chosen.draw(st.booleans())]
     pattern = runs_module.some_of("[^/]+", pending, names)
     assert [name for name in names if re.fullmatch(f"({pattern}){end}", name + end)] == pending
 
 
-def test_one_job_trains_the_missing_branches_of_a_trunk_and_is_named_after_the_last(study, folder):
+def test_one_job_trains_the_missing_branches_of_a_trunk_and_is_named_after_the_last(study):
     shares = [0.125, 0.25, 0.5, 1.0]
     study = study | {"branches": {"attention": "linear", "shares": shares}}
     jobs = runs(study)
@@ -105,8 +97,8 @@ def test_one_job_trains_the_missing_branches_of_a_trunk_and_is_named_after_the_l
     assert jobs.represented(records[0.25]) == records[1.0]
     # 0.2 x (1/8 + 1/4 + 1/2 + 1) of an hour with the margin, and an hour.
     assert runs(study | {"job_hours": 24}).minutes(of(run=names[1.0])) == math.ceil(28.125 + 60)
-    leave(folder, records[1.0])
-    leave(folder, records[0.25])
+    for share in (1.0, 0.25):
+        leave(Path(records[share]))
     assert trained() == [0.125, 0.5]
     represented = {share: runs(study).represented(records[share]) for share in (0.125, 0.25)}
     assert represented == {0.125: records[0.5], 0.25: records[0.25]}
@@ -117,48 +109,37 @@ def test_one_job_trains_the_missing_branches_of_a_trunk_and_is_named_after_the_l
 
 
 def test_a_training_job_asks_for_what_its_gpus_need_and_has_the_options_of_its_job(study):
-    run = of(run=name_in(runs(study).trunks, "linear"))
-    for gpus, *needed in ((0, 1, 4000), (2, 8, 64_000)):
-        jobs = runs(study | {"gpus": gpus})
-        job = of(run=name_in(jobs.trunks, "linear"))
-        assert [jobs.gpus(job), jobs.threads(job), jobs.mem_mb(job)] == [gpus, *needed]
-        assert jobs.minutes(job) == 30
-    assert runs(study).options(run, of(calibration=[])) == ""
-    assert runs(study).options(run, of(calibration="c.json")) == "--calibration c.json"
-    assert runs(study, in_job=True).options(run, of(calibration=[])) == "--stop-after 1620"
+    jobs, none = runs(study), of(calibration=[])
+    run = of(run=name_in(jobs.trunks, "linear"))
+    assert jobs.options(run, none) == ""
+    assert jobs.options(run, of(calibration="c.json")) == "--calibration c.json"
+    assert runs(study, in_job=True).options(run, none) == "--stop-after 1620"
     # The node expands the variable, not the shell of whoever submits.
     copying = runs(study | {"node_scratch": "$SLURM_TMPDIR"})
-    assert copying.options(run, of(calibration=[])) == "--node-scratch '$SLURM_TMPDIR'"
-    assert copying.cells == runs(study).cells
+    assert copying.options(run, none) == "--node-scratch '$SLURM_TMPDIR'"
+    assert copying.cells == jobs.cells
+    for gpus, *needed in ((0, 1, 4000, 30), (2, 8, 64_000, 30)):
+        jobs = runs(study | {"gpus": gpus})
+        job = of(run=name_in(jobs.trunks, "linear"))
+        asked = [jobs.gpus(job), jobs.threads(job), jobs.mem_mb(job), jobs.minutes(job)]
+        assert asked == [gpus, *needed]
 
 
-@pytest.fixture
-def answers(tmp_path_factory, monkeypatch):
-    """A function that gives a program of Slurm its answer; they say nothing before."""
-    programs = tmp_path_factory.mktemp("bin")
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+def begun(results, run, kind: Kind = "checkpoint", seconds=1.0, **entry):
+    (results / "scratch" / run).mkdir(parents=True)
+    with Ledger(results / "scratch" / run, 1) as book:
+        book.write(kind, 5, seconds, **entry)
 
-    def give(name, text=""):
-        program(programs, name, f"printf '%s' '{text}'")
+
+def test_a_job_waits_for_earlier_ones_and_avoids_bad_nodes(study, results, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    def answers(name, text=""):
+        program(tmp_path, name, f"printf '%s' '{text}'")
 
     for name in ("squeue", "scontrol", "sinfo"):
-        give(name)
-    return give
-
-
-def begun(folder, run, **entry: Any):
-    """A ledger with one entry."""
-    values = {"kind": "checkpoint", "attempt": 1, "update": 5, "train_seconds": 1.0} | entry
-    made = ledger.Entry(attempt_seconds=1.0, **values)
-    path = folder / "results" / "tiny" / "scratch" / run / ledger.NAME
-    path.parent.mkdir(parents=True)
-    path.write_bytes(ledger.line(made))
-
-
-def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run_and_avoids_nodes_that_failed_it(
-    study, folder, answers
-):
-    (folder / "results" / "tiny").mkdir(parents=True)
+        answers(name)
+    results.mkdir(parents=True)
     run, other = runs(study).trunks
     signal = "--signal=TERM@180"
 
@@ -168,11 +149,11 @@ def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run_and_avoids_nodes_t
         jobs = workflow.Runs(grid.expand(study), False, lambda: True, site)
         return [jobs.sbatch_options(of(run=name)) for name in (run, other)]
 
-    answers("squeue", f"7|anna|{folder}|rule_train_wildcards_{run}\n")
+    answers("squeue", f"7|anna|{tmp_path}|rule_train_wildcards_{run}\n")
     assert asked() == [f"{signal} --dependency=afterany:7", signal]
     answers("squeue")
     answers("sinfo", "node7\nnode8\n")
-    begun(folder, run, kind="failed", fault="device", reason="ECC", host="node7")
+    begun(results, run, "failed", fault="device", reason="ECC", host="node7")
     assert asked() == [f"{signal} --exclude=node7", signal]
     site = "--mail-type=END --exclude=node9"
     assert asked(site) == [f"{site},node7 {signal}", f"{site} {signal}"]
@@ -180,28 +161,27 @@ def test_a_job_on_slurm_waits_for_the_earlier_jobs_of_its_run_and_avoids_nodes_t
     assert asked() == [signal, signal]
 
 
-def test_the_next_job_of_a_run_asks_for_what_is_left_of_its_budget(study, folder):
+def test_the_next_job_of_a_run_asks_for_what_is_left_of_its_budget(study, results):
     values = study | {"budget": "24 hours", "job_hours": 24}
     run, other = runs(values).trunks
-    short = study | {"branches": None, "job_hours": 24}
-    for made, further in ((values, {"train": 1, "branch": 0}), (study, {"train": 4, "branch": 0}),
-                          (short, {"train": 0})):  # fmt: skip
-        assert runs(made).further_jobs() == further
-    begun(folder, run, train_seconds=23 * 3600.0)
+    assert runs(values).further_jobs() == {"train": 1, "branch": 0}
+    assert runs(study).further_jobs() == {"train": 4, "branch": 0}
+    assert runs(study | {"branches": None, "job_hours": 24}).further_jobs() == {"train": 0}
+    begun(results, run, seconds=23 * 3600.0)
     jobs = runs(values, in_job=True)
     assert jobs.minutes(of(run=run)) == 75 + 60
     assert jobs.minutes(of(run=other)) == 24 * 60
     assert jobs.options(of(run=run), of(calibration=[])) == "--stop-after 7500"
-    leave(folder, f"results/tiny/runs/{other}/run.json")
+    leave(results / "runs" / other / "run.json")
     assert runs(values).further_jobs() == {"train": 0, "branch": 0}
 
 
-def test_with_auto_a_run_waits_for_its_own_calibration_or_for_the_nearest(study, folder):
+def test_with_auto_a_run_waits_for_its_own_calibration_or_for_the_nearest(study, results):
     """And for its check, where the calibration has other kernels: heads are 8 or 16 wide."""
     axes = {**study["axes"], "size": ["s", "m", "w"], "context": [16, 32, 64]}
     sizes = study["sizes"] | {"w": {"n_layer": 2, "n_head": 1, "d_model": 16, "lr": 5e-3}}
-    parts = {"branches": None, "evaluate": None, "calibrate": "auto", "sizes": sizes}
-    auto = study | parts | {"axes": axes, "gpus": 1}
+    auto = {"branches": None, "evaluate": None, "calibrate": "auto", "axes": axes, "gpus": 1}
+    auto = study | auto | {"sizes": sizes}
     planned = runs(auto)
     made = workflow.Calibrations(planned).cells
     assert {cell.attention for cell in made.values()} == {"softmax", "linear"}
@@ -222,7 +202,7 @@ def test_with_auto_a_run_waits_for_its_own_calibration_or_for_the_nearest(study,
         others.add(is_other)
     assert others == {False, True}
     for name in list(made)[1:]:  # a job that starts later names the same
-        leave(folder, f"results/tiny/calibrations/{name}.json")
+        leave(results / "calibrations" / f"{name}.json")
         late = runs(auto, in_job=True)
         assert {run: str(late.calibration(of(run=run))) for run in late.cells} == waits
 
@@ -248,6 +228,8 @@ def test_a_figure_depends_on_its_module_and_on_what_it_imports():
         return {name for name in registry.figures() if path in registry.figure_sources(name)}
 
     everything = set(registry.figures())
+    for name in everything:
+        assert importers(f"figures/{name}.py") >= {name}
     assert importers("figures/surface.py") == {"surface"}
     for file in ("__init__.py", "shared/own_context.py"):  # which __init__.py imports
         assert importers(f"figures/{file}") == everything
@@ -255,5 +237,102 @@ def test_a_figure_depends_on_its_module_and_on_what_it_imports():
     assert {"surface"} <= importers("fits/newton.py") < everything
     curves = {name for name in everything if "learning_curves" in name}
     assert importers("figures/shared/curves.py") == curves
-    for name in everything:
-        assert registry.PACKAGE / "figures" / f"{name}.py" in registry.figure_sources(name)
+
+
+HUB = {
+    "kind": "hub", "repository": "o/t", "revision": "1" * 40, "shards": 20, "documents": [9],
+    "train": "t.{shard:05d}.gz", "validation": "v.{shard:05d}.gz",
+}  # fmt: skip
+
+
+def of_text(study, **row):
+    shards = workflow.Shards(grid.expand(study | {"datasets": {"lines": HUB | row}}))
+    (tokens,) = shards.corpora
+    return shards, tokens
+
+
+def make(results, tokens, *numbers):
+    """Complete shards, as far as planning looks: one of validation, and these of training."""
+    for shard in ("validation-00000", *(f"train-{i:05d}" for i in numbers)):
+        for end in ("bin", "json", "fingerprints"):
+            leave(results / f"tokens/{tokens}/{shard}.{end}")
+
+
+def test_a_chunk_of_training_reads_validation_and_what_is_fetched(study):
+    shards, tokens = of_text(study)
+    text, job = of(tokens=tokens), of(chunk=f"{tokens}/train-00016-00019")
+    assert tokens == shards.trained
+    assert shards.inputs(job).keys() == {"validation", "source"}
+    assert shards.inputs(of(chunk=f"{tokens}/validation-00000-00000")).keys() == {"source"}
+    assert (shards.downloads(job), shards.minutes(job)) == (4, 165)
+    assert json.loads(shards.json(job))["source"]["shards"] == 20
+    assert (shards.n_train(text), shards.n_validation(text)) == (20, 1)
+    cells = grid.expand(study | {"datasets": {"lines": HUB}}).cells
+    for size, n_chunks in ((1, 20), (7, 3), (16, 2), (99, 1)):  # no hash depends on it
+        shards, same = of_text(study, shards_per_job=size)
+        assert (len(shards.marks(text)), same) == (n_chunks + 1, tokens)
+        row = HUB | {"shards_per_job": size}
+        assert grid.expand(study | {"datasets": {"lines": row}}).cells == cells
+    assert len(of_text(study, shards=1024)[0].pattern(in_job=False)) < 2_000
+
+
+def test_a_chunk_matches_as_long_as_one_of_its_shards_is_missing(study, results):
+    shards, tokens = of_text(study)
+    make(results, tokens, *range(17), 18, 19)
+    leave(results / f"tokens/{tokens}/train-00000-00015.tokenized")
+    shards, _ = of_text(study)
+    assert shards.pattern(in_job=False) == rf"{re.escape(tokens)}/(?:train-00016-00019)"
+    assert shards.outdated == [tokens]
+    again = ["manifest.json", "train-00016-00019.tokenized", "train-00016-00019.fetched"]
+    assert [path.rpartition("/")[2] for path in shards.due(of(tokens=tokens))] == again
+    # The list of marks stays, for Snakemake would make the manifest anew after a change.
+    assert len(shards.marks(of(tokens=tokens))) == 2
+    make(results, tokens, 17)  # a job that comes late finds its rule and needs nothing
+    shards, _ = of_text(study)
+    late = f"{tokens}/train-00000-00015"
+    matched = [bool(re.fullmatch(shards.pattern(in_job=job), late)) for job in (False, True)]
+    assert (matched, shards.inputs(of(chunk=late))) == ([False, True], {})
+    for n, outdated in ((20, []), (19, [tokens]), (21, [tokens])):  # shards of the manifest
+        manifest = json.dumps({"train": [{}] * n, "validation": [{}]})
+        leave(results / f"tokens/{tokens}/manifest.json", manifest)
+        made, _ = of_text(study)
+        assert (made.outdated, len(made.due(of(tokens=tokens)))) == (outdated, len(outdated))
+
+
+def of_tokenizer(study, row, **dataset):
+    tables = {"tokenizers": {"own": row}, "datasets": {"lines": HUB | dataset}}
+    shards = workflow.Shards(grid.expand(study | tables | {"tokenizer": "own"}))
+    return shards, [shards.vocabularies(trained, in_job=False) for trained in (False, True)]
+
+
+def test_each_kind_of_tokenizer_has_a_file_and_a_rule_that_makes_it(study):
+    shards, patterns = of_tokenizer(study, {"encoding": "gpt2"})
+    assert (patterns, shards.vocabulary_words(None)) == ([r"gpt2\.tiktoken", "(?!)"], "")
+    assert of_tokenizer(study, {"encoding": "bytes"})[1] == ["(?!)", "(?!)"]
+    row = {"file": "my tokenizer.json", "sha256": "0" * 64, "vocab_size": 300}
+    shards, patterns = of_tokenizer(study, row)
+    assert re.fullmatch(r"own\\-\w{8}\\\.json", patterns[0])
+    assert patterns[1:] == ["(?!)"]
+    words = shlex.split(shards.vocabulary_words(None))
+    assert (words[:3], json.loads(words[3])) == (["--file", "my tokenizer.json", "--row"], row)
+    moved = of_tokenizer(study, row | {"file": "elsewhere.json"})[0]
+    assert (moved.vocabulary, moved.trained) == (shards.vocabulary, shards.trained)
+    assert of_tokenizer(study, row | {"sha256": "1" * 64})[0].trained != shards.trained
+
+
+def test_a_trained_tokenizer_waits_for_its_text_and_is_trained_once(study, results):
+    row = {"train_bpe": {"vocab_size": 300}}
+    shards, patterns = of_tokenizer(study, row, validation_shards=17)
+    assert patterns == ["(?!)", re.escape(shards.vocabulary)]
+    sources = f"results/tiny/sources/{shards.trained}"
+    names = ["train-00000-00015", "validation-00000-00015", "validation-00016-00016"]
+    assert shards.sample(None) == [f"{sources}/{name}.fetched" for name in names]
+    words = [shards.sample_words(None, given) for given in (["x"], [])]
+    assert words == [f"--sources {sources}", ""]
+    assert json.loads(shards.sample_json(None))["source"]["shards"] == 1
+    job = of(chunk=f"{shards.trained}/train-00000-00015")
+    assert shards.inputs(job)["vocabulary"] == f"results/tiny/vocabulary/{shards.vocabulary}"
+    leave(results / f"vocabulary/{shards.vocabulary}")
+    again, patterns = of_tokenizer(study, row, validation_shards=17)
+    assert patterns == ["(?!)", "(?!)"]
+    assert again.vocabularies(True, in_job=True) == re.escape(shards.vocabulary)

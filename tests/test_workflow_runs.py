@@ -5,12 +5,14 @@ import os
 import re
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
 import strangers
+from conftest import ROOT
 from product import FIGURES, MORE, Place, documents, product
 from slurm_cluster import PATIENCE_SECONDS, eventually
+
+from lmscaling.store.build import connect
 
 pytestmark = pytest.mark.ci
 
@@ -20,16 +22,14 @@ FIRST = dict.fromkeys(CELLS, "done")
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """The product with both cells of the study trained and all figures drawn."""
+def done(tmp_path_factory) -> Place:
     place = product(tmp_path_factory.mktemp("product"))
     place.snakemake("--cores", "2")
     return place
 
 
 @pytest.fixture
-def place(done: Place, tmp_path: Path) -> Place:
-    """A copy of the trained product that a test may change."""
+def place(done, tmp_path) -> Place:
     return done.copy(tmp_path / "copy")
 
 
@@ -53,26 +53,20 @@ def test_one_command_leaves_everything_that_is_promised_and_nothing_to_do(done):
         assert mean == pytest.approx(last["val_loss"], rel=1e-5)
     assert {p.name for p in (done.root / "results").iterdir()} == {"tiny", "published"}
     assert done.plan() == []
-
-
-def test_every_point_of_the_speed_study_is_measured_by_its_rule(done):
-    points = {
-        f"{kind}/{path.stem}": json.loads(path.read_text())
-        for kind in ("tune_chunk", "time_step")
-        for path in done.results.glob(f"speed/{kind}/s-????????/*.json")
+    # Every point of the speed study is measured by its rule.
+    found = {
+        f"{path.parts[-3]}/{path.stem}": json.loads(path.read_text())
+        for path in done.results.glob("speed/*/s-????????/*.json")
     }
-    tuned = points.pop("tune_chunk/sweep")
-    del points["time_step/sweep"]
-    assert {name: point["status"] for name, point in points.items()} == dict.fromkeys(
-        ("tune_chunk/linear.chunked-c16-b1-ctx16", "tune_chunk/linear.chunked-c8-b1-ctx16",
-         "time_step/linear.chunked-b1-ctx16", "time_step/softmax-b1-ctx16"), "done",
-    )  # fmt: skip
-    (chunk,) = tuned["fastest"]["linear/chunked"].values()
-    assert points["time_step/linear.chunked-b1-ctx16"]["chunk"] == chunk
+    names = [f"tune_chunk/linear.chunked-c{chunk}-b1-ctx16" for chunk in (8, 16)]
+    names += ["time_step/linear.chunked-b1-ctx16", "time_step/softmax-b1-ctx16"]
+    assert {found[name]["status"] for name in names} == {"done"}
+    assert found.keys() == {*names, "tune_chunk/sweep", "time_step/sweep"}
+    (chunk,) = found["tune_chunk/sweep"]["fastest"]["linear/chunked"].values()
+    assert found["time_step/linear.chunked-b1-ctx16"]["chunk"] == chunk
 
 
 def test_what_is_added_is_computed_and_what_is_reset_again_and_the_rest_stays(place):
-    """A text, a share and contexts of the speed study are added; a cell is reset."""
     place.study(**MORE)
     place.append("src/lmscaling/figures/shared/curves.py", "# edited\n")
     (reset,) = place.results.glob("runs/softmax-s-ctx16-s0-????????/run.json")
@@ -102,8 +96,7 @@ def test_an_edited_helper_draws_its_figures_and_one_that_fails_holds_up_no_other
     failed = place.snakemake("--cores", "2", check=False)
     assert failed.returncode == 1
     assert "context_scaling (" in failed.stdout + failed.stderr
-    log = (place.results / "logs/draw.log").read_text()
-    assert "Traceback" in log
+    assert "Traceback" in (place.results / "logs/draw.log").read_text()
     after = json.loads(drawn.read_text())
     assert before.keys() == after.keys() == FIGURES
     assert {name for name in after if after[name] != before[name]} == {"learning_curves"}
@@ -116,9 +109,9 @@ def test_an_attention_that_looks_ahead_is_not_trained_and_the_rest_goes_on(place
     place.study(axes={"attention": ["softmax", "linear", "mine"], "seed": [0, 1]}, branches=None)
     done = place.snakemake("--cores", "1", "--keep-going", check=False)
     assert done.returncode == 1
-    said = "attention mine looks ahead"
-    assert said in done.stdout + done.stderr
-    assert said in place.lmscaling("status", "results/tiny", "--failed").stdout
+    status = place.lmscaling("status", "results/tiny", "--failed")
+    for said in (done.stdout + done.stderr, status):
+        assert "attention mine looks ahead" in said
     assert not list(place.results.glob("scratch/mine-*/*"))
     assert records(place) == FIRST | {"softmax-s-ctx16-s1": "done", "linear-s-ctx16-s1": "done"}
 
@@ -149,9 +142,54 @@ def test_figures_draw_what_exists_beside_a_running_workflow_and_train_nothing(pl
         assert process.poll() is None
         os.killpg(process.pid, signal.SIGTERM)
         os.kill(pid, signal.SIGCONT)
+        process.wait(PATIENCE_SECONDS)
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-        process.wait(PATIENCE_SECONDS)
+            os.killpg(process.pid, signal.SIGKILL)
     # Killed in the middle: nothing is finished, and what was finished before still is.
     assert records(place) == FIRST
+
+
+NAMES = list(strangers.RIGHT)
+EVERY = ["softmax", *NAMES]
+TIMED = ["softmax/flash", *NAMES]
+AXES = {"size": ["s"], "seed": [0], "lr_scale": [1.0], "attention": EVERY, "context": [16, 32]}
+OF_STRANGERS = {
+    "axes": AXES,
+    "calibrate": {"attention": "gate", "context": 16},
+    "branches": None,
+    "evaluate": {"attention": NAMES, "context": 16, "datasets": ["lines"]},
+    "speed": {
+        "timeout_seconds": 60, "repeats": 3, "target_seconds": 0.01,
+        "time_step": {"sizes": ["s"], "contexts": [16, 32], "implementations": TIMED},
+        "time_decode": {"sizes": ["s"], "contexts": [16], "attentions": EVERY, "batches": [1]},
+    },
+}  # fmt: skip
+
+
+def test_three_strangers_are_trained_calibrated_evaluated_and_compared_with_every_other(tmp_path):
+    made = product(tmp_path / "product")
+    for name in ("multiplier", "speed_up", "decode_time", "best_context"):
+        shutil.copy2(ROOT / "src/lmscaling/figures" / f"{name}.py", made.package / "figures")
+    for name, text in strangers.RIGHT.items():
+        (made.package / "attention" / f"{name}.py").write_text(text)
+    made.study(**OF_STRANGERS)
+    made.snakemake("--cores", "2")
+    results = made.results
+    runs = [json.loads(p.read_text()) for p in results.glob("runs/*/run.json")]
+    assert {(r["cell"]["attention"], r["status"]) for r in runs} == {(n, "done") for n in EVERY}
+    assert all(r["flops_per_token"] > 0 and r["state_bytes"] > 0 and r["code"] for r in runs)
+    assert len(list(results.glob("calibrations/gate-*.json"))) == 1
+    assert len(list(results.glob("evaluations/*"))) == len(NAMES)
+    with connect(results / "store") as db:
+        query = "SELECT DISTINCT challenger, baseline FROM crossings WHERE kind = 'time_step'"
+        pairs = set(db.sql(query).fetchall())
+        methods = db.sql("SELECT DISTINCT method FROM speeds WHERE kind = 'time_decode'").fetchall()
+    assert {(name, "softmax fused") for name in NAMES} | {("window", "gate")} <= pairs
+    assert {m for (m,) in methods} == {*EVERY}
+    text = (results / "report.html").read_text()
+    assert "has no state" in text
+    assert "never tuned" in text
+    rows = re.findall(r"<td[^>]*>(\w+)</td>\s*<td[^>]*>(\w+)</td>\s*<td[^>]*>s</td>", text)
+    for one, other in (("window", "softmax"), ("gate", "window"), ("feature_map", "gate")):
+        assert {(one, other), (other, one)} & {*rows}, f"{one} and {other} are not compared"

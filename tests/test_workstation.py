@@ -12,6 +12,7 @@ from slurm_cluster import PATIENCE_SECONDS, eventually, program
 pytestmark = [pytest.mark.ci, pytest.mark.race]
 
 SMI = 'for i in 0 1 2 3; do echo "$i, GPU-$i$i$i$i"; done'
+# Training that waits for a file to end, and shows meanwhile which GPU it has.
 TRAIN = """
 import os, sys, time
 from pathlib import Path
@@ -25,12 +26,10 @@ if sys.argv[1] == "train":
             time.sleep(0.1)
         (now / run.name).unlink()
 """
-"""Training that waits for a file to end, and shows meanwhile which GPU it has."""
-
 HOLD = """
 import time
 from lmscaling.runtime import gpus
-with gpus.reserved(3):
+with gpus.reserved({}):
     print("held", flush=True)
     time.sleep(9999)
 """
@@ -40,9 +39,8 @@ with gpus.reserved(3):
 def place(tmp_path, monkeypatch):
     """The product with six cells of a GPU each, and a machine with four."""
     made = without_verbs(tmp_path / "product")
-    made.study(
-        gpus=1, axes={"seed": [0, 1, 2]}, calibrate=None, branches=None, evaluate=None, speed=None
-    )
+    off = dict.fromkeys(("calibrate", "branches", "evaluate", "speed"))
+    made.study(gpus=1, axes={"seed": [0, 1, 2]}, **off)
     for folder in ("bin", "now", "go"):
         (made.root / folder).mkdir()
     program(made.root / "bin", "nvidia-smi", SMI)
@@ -54,7 +52,6 @@ def place(tmp_path, monkeypatch):
 
 
 def under_way(place):
-    """The device of each cell that trains."""
     found = {}
     for path in (place.root / "now").iterdir():
         with suppress(FileNotFoundError):  # it has ended
@@ -65,7 +62,7 @@ def under_way(place):
 @pytest.mark.parametrize("free", [4, 1], ids=["alone", "beside others"])
 def test_as_many_cells_train_at_once_as_gpus_are_free_each_on_its_own(place, free):
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD if free < 4 else "print('held')"],
+        [sys.executable, "-c", HOLD.format(4 - free)],
         env=place.environment, cwd=place.root, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert holder.stdout
@@ -73,14 +70,12 @@ def test_as_many_cells_train_at_once_as_gpus_are_free_each_on_its_own(place, fre
     # Cores for five cells, without GPUs: two for each, as there are four GPUs.
     quiet = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
     snakemake = place.start("--cores", "11", **quiet)
-    most = 0
     try:
         for left in range(6, 0, -1):
             wanted = min(free, left)
             eventually(lambda: len(under_way(place)) >= wanted, f"{wanted} cells")  # noqa: B023
             now = under_way(place)
             assert len(set(now.values())) == len(now) == wanted
-            most = max(most, len(now))
             first = min(now)
             (place.root / "go" / first).touch()
             eventually(lambda: first not in under_way(place), f"end of {first}")  # noqa: B023
@@ -89,5 +84,4 @@ def test_as_many_cells_train_at_once_as_gpus_are_free_each_on_its_own(place, fre
         for process in (snakemake, holder):
             process.kill()
             process.wait()
-    assert most == free
     assert len(list(place.results.glob("runs/*/run.json"))) == 6
