@@ -65,14 +65,22 @@ TINY: dict[str, tuple[int, Callable[[int], list[Row]]]] = {
     "published": (6, lambda n: coverage_unfinished.published("half", n)),
     "seconds": (6, lambda n: coverage_unfinished.times("heavy", n)),
 }
+WHOLE: dict[str, tuple[int, Callable[[int], list[Row]]]] = {
+    "every surface": (200, surface(*FAMILIES)),
+    "all forecasts": (200, coverage_surfaces.forecasts),
+    "curves of few seeds": (100, lambda n: coverage_curves.time_law("heavy", 2, 0.01, n)),
+    "sizes of few seeds": (100, lambda n: coverage_curves.best_size("clean", 2, 0.01, n)),
+    "gaps of few seeds": (100, lambda n: coverage_gaps.tables("heavy", "seeds 3", n)),
+}
+STUDIES = [*TINY.items(), *(pytest.param(*one, marks=pytest.mark.ci) for one in WHOLE.items())]
 
 
-@pytest.mark.parametrize("law", TINY)
-def test_a_few_studies_agree_with_the_table(law):
+@pytest.mark.parametrize(("law", "of"), STUDIES)
+def test_simulated_studies_agree_with_the_table(law, of):
     """A share of few studies is as far from that of the table as chance makes it in one of a
     million, were all intervals of a study one."""
     published = {row[:4]: row for row in coverage.read()}
-    studies, made = TINY[law]
+    studies, made = of
     rows = made(studies)
     assert {row[:4] for row in rows} <= set(published)
     for row in rows:
