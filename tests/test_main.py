@@ -10,6 +10,7 @@ import sys
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -121,6 +122,12 @@ def test_a_shell_completes_verbs_options_and_files(typed):
         said = subprocess.check_output(["bash", "-c", f"{script}\n{line}"], text=True)
         assert said.split() == [reply]
     assert typed("--print-completion", "zsh").out.startswith("#compdef")
+
+
+def test_a_file_where_a_folder_must_be_is_one_sentence(typed):
+    Path("config").touch()
+    said = typed("new", "my_study")
+    assert (said.code, said.err[:14], said.err.count("\n")) == (1, "error: config:", 1)
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(typed, monkeypatch):

@@ -36,7 +36,8 @@ FAMILIES = {
 VERSIONS = ("torch", "triton", "snakemake")
 """Packages whose versions ``--version`` prints."""
 
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG,
+           errno.EEXIST, errno.ENOTDIR)  # fmt: skip
 """Faults of the system that whoever has typed a verb can mend."""
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -75,8 +76,8 @@ def _run(words: list[str]) -> str:
             raise
         where = f"{error.filename}: " if error.filename else ""
         raise UserError(
-            f"{where}{error.strerror}; make room or change its permissions, then type lmscaling "
-            f"{name} again"
+            f"{where}{error.strerror}; make room, change its permissions or move it away, then "
+            f"type lmscaling {name} again"
         ) from error
 
 
