@@ -1,4 +1,8 @@
-"""Files of named tensors, each with its SHA-256: safetensors, whose loading executes nothing."""
+"""Files of named tensors under one digest: safetensors, whose loading executes nothing.
+
+The metadata hold the SHA-256 of each tensor, and ``digest``, the SHA-256 of all other metadata, of
+the names, types and shapes. A bit that flips anywhere in the file is therefore noticed.
+"""
 
 import hashlib
 import json
@@ -23,22 +27,23 @@ class Content(NamedTuple):
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
     digest: str
-    """SHA-256 of the names and digests of all tensors, in hexadecimal."""
+    """SHA-256 of everything in the file, in hexadecimal."""
 
 
 def write(path: Path, tensors: dict[str, Tensor], **metadata: str) -> None:
     """Write tensors, which are in host memory and contiguous, atomically."""
-    digests = json.dumps(_digests(tensors))
+    digests = _digests(tensors)
+    own = {"sha256": json.dumps(digests), "digest": _digest(tensors, digests, metadata)}
     with new_file(path) as temporary:
-        save_file(tensors, temporary, {**metadata, "sha256": digests})
+        save_file(tensors, temporary, {**metadata, **own})
 
 
 def read(path: Path) -> Content:
-    """Read all tensors of a file and compare them with their digests.
+    """Read all tensors of a file and compare everything with its digests.
 
     Raises:
         SafetensorError, OSError: The file is cut, no safetensors file, or missing.
-        ValueError: A tensor differs from its digest, or has none.
+        ValueError: A tensor, a name or the metadata differ from their digest, or have none.
     """
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
@@ -48,8 +53,11 @@ def read(path: Path) -> Content:
     for name in sorted({*expected, *digests}):
         if digests.get(name) != expected.get(name):
             raise ValueError(f"it is damaged: the SHA-256 of tensor {name} differs")
-    names = json.dumps(sorted(digests.items()))
-    return Content(tensors, metadata, hashlib.sha256(names.encode()).hexdigest())
+    stated = metadata.pop("digest", "")
+    digest = _digest(tensors, digests, metadata)
+    if digest != stated:
+        raise ValueError("it is damaged: the SHA-256 of its metadata differs")
+    return Content(tensors, metadata, digest)
 
 
 def _digests(tensors: dict[str, Tensor]) -> dict[str, str]:
@@ -58,3 +66,9 @@ def _digests(tensors: dict[str, Tensor]) -> dict[str, str]:
 
     with ThreadPoolExecutor(THREADS) as pool:  # hashing does not hold the interpreter
         return dict(zip(tensors, pool.map(digest, tensors.values()), strict=True))
+
+
+def _digest(tensors: dict[str, Tensor], digests: dict[str, str], metadata: dict[str, str]) -> str:
+    """SHA-256 of the metadata and of name, type, shape and digest of each tensor."""
+    kinds = {name: [str(t.dtype), list(t.shape), digests[name]] for name, t in tensors.items()}
+    return hashlib.sha256(json.dumps([kinds, metadata], sort_keys=True).encode()).hexdigest()

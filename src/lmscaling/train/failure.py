@@ -1,55 +1,58 @@
-"""What rank 0 records of an attempt that fails, and what it advises."""
+"""What is recorded of an attempt that fails, and what is advised."""
+
+import torch
 
 from lmscaling.errors import UserError
 from lmscaling.records import ledger
 from lmscaling.records.run import HELD
 from lmscaling.runtime import environment, faults
 from lmscaling.train import outcome
-from lmscaling.train.loop import Loop
-from lmscaling.train.ranks import Others, Rank
+from lmscaling.train.ledger import Ledger
+from lmscaling.train.log import Log
+
+FREE = 0.95
+"""Share of a device's memory that is free if only this process uses it."""
 
 
 class Failed(UserError):
     """An attempt has ended with a fault that is no result; another one goes on."""
 
 
-def record_failure(loop: Loop, others: Others, fault: str, reason: str) -> None:
-    """End the other ranks, then write down why the attempt failed."""
-    assert loop.writer
-    others.kill()
-    loop.writer.ledger.write(
-        "failed",
-        loop.module.updates,
-        loop.clock.seconds,
-        fault=fault,
-        reason=reason,
-        host=environment.node(),
-    )
+def is_in_use(device: torch.device) -> bool:
+    """Whether other processes use memory of a GPU."""
+    if device.type == "cpu":
+        return False
+    free, total = torch.cuda.mem_get_info(device)
+    return free < FREE * total
 
 
-def close_log(loop: Loop, reason: str) -> None:
-    """End the log of an attempt that failed."""
-    assert loop.writer
-    place = f"{reason}, on {environment.node()}"
-    loop.writer.log.write(outcome.end_row(loop.writer.attempt, loop.module.updates, HELD, place))
-
-
-def advice(loop: Loop, reason: str) -> str:
-    assert loop.writer
-    entries = ledger.entries(loop.writer.ledger.path)
-    saved = max((e.update for e in entries if e.kind == "checkpoint"), default=0)
-    return (
-        f"run {loop.cell.run} is held on {environment.node()}: {reason}; "
-        f"snakemake continues it after update {saved}"
-    )
-
-
-def diagnosis(error: Exception, rank: Rank | None) -> tuple[str, str]:
-    """Fault and reason of an error of this rank; None if it was not a rank yet."""
+def diagnosis(error: Exception, was_in_use: bool) -> tuple[str, str]:
+    """Fault and reason of an error of this rank, whose device others may have used before."""
     if faults.out_of_memory(error):
         reason = faults.first_line(error)
-        if rank and rank.shares_device:
+        if was_in_use:
             return "device", f"{reason}; other processes used the device before"
         return "memory", reason
     reason = f"{type(error).__name__}: {faults.first_line(error)}"
     return faults.machine_fault(error) or "", reason
+
+
+def record(book: Ledger, update: int, seconds: float, fault: str, reason: str) -> None:
+    """Write down why an attempt has failed."""
+    place = environment.node()
+    book.write("failed", update, seconds, fault=fault, reason=reason, host=place)
+
+
+def close_log(log: Log, update: int, reason: str) -> None:
+    """End the log of an attempt that has failed."""
+    log.write(outcome.end_row(log.attempt, update, HELD, f"{reason}, on {environment.node()}"))
+
+
+def advice(run: str, book: Ledger, reason: str) -> str:
+    """A sentence that says what happens now."""
+    entries = ledger.entries(book.path)
+    saved = max((e.update for e in entries if e.kind == "checkpoint"), default=0)
+    return (
+        f"run {run} is held on {environment.node()}: {reason}; "
+        f"snakemake continues it after update {saved}"
+    )

@@ -12,35 +12,44 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
+from lightning.pytorch import Callback, Trainer
+from torch import distributed
 
+from lmscaling.bench.checks import gate
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import Decay
 from lmscaling.config.validation import checked
-from lmscaling.data.order import Order
-from lmscaling.data.stream import Stream
 from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.files import read_json
 from lmscaling.plan import estimate
 from lmscaling.records import ledger
-from lmscaling.records.run import HELD, STATUSES, Header, Run
+from lmscaling.records.run import HELD, STATUSES, Header, Run, finite
 from lmscaling.runtime import gpus, lock
 from lmscaling.runtime.rank import RANK, number
 from lmscaling.train import branch, checked_kernels, checkpoint, failure, outcome, settings
-from lmscaling.train.checkpoint import Checkpoint
+from lmscaling.train import trainer as lightning_trainer
+from lmscaling.train.callbacks.between import Agreement
+from lmscaling.train.callbacks.budget import Budget
+from lmscaling.train.callbacks.checkpoints import Branches, Checkpoints
+from lmscaling.train.callbacks.ledger import Beats
+from lmscaling.train.callbacks.norms import Norms
+from lmscaling.train.callbacks.rows import Rows
+from lmscaling.train.checkpoint import Checkpoint, Expected, SafetensorsIO
+from lmscaling.train.data import Text
 from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import Log, close_last, ended, publish
-from lmscaling.train.loop import Loop, Writer
 from lmscaling.train.module import Training
-from lmscaling.train.ranks import Others, Rank, report_failure
-from lmscaling.train.watch import Watch
+from lmscaling.train.ranks import Others, report_failure
+from lmscaling.train.requests import Requests
 
 GIVE_UP_SECONDS = 8.0
 """Longest time to record why an attempt is given up."""
@@ -56,7 +65,6 @@ def train(
     record: Path,
     calibration: Path | None = None,
     stop_after: float | None = None,
-    node_scratch: Path | None = None,
     calibrated: Path | None = None,
 ) -> Run | None:
     """Train a cell until its budget is spent, or a branch until its learning rate is zero.
@@ -70,7 +78,6 @@ def train(
         stop_after: Seconds from the start of this process after which the attempt saves and stops,
             because the time limit of its job is near. The moments at which a run stops and resumes
             do not change its result, so this is not part of the cell.
-        node_scratch: Folder on the local disk of this node, to which shards are copied.
         calibrated: ``cell.json`` of the cell that was calibrated, if it is another one.
 
     Returns:
@@ -85,41 +92,238 @@ def train(
         return run
     deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
     with gpus.reserved(cell.gpus):
-        order = Order(cell.block_tokens, cell.seed) if cell.block_tokens else None
-        text = Stream(manifest, "train", node_scratch, copies=not number(), order=order)
-        streams = text, Stream(manifest, "validation")
-        _check(cell, *streams)
+        text = Text(cell, manifest)
+        _check_machine(cell)
         if calibration and calibrated:
             chosen = settings.nearest(calibration, calibrated, cell)
         else:
             chosen = settings.read(calibration, cell) if calibration else settings.guessed(cell)
-        return _train(cell, streams, scratch, record, chosen, deadline)
+        text.micro_batch = chosen.micro_batch
+        _warn_of_too_little_text(text, chosen)
+        attempt = Attempt(cell, text, chosen, (scratch, record), deadline)
+        if number():
+            attempt.follow()
+            return None
+        # A workflow that is started twice submits the same run twice.
+        with lock.hold(scratch, f"run {scratch.name} is being trained"):
+            if run := ended(cell, scratch, record):  # whoever had the lock has finished
+                return run
+            _refuse_held(cell, scratch)
+            checked_kernels.require(cell, scratch)
+            return attempt.lead()
 
 
-def _train(
-    cell: Cell,
-    streams: tuple[Stream, Stream],
-    scratch: Path,
-    record: Path,
-    chosen: Calibration,
-    deadline: float,
-) -> Run | None:
-    _warn_of_too_little_text(cell, chosen, streams[0])
-    if number():
-        _follow(Training(cell, *streams, chosen), scratch, record)
-        return None
-    # A workflow that is started twice submits the same run twice.
-    with lock.hold(scratch, f"run {scratch.name} is being trained"):
-        if run := ended(cell, scratch, record):  # whoever had the lock has finished
-            return run
-        _refuse_held(cell, scratch)
-        checked_kernels.require(cell, scratch)
-        others = Others(ranks(cell), scratch)
+class Attempt:
+    """One attempt at a run, on one rank.
+
+    Args:
+        cell: The cell.
+        text: Its tokens.
+        chosen: The settings to train with.
+        places: Scratch folder and path of the record.
+        deadline: When to save and stop, in seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        text: Text,
+        chosen: Calibration,
+        places: tuple[Path, Path],
+        deadline: float,
+    ) -> None:
+        self.cell, self.text, self.chosen = cell, text, chosen
+        self.scratch, self.record = places
+        self.module = Training(cell, chosen)
+        self.budget = Budget(cell, text.last_update(), text.train.tokens)
+        self.requests, self.io = Requests(deadline), SafetensorsIO()
+        self.start: Checkpoint | None = None
+        self.first = 0
+        """Updates done when the attempt began."""
+        self.trainer: Trainer | None = None
+        self.device = torch.device("cuda", number()) if cell.gpus else torch.device("cpu")
+        self.was_in_use, self.kernels = False, ""
+
+    @property
+    def updates(self) -> int:
+        """Updates completed."""
+        return max(self.first, self.trainer.global_step if self.trainer else 0)
+
+    def lead(self) -> Run:
+        """The attempt on rank 0: train on all ranks, and record the run if it ends."""
+        description = outcome.description(self.module, self.text, self.chosen, self.scratch)
+        no_trunk = ""
         try:
-            module = Training(cell, *streams, chosen)
-            return _attempt(module, scratch, record, chosen, deadline, others)
+            self._resume()
+        except branch.NoTrunk as reason:
+            no_trunk = str(reason)
+        with Log(self.scratch) as log, Ledger(self.scratch, log.attempt) as book:
+            log.write(Header(attempt=log.attempt, start_update=self.updates, **description))
+            log.sync()
+            self._fix_end(book)
+            entries = ledger.entries(book.path)
+            if no_trunk:
+                self.budget.end("no_trunk", no_trunk)
+            elif ledger.is_too_large(entries):
+                self.budget.end("oom", entries[-1].reason)
+            elif self.start and self.budget.is_spent(self.module, self.updates):
+                self.module.load_state_dict(self.start.content["state_dict"])
+                self.budget.end("done", "")
+            else:
+                self._train_together(log, book, description["flops_per_token"])
+            return self._finish(log, book, description)
+
+    def follow(self) -> None:
+        """The attempt on another rank; on an error report it and exit, as the others may hang."""
+        try:
+            with self.requests:
+                self._resume()
+                self._fit([])
+        except Exception as error:
+            traceback.print_exc()
+            fault = failure.diagnosis(error, self.was_in_use)
+            report_failure(self.scratch, *fault, self.updates)
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _resume(self) -> None:
+        """Find where to go on: the newest usable checkpoint, or the trunk's.
+
+        Raises:
+            NoTrunk: This is a branch whose trunk left no checkpoint for it.
+            UserError: This is a branch and the trunk's checkpoint is damaged.
+        """
+        cell = self.cell
+        expected = Expected(cell.run, cell.update_tokens, self.text.train.go_on)
+        start = checkpoint.newest(self.scratch, expected)
+        if cell.branch:
+            trunk = branch.trunk_checkpoint(cell, expected, self.scratch, self.record)
+            self.module.rates = branch.decay(cell, trunk.progress)
+            start = start or trunk
+        if start:
+            self.start, self.first = start, start.progress.update
+            self.budget.go_on(start.progress.train_seconds)
+            self.io.hand_over(start)
+
+    def _fix_end(self, book: Ledger) -> None:
+        """Give a branch the length that its first attempt has recorded."""
+        if self.start and isinstance(self.module.rates, Decay):
+            rates = self.module.rates
+            end = branch.fixed_end(book, self.start.progress, rates.end)
+            self.module.rates = replace(rates, end=end)
+
+    def _train_together(self, log: Log, book: Ledger, flops: float) -> None:
+        """Train on all ranks. Of a failure, the ledger and the log say what it was and where.
+
+        Raises:
+            failure.Failed: A rank or the machine has failed; the run goes on in another attempt.
+        """
+        others = None
+        try:
+            with self.requests:
+                others = Others(ranks(self.cell), self.scratch)
+                others.watch(self._giving_up(others, log, book))
+                rows = Rows(log, self.budget, flops)
+                self._fit([rows, Beats(book, self.budget), log, book])
+                others.unwatch()
+                others.wait(BLAME_SECONDS)
+        except SystemExit:  # asked to stop, before the first update or after the last one
+            self.budget.end("interrupted", self.requests.reason)
+        except Exception as error:
+            self._fail(error, others, log, book)
+            return
         finally:
+            if others:
+                others.kill()
+        book.write("beat", self.updates, self.budget.seconds)
+
+    def _fit(self, writers: list[Any]) -> None:
+        """Train on this rank; rank 0 has writers: rows, beats, log and ledger."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.was_in_use = failure.is_in_use(self.device)
+        module, budget, scratch = self.module, self.budget, self.scratch
+        self.kernels = gate.pass_or_fall_back(
+            gate.record_beside(scratch, self.cell),
+            *(module.model, module.micro_batch, self.device, self.chosen.compiled),
+        )
+        rows, beats, log, book = writers or [None] * 4
+        digest = self.start.digest[:12] if self.start else "none"
+        chain: list[Callback | None] = [
+            Agreement(f"update {self.first}", f"digest {digest}", self.kernels),
+            budget,
+            rows,
+            Norms(rows),
+            beats,
+            Branches(scratch, budget),
+            Checkpoints(scratch, self.io, budget, self.requests, log, book),
+        ]
+        callbacks = [callback for callback in chain if callback]
+        made = lightning_trainer.trainer(
+            self.cell, ranks(self.cell), self.io, callbacks, self.scratch
+        )
+        self.trainer, start = made, self.start
+        self.start = None  # it is as large as the model and its moments
+        lightning_trainer.fit(made, module, self.text, start)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+    def _fail(self, error: Exception, others: Others | None, log: Log, book: Ledger) -> None:
+        """Record why an attempt has failed: as a result, or by raising ``Failed``."""
+        with suppress(Exception):  # the checkpoint that is being written counts
+            self.io.wait()
+        blamed = others.blame(BLAME_SECONDS) if others else None
+        fault, reason = blamed or failure.diagnosis(error, self.was_in_use)
+        if ranks(self.cell) > 1 and not blamed:
+            reason = f"rank 0 failed at update {self.updates}: {reason}"
+        if others:
             others.kill()
+        failure.record(book, self.updates, self.budget.seconds, fault, reason)
+        if ledger.is_too_large(ledger.entries(book.path)):
+            self.budget.end("oom", reason)
+            return
+        failure.close_log(log, self.updates, reason)
+        advice = failure.advice(self.cell.run, book, reason)
+        if not fault and not blamed:  # a bug: with its traceback
+            print(advice, file=sys.stderr, flush=True)
+            raise error
+        raise failure.Failed(advice) from error
+
+    def _giving_up(self, others: Others, log: Log, book: Ledger) -> Any:
+        """What a thread does if a rank has died and the main thread waits for it for ever."""
+
+        def give_up(fault: str, reason: str) -> None:
+            # If not even the file server answers.
+            threading.Timer(GIVE_UP_SECONDS, os._exit, (1,)).start()
+            try:
+                others.kill()
+                failure.record(book, self.updates, self.budget.seconds, fault, reason)
+                failure.close_log(log, self.updates, reason)
+                advice = failure.advice(self.cell.run, book, reason)
+                print(f"error: {advice}", file=sys.stderr, flush=True)
+                (self.scratch / lock.NAME).unlink(missing_ok=True)
+            finally:
+                os._exit(1)
+
+        return give_up
+
+    def _finish(self, log: Log, book: Ledger, description: dict[str, Any]) -> Run:
+        """Record a run that has ended; of one that has not, exit so that another job goes on."""
+        budget, module = self.budget, self.module
+        end = outcome.end_row(log.attempt, self.updates, budget.status, budget.message)
+        log.write(end)
+        if budget.status not in STATUSES:
+            stop = f"stopped after update {self.updates}: {budget.message}; the next job continues"
+            print(stop, file=sys.stderr, flush=True)
+            sys.exit(TRY_AGAIN)
+        shared = description | {"kernels": self.kernels}
+        val_loss = None if module.val_loss is None else finite(module.val_loss)
+        run = outcome.run_record(self.text, budget, val_loss, book, end, shared)
+        with _ignoring_sigterm():
+            if self.updates:
+                weights = self.record.with_name("model.safetensors")
+                checkpoint.save_weights(weights, module.model)
+            return publish(self.cell, self.scratch, self.record, run)
 
 
 def _refuse_held(cell: Cell, scratch: Path) -> None:
@@ -136,128 +340,6 @@ def _refuse_held(cell: Cell, scratch: Path) -> None:
         )
 
 
-def _follow(module: Training, scratch: Path, record: Path) -> None:
-    """Train on a rank other than 0; on an error report it and exit, because the others may hang."""
-    rank = None
-    try:
-        rank = Rank(ranks(module.cell), bool(module.cell.gpus), scratch)
-        checked_kernels.use(module, rank, scratch)
-        Loop(module, None, _resume(module, scratch, record)).run(rank)
-        rank.leave()
-    except Exception as error:
-        traceback.print_exc()
-        report_failure(scratch, *failure.diagnosis(error, rank), module.updates)
-        sys.stderr.flush()
-        os._exit(1)
-
-
-def _attempt(
-    module: Training,
-    scratch: Path,
-    record: Path,
-    calibration: Calibration,
-    deadline: float,
-    others: Others,
-) -> Run:
-    """One attempt of rank 0: resume from the newest checkpoint, and record the run if it ends."""
-    description = outcome.description(module, calibration, scratch)
-    start, no_trunk = None, ""
-    try:
-        start = _resume(module, scratch, record)
-    except branch.NoTrunk as reason:
-        no_trunk = str(reason)
-    with Log(scratch) as log, Ledger(scratch, log.attempt) as book:
-        log.write(Header(attempt=log.attempt, start_update=module.updates, **description))
-        loop = Loop(module, Writer(log, book), start, deadline)
-        if start and isinstance(module.rates, Decay):
-            end_update = branch.fixed_end(book, start.progress, module.rates.end)
-            module.rates = replace(module.rates, end=end_update)
-        start = None  # it is as large as the model and its moments
-        if no_trunk:
-            loop.end("no_trunk", no_trunk)
-        else:
-            _continue(loop, others)
-        end = outcome.end_row(log.attempt, module.updates, loop.status, loop.message)
-        log.write(end)
-        if loop.status not in STATUSES:
-            stop = f"stopped after update {module.updates}: {loop.message}; the next job continues"
-            print(stop, file=sys.stderr, flush=True)
-            sys.exit(TRY_AGAIN)
-        run = outcome.run_record(module, loop, book, end, description)
-        with _ignoring_sigterm():
-            if module.updates:
-                checkpoint.save_weights(record.with_name("model.safetensors"), module.model)
-            publish(module.cell, scratch, record, run)
-    return run
-
-
-def _continue(loop: Loop, others: Others) -> None:
-    """Train, unless the model does not fit or the run is already complete."""
-    assert loop.writer
-    entries = ledger.entries(loop.writer.ledger.path)
-    if ledger.is_too_large(entries):
-        loop.end("oom", entries[-1].reason)
-    elif loop.module.updates and loop.spent(loop.module):
-        loop.end("done", "")
-    else:
-        _train_together(loop, others)
-
-
-def _train_together(loop: Loop, others: Others) -> None:
-    """Train on all ranks. Of a failure, the ledger and the log say what it was and where.
-
-    Raises:
-        failure.Failed: A rank or the machine has failed; the run goes on in another attempt.
-    """
-    assert loop.writer
-    module, book = loop.module, loop.writer.ledger
-    scratch, rank = book.path.parent, None
-    try:
-        with Watch(others, _giving_up(loop, others)) as watch:
-            rank = Rank(ranks(module.cell), bool(module.cell.gpus), scratch, others.store)
-            checked_kernels.use(module, rank, scratch)
-            loop.run(rank, watch)
-            rank.leave()
-            others.wait(BLAME_SECONDS)
-    except SystemExit:  # asked to stop before the first update
-        others.kill()
-    except Exception as error:
-        with suppress(Exception):  # the checkpoint that is being written counts
-            loop.saver.wait()
-        blamed = others.blame(BLAME_SECONDS)
-        fault, reason = blamed or failure.diagnosis(error, rank)
-        if ranks(module.cell) > 1 and not blamed:
-            reason = f"rank 0 failed at update {module.updates}: {reason}"
-        failure.record_failure(loop, others, fault, reason)
-        if ledger.is_too_large(ledger.entries(book.path)):
-            loop.end("oom", reason)
-            return
-        failure.close_log(loop, reason)
-        if not fault and not blamed:  # a bug: with its traceback
-            print(failure.advice(loop, reason), file=sys.stderr, flush=True)
-            raise
-        raise failure.Failed(failure.advice(loop, reason)) from error
-    book.write("beat", module.updates, loop.clock.seconds)
-
-
-def _giving_up(loop: Loop, others: Others) -> Callable[[str, str], None]:
-    """What the watch does if the main thread cannot: record the failure and end the process."""
-
-    def give_up(fault: str, reason: str) -> None:
-        assert loop.writer
-        # If not even the file server answers.
-        threading.Timer(GIVE_UP_SECONDS, os._exit, (1,)).start()
-        try:
-            failure.record_failure(loop, others, fault, reason)
-            failure.close_log(loop, reason)
-            print(f"error: {failure.advice(loop, reason)}", file=sys.stderr, flush=True)
-            (loop.writer.scratch / lock.NAME).unlink(missing_ok=True)
-        finally:
-            os._exit(1)
-
-    return give_up
-
-
 @contextmanager
 def _ignoring_sigterm() -> Iterator[None]:
     """Ignore requests to stop: finishing takes less time than another attempt."""
@@ -268,51 +350,21 @@ def _ignoring_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _resume(module: Training, scratch: Path, record: Path) -> Checkpoint | None:
-    """Restore weights and update number from the newest usable checkpoint, and return it.
-
-    Raises:
-        NoTrunk: This is a branch whose trunk left no checkpoint for it.
-        UserError: This is a branch and the trunk's checkpoint is damaged.
-    """
-    cell = module.cell
-    expected = checkpoint.Expected(cell.run, cell.update_tokens, module.train_stream.go_on)
-    start = checkpoint.newest(scratch, expected)
-    if cell.branch:
-        trunk = branch.trunk_checkpoint(cell, expected, scratch, record)
-        module.rates = branch.decay(cell, trunk.progress)
-        start = start or trunk
-    if start:
-        checkpoint.restore_weights(start.tensors, module.model)
-        module.updates = start.progress.update
-    return start
-
-
 def ranks(cell: Cell) -> int:
     """Processes that train a cell: one per GPU, or one on the CPU."""
     return max(1, cell.gpus)
 
 
-def _warn_of_too_little_text(cell: Cell, calibration: Calibration, stream: Stream) -> None:
+def _warn_of_too_little_text(text: Text, calibration: Calibration) -> None:
+    cell = text.cell
     updates = estimate.budget_updates(cell, calibration.update_seconds)
-    tokens = stream.updates(cell.update_tokens) * cell.update_tokens
+    tokens = text.train.updates(cell.update_tokens) * cell.update_tokens
     if warning := estimate.exhausts(cell, updates, tokens):
         print(f"cell {cell.name}: {warning}", file=sys.stderr, flush=True)
 
 
-def _check(cell: Cell, train: Stream, validation: Stream) -> None:
-    """Refuse what would fail only after hours."""
-    if validation.tokens <= cell.validation.tokens:
-        raise UserError(
-            f"validation.tokens is {cell.validation.tokens} and the validation stream has "
-            f"{validation.tokens} tokens; lower it to at most "
-            f"{(validation.tokens - 1) // cell.context * cell.context} or add validation text"
-        )
-    if not train.updates(cell.update_tokens):
-        raise UserError(
-            f"update_tokens is {cell.update_tokens} and the training stream has {train.tokens} "
-            "tokens; add training text"
-        )
+def _check_machine(cell: Cell) -> None:
+    """Refuse a machine that cannot train a cell, and a second launcher of ranks."""
     devices = torch.cuda.device_count()
     if cell.gpus > devices:
         raise UserError(
