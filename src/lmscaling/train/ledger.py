@@ -15,6 +15,9 @@ from typing import Any
 from lmscaling.records import ledger
 from lmscaling.records.ledger import NAME, Account, Entry, Kind
 
+BEAT_SECONDS = 10.0
+"""Time between two entries of a running attempt: the most that a kill can lose."""
+
 
 class Ledger:
     """The ledger of a run, opened for appending; several threads may write.
@@ -27,7 +30,7 @@ class Ledger:
     def __init__(self, scratch: Path, attempt: int) -> None:
         self.path = scratch / NAME
         self.attempt = attempt
-        self._start = time.monotonic()
+        self._start = self._last_entry = time.monotonic()
         self._turn = threading.Lock()
         truncated = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
         self._file = self.path.open("ab", buffering=0)
@@ -37,16 +40,22 @@ class Ledger:
     def write(self, kind: Kind, update: int, train: float, **values: Any) -> None:
         """Append an entry and wait until it is on disk."""
         with self._turn:
+            self._last_entry = time.monotonic()
             entry = Entry(
                 kind=kind,
                 attempt=self.attempt,
                 update=update,
                 train_seconds=train,
-                attempt_seconds=time.monotonic() - self._start,
+                attempt_seconds=self._last_entry - self._start,
                 **values,
             )
             self._file.write(ledger.line(entry))
             os.fsync(self._file.fileno())
+
+    def beat(self, update: int, train: float) -> None:
+        """Append an entry if the last one is older than ``BEAT_SECONDS``."""
+        if time.monotonic() - self._last_entry >= BEAT_SECONDS:
+            self.write("beat", update, train)
 
     def branch_end(self) -> int | None:
         """The last update of a branch, if an attempt has recorded it."""

@@ -1,16 +1,11 @@
 """What attempts spend, noted while they train: a kill loses ten seconds of the account."""
 
-import time
-
 from lightning.pytorch import Trainer
 
 from lmscaling.train.callbacks.between import Between
 from lmscaling.train.callbacks.budget import Budget
 from lmscaling.train.ledger import Ledger
 from lmscaling.train.module import Training
-
-BEAT_SECONDS = 10.0
-"""Time between two entries of a running attempt: the most that a kill can lose."""
 
 
 class Beats(Between):
@@ -24,17 +19,11 @@ class Beats(Between):
 
     def __init__(self, ledger: Ledger, budget: Budget) -> None:
         self.ledger, self.budget = ledger, budget
-        self._last = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: Training) -> None:
         """The attempt begins."""
-        self._write(trainer, "begin")
+        self.ledger.write("begin", trainer.global_step, self.budget.seconds)
 
     def between(self, trainer: Trainer, pl_module: Training) -> None:
-        """Note the time that has been spent, if the last note is old."""
-        if time.monotonic() - self._last >= BEAT_SECONDS:
-            self._write(trainer, "beat")
-
-    def _write(self, trainer: Trainer, kind: str) -> None:
-        self.ledger.write(kind, trainer.global_step, self.budget.seconds)
-        self._last = time.monotonic()
+        """Note the time that has been spent, if the last entry is old."""
+        self.ledger.beat(trainer.global_step, self.budget.seconds)
