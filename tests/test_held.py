@@ -17,7 +17,6 @@ from lmscaling.model import finished_run
 from lmscaling.records.ledger import entries
 from lmscaling.train import checkpoint, ledger
 from lmscaling.train.callbacks import checkpoints
-from lmscaling.train.failure import Failed
 from lmscaling.train.module import Training
 from lmscaling.train.run import train
 
@@ -42,7 +41,7 @@ class Machine:
         return train(*self.places, self.way)
 
     def fails(self, **errors):
-        with pytest.raises((Failed, KeyError, OSError)) as failure:
+        with pytest.raises((UserError, KeyError, OSError)) as failure:
             self.attempt(**errors)
         return str(failure.value)
 

@@ -1,22 +1,14 @@
 """Verbs that train runs and use their weights."""
 
-import os
 import sys
 from argparse import Namespace
-from importlib import import_module
 from pathlib import Path
 
-from lmscaling import registry
 from lmscaling.cli.verb import RESULTS, RUN, STUDY_NAME, Verb, argument, verb
 from lmscaling.errors import UserError
 from lmscaling.runtime import rank
 
 VERBS: list[Verb] = []
-
-FORKED = (
-    "train.run", "train.calibrate", "evaluate.loss_by_position", "evaluate.drawing", "bench.sweep",
-)  # fmt: skip
-"""Modules that the process loads whose forks run the verbs of jobs on CPUs."""
 
 CELL = argument("cell", type=Path, help="cell.json")
 FINISHED = argument("run", type=Path, help="results/<study>/runs/<run>")
@@ -73,44 +65,43 @@ def calibrate(args: Namespace) -> str:
         metavar="SECONDS",
         help="save and stop so long after the start of this process; another job continues",
     ),
-    argument(
-        "--node-scratch",
-        default="",
-        metavar="FOLDER",
-        help="local disk of this node to copy shards to, as $SLURM_TMPDIR; variables are expanded",
-    ),
     by_workflow=True,
 )
 def train(args: Namespace) -> str:
-    """Train a cell, or several one after another."""
+    """Train a cell, or the branches of a trunk one after another."""
     rank.die_with_parent()
-    if len(args.cells) > 1:
-        from lmscaling.train import in_turn
+    from lmscaling.train.run import Failed, train
 
-        return in_turn.train(
-            args.cells, args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
-            args.node_scratch, args.calibrated,
-        )  # fmt: skip
-    from lmscaling.train.run import train
-
-    run = train(
-        args.cells[0], args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
-        _on_this_node(args.node_scratch), args.calibrated,
-    )  # fmt: skip
-    if run is None:
-        return ""
-    loss = "" if run.last_val_loss is None else f", validation loss {run.last_val_loss:.4f}"
-    spent = f"{run.updates} updates, {run.train_seconds:.0f} s"
-    return f"train: {run.name} {run.status} after {spent}{loss}"
-
-
-def _on_this_node(folder: str) -> Path | None:
-    """A folder whose name may have variables; None if one of them is not set here."""
-    path = os.path.expandvars(folder)
-    if "$" in path:
-        print(f"node_scratch: {path} is not set on this node; no shard is copied", file=sys.stderr)
-        return None
-    return Path(path) if path else None
+    said, failed = [], []
+    for cell in args.cells:
+        scratch, record = args.scratch, args.record
+        if len(args.cells) > 1:  # the folders of the others are beside those of the last one
+            scratch = scratch.with_name(cell.stem)
+            record = record.parent.with_name(cell.stem) / record.name
+        try:
+            run = train(
+                cell, args.manifest, scratch, record,
+                args.calibration, args.stop_after, args.calibrated,
+            )  # fmt: skip
+        except Failed:  # what ended this run would end the next one, too
+            raise
+        except UserError as error:
+            if len(args.cells) == 1:
+                raise
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            failed.append(cell.stem)
+            continue
+        if run is None:  # this is not rank 0, which starts others for the next run
+            return ""
+        loss = "" if run.last_val_loss is None else f", validation loss {run.last_val_loss:.4f}"
+        spent = f"{run.updates} updates, {run.train_seconds:.0f} s"
+        said.append(f"train: {run.name} {run.status} after {spent}{loss}")
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(args.cells)} runs failed: {', '.join(failed)}; mend the cause "
+            "said above, then run snakemake again"
+        )
+    return "\n".join(said)
 
 
 @verb(
@@ -194,31 +185,3 @@ def export(args: Namespace) -> str:
 
     huggingface.export(args.run, args.folder)
     return f"export: {args.folder}"
-
-
-@verb(
-    VERBS,
-    argument("listener", type=int, help="descriptor of the socket to which jobs connect"),
-    by_workflow=True,
-)
-def fork(args: Namespace) -> str:
-    """Run the verbs of jobs on CPUs in forks of this process, which has loaded torch."""
-    import gc
-    import socket
-
-    from lmscaling import cli
-    from lmscaling.runtime import forks
-
-    loaded = forks.sources(registry.PACKAGE)
-    for module in FORKED:
-        import_module(f"lmscaling.{module}")
-    import torch
-
-    gc.freeze()  # to collect what was loaded would copy its memory into each fork
-    listener = socket.socket(fileno=args.listener)
-    words = forks.Server(listener, registry.PACKAGE, loaded).serve()
-    if words is not None:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
-        sys.argv[1:] = words
-        cli.main()
-    return ""

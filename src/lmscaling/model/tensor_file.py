@@ -1,7 +1,8 @@
 """Files of named tensors under one digest: safetensors, whose loading executes nothing.
 
-The metadata hold the SHA-256 of each tensor, and ``digest``, the SHA-256 of all other metadata, of
-the names, types and shapes. A bit that flips anywhere in the file is therefore noticed.
+The metadata have one key, ``lmscaling``, whose JSON holds the SHA-256 of each tensor, other values,
+and the SHA-256 of both, of the names, types and shapes. A bit that flips anywhere in the file is
+therefore noticed. safetensors writes several keys in any order, and equal files must be equal.
 """
 
 import hashlib
@@ -16,6 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lmscaling.files import new_file
+
+KEY = "lmscaling"
 
 THREADS = 4
 """Threads that hash tensors; one hashes 0.5 to 2 GB/s."""
@@ -33,9 +36,10 @@ class Content(NamedTuple):
 def write(path: Path, tensors: dict[str, Tensor], **metadata: str) -> None:
     """Write tensors, which are in host memory and contiguous, atomically."""
     digests = _digests(tensors)
-    own = {"sha256": json.dumps(digests), "digest": _digest(tensors, digests, metadata)}
+    digest = _digest(tensors, digests, metadata)
+    values = {"sha256": digests, "values": metadata, "digest": digest}
     with new_file(path) as temporary:
-        save_file(tensors, temporary, {**metadata, **own})
+        save_file(tensors, temporary, {KEY: json.dumps(values)})
 
 
 def read(path: Path) -> Content:
@@ -46,16 +50,18 @@ def read(path: Path) -> Content:
         ValueError: A tensor, a name or the metadata differ from their digest, or have none.
     """
     with safe_open(path, framework="pt") as file:
-        metadata = file.metadata() or {}
+        header = json.loads((file.metadata() or {}).get(KEY, "{}"))
         tensors = {name: file.get_tensor(name) for name in list(file.keys())}
     digests = _digests(tensors)
-    expected = json.loads(metadata.pop("sha256", "{}"))
-    for name in sorted({*expected, *digests}):
-        if digests.get(name) != expected.get(name):
-            raise ValueError(f"it is damaged: the SHA-256 of tensor {name} differs")
-    stated = metadata.pop("digest", "")
-    digest = _digest(tensors, digests, metadata)
-    if digest != stated:
+    try:
+        expected, metadata, stated = header["sha256"], header["values"], header["digest"]
+        names = [name for name in digests if digests[name] != expected.get(name)]
+        digest = _digest(tensors, digests, metadata)
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError("it is damaged: its metadata have no SHA-256") from None
+    if names:
+        raise ValueError(f"it is damaged: the SHA-256 of tensor {names[0]} differs")
+    if digest != stated or expected.keys() != digests.keys():
         raise ValueError("it is damaged: the SHA-256 of its metadata differs")
     return Content(tensors, metadata, digest)
 

@@ -19,11 +19,12 @@ class Failed(UserError):
 
 
 def is_in_use(device: torch.device) -> bool:
-    """Whether other processes use memory of a GPU."""
+    """Whether other processes use memory of a GPU; an earlier run of this one may keep some."""
     if device.type == "cpu":
         return False
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    return free < FREE * total
+    return free + torch.cuda.memory_reserved(device) < FREE * total
 
 
 def diagnosis(error: Exception, was_in_use: bool) -> tuple[str, str]:

@@ -23,6 +23,9 @@ import psutil
 from lmscaling.files import write_json
 from lmscaling.runtime.rank import PARENT, RANK, REQUESTS, number
 
+PLACE = "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
+"""Variables of all ranks, beside their own ``LOCAL_RANK``."""
+
 POLL_SECONDS = 0.2
 
 
@@ -42,8 +45,8 @@ class Others:
             path.unlink()
         if world == 1:
             return
-        own = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port()}
-        os.environ.update(own, LOCAL_RANK="0")
+        values = str(world), "127.0.0.1", _free_port()
+        os.environ.update(zip(PLACE, values, strict=True), LOCAL_RANK="0")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this node
         handlers = {n: signal.signal(n, signal.SIG_IGN) for n in REQUESTS}
         try:
@@ -112,6 +115,8 @@ class Others:
     def kill(self) -> None:
         """End all of them, with the processes that they have started."""
         self.unwatch()
+        for name in (*PLACE, "LOCAL_RANK"):
+            os.environ.pop(name, None)
         doomed: list[psutil.Process] = []
         for process in self._processes:
             with suppress(psutil.NoSuchProcess):

@@ -45,6 +45,7 @@ from lmscaling.train.callbacks.norms import Norms
 from lmscaling.train.callbacks.rows import Rows
 from lmscaling.train.checkpoint import Checkpoint, Expected, SafetensorsIO
 from lmscaling.train.data import Text
+from lmscaling.train.failure import Failed
 from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import Log, close_last, ended, publish
 from lmscaling.train.module import Training
@@ -56,6 +57,10 @@ GIVE_UP_SECONDS = 8.0
 
 BLAME_SECONDS = 2.0
 """How long rank 0 waits for a rank to end after a connection has broken."""
+
+
+class Held(UserError):
+    """A run has failed too often to be tried again by itself."""
 
 
 def train(
@@ -216,7 +221,7 @@ class Attempt:
         """Train on all ranks. Of a failure, the ledger and the log say what it was and where.
 
         Raises:
-            failure.Failed: A rank or the machine has failed; the run goes on in another attempt.
+            Failed: A rank or the machine has failed; the run goes on in another attempt.
         """
         others = None
         try:
@@ -259,6 +264,8 @@ class Attempt:
             Checkpoints(scratch, self.io, budget, self.requests, log, book),
         ]
         callbacks = [callback for callback in chain if callback]
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
         made = lightning_trainer.trainer(
             self.cell, ranks(self.cell), self.io, callbacks, self.scratch
         )
@@ -287,7 +294,7 @@ class Attempt:
         if not fault and not blamed:  # a bug: with its traceback
             print(advice, file=sys.stderr, flush=True)
             raise error
-        raise failure.Failed(advice) from error
+        raise Failed(advice) from error
 
     def _giving_up(self, others: Others, log: Log, book: Ledger) -> Any:
         """What a thread does if a rank has died and the main thread waits for it for ever."""
@@ -334,7 +341,7 @@ def _refuse_held(cell: Cell, scratch: Path) -> None:
         last = entries[-1]
         end = outcome.end_row(last.attempt, last.update, HELD, hold.reason)
         close_last(scratch, end)
-        raise failure.Failed(
+        raise Held(
             f"run {cell.run} is held at update {last.update}: {hold.reason}; to let it go on, "
             f"type lmscaling reset --go-on {cell.run}, then snakemake"
         )
