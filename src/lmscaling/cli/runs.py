@@ -1,6 +1,7 @@
 """Verbs that train runs and use their weights."""
 
 import sys
+import traceback
 from argparse import Namespace
 from pathlib import Path
 
@@ -70,6 +71,8 @@ def calibrate(args: Namespace) -> str:
 def train(args: Namespace) -> str:
     """Train a cell, or the branches of a trunk one after another."""
     rank.die_with_parent()
+    import torch
+
     from lmscaling.train.run import Failed, train
 
     said, failed = [], []
@@ -83,12 +86,15 @@ def train(args: Namespace) -> str:
                 cell, args.manifest, scratch, record,
                 args.calibration, args.stop_after, args.calibrated,
             )  # fmt: skip
-        except Failed:  # what ended this run would end the next one, too
-            raise
-        except UserError as error:
-            if len(args.cells) == 1:
+        except Exception as error:
+            is_refused = isinstance(error, UserError) and not isinstance(error, Failed)
+            # After an error a GPU may fail whatever this process does.
+            if len(args.cells) == 1 or (torch.cuda.is_initialized() and not is_refused):
                 raise
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            if isinstance(error, UserError):
+                print(f"error: {error}", file=sys.stderr, flush=True)
+            else:
+                traceback.print_exception(error)
             failed.append(cell.stem)
             continue
         if run is None:  # this is not rank 0, which starts others for the next run
