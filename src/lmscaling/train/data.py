@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from lmscaling.config.cell import Cell
 from lmscaling.data import document_positions, marks
@@ -52,36 +53,6 @@ class Updates:
                     ahead.append(reader.submit(self.share, update + 1))
                 yield share
 
-    def state_dict(self) -> dict[str, Any]:
-        """Empty: Lightning need not warn that the position would be lost."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to do: the position follows from ``Trainer.global_step``."""
-
-
-class Windows:
-    """One rank's share of the fixed validation tokens: ``B T + 1`` consecutive ones each, int64,
-    and of a task the marks of the targets, uint8 ``[B T]``.
-
-    Every rank has as many; one without tokens left gets a window with a single one.
-    """
-
-    def __init__(self, stream: Stream, cell: Cell, size: int, rank: int, world: int) -> None:
-        self.stream, self.last = stream, cell.validation.tokens
-        self.step, self.rank, self.world = size * cell.context, rank, world
-        self.marks = marks.of(cell)
-
-    def __len__(self) -> int:
-        return -(-self.last // (self.step * self.world))
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        for i in range(len(self)):
-            start = min((i * self.world + self.rank) * self.step, self.last)
-            tokens = self.stream.read(start, min(start + self.step, self.last) + 1)
-            counts = torch.from_numpy(self.marks.of(tokens[:-1])) if self.marks else None
-            yield torch.from_numpy(tokens.astype("int64")), counts
-
 
 class Text(LightningDataModule):
     """The training and the validation text of a cell.
@@ -101,6 +72,7 @@ class Text(LightningDataModule):
         self.train = Stream(manifest, "train", order=order)
         self.validation = Stream(manifest, "validation")
         self.cell, self.micro_batch = cell, micro_batch
+        self.marks = marks.of(cell)
         self._check()
 
     def train_dataloader(self) -> Updates:
@@ -110,12 +82,24 @@ class Text(LightningDataModule):
         done = trainer.global_step
         return Updates(self.train, self.cell, done, trainer.global_rank, trainer.world_size)
 
-    def val_dataloader(self) -> Windows:
-        """Windows of the validation tokens."""
-        trainer = self.trainer
+    def val_dataloader(self) -> DataLoader:
+        """This rank's share of the fixed validation tokens: ``B T + 1`` consecutive ones each,
+        int64, and of a task the marks of their targets, uint8 ``[B T]``.
+
+        Every rank has as many passes; one that has no tokens left gets a single one.
+        """
+        trainer, cell = self.trainer, self.cell
         assert trainer
-        place = trainer.global_rank, trainer.world_size
-        return Windows(self.validation, self.cell, self.micro_batch, *place)
+        last, step = cell.validation.tokens, self.micro_batch * cell.context
+        starts = range(trainer.global_rank * step, last + step * trainer.world_size, step)
+        count = -(-last // (step * trainer.world_size))
+        passes = []
+        for start in starts[:: trainer.world_size][:count]:
+            start = min(start, last)
+            tokens = self.validation.read(start, min(start + step, last) + 1)
+            counts = self.marks.of(tokens[:-1]) if self.marks else tokens[:0].astype("uint8")
+            passes.append((torch.from_numpy(tokens.astype("int64")), torch.from_numpy(counts)))
+        return DataLoader(passes, batch_size=None)  # pyright: ignore[reportArgumentType] - a list
 
     def state_dict(self) -> dict[str, Any]:
         """The run, and number and chain id of the last training shard read."""

@@ -119,11 +119,11 @@ class Training(LightningModule):
         self._total = torch.zeros((), dtype=torch.float64, device=self.device)
         self._scores = Scores(self.marks, self.device) if self.marks else None
 
-    def validation_step(self, batch: tuple[Tensor, Tensor | None], batch_idx: int) -> None:
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add the losses of some sequences: ``B T + 1`` tokens, and of a task their marks."""
         tokens, counts = batch
         x_BT, y_BT = pair(tokens, self.cell.context)
-        if self._scores and counts is not None and counts.numel():
+        if self._scores and y_BT.numel():
             self._scores.add(self.model, x_BT, y_BT, counts)
         elif y_BT.numel():
             self._total += self.model.loss(x_BT, y_BT).double() * y_BT.numel()

@@ -9,7 +9,7 @@ from lmscaling.config.calibration import Calibration
 from lmscaling.config.types import dump
 from lmscaling.data import shards
 from lmscaling.model import gpt
-from lmscaling.records.run import End, Run
+from lmscaling.records.run import End, Run, finite
 from lmscaling.runtime import environment, frozen
 from lmscaling.train.callbacks.budget import Budget
 from lmscaling.train.data import Text
@@ -78,7 +78,7 @@ def run_record(
         ended=end.ended,
         budget_amount=budget.budget.amount,
         budget_unit=budget.budget.unit,
-        last_val_loss=val_loss,
+        last_val_loss=None if val_loss is None else finite(val_loss),
         **shared,
     )
 

@@ -61,6 +61,12 @@ class Others:
             for n, handler in handlers.items():
                 signal.signal(n, handler)
 
+    def __enter__(self) -> "Others":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
     def watch(self, give_up: Callable[[str, str], None]) -> None:
         """Call ``give_up`` with a fault and a reason in a thread, if a rank ends with an error and
         this process does not notice it by itself."""
@@ -74,10 +80,6 @@ class Others:
                 if not self._ended.wait(2 * POLL_SECONDS):  # else all are about to end
                     give_up(*found)
                 return
-
-    def unwatch(self) -> None:
-        """What happens to the other ranks from now on is no surprise."""
-        self._ended.set()
 
     def ended(self) -> tuple[str, str] | None:
         """Fault and reason of the rank that was first to end with an error; None if none has."""
@@ -114,7 +116,7 @@ class Others:
 
     def kill(self) -> None:
         """End all of them, with the processes that they have started."""
-        self.unwatch()
+        self._ended.set()
         for name in (*PLACE, "LOCAL_RANK"):
             os.environ.pop(name, None)
         doomed: list[psutil.Process] = []

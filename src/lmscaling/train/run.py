@@ -12,15 +12,13 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Trainer
 from torch import distributed
 
 from lmscaling.bench.checks import gate
@@ -32,11 +30,10 @@ from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.files import read_json
 from lmscaling.plan import estimate
 from lmscaling.records import ledger
-from lmscaling.records.run import HELD, STATUSES, Header, Run, finite
-from lmscaling.runtime import gpus, lock
+from lmscaling.records.run import HELD, STATUSES, Header, Run
+from lmscaling.runtime import environment, gpus, lock
 from lmscaling.runtime.rank import RANK, number
 from lmscaling.train import branch, checked_kernels, checkpoint, failure, outcome, settings
-from lmscaling.train import trainer as lightning_trainer
 from lmscaling.train.callbacks.between import Agreement
 from lmscaling.train.callbacks.budget import Budget
 from lmscaling.train.callbacks.checkpoints import Branches, Checkpoints
@@ -51,6 +48,7 @@ from lmscaling.train.log import Log, close_last, ended, publish
 from lmscaling.train.module import Training
 from lmscaling.train.ranks import Others, report_failure
 from lmscaling.train.requests import Requests
+from lmscaling.train.trainer import trainer
 
 GIVE_UP_SECONDS = 8.0
 """Longest time to record why an attempt is given up."""
@@ -105,7 +103,7 @@ def train(
             chosen = settings.read(calibration, cell) if calibration else settings.guessed(cell)
         text.micro_batch = chosen.micro_batch
         _warn_of_too_little_text(text, chosen)
-        attempt = Attempt(cell, text, chosen, (scratch, record), deadline)
+        attempt = Attempt(cell, text, chosen, scratch, record, deadline)
         if number():
             attempt.follow()
             return None
@@ -125,7 +123,8 @@ class Attempt:
         cell: The cell.
         text: Its tokens.
         chosen: The settings to train with.
-        places: Scratch folder and path of the record.
+        scratch: Scratch folder of the run.
+        record: Path of ``run.json``.
         deadline: When to save and stop, in seconds since 1970.
     """
 
@@ -134,20 +133,21 @@ class Attempt:
         cell: Cell,
         text: Text,
         chosen: Calibration,
-        places: tuple[Path, Path],
+        scratch: Path,
+        record: Path,
         deadline: float,
     ) -> None:
         self.cell, self.text, self.chosen = cell, text, chosen
-        self.scratch, self.record = places
+        self.scratch, self.record = scratch, record
         self.module = Training(cell, chosen)
         self.budget = Budget(cell, text.last_update(), text.train.tokens)
         self.requests, self.io = Requests(deadline), SafetensorsIO()
+        self.device = torch.device("cuda", number()) if cell.gpus else torch.device("cpu")
+        self.was_in_use, self.kernels = False, ""
         self.start: Checkpoint | None = None
         self.first = 0
         """Updates done when the attempt began."""
         self.trainer: Trainer | None = None
-        self.device = torch.device("cuda", number()) if cell.gpus else torch.device("cpu")
-        self.was_in_use, self.kernels = False, ""
 
     @property
     def updates(self) -> int:
@@ -155,41 +155,88 @@ class Attempt:
         return max(self.first, self.trainer.global_step if self.trainer else 0)
 
     def lead(self) -> Run:
-        """The attempt on rank 0: train on all ranks, and record the run if it ends."""
-        description = outcome.description(self.module, self.text, self.chosen, self.scratch)
-        no_trunk = ""
+        """The attempt on rank 0: train on all ranks, and record the run if it ends.
+
+        Raises:
+            Failed: A rank or the machine has failed; the run goes on in another attempt.
+            SystemExit: The attempt was asked to stop.
+        """
+        cell, budget, module = self.cell, self.budget, self.module
+        description = outcome.description(module, self.text, self.chosen, self.scratch)
         try:
             self._resume()
         except branch.NoTrunk as reason:
-            no_trunk = str(reason)
+            budget.end("no_trunk", str(reason))
         with Log(self.scratch) as log, Ledger(self.scratch, log.attempt) as book:
             log.write(Header(attempt=log.attempt, start_update=self.updates, **description))
             log.sync()
-            self._fix_end(book)
             entries = ledger.entries(book.path)
-            if no_trunk:
-                self.budget.end("no_trunk", no_trunk)
-            elif ledger.is_too_large(entries):
-                self.budget.end("oom", entries[-1].reason)
-            elif self.start and self.budget.is_spent(self.module, self.updates):
-                self.module.load_state_dict(self.start.content["state_dict"])
-                self.budget.end("done", "")
-            else:
+            if self.start and isinstance(module.rates, Decay):
+                end = branch.fixed_end(book, self.start.progress, module.rates.end)
+                module.rates = replace(module.rates, end=end)
+            if ledger.is_too_large(entries):
+                budget.end("oom", entries[-1].reason)
+            elif self.start and budget.is_spent(module, self.updates):
+                module.load_state_dict(self.start.content["state_dict"])
+                budget.end("done", "")
+            elif not budget.status:
                 self._train_together(log, book, description["flops_per_token"])
-            return self._finish(log, book, description)
+            end = outcome.end_row(log.attempt, self.updates, budget.status, budget.message)
+            log.write(end)
+            if budget.status not in STATUSES:
+                place = f"stopped after update {self.updates}: {budget.message}"
+                print(f"{place}; the next job continues", file=sys.stderr, flush=True)
+                sys.exit(TRY_AGAIN)
+            shared = description | {"kernels": self.kernels}
+            run = outcome.run_record(self.text, budget, module.val_loss, book, end, shared)
+        return self._publish(run)
 
     def follow(self) -> None:
         """The attempt on another rank; on an error report it and exit, as the others may hang."""
         try:
             with self.requests:
                 self._resume()
-                self._fit([])
+                self.fit()
         except Exception as error:
             traceback.print_exc()
             fault = failure.diagnosis(error, self.was_in_use)
             report_failure(self.scratch, *fault, self.updates)
             sys.stderr.flush()
             os._exit(1)
+
+    def fit(self, log: Log | None = None, book: Ledger | None = None, flops: float = 0.0) -> None:
+        """Train on this rank until the run ends or is asked to stop; rank 0 writes."""
+        module, budget, start = self.module, self.budget, self.start
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self.was_in_use = failure.is_in_use(self.device)
+        checks = gate.record_beside(self.scratch, self.cell)
+        self.kernels = gate.pass_or_fall_back(
+            checks, module.model, module.micro_batch, self.device, self.chosen.compiled
+        )
+        digest = start.digest[:12] if start else "none"
+        rows = Rows(log, budget, flops) if log else None
+        self.trainer = trainer(
+            self.cell,
+            ranks(self.cell),
+            self.io,
+            [
+                Agreement(f"update {self.first}", f"digest {digest}", self.kernels),
+                budget,
+                *([rows] if rows else []),
+                Norms(rows),
+                *([Beats(book, budget)] if book else []),
+                Branches(self.scratch, budget),
+                Checkpoints(self.scratch, self.io, budget, self.requests, log, book),
+            ],
+        )
+        self.start = None  # it is as large as the model and its moments
+        path = start.path if start else None
+        del start
+        self.trainer.fit(module, datamodule=self.text, ckpt_path=path)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
 
     def _resume(self) -> None:
         """Find where to go on: the newest usable checkpoint, or the trunk's.
@@ -210,127 +257,72 @@ class Attempt:
             self.budget.go_on(start.progress.train_seconds)
             self.io.hand_over(start)
 
-    def _fix_end(self, book: Ledger) -> None:
-        """Give a branch the length that its first attempt has recorded."""
-        if self.start and isinstance(self.module.rates, Decay):
-            rates = self.module.rates
-            end = branch.fixed_end(book, self.start.progress, rates.end)
-            self.module.rates = replace(rates, end=end)
-
     def _train_together(self, log: Log, book: Ledger, flops: float) -> None:
-        """Train on all ranks. Of a failure, the ledger and the log say what it was and where.
-
-        Raises:
-            Failed: A rank or the machine has failed; the run goes on in another attempt.
-        """
-        others = None
-        try:
-            with self.requests:
-                others = Others(ranks(self.cell), self.scratch)
-                others.watch(self._giving_up(others, log, book))
-                rows = Rows(log, self.budget, flops)
-                self._fit([rows, Beats(book, self.budget), log, book])
-                others.unwatch()
+        """Train on all ranks. Of a failure, the ledger and the log say what it was and where."""
+        with Others(ranks(self.cell), self.scratch) as others:
+            others.watch(lambda *found: self._give_up(others, log, book, *found))
+            try:
+                with self.requests:
+                    self.fit(log, book, flops)
                 others.wait(BLAME_SECONDS)
-        except SystemExit:  # asked to stop, before the first update or after the last one
-            self.budget.end("interrupted", self.requests.reason)
-        except Exception as error:
-            self._fail(error, others, log, book)
-            return
-        finally:
-            if others:
+            except SystemExit:  # asked to stop, before the first update or after the last one
+                self.budget.end("interrupted", self.requests.reason)
+            except Exception as error:
+                with suppress(Exception):  # the checkpoint that is being written counts
+                    self.io.wait()
+                blamed = others.blame(BLAME_SECONDS)
+                fault, reason = blamed or failure.diagnosis(error, self.was_in_use)
+                if ranks(self.cell) > 1 and not blamed:
+                    reason = f"rank 0 failed at update {self.updates}: {reason}"
                 others.kill()
+                advice = self._failed(log, book, fault, reason)
+                if self.budget.status:
+                    return
+                if not fault and not blamed:  # a bug: with its traceback
+                    print(advice, file=sys.stderr, flush=True)
+                    raise
+                raise Failed(advice) from error
         book.write("beat", self.updates, self.budget.seconds)
 
-    def _fit(self, writers: list[Any]) -> None:
-        """Train on this rank; rank 0 has writers: rows, beats, log and ledger."""
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-        self.was_in_use = failure.is_in_use(self.device)
-        module, budget, scratch = self.module, self.budget, self.scratch
-        self.kernels = gate.pass_or_fall_back(
-            gate.record_beside(scratch, self.cell),
-            *(module.model, module.micro_batch, self.device, self.chosen.compiled),
-        )
-        rows, beats, log, book = writers or [None] * 4
-        digest = self.start.digest[:12] if self.start else "none"
-        chain: list[Callback | None] = [
-            Agreement(f"update {self.first}", f"digest {digest}", self.kernels),
-            budget,
-            rows,
-            Norms(rows),
-            beats,
-            Branches(scratch, budget),
-            Checkpoints(scratch, self.io, budget, self.requests, log, book),
-        ]
-        callbacks = [callback for callback in chain if callback]
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-        made = lightning_trainer.trainer(
-            self.cell, ranks(self.cell), self.io, callbacks, self.scratch
-        )
-        self.trainer, start = made, self.start
-        self.start = None  # it is as large as the model and its moments
-        lightning_trainer.fit(made, module, self.text, start)
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
+    def _failed(self, log: Log, book: Ledger, fault: str, reason: str) -> str:
+        """Record why the attempt has failed; returns what happens now.
 
-    def _fail(self, error: Exception, others: Others | None, log: Log, book: Ledger) -> None:
-        """Record why an attempt has failed: as a result, or by raising ``Failed``."""
-        with suppress(Exception):  # the checkpoint that is being written counts
-            self.io.wait()
-        blamed = others.blame(BLAME_SECONDS) if others else None
-        fault, reason = blamed or failure.diagnosis(error, self.was_in_use)
-        if ranks(self.cell) > 1 and not blamed:
-            reason = f"rank 0 failed at update {self.updates}: {reason}"
-        if others:
-            others.kill()
-        failure.record(book, self.updates, self.budget.seconds, fault, reason)
-        if ledger.is_too_large(ledger.entries(book.path)):
+        A model that does not fit is a result.
+        """
+        node, update = environment.node(), self.updates
+        book.write("failed", update, self.budget.seconds, fault=fault, reason=reason, host=node)
+        entries = ledger.entries(book.path)
+        if ledger.is_too_large(entries):
             self.budget.end("oom", reason)
-            return
-        failure.close_log(log, self.updates, reason)
-        advice = failure.advice(self.cell.run, book, reason)
-        if not fault and not blamed:  # a bug: with its traceback
-            print(advice, file=sys.stderr, flush=True)
-            raise error
-        raise Failed(advice) from error
+        else:
+            log.write(outcome.end_row(log.attempt, update, HELD, f"{reason}, on {node}"))
+        saved = max((e.update for e in entries if e.kind == "checkpoint"), default=0)
+        return (
+            f"run {self.cell.run} is held on {node}: {reason}; "
+            f"snakemake continues it after update {saved}"
+        )
 
-    def _giving_up(self, others: Others, log: Log, book: Ledger) -> Any:
-        """What a thread does if a rank has died and the main thread waits for it for ever."""
+    def _give_up(self, others: Others, log: Log, book: Ledger, fault: str, reason: str) -> None:
+        """End the process, in a thread: a rank has died and the main thread waits for it."""
+        # If not even the file server answers.
+        threading.Timer(GIVE_UP_SECONDS, os._exit, (1,)).start()
+        try:
+            others.kill()
+            print(f"error: {self._failed(log, book, fault, reason)}", file=sys.stderr, flush=True)
+            (self.scratch / lock.NAME).unlink(missing_ok=True)
+        finally:
+            os._exit(1)
 
-        def give_up(fault: str, reason: str) -> None:
-            # If not even the file server answers.
-            threading.Timer(GIVE_UP_SECONDS, os._exit, (1,)).start()
-            try:
-                others.kill()
-                failure.record(book, self.updates, self.budget.seconds, fault, reason)
-                failure.close_log(log, self.updates, reason)
-                advice = failure.advice(self.cell.run, book, reason)
-                print(f"error: {advice}", file=sys.stderr, flush=True)
-                (self.scratch / lock.NAME).unlink(missing_ok=True)
-            finally:
-                os._exit(1)
-
-        return give_up
-
-    def _finish(self, log: Log, book: Ledger, description: dict[str, Any]) -> Run:
-        """Record a run that has ended; of one that has not, exit so that another job goes on."""
-        budget, module = self.budget, self.module
-        end = outcome.end_row(log.attempt, self.updates, budget.status, budget.message)
-        log.write(end)
-        if budget.status not in STATUSES:
-            stop = f"stopped after update {self.updates}: {budget.message}; the next job continues"
-            print(stop, file=sys.stderr, flush=True)
-            sys.exit(TRY_AGAIN)
-        shared = description | {"kernels": self.kernels}
-        val_loss = None if module.val_loss is None else finite(module.val_loss)
-        run = outcome.run_record(self.text, budget, val_loss, book, end, shared)
-        with _ignoring_sigterm():
+    def _publish(self, run: Run) -> Run:
+        """Write weights, log and record; a request to stop would take longer than this."""
+        previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
             if self.updates:
                 weights = self.record.with_name("model.safetensors")
-                checkpoint.save_weights(weights, module.model)
+                checkpoint.save_weights(weights, self.module.model)
             return publish(self.cell, self.scratch, self.record, run)
+        finally:
+            signal.signal(signal.SIGTERM, previous)
 
 
 def _refuse_held(cell: Cell, scratch: Path) -> None:
@@ -345,16 +337,6 @@ def _refuse_held(cell: Cell, scratch: Path) -> None:
             f"run {cell.run} is held at update {last.update}: {hold.reason}; to let it go on, "
             f"type lmscaling reset --go-on {cell.run}, then snakemake"
         )
-
-
-@contextmanager
-def _ignoring_sigterm() -> Iterator[None]:
-    """Ignore requests to stop: finishing takes less time than another attempt."""
-    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def ranks(cell: Cell) -> int:

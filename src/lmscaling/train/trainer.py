@@ -1,10 +1,9 @@
-"""The ``lightning.Trainer`` of a run, and the one place where it is started."""
+"""The ``lightning.Trainer`` of a run."""
 
 import logging
 import warnings
 from datetime import timedelta
 from math import lcm
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,17 +12,13 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 
 from lmscaling.config.cell import Cell
-from lmscaling.train.checkpoint import Checkpoint, SafetensorsIO
-from lmscaling.train.data import Text
-from lmscaling.train.module import Training
+from lmscaling.train.checkpoint import SafetensorsIO
 
 TIMEOUT = timedelta(minutes=10)
 """Longest wait of a rank for the others: compilation and validation take less."""
 
 
-def trainer(
-    cell: Cell, ranks: int, io: SafetensorsIO, callbacks: list[Callback], folder: Path
-) -> Trainer:
+def trainer(cell: Cell, ranks: int, io: SafetensorsIO, callbacks: list[Callback]) -> Trainer:
     """A Trainer for a cell, whose callbacks decide when it validates, saves and stops."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
@@ -40,17 +35,11 @@ def trainer(
         val_check_interval=lcm(cell.validation.every_tokens, update) // update,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
-        default_root_dir=folder,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-
-
-def fit(trainer: Trainer, module: Training, text: Text, start: Checkpoint | None) -> None:
-    """Train, from a checkpoint if there is one."""
-    trainer.fit(module, datamodule=text, ckpt_path=start.path if start else None)
 
 
 def _together() -> DDPStrategy:
