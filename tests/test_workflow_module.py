@@ -114,7 +114,6 @@ def test_a_training_job_asks_for_what_its_gpus_need_and_has_the_options_of_its_j
     assert jobs.options(run, none) == ""
     assert jobs.options(run, of(calibration="c.json")) == "--calibration c.json"
     assert runs(study, in_job=True).options(run, none) == "--stop-after 1620"
-    assert copying.cells == jobs.cells
     for gpus, *needed in ((0, 1, 4000, 30), (2, 8, 64_000, 30)):
         jobs = runs(study | {"gpus": gpus})
         job = of(run=name_in(jobs.trunks, "linear"))
