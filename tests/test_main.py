@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, calibration, sentence
+from conftest import ROOT, sentence
 from product import leave
 from test_store import record
 

@@ -1,5 +1,6 @@
 """Verbs that train runs and use their weights."""
 
+import json
 import sys
 import traceback
 from argparse import Namespace
@@ -66,6 +67,15 @@ def calibrate(args: Namespace) -> str:
         metavar="SECONDS",
         help="save and stop so long after the start of this process; another job continues",
     ),
+    argument(
+        "--loggers",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help="loggers of Lightning with their options, as loggers: in a study file",
+    ),
+    argument("--progress-bar", action="store_true", help="show Lightning's bar"),
+    argument("--profiler", choices=("simple", "advanced", "pytorch"), help="one of Lightning's"),
     by_workflow=True,
 )
 def train(args: Namespace) -> str:
@@ -74,6 +84,7 @@ def train(args: Namespace) -> str:
     import torch
 
     from lmscaling.train.run import Failed, train
+    from lmscaling.train.trainer import Shown
 
     said, failed = [], []
     for cell in args.cells:
@@ -85,6 +96,7 @@ def train(args: Namespace) -> str:
             run = train(
                 cell, args.manifest, scratch, record,
                 args.calibration, args.stop_after, args.calibrated,
+                Shown(args.loggers, args.progress_bar, args.profiler),
             )  # fmt: skip
         except Exception as error:
             is_refused = isinstance(error, UserError) and not isinstance(error, Failed)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, distributed, nn, optim
 
@@ -87,6 +88,7 @@ class Training(LightningModule):
         """
         self._seed()
         adamw = self.optimizers()
+        assert isinstance(adamw, LightningOptimizer)  # there is one
         self.rate = self.rates.rate(self.updates + 1, self.spent)
         for group in adamw.param_groups:
             group["lr"] = self.rate
@@ -154,7 +156,9 @@ class Training(LightningModule):
     def _accumulating(self) -> AbstractContextManager:
         """Around every micro-batch of an update but the last: gradients are not averaged yet."""
         strategy = self.trainer.strategy
-        return strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
+        return (
+            strategy.block_backward_sync() if isinstance(strategy, DDPStrategy) else nullcontext()
+        )
 
     def _clear_gradients(self) -> None:
         """Forget the gradients of an update; those that several ranks share stay in their buckets,

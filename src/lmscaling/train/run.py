@@ -38,6 +38,7 @@ from lmscaling.train.callbacks.between import Agreement
 from lmscaling.train.callbacks.budget import Budget
 from lmscaling.train.callbacks.checkpoints import Branches, Checkpoints
 from lmscaling.train.callbacks.ledger import Beats
+from lmscaling.train.callbacks.loggers import Mirror
 from lmscaling.train.callbacks.norms import Norms
 from lmscaling.train.callbacks.rows import Rows
 from lmscaling.train.checkpoint import Checkpoint, Expected, SafetensorsIO
@@ -48,7 +49,7 @@ from lmscaling.train.log import Log, close_last, ended, publish
 from lmscaling.train.module import Training
 from lmscaling.train.ranks import Others, report_failure
 from lmscaling.train.requests import Requests
-from lmscaling.train.trainer import trainer
+from lmscaling.train.trainer import NOTHING, Shown, trainer
 
 GIVE_UP_SECONDS = 8.0
 """Longest time to record why an attempt is given up."""
@@ -69,6 +70,7 @@ def train(
     calibration: Path | None = None,
     stop_after: float | None = None,
     calibrated: Path | None = None,
+    shown: Shown = NOTHING,
 ) -> Run | None:
     """Train a cell until its budget is spent, or a branch until its learning rate is zero.
 
@@ -82,6 +84,7 @@ def train(
             because the time limit of its job is near. The moments at which a run stops and resumes
             do not change its result, so this is not part of the cell.
         calibrated: ``cell.json`` of the cell that was calibrated, if it is another one.
+        shown: Loggers, and what else of Lightning is wanted.
 
     Returns:
         The record; None on ranks other than 0.
@@ -103,7 +106,7 @@ def train(
             chosen = settings.read(calibration, cell) if calibration else settings.guessed(cell)
         text.micro_batch = chosen.micro_batch
         _warn_of_too_little_text(text, chosen)
-        attempt = Attempt(cell, text, chosen, scratch, record, deadline)
+        attempt = Attempt(cell, text, chosen, scratch, record, deadline, shown)
         if number():
             attempt.follow()
             return None
@@ -126,6 +129,7 @@ class Attempt:
         scratch: Scratch folder of the run.
         record: Path of ``run.json``.
         deadline: When to save and stop, in seconds since 1970.
+        shown: What it shows beside its log.
     """
 
     def __init__(
@@ -136,7 +140,9 @@ class Attempt:
         scratch: Path,
         record: Path,
         deadline: float,
+        shown: Shown,
     ) -> None:
+        self.shown = shown
         self.cell, self.text, self.chosen = cell, text, chosen
         self.scratch, self.record = scratch, record
         self.module = Training(cell, chosen)
@@ -161,7 +167,7 @@ class Attempt:
             Failed: A rank or the machine has failed; the run goes on in another attempt.
             SystemExit: The attempt was asked to stop.
         """
-        cell, budget, module = self.cell, self.budget, self.module
+        budget, module = self.budget, self.module
         description = outcome.description(module, self.text, self.chosen, self.scratch)
         try:
             self._resume()
@@ -216,7 +222,7 @@ class Attempt:
             checks, module.model, module.micro_batch, self.device, self.chosen.compiled
         )
         digest = start.digest[:12] if start else "none"
-        rows = Rows(log, budget, flops) if log else None
+        rows = Rows(log, budget, flops, self._mirror(log)) if log else None
         self.trainer = trainer(
             self.cell,
             ranks(self.cell),
@@ -230,6 +236,7 @@ class Attempt:
                 Branches(self.scratch, budget),
                 Checkpoints(self.scratch, self.io, budget, self.requests, log, book),
             ],
+            self.shown,
         )
         self.start = None  # it is as large as the model and its moments
         path = start.path if start else None
@@ -237,6 +244,11 @@ class Attempt:
         self.trainer.fit(module, datamodule=self.text, ckpt_path=path)
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+    def _mirror(self, log: Log) -> Mirror:
+        """The loggers of the study, whose files are in its folder ``loggers``."""
+        folder = self.scratch.absolute().parents[1] / "loggers"
+        return Mirror(self.shown.loggers, folder, self.cell.run, log.attempt)
 
     def _resume(self) -> None:
         """Find where to go on: the newest usable checkpoint, or the trunk's.

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from dataclasses import dataclass, field
 from datetime import timedelta
 from math import lcm
 from typing import Any
@@ -18,10 +19,27 @@ TIMEOUT = timedelta(minutes=10)
 """Longest wait of a rank for the others: compilation and validation take less."""
 
 
-def trainer(cell: Cell, ranks: int, io: SafetensorsIO, callbacks: list[Callback]) -> Trainer:
+@dataclass(frozen=True)
+class Shown:
+    """What an attempt shows beside its log; no result depends on it."""
+
+    loggers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Options by name of a logger."""
+    progress_bar: bool = False
+    profiler: str | None = None
+    """``simple``, ``advanced`` or ``pytorch``."""
+
+
+NOTHING = Shown()
+
+
+def trainer(
+    cell: Cell, ranks: int, io: SafetensorsIO, callbacks: list[Callback], shown: Shown
+) -> Trainer:
     """A Trainer for a cell, whose callbacks decide when it validates, saves and stops."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)
     warnings.filterwarnings("ignore", module="lightning.*")
     update = cell.update_tokens
     return Trainer(
@@ -37,7 +55,8 @@ def trainer(cell: Cell, ranks: int, io: SafetensorsIO, callbacks: list[Callback]
         num_sanity_val_steps=0,
         logger=False,
         enable_checkpointing=False,
-        enable_progress_bar=False,
+        enable_progress_bar=shown.progress_bar,
+        profiler=shown.profiler,
         enable_model_summary=False,
     )
 

@@ -11,9 +11,7 @@ class Between(Callback):
     What a checkpoint of this moment holds is therefore in the log, too.
     """
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, *_: object
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         """The update is complete, unless Lightning validates now."""
         if not validates(trainer):
             self.between(trainer, pl_module)
@@ -66,6 +64,5 @@ class Agreement(Callback):
         """
         expected = trainer.strategy.broadcast(self.texts)
         if self.texts != expected:
-            raise RuntimeError(
-                f"ranks disagree: rank {trainer.global_rank} has {self.texts}, rank 0 has {expected}"
-            )
+            place = f"rank {trainer.global_rank} has {self.texts}"
+            raise RuntimeError(f"ranks disagree: {place}, rank 0 has {expected}")

@@ -6,6 +6,9 @@ it starts. Waiting for data and writing the log count, unless the seconds are th
 (``Study.clock``). It goes on where the checkpoint of a run has left it.
 """
 
+# Hooks of callbacks that know which module they belong to.
+# pyright: reportIncompatibleMethodOverride=false
+
 import math
 import time
 from collections import deque

@@ -1,5 +1,8 @@
 """Checkpoints between updates: now and then, when a run is asked to stop, and for its branches."""
 
+# Hooks of callbacks that know which module they belong to.
+# pyright: reportIncompatibleMethodOverride=false
+
 import sys
 import time
 from pathlib import Path

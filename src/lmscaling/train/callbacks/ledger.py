@@ -1,5 +1,8 @@
 """What attempts spend, noted while they train: a kill loses ten seconds of the account."""
 
+# Hooks of callbacks that know which module they belong to.
+# pyright: reportIncompatibleMethodOverride=false
+
 from lightning.pytorch import Trainer
 
 from lmscaling.train.callbacks.between import Between

@@ -6,6 +6,9 @@ other is added, so its norm costs one pass over the gradient. All of it is part 
 counts as productive time.
 """
 
+# Hooks of callbacks that know which module they belong to.
+# pyright: reportIncompatibleMethodOverride=false
+
 from collections.abc import Iterable
 from typing import Any
 
@@ -85,7 +88,7 @@ class Norms(Callback):
             layer_grad_norms=list(map(_rounded, self._gradients.tolist())),
             layer_weight_norms=list(map(_rounded, self._weights.tolist())),
         )
-        self.rows.write(trainer, row)
+        self.rows.write(row)
 
 
 @torch.no_grad()

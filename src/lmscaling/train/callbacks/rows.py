@@ -1,5 +1,8 @@
 """The rows of a log: one for each update and each validation, as JSON lines."""
 
+# Hooks of callbacks that know which module they belong to.
+# pyright: reportIncompatibleMethodOverride=false
+
 import sys
 import time
 from typing import Any
@@ -10,6 +13,7 @@ from lightning.pytorch import Callback, Trainer
 from lmscaling.config.devices import find
 from lmscaling.records.run import Row, Update, Validation, finite
 from lmscaling.train.callbacks.budget import Budget
+from lmscaling.train.callbacks.loggers import Mirror
 from lmscaling.train.log import Log
 from lmscaling.train.module import Training
 
@@ -24,10 +28,12 @@ class Rows(Callback):
         log: The log of the attempt.
         budget: The budget of the run, which comes before this callback.
         flops_per_token: Training FLOPs of a token, for the utilization of a GPU.
+        mirror: Loggers that get the rows, too.
     """
 
-    def __init__(self, log: Log, budget: Budget, flops_per_token: float) -> None:
-        self.lines, self.budget, self.flops_per_token = log, budget, flops_per_token
+    def __init__(self, log: Log, budget: Budget, flops_per_token: float, mirror: Mirror) -> None:
+        self.lines, self.mirror = log, mirror
+        self.budget, self.flops_per_token = budget, flops_per_token
         self.cell = budget.cell
         self._said = time.monotonic()
 
@@ -41,7 +47,6 @@ class Rows(Callback):
         device = find(torch.cuda.get_device_name()) if self.cell.gpus else None
         flops = tokens_per_second * self.flops_per_token
         self.write(
-            trainer,
             Update(
                 **progress,
                 train_loss=finite(loss),
@@ -61,11 +66,16 @@ class Rows(Callback):
             val_tokens=self.cell.validation.tokens,
             groups=pl_module.groups,
         )
-        self.write(trainer, row)
+        self.write(row)
 
-    def write(self, trainer: Trainer, row: Row) -> None:
+    def write(self, row: Row) -> None:
         """Append a row to the log."""
         self.lines.write(row)
+        self.mirror.write(row)
+
+    def teardown(self, trainer: Trainer, pl_module: Training, stage: str) -> None:
+        """Close the loggers, however the attempt has ended."""
+        self.mirror.close()
 
     def _progress(self, trainer: Trainer, module: Training) -> dict[str, Any]:
         """The columns that locate an update or a validation in the run."""
