@@ -27,23 +27,31 @@ from lmscaling.config.schedule import Rates
 from lmscaling.data import marks
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
+from lmscaling.train import settings
 from lmscaling.train.scoring import Scores
 
 
 class Training(LightningModule):
-    """Trains the model of a cell with the settings of a calibration."""
+    """Trains the model of a cell.
 
-    def __init__(self, cell: Cell, calibration: Calibration) -> None:
+    Args:
+        cell: The cell.
+        calibration: Settings that a calibration has measured; None uses the plan's guess.
+    """
+
+    def __init__(self, cell: Cell, calibration: Calibration | None = None) -> None:
         super().__init__()
         self.automatic_optimization = False
+        calibration = calibration or settings.guessed(cell)
         self.cell, self.micro_batch = cell, calibration.micro_batch
         self.model = prepared(cell, calibration)
         self.marks = marks.of(cell)
         self.model.is_marked = self.marks is not None
         self.rates: Rates = cell.rates
         """Learning rates; those of a branch replace them."""
-        self.spent = 0.0
-        """Share of the budget that is spent, 0 to 1, the same on every rank; see ``Budget``."""
+        self.spent: float | None = None
+        """Share of the budget that is spent, 0 to 1, the same on every rank; see ``Budget``. None
+        counts the updates of ``Trainer(max_steps=...)``."""
         self.rate = 0.0
         """Learning rate of the last update."""
         self.grad_norm = torch.zeros(())
@@ -89,7 +97,8 @@ class Training(LightningModule):
         self._seed()
         adamw = self.optimizers()
         assert isinstance(adamw, LightningOptimizer)  # there is one
-        self.rate = self.rates.rate(self.updates + 1, self.spent)
+        spent = max(0.0, self.updates / self.trainer.max_steps)
+        self.rate = self.rates.rate(self.updates + 1, spent if self.spent is None else self.spent)
         for group in adamw.param_groups:
             group["lr"] = self.rate
         pairs = list(micro_batches(slab, self.cell.context, self.micro_batch))
@@ -109,7 +118,9 @@ class Training(LightningModule):
         with torch.autocast(self.device.type, enabled=False):
             adamw.step()
         self._clear_gradients()
-        return {"loss": self._sum(total) / self.trainer.world_size}
+        loss = self._sum(total) / self.trainer.world_size
+        self.log("train_loss", loss, prog_bar=True)
+        return {"loss": loss}
 
     def on_before_optimizer_step(self, optimizer: optim.Optimizer) -> None:
         """Clip the gradient, after the callbacks have seen it."""
