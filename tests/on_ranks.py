@@ -103,7 +103,7 @@ def train(cell: Path, way: Path, manifest: Path, results: Path, world: int, inje
     from lmscaling.config.validation import checked
     from lmscaling.errors import UserError
     from lmscaling.files import read_json
-    from lmscaling.train import checkpoint, run
+    from lmscaling.train import attempt, checkpoint, run
     from lmscaling.train.callbacks import checkpoints
     from lmscaling.train.module import Training
 
@@ -127,7 +127,7 @@ def train(cell: Path, way: Path, manifest: Path, results: Path, world: int, inje
     if rank.number() == hidden[0]:
         listed = checkpoint.paths
         checkpoint.paths = lambda folder: [p for p in listed(folder) if p.name != hidden[1]]
-    run.ranks = lambda cell: world
+    attempt.ranks = lambda cell: world
     scratch, record = results / "scratch" / name, results / "runs" / name / "run.json"
     try:
         run.train(cell, manifest, scratch, record, way)

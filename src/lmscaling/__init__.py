@@ -3,7 +3,7 @@
 ``Study`` reads the results of a study. ``Training`` and ``Text`` are a ``LightningModule`` and a
 ``LightningDataModule`` of a cell, for a ``lightning.Trainer`` of one's own. ``attention`` and
 ``kernels`` serve models of one's own. A mistake in a name or a file is a ``UserError``. Each is
-loaded when it is first used: ``Study`` without PyTorch, the others without the packages for figures.
+loaded when it is first used: ``Study`` without PyTorch, the others without what figures need.
 """
 
 TYPE_CHECKING = False  # that of typing would load a tenth of the standard library

@@ -83,7 +83,8 @@ def train(args: Namespace) -> str:
     rank.die_with_parent()
     import torch
 
-    from lmscaling.train.run import Failed, train
+    from lmscaling.train.failure import Failed
+    from lmscaling.train.run import train
     from lmscaling.train.trainer import Shown
 
     said, failed = [], []
