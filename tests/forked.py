@@ -17,7 +17,13 @@ SECONDS = 600
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
-    ["pytest", "lmscaling.train.run", "lmscaling.bench.checks.gate", "torch._dynamo"]
+    [
+        "pytest",
+        "lmscaling.train.run",
+        "lmscaling.train.attempt",
+        "lmscaling.bench.checks.gate",
+        "torch._dynamo",
+    ]
 )
 
 

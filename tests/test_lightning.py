@@ -15,7 +15,7 @@ import lmscaling
 from lmscaling.train.callbacks.loggers import Mirror
 from lmscaling.train.checkpoint import SafetensorsIO
 from lmscaling.train.run import train
-from lmscaling.train.trainer import Shown
+from lmscaling.train.shown import Shown
 
 
 def trainer(updates, **more):

@@ -85,7 +85,7 @@ def train(args: Namespace) -> str:
 
     from lmscaling.train.failure import Failed
     from lmscaling.train.run import train
-    from lmscaling.train.trainer import Shown
+    from lmscaling.train.shown import Shown
 
     said, failed = [], []
     for cell in args.cells:

@@ -34,11 +34,12 @@ from lmscaling.train.checkpoint import Checkpoint, Expected, SafetensorsIO
 from lmscaling.train.data import Text
 from lmscaling.train.failure import Failed
 from lmscaling.train.ledger import Ledger
-from lmscaling.train.log import Log, publish
+from lmscaling.train.log import Log, end_row, publish
 from lmscaling.train.module import Training
 from lmscaling.train.ranks import Others, report_failure
 from lmscaling.train.requests import Requests
-from lmscaling.train.trainer import Shown, trainer
+from lmscaling.train.shown import Shown
+from lmscaling.train.trainer import trainer
 
 GIVE_UP_SECONDS = 8.0
 """Longest time to record why an attempt is given up."""
@@ -105,7 +106,7 @@ class Attempt:
                 budget.end("done", "")
             elif not budget.status:
                 self._train_together(log, book, description["flops_per_token"])
-            end = outcome.end_row(log.attempt, self.updates, budget.status, budget.message)
+            end = end_row(log.attempt, self.updates, budget.status, budget.message)
             log.write(end)
             if budget.status not in STATUSES:
                 place = f"stopped after update {self.updates}: {budget.message}"
@@ -224,7 +225,7 @@ class Attempt:
         if ledger.is_too_large(entries):
             self.budget.end("oom", reason)
         else:
-            log.write(outcome.end_row(log.attempt, update, HELD, f"{reason}, on {node}"))
+            log.write(end_row(log.attempt, update, HELD, f"{reason}, on {node}"))
         saved = max((e.update for e in entries if e.kind == "checkpoint"), default=0)
         return (
             f"run {self.cell.run} is held on {node}: {reason}; "

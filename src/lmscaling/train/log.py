@@ -14,12 +14,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 
-from lmscaling.config.cell import Cell
+from lmscaling.config.cell import Cell, branch_checkpoint
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, replacing, write_record
 from lmscaling.records import finished, schema
 from lmscaling.records.run import CONCLUSIVE, End, Row, Run, line
-from lmscaling.train.checkpoint import branch_path
+from lmscaling.runtime import environment
 
 
 class Log:
@@ -51,6 +51,12 @@ class Log:
     ) -> None:
         self.sync()
         self._file.close()
+
+
+def end_row(attempt: int, update: int, status: str, message: str) -> End:
+    """The last line of an attempt."""
+    now = environment.now()
+    return End(attempt=attempt, update=update, status=status, message=message, ended=now)
 
 
 def attempts(scratch: Path) -> list[Path]:
@@ -93,7 +99,8 @@ def _clear(cell: Cell, scratch: Path, status: str) -> None:
         for path in scratch.glob(pattern):
             path.unlink(missing_ok=True)
     if cell.branch and status in CONCLUSIVE:
-        branch_path(scratch.with_name(cell.trunk), cell.branch).unlink(missing_ok=True)
+        kept = scratch.with_name(cell.trunk) / branch_checkpoint(cell.branch)
+        kept.unlink(missing_ok=True)
 
 
 def ended(cell: Cell, scratch: Path, record: Path) -> Run | None:

@@ -18,11 +18,6 @@ from lmscaling.train.log import attempts
 from lmscaling.train.module import Training
 
 
-def end_row(attempt: int, update: int, status: str, message: str) -> End:
-    now = environment.now()
-    return End(attempt=attempt, update=update, status=status, message=message, ended=now)
-
-
 def description(
     module: Training, text: Text, calibration: Calibration, scratch: Path
 ) -> dict[str, Any]:

@@ -23,11 +23,10 @@ from lmscaling.records import ledger
 from lmscaling.records.run import HELD, Run
 from lmscaling.runtime import gpus, lock
 from lmscaling.runtime.rank import RANK, number
-from lmscaling.train import attempt, checked_kernels, outcome, settings
-from lmscaling.train.data import Text
-from lmscaling.train.log import close_last, ended
+from lmscaling.train import checked_kernels, settings
+from lmscaling.train.log import close_last, end_row, ended
 from lmscaling.train.requests import Requests
-from lmscaling.train.trainer import NOTHING, Shown
+from lmscaling.train.shown import NOTHING, Shown
 
 
 class Held(UserError):
@@ -70,6 +69,10 @@ def train(
         return run
     deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
     with gpus.reserved(cell.gpus):
+        # Lightning loads the compiler, which reads its settings from the environment.
+        from lmscaling.train.attempt import Attempt
+        from lmscaling.train.data import Text
+
         text = Text(cell, manifest)
         _check_machine(cell)
         if calibration and calibrated:
@@ -81,7 +84,7 @@ def train(
         tokens = text.train.updates(cell.update_tokens) * cell.update_tokens
         if warning := estimate.exhausts(cell, updates, tokens):
             print(f"cell {cell.name}: {warning}", file=sys.stderr, flush=True)
-        own = attempt.Attempt(cell, text, chosen, scratch, record, Requests(deadline), shown)
+        own = Attempt(cell, text, chosen, scratch, record, Requests(deadline), shown)
         if number():
             own.follow()
             return None
@@ -100,7 +103,7 @@ def _refuse_held(cell: Cell, scratch: Path) -> None:
     hold = ledger.hold(entries)
     if hold and hold.needs_release and not ledger.is_too_large(entries):
         last = entries[-1]
-        end = outcome.end_row(last.attempt, last.update, HELD, hold.reason)
+        end = end_row(last.attempt, last.update, HELD, hold.reason)
         close_last(scratch, end)
         raise Held(
             f"run {cell.run} is held at update {last.update}: {hold.reason}; to let it go on, "
@@ -116,10 +119,10 @@ def _check_machine(cell: Cell) -> None:
             f"cell {cell.name} needs {cell.gpus} gpus on one node and this node has {devices}; "
             f"set gpus to {devices or '0 (the CPU)'} or run it on another node"
         )
-    world = os.environ.get("WORLD_SIZE", "")
-    differs = world.isdigit() and int(world) != attempt.ranks(cell)
+    ranks, world = max(1, cell.gpus), os.environ.get("WORLD_SIZE", "")
+    differs = world.isdigit() and int(world) != ranks
     if RANK not in os.environ and (differs or "LOCAL_RANK" in os.environ):
         raise UserError(
-            f"WORLD_SIZE is {world}, and train starts the {attempt.ranks(cell)} ranks of cell "
+            f"WORLD_SIZE is {world}, and train starts the {ranks} ranks of cell "
             f"{cell.name} itself; start train once and without torchrun"
         )

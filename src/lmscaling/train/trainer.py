@@ -2,7 +2,6 @@
 
 import logging
 import warnings
-from dataclasses import dataclass, field
 from datetime import timedelta
 from math import lcm
 from typing import Any
@@ -14,23 +13,10 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from lmscaling.config.cell import Cell
 from lmscaling.train.checkpoint import SafetensorsIO
+from lmscaling.train.shown import Shown
 
 TIMEOUT = timedelta(minutes=10)
 """Longest wait of a rank for the others: compilation and validation take less."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What an attempt shows beside its log; no result depends on it."""
-
-    loggers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Options by name of a logger."""
-    progress_bar: bool = False
-    profiler: str | None = None
-    """``simple``, ``advanced`` or ``pytorch``."""
-
-
-NOTHING = Shown()
 
 
 def trainer(
