@@ -170,7 +170,8 @@ def train_in_turn(*given):
     """As the verb does."""
     names = "cells", "manifest", "scratch", "record", "calibration", "stop_after", "calibrated"
     try:
-        runs.train(Namespace(**dict(zip(names, given, strict=True))))
+        shown = {"loggers": {}, "progress_bar": False, "profiler": None}
+        runs.train(Namespace(**dict(zip(names, given, strict=True)), **shown))
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
 

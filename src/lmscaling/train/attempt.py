@@ -8,6 +8,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
@@ -86,34 +87,24 @@ class Attempt:
             Failed: A rank or the machine has failed; the run goes on in another attempt.
             SystemExit: The attempt was asked to stop.
         """
-        budget, module = self.budget, self.module
-        description = outcome.description(module, self.text, self.chosen, self.scratch)
-        try:
-            self._resume()
-        except branch.NoTrunk as reason:
-            budget.end("no_trunk", str(reason))
+        description = outcome.description(self.module, self.text, self.chosen, self.scratch)
+        self._resume()
         with Log(self.scratch) as log, Ledger(self.scratch, log.attempt) as book:
             log.write(Header(attempt=log.attempt, start_update=self.updates, **description))
             log.sync()
-            entries = ledger.entries(book.path)
-            if self.start and isinstance(module.rates, Decay):
-                end = branch.fixed_end(book, self.start.progress, module.rates.end)
-                module.rates = replace(module.rates, end=end)
-            if ledger.is_too_large(entries):
-                budget.end("oom", entries[-1].reason)
-            elif self.start and budget.is_spent(module, self.updates):
-                module.load_state_dict(self.start.content["state_dict"])
-                budget.end("done", "")
-            elif not budget.status:
-                self._train_together(log, book, description["flops_per_token"])
-            end = end_row(log.attempt, self.updates, budget.status, budget.message)
-            log.write(end)
-            if budget.status not in STATUSES:
-                place = f"stopped after update {self.updates}: {budget.message}"
-                print(f"{place}; the next job continues", file=sys.stderr, flush=True)
-                sys.exit(TRY_AGAIN)
-            shared = description | {"kernels": self.kernels}
-            run = outcome.run_record(self.text, budget, module.val_loss, book, end, shared)
+            if self._is_left(book):
+                with Others(ranks(self.cell), self.scratch) as others:
+                    others.watch(lambda *found: self._give_up(others, log, book, *found))
+                    try:
+                        with self.requests:
+                            self.fit(log, book, description["flops_per_token"])
+                        others.wait(BLAME_SECONDS)
+                    except SystemExit:  # asked to stop, before the first update or after another
+                        self.budget.end("interrupted", self.requests.reason)
+                    except Exception as error:
+                        self._blame(error, others, log, book)
+                book.write("beat", self.updates, self.budget.seconds)
+            run = self._ended(log, book, description)
         return self._publish(run)
 
     def follow(self) -> None:
@@ -172,14 +163,17 @@ class Attempt:
         """Find where to go on: the newest usable checkpoint, or the trunk's.
 
         Raises:
-            NoTrunk: This is a branch whose trunk left no checkpoint for it.
             UserError: This is a branch and the trunk's checkpoint is damaged.
         """
         cell = self.cell
         expected = Expected(cell.run, cell.update_tokens, self.text.train.go_on)
         start = checkpoint.newest(self.scratch, expected)
         if cell.branch:
-            trunk = branch.trunk_checkpoint(cell, expected, self.scratch, self.record)
+            try:
+                trunk = branch.trunk_checkpoint(cell, expected, self.scratch, self.record)
+            except branch.NoTrunk as reason:
+                self.budget.end("no_trunk", str(reason))
+                return
             self.module.rates = branch.decay(cell, trunk.progress)
             start = start or trunk
         if start:
@@ -187,32 +181,36 @@ class Attempt:
             self.budget.go_on(start.progress.train_seconds)
             self.io.hand_over(start)
 
-    def _train_together(self, log: Log, book: Ledger, flops: float) -> None:
-        """Train on all ranks. Of a failure, the ledger and the log say what it was and where."""
-        with Others(ranks(self.cell), self.scratch) as others:
-            others.watch(lambda *found: self._give_up(others, log, book, *found))
-            try:
-                with self.requests:
-                    self.fit(log, book, flops)
-                others.wait(BLAME_SECONDS)
-            except SystemExit:  # asked to stop, before the first update or after the last one
-                self.budget.end("interrupted", self.requests.reason)
-            except Exception as error:
-                with suppress(Exception):  # the checkpoint that is being written counts
-                    self.io.wait()
-                blamed = others.blame(BLAME_SECONDS)
-                fault, reason = blamed or failure.diagnosis(error, self.was_in_use)
-                if ranks(self.cell) > 1 and not blamed:
-                    reason = f"rank 0 failed at update {self.updates}: {reason}"
-                others.kill()
-                advice = self._failed(log, book, fault, reason)
-                if self.budget.status:
-                    return
-                if not fault and not blamed:  # a bug: with its traceback
-                    print(advice, file=sys.stderr, flush=True)
-                    raise
-                raise Failed(advice) from error
-        book.write("beat", self.updates, self.budget.seconds)
+    def _is_left(self, book: Ledger) -> bool:
+        """Whether there is something to train. A branch gets the length that its first attempt has
+        recorded."""
+        budget, module, entries = self.budget, self.module, ledger.entries(book.path)
+        if self.start and isinstance(module.rates, Decay):
+            end = branch.fixed_end(book, self.start.progress, module.rates.end)
+            module.rates = replace(module.rates, end=end)
+        if ledger.is_too_large(entries):
+            budget.end("oom", entries[-1].reason)
+        elif self.start and budget.is_spent(module, self.updates):
+            module.load_state_dict(self.start.content["state_dict"])
+            budget.end("done", "")
+        return not budget.status
+
+    def _blame(self, error: Exception, others: Others, log: Log, book: Ledger) -> None:
+        """Of a failure, the ledger and the log say what it was and where."""
+        with suppress(Exception):  # the checkpoint that is being written counts
+            self.io.wait()
+        blamed = others.blame(BLAME_SECONDS)
+        fault, reason = blamed or failure.diagnosis(error, self.was_in_use)
+        if ranks(self.cell) > 1 and not blamed:
+            reason = f"rank 0 failed at update {self.updates}: {reason}"
+        others.kill()
+        advice = self._failed(log, book, fault, reason)
+        if self.budget.status:  # a result
+            return
+        if not fault and not blamed:  # a bug: with its traceback
+            print(advice, file=sys.stderr, flush=True)
+            raise error
+        raise Failed(advice) from error
 
     def _failed(self, log: Log, book: Ledger, fault: str, reason: str) -> str:
         """Record why the attempt has failed; returns what happens now.
@@ -242,6 +240,19 @@ class Attempt:
             (self.scratch / lock.NAME).unlink(missing_ok=True)
         finally:
             os._exit(1)
+
+    def _ended(self, log: Log, book: Ledger, description: dict[str, Any]) -> Run:
+        """End the log; the record of a run that has ended. Of one that has not, exit, so that
+        another job goes on."""
+        budget = self.budget
+        end = end_row(log.attempt, self.updates, budget.status, budget.message)
+        log.write(end)
+        if budget.status not in STATUSES:
+            place = f"stopped after update {self.updates}: {budget.message}"
+            print(f"{place}; the next job continues", file=sys.stderr, flush=True)
+            sys.exit(TRY_AGAIN)
+        shared = description | {"kernels": self.kernels}
+        return outcome.run_record(self.text, budget, self.module.val_loss, book, end, shared)
 
     def _publish(self, run: Run) -> Run:
         """Write weights, log and record; a request to stop would take longer than this."""
