@@ -119,7 +119,8 @@ class Training(LightningModule):
             adamw.step()
         self._clear_gradients()
         loss = self._sum(total) / self.trainer.world_size
-        self.log("train_loss", loss, prog_bar=True)
+        if self.trainer.loggers or self.trainer.progress_bar_callback:  # else it costs time
+            self.log("train_loss", loss, prog_bar=True)
         return {"loss": loss}
 
     def on_before_optimizer_step(self, optimizer: optim.Optimizer) -> None:
