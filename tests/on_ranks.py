@@ -111,6 +111,13 @@ def train(cell: Path, way: Path, manifest: Path, results: Path, world: int, inje
     plain = Training.training_step
     seconds = injection.get("checkpoint_seconds", checkpoints.CHECKPOINT_SECONDS)
     checkpoints.CHECKPOINT_SECONDS = seconds
+    write = checkpoint.tensor_file.write
+
+    def slow(*given: Any, **named: Any) -> None:
+        time.sleep(injection.get("writing", 0.0))
+        write(*given, **named)
+
+    checkpoint.tensor_file.write = slow
 
     def update(self: Training, slab: Any, batch_idx: int) -> Any:
         struck = rank.number() == injection.get("rank")

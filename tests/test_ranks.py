@@ -103,6 +103,17 @@ def test_no_rank_outlives_rank_0(made):
 
 
 @pytest.mark.ci
+def test_asked_to_stop_all_ranks_end_when_rank_0_has_written(made):
+    process = made.start(rank=0, fault="SIGTERM", checkpoint_seconds=900, writing=2.0)
+    assert made.until_ended(process) == os.EX_TEMPFAIL
+    assert [path.name for path in checkpoint.paths(made.scratch)] == [
+        checkpoint.path_of(made.scratch, STRIKES).name
+    ]
+    assert "failed" not in {entry.kind for entry in entries(made.scratch / "ledger.jsonl")}
+    assert sorted(made.finish()) == list(range(1, 13))
+
+
+@pytest.mark.ci
 def test_ranks_that_resume_from_different_updates_say_so(made):
     made.until_ended(made.start(rank=1, fault="bug"))
     newest, older = checkpoint.paths(made.scratch)

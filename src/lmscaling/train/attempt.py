@@ -113,6 +113,8 @@ class Attempt:
             with self.requests:
                 self._resume()
                 self.fit()
+        except SystemExit:  # asked to stop, as rank 0 is, which still writes
+            return
         except Exception as error:
             traceback.print_exc()
             fault = failure.diagnosis(error, self.was_in_use)

@@ -36,6 +36,8 @@ class Rows(Callback):
         self.budget, self.flops_per_token = budget, flops_per_token
         self.cell = budget.cell
         self._said = time.monotonic()
+        device = find(torch.cuda.get_device_name()) if self.cell.gpus else None
+        self.peak_flops = self.cell.gpus * device.peak_flops if device else None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Training, outputs: Any, *_: object
@@ -44,7 +46,6 @@ class Rows(Callback):
         progress = self._progress(trainer, pl_module)
         loss = float(outputs["loss"])
         tokens_per_second = self.cell.update_tokens / (self.budget.seconds - self.budget.before)
-        device = find(torch.cuda.get_device_name()) if self.cell.gpus else None
         flops = tokens_per_second * self.flops_per_token
         self.write(
             Update(
@@ -52,7 +53,7 @@ class Rows(Callback):
                 train_loss=finite(loss),
                 grad_norm=finite(float(pl_module.grad_norm)),
                 tokens_per_second=tokens_per_second,
-                mfu=flops / (self.cell.gpus * device.peak_flops) if device else None,
+                mfu=flops / self.peak_flops if self.peak_flops else None,
                 peak_memory_bytes=pl_module.peak_memory_bytes(),
             ),
         )
