@@ -134,6 +134,7 @@ class Attempt:
             checks, module.model, module.micro_batch, self.device, self.chosen.compiled
         )
         digest = start.digest[:12] if start else "none"
+        agreement = Agreement(f"update {self.first}", f"digest {digest}", self.kernels)
         rows = None
         if log:  # the files of loggers are in a folder of the study
             folder = self.scratch.absolute().parents[1] / "loggers"
@@ -144,12 +145,13 @@ class Attempt:
             ranks(self.cell),
             self.io,
             [
-                Agreement(f"update {self.first}", f"digest {digest}", self.kernels),
+                # Lightning asks each callback a dozen times an update: only those that are needed.
+                *([agreement] if ranks(self.cell) > 1 else []),
                 budget,
                 *([rows] if rows else []),
                 Norms(rows),
                 *([Beats(book, budget)] if book else []),
-                Branches(self.scratch, budget),
+                *([Branches(self.scratch, budget)] if self.cell.keep else []),
                 Checkpoints(self.scratch, self.io, budget, self.requests, log, book),
             ],
             self.shown,

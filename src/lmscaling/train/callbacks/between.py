@@ -1,5 +1,10 @@
 """The moment between two updates, and decisions of rank 0 for all ranks."""
 
+# Hooks whose further arguments do not matter.
+# pyright: reportIncompatibleMethodOverride=false
+
+import math
+
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import distributed
@@ -28,9 +33,8 @@ class Between(Callback):
 
 def validates(trainer: Trainer) -> bool:
     """Whether Lightning validates after the update that has just been done."""
-    return trainer.enable_validation and (
-        trainer.should_stop or trainer.global_step % trainer.val_check_batch == 0
-    )
+    every = trainer.val_check_batch or math.inf
+    return trainer.enable_validation and (trainer.should_stop or trainer.global_step % every == 0)
 
 
 def of_rank_0(trainer: Trainer, *numbers: float) -> list[float]:
