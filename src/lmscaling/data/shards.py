@@ -74,8 +74,6 @@ class Sidecar:
     own_context: list[Count]
     """Tokens by the bins of ``document_positions``."""
     documents: Count
-    before: Count = 0
-    """Tokens of the first document that earlier shards have."""
     dataset: Text
     encoding: Text
     end_of_text: Count

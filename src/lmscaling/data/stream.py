@@ -16,12 +16,10 @@ from functools import cached_property
 from io import FileIO
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from lmscaling.data import document_positions, shards
-from lmscaling.data.local_copies import Copies
 from lmscaling.data.order import WINDOW, Order
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, sha256_of
@@ -33,21 +31,12 @@ LOOK_BACK = 2**12
 """Tokens searched first for the start of a document; each further block is four times as long."""
 
 
-class _Checked(NamedTuple):
-    """A shard that has the expected tokens."""
-
-    path: Path
-    identity: tuple[int, ...]
-
-
 class Stream:
     """The shards of one split as one sequence of tokens.
 
     Args:
         manifest: Path of ``manifest.json``; the shards are in the same folder.
         split: ``"train"`` or ``"validation"``.
-        scratch: Folder on the local disk of this node; see ``local_copies``. None uses no copies.
-        copies: Whether this process copies shards to ``scratch``; the ranks of a run share them.
         order: Order of the blocks; None reads the shards from end to end.
 
     The SHA-256 of a shard is checked before its first token is used, in the background and one
@@ -55,14 +44,7 @@ class Stream:
     memory-mapped: if a mapped file is truncated, the process is killed without a message.
     """
 
-    def __init__(
-        self,
-        manifest: Path,
-        split: str,
-        scratch: Path | None = None,
-        copies: bool = True,
-        order: Order | None = None,
-    ) -> None:
+    def __init__(self, manifest: Path, split: str, order: Order | None = None) -> None:
         self.folder = manifest.parent
         self.shards = shards.read_manifest(manifest, split)
         self.ends = list(accumulate(shard.tokens for shard in self.shards))
@@ -70,10 +52,10 @@ class Stream:
         """Length of the stream in tokens."""
         self.order = order
         self._checker = ThreadPoolExecutor(max_workers=1)
-        self._checks: dict[int, Future[_Checked]] = {}
+        self._checks: dict[int, Future[tuple[int, ...]]] = {}
+        """Identities of the shards that have the expected tokens."""
         self._files: dict[int, FileIO] = {}
         """Open shards, the one used last at the end."""
-        self._copies = Copies(scratch, self.folder, self.shards, copies) if scratch else None
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Tokens ``start`` to ``stop``, of type ``token``, across the boundaries of shards.
@@ -231,37 +213,28 @@ class Stream:
             )
 
     def _check(self, numbers: range) -> None:
-        """Start the checks of shards that are not checked yet, and to copy those after them."""
+        """Start the checks of shards that are not checked yet."""
         for i in numbers:
             if i not in self._checks:
-                self._checks[i] = self._checker.submit(self._checked, i)
-                if self._copies:
-                    self._copies.read_on(numbers[-1] - 1)
+                self._checks[i] = self._checker.submit(self._verified, i)
 
     def _open(self, k: int) -> FileIO:
         """Shard ``k``, checked. Starts the check of the next shard and closes the oldest one."""
         self._check(range(k, min(k + 2, len(self.shards))))
-        checked = self._checks[k].result()
-        if k not in self._files and _identity(checked.path) != checked.identity:
-            # It was replaced, or the run that made this copy has ended and deleted it.
-            self._checks[k] = self._checker.submit(self._checked, k)
-            checked = self._checks[k].result()
-        file = self._files[k] = self._files.pop(k, None) or FileIO(checked.path)
+        path = self.folder / self.shards[k].file
+        if self._checks[k].result() != _identity(path) and k not in self._files:
+            self._checks[k] = self._checker.submit(self._verified, k)  # it was replaced
+            self._checks[k].result()
+        file = self._files[k] = self._files.pop(k, None) or FileIO(path)
         while len(self._files) > OPEN:
             self._files.pop(next(iter(self._files))).close()
         return file
 
-    def _checked(self, k: int) -> _Checked:
-        """The file of shard ``k``: its copy on this node if there is a good one."""
-        if self._copies and (copy := self._copies.path(k)).is_file():
-            try:
-                return self._verified(k, copy)
-            except (OSError, UserError) as error:
-                print(f"node_scratch: a copy is not used: {error}", file=sys.stderr)
-        return self._verified(k, self.folder / self.shards[k].file)
-
-    def _verified(self, k: int, path: Path) -> _Checked:
-        shard, identity = self.shards[k], _identity(path)
+    def _verified(self, k: int) -> tuple[int, ...]:
+        """Check the tokens of shard ``k``; returns the identity of its file."""
+        shard = self.shards[k]
+        path = self.folder / shard.file
+        identity = _identity(path)
         n = shards.check(path)
         if (token := shards.token_type(path)) != self.token:
             raise UserError(
@@ -281,7 +254,7 @@ class Stream:
                 f"shard {path} has {n} tokens, but the manifest states {shard.tokens}; "
                 f"{shards.REMEDY}"
             )
-        return _Checked(path, identity)
+        return identity
 
 
 def _identity(path: Path) -> tuple[int, ...]:

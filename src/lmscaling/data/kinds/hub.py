@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from pydantic import JsonValue
@@ -63,7 +62,7 @@ class Hub(Records, Dataset):
     """Number of validation files to tokenize, from the first; all by default, and 1 with
     ``{shard}``."""
     mirror: str = ""
-    """Local folder with the layout of the repository; files are read there, none is fetched."""
+    """Local folder with the layout of the repository, in which files are read without a network."""
     documents: list[Positive] = field(default_factory=list)
     """Numbers of documents that a complete training file can have; empty for no check."""
     validation_documents: list[Positive] = field(default_factory=list)
@@ -71,10 +70,10 @@ class Hub(Records, Dataset):
     expected_tokens: Estimate | None = None
     """Estimated training tokens of all shards; plans use it until the shards are tokenized."""
     expected_bytes: Estimate | None = None
-    """Estimated size of all training files; plans use it until they are fetched."""
+    """Estimated size of all training files; plans use it until they are read."""
     shards_per_job: Positive = 16
-    """Number of shards that one job fetches or tokenizes, one after another: a job takes seconds to
-    start. No result depends on it."""
+    """Number of shards that one job tokenizes, one after another: a job takes seconds to start. No
+    result depends on it."""
 
     def __post_init__(self) -> None:
         for split, names in (("train", self.train), ("validation", self.validation or [])):
@@ -111,7 +110,7 @@ class Hub(Records, Dataset):
 
     @property
     def folder(self) -> str:
-        """Local folder that contains the files; empty if they are fetched from the hub."""
+        """Local folder that contains the files; empty if they are on the hub."""
         return self.repository if self._is_folder else self.mirror
 
     @property
@@ -157,19 +156,13 @@ class Hub(Records, Dataset):
                 del values["validation_shards"]
         return values
 
-    def fetch(self, file: str, out: Path) -> dict[str, Any]:
-        from lmscaling.data import download
+    def read(self, split: Split, shard: int) -> Documents:
+        from lmscaling.data import documents
 
-        return download.fetch(self.repository, self.revision, file, out)
-
-    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
-        from lmscaling.data import sources
-
-        name = self.files(split)[shard]
-        path = file or Path(self.folder) / name
-        what = f"{name} of {self.repository}"
-        documents = sources.read_records(path, self.text, self.left_out, what)
-        return documents if self.validation else sources.hold_out(documents, split, self.holdout)
+        folder = self.folder or f"{documents.HUB}datasets/{self.repository}@{self.revision}"
+        path = f"{folder}/{self.files(split)[shard]}"
+        found = documents.of_records(path, self.text, self.left_out)
+        return found if self.validation else documents.hold_out(found, split, self.holdout)
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:
         return {"repository": self.repository, "revision": self.revision}

@@ -1,7 +1,6 @@
 """Local files of records: one shard per file, one document per line or row."""
 
 from dataclasses import field, replace
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import JsonValue
@@ -29,8 +28,8 @@ class Jsonl(Records, Dataset):
     text: str = "text"
     """Key or column that contains the document."""
     shards_per_job: Positive = 16
-    """Number of shards that one job fetches or tokenizes, one after another: a job takes seconds to
-    start. No result depends on it."""
+    """Number of shards that one job tokenizes, one after another: a job takes seconds to start. No
+    result depends on it."""
 
     def files(self, split: Split) -> list[str]:
         if split == "validation" and self.validation:
@@ -50,9 +49,8 @@ class Jsonl(Records, Dataset):
     def identity(self) -> dict[str, JsonValue]:
         return replace(self, train=self.train[:1])._text("on_bad", "bad_share")
 
-    def read(self, split: Split, shard: int, file: Path | None) -> Documents:
-        from lmscaling.data import sources
+    def read(self, split: Split, shard: int) -> Documents:
+        from lmscaling.data import documents
 
-        path = Path(self.files(split)[shard])
-        documents = sources.read_records(path, self.text, self.left_out)
-        return documents if self.validation else sources.hold_out(documents, split, self.holdout)
+        found = documents.of_records(self.files(split)[shard], self.text, self.left_out)
+        return found if self.validation else documents.hold_out(found, split, self.holdout)
