@@ -69,7 +69,9 @@ class _Answers(BaseHTTPRequestHandler):
         elif (name := path.removeprefix(f"{files}{COMMIT}/")) != path:
             self._send(hub, name)
         else:
-            self._status(404, {"X-Error-Code": "RevisionNotFound" if api in path else "RepoNotFound"})
+            self._status(
+                404, {"X-Error-Code": "RevisionNotFound" if api in path else "RepoNotFound"}
+            )
 
     def _tree(self, hub: Hub, folder: str) -> None:
         if (hub.folder / folder).is_dir():
@@ -121,9 +123,7 @@ def _entry(hub: Hub, name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(
-    repository: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Hub]:
+def serving(repository: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub that this process takes for that of Hugging Face."""
     import datasets
     import huggingface_hub

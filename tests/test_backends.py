@@ -1,10 +1,8 @@
-"""Tokenizing by every backend: the same bytes, whatever the text, and the fast one is watched."""
+"""Encodings: the ids of tiktoken, whatever the text, and one checked file of each vocabulary."""
 
 import base64
-import random
+import hashlib
 import shutil
-import sys
-from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -13,11 +11,11 @@ from conftest import DATA, refused
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_data import corpus, read
+from tiktoken_ext import openai_public
 
-from lmscaling.config import grid
 from lmscaling.config.datasets import SIZES, Tokenizer
 from lmscaling.data import encoders, vocabulary
-from lmscaling.data.encoders import Compared, Ids
+from lmscaling.data.encoders import Ids
 from lmscaling.data.tokenize import tokenize
 from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
@@ -30,10 +28,6 @@ ODD = [
     "١٢٣ ①② ½ x² \u00a0\u2003\u2028\u2029end",
     "a" * 5000, " " * 3000 + "x", "0" * 999, "\u200b\ufeffzero width",
 ]  # fmt: skip
-
-
-def row(backend="tiktoken"):
-    return {"encoding": "gpt2", "vocab_size": 50257, "backend": backend}
 
 
 @pytest.fixture(scope="module")
@@ -52,78 +46,23 @@ def encoder(ranks):
     return vocabulary.encoding(GPT2, ranks)
 
 
-@pytest.fixture(scope="module")
-def backends(ranks, encoder):
-    return {name: encoders.encode_with(Tokenizer(**row(name)), encoder, ranks, "seed")
-            for name in ("tiktoken", "gigatoken", "simple")}  # fmt: skip
-
-
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=40), min_size=1))
 @example(texts=ODD)
-def test_every_backend_gives_the_ids_of_tiktoken(backends, encoder, texts):
+def test_documents_get_the_ids_of_tiktoken_for_ordinary_text(encoder, texts):
     expected = [encoder.encode_ordinary(text) for text in texts]
-    for name, encode in backends.items():
-        made = encode(texts)
-        assert made.flat.tolist() == [t for ids in expected for t in ids], name
-        assert made.lengths.tolist() == [*map(len, expected)]
+    made = encoders.encode(encoder, texts)
+    assert made.flat.tolist() == [t for ids in expected for t in ids]
+    assert made.lengths.tolist() == [*map(len, expected)]
 
 
-@pytest.mark.parametrize("backend", ["tiktoken", "gigatoken"])
-def test_half_a_surrogate_pair_becomes_the_replacement_character(ranks, encoder, tmp_path, backend):
+def test_half_a_surrogate_pair_becomes_the_replacement_character(ranks, encoder, tmp_path):
     path, out = tmp_path / "half.jsonl", tmp_path / "train-00000.bin"
     path.write_text('{"text": "a\\ud83d"}\n{"text": "\\ud83d\\ude42"}\n')
     source = {"kind": "jsonl", "train": [str(path)], "holdout": 1e-9}
-    made = tokenize(corpus(source, "gpt2", row(backend)), "train", 0, out, ranks=ranks)
-    compared = 2 if backend == "gigatoken" else None
-    assert (made["backend"], made["compared_documents"]) == (backend, compared)
+    made = tokenize(corpus(source, "gpt2"), "train", 0, out, ranks)
     assert made["source"]["sha256"] == sha256_of(path)
     documents = np.split(read(out), np.flatnonzero(read(out) == 50256))[1:]
     assert [encoder.decode(d[1:].tolist()) for d in documents] == ["a\ufffd", "🙂"]
-
-
-def counting(texts):
-    return Ids(np.array([int(t) for t in texts], np.uint16), np.ones(len(texts), np.int64))
-
-
-def watch(fast, reference, n):
-    watched = Compared(fast, reference, "seed")
-    for start in range(0, n, 250):
-        watched([str(i) for i in range(start, min(n, start + 250))])
-    return watched.finish()
-
-
-@pytest.mark.parametrize("wrong", [0, 1999, 2000, 2499])
-def test_a_fast_encoder_that_errs_is_found_in_the_first_documents_and_in_the_drawn(wrong):
-    def fast(texts):
-        made = counting(texts)
-        made.flat[made.flat == wrong] += 1
-        return made
-
-    with refused(UserError, "gigatoken", "backend: tiktoken", f"document {wrong} "):
-        watch(fast, counting, 2500)
-
-
-def test_drawn_documents_are_five_hundred_from_everywhere():
-    compared = []
-
-    def reference(texts):
-        compared.extend(map(int, texts))
-        return counting(texts)
-
-    assert watch(counting, reference, 20_000) == encoders.FIRST + encoders.RANDOM
-    numbers = compared[encoders.FIRST :]
-    assert compared[: encoders.FIRST] == [*range(encoders.FIRST)]
-    assert len({*numbers} - {*range(encoders.FIRST)}) == encoders.RANDOM
-    assert np.mean(numbers) == pytest.approx(11_000, abs=1000)
-
-
-def test_every_item_is_drawn_with_the_same_probability():
-    times = np.zeros(40)
-    for seed in range(4000):
-        drawn = takewhile(lambda pair: pair[0] < 40, encoders.drawn(5, random.Random(seed)))
-        times[[*{place: item for item, place in drawn}.values()]] += 1
-    expected = 4000 * 5 / len(times)
-    assert np.sum((times - expected) ** 2 / expected) < 73  # chi-squared of 39: once in 1,000
 
 
 @settings(max_examples=20)
@@ -178,27 +117,31 @@ def test_end_of_text_is_the_last_id_of_every_encoding(name, tmp_path, monkeypatc
     monkeypatch.setattr(vocabulary, "_check", lambda *_: None)
     encoder = vocabulary.encoding(tokenizer, path)
     assert (encoder.eot_token, encoder.n_vocab) == (SIZES[name] - 1, tokenizer.n_vocab)
-    made = encoders.buffers(encoder, ["<|endoftext|>  ", "a b"])
+    made = encoders.encode(encoder, ["<|endoftext|>  ", "a b"])
     expected = [*b"<|endoftext|>", last, encoder.eot_token, *b"a b"]
     assert encoders.joined(made, encoder.eot_token).tolist() == [encoder.eot_token, *expected]
 
 
-def test_what_gigatoken_lacks_and_ids_that_would_forge_a_boundary_are_said(tmp_path, monkeypatch):
+def test_ids_that_would_forge_a_boundary_are_refused():
     with refused(UserError, "id 256", "below 256"):
         encoders.joined(Ids(np.array([1, 256], np.uint16), np.array([2])), 256)
-    with pytest.raises(ValueError, match=r"gigatoken.*'bytes'"):
-        Tokenizer(encoding="bytes", vocab_size=257, backend="gigatoken")
-    encoder = vocabulary.encoding(Tokenizer(encoding="bytes", vocab_size=257))
-    with refused(UserError, "gigatoken", "--vocabulary"):
-        encoders.encode_with(Tokenizer(**row("gigatoken")), encoder, None, "seed")
-    monkeypatch.setitem(sys.modules, "gigatoken", None)
-    with refused(UserError, "gigatoken", "lmscaling[fast]"):
-        encoders.encode_with(Tokenizer(**row("gigatoken")), encoder, tmp_path / "x", "seed")
 
 
-def test_another_backend_changes_no_run(values):
-    cells = []
-    for backend in ("tiktoken", "gigatoken"):
-        changed = values | {"tokenizer": "gpt2", "tokenizers": {"gpt2": row(backend)}}
-        cells.append({*grid.expand(changed).cells})
-    assert cells[0] == cells[1]
+@pytest.mark.parametrize("name", vocabulary.ENCODINGS)
+def test_the_table_states_what_tiktoken_states(name):
+    """Its functions have the SHA-256 and the pattern as constants."""
+    if name == "bytes":
+        ranks = "".join(f"{base64.b64encode(bytes([i])).decode()} {i}\n" for i in range(256))
+        assert hashlib.sha256(ranks.encode()).hexdigest() == vocabulary.ENCODINGS[name].sha256
+        return
+    source = {"gpt2": "r50k_base"}.get(name, name)
+    stated = {}
+
+    def load(url, expected_hash):
+        stated["sha256"] = expected_hash
+        return {}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openai_public, "load_tiktoken_bpe", load)
+        pattern = getattr(openai_public, source)()["pat_str"]
+    assert (stated["sha256"], pattern) == vocabulary.ENCODINGS[name]

@@ -10,14 +10,16 @@ documents ``selection`` drops from training, or holds out a share of its documen
 their content, so that equal documents are always on the same side.
 """
 
+import glob
 import hashlib
-import logging
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import xxhash
 
 from lmscaling.config.datasets import Corpus, Documents
@@ -86,7 +88,7 @@ def of_files(paths: list[str]) -> Documents:
     """Plain-text files, plain or compressed, as a document each, with ``\\n`` at the end of lines.
     Bytes of plain files that are not UTF-8 become the replacement character."""
     options = {"sample_by": "document", "encoding_errors": "replace"}
-    return Documents(text for path in paths for [text] in _rows("text", path, ["text"], **options))
+    return Documents(text for path in paths for text in _values("text", path, "text", **options))
 
 
 def of_records(path: str, key: str, bad_share: float = 0.0) -> Documents:
@@ -97,14 +99,19 @@ def of_records(path: str, key: str, bad_share: float = 0.0) -> Documents:
         key: Key or column that contains the document.
         bad_share: Largest share of documents that cannot be read and are left out; 0 for none.
     """
-    bad: dict[str, int] = {}
-    if not path.endswith((*LINES, PARQUET)):
+    if path.endswith(PARQUET):
+        values = _values("parquet", path, key, columns=[key], batch_size=BATCH)
+        found = (_Bad("null in place of text") if text is None else text for text in values)
+    elif path.endswith(LINES):
+        lines = _values("text", path, "text")
+        found = (_parsed(line, key) for line in lines if line and not line.isspace())
+    else:
         raise UserError(
             f"dataset file {path} has a name of no known format; allowed: names that end in "
             f"{', '.join(LINES)} or {PARQUET}"
         )
-    values = _of_parquet(path, key) if path.endswith(PARQUET) else _of_lines(path, key)
-    return Documents(_good(values, path, bad_share, bad), lambda: _described(path), bad)
+    bad: dict[str, int] = {}
+    return Documents(_good(found, path, bad_share, bad), lambda: _described(path), bad)
 
 
 def _described(path: str) -> dict[str, Any]:
@@ -118,21 +125,22 @@ class _Bad(str):
     """In place of a document: why it cannot be read."""
 
 
-def _good(values: Iterator[str], path: str, bad_share: float, bad: dict[str, int]) -> Iterator[str]:
-    """The documents among ``values``; the others are counted by reason.
+def _good(found: Iterator[str], path: str, bad_share: float, bad: dict[str, int]) -> Iterator[str]:
+    """The documents among ``found``; the others are counted by reason.
 
     Raises:
         UserError: More than the allowed share is bad, or the last one, where a file was cut off.
     """
     n, last, first = 0, "", ""
-    for n, last in enumerate(values, 1):
-        if isinstance(last, _Bad):
-            first = first or f"{path}, document {n}: {last}; {REMEDY}"
-            if not bad_share:
-                raise UserError(first)
-            bad[last.partition(":")[0]] = bad.get(last.partition(":")[0], 0) + 1
-        else:
+    for n, last in enumerate(found, 1):
+        if not isinstance(last, _Bad):
             yield last
+            continue
+        first = first or f"{path}, document {n}: {last}; {REMEDY}"
+        if not bad_share:
+            raise UserError(first)
+        reason = last.partition(":")[0]
+        bad[reason] = bad.get(reason, 0) + 1
     if isinstance(last, _Bad) and last.startswith("no JSON"):
         raise UserError(f"{path} ends inside a document; get the file again from its source")
     if (left_out := sum(bad.values())) > bad_share * n:
@@ -143,58 +151,58 @@ def _good(values: Iterator[str], path: str, bad_share: float, bad: dict[str, int
         )
 
 
-def _of_lines(path: str, key: str) -> Iterator[str]:
-    for [line] in _rows("text", path, ["text"]):
-        if line and not line.isspace():
-            yield _parsed(line, key)
-
-
 def _parsed(line: str, key: str) -> str:
     """The document of a line of JSON."""
-    import json
-
-    import orjson
-
     try:
         try:
             record = orjson.loads(line)
-        except orjson.JSONDecodeError:  # it refuses lone surrogates, which tiktoken replaces
+        except orjson.JSONDecodeError:  # it refuses lone surrogates, which encoders replace
             record = json.loads(line)
     except (ValueError, RecursionError) as error:
         return _Bad(f"no JSON: {error}")
-    text = record.get(key) if isinstance(record, dict) else None
-    if isinstance(text, str):
-        return (
-            text
-            if text.isascii()
-            else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        )
-    if isinstance(record, dict) and key in record:
-        return _Bad(f"{'null' if text is None else type(text).__name__} in place of text: {key!r}")
-    keys = record if isinstance(record, dict) else []
-    return _Bad(f"no text: under {key!r}; {choose(key, keys)}; set text: in the dataset's row")
+    if not isinstance(record, dict) or key not in record:
+        keys = record if isinstance(record, dict) else []
+        return _Bad(f"no text: under {key!r}; {choose(key, keys)}; set text: in the dataset's row")
+    if not isinstance(text := record[key], str):
+        found = "null" if text is None else type(text).__name__
+        return _Bad(f"{found} in place of text: under {key!r}")
+    # Half a pair becomes the replacement character.
+    return (
+        text
+        if text.isascii()
+        else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    )
 
 
-def _of_parquet(path: str, column: str) -> Iterator[str]:
-    for [value] in _rows("parquet", path, [column], columns=[column], batch_size=BATCH):
-        yield _Bad(f"null in place of text: {column!r}") if value is None else value
-
-
-def _rows(reader: str, path: str, columns: list[str], **options: Any) -> Iterator[tuple[Any, ...]]:
-    """Rows of the columns of a file, one after another.
+def _values(reader: str, path: str, column: str, **options: Any) -> Iterator[Any]:
+    """The values of a column of a file.
 
     Raises:
-        UserError: The file is not there, cannot be read or has no such columns of text.
+        UserError: The file is not there, cannot be read or has no such column of text.
     """
     try:
         stream = _opened(reader, path, **options)
-        _check(stream, reader, path, columns)
+        if reader == "parquet":
+            kind = (stream.features or {}).get(column)
+            known = {} if kind else _opened(reader, path).features or {}
+            if kind is None or getattr(kind, "dtype", "") not in ("string", "large_string"):
+                found = kind or choose(column, known)
+                raise UserError(
+                    f"{path} has no column {column!r} of text: {found}; set text: in the dataset's row"
+                )
         for table in stream.with_format("arrow").iter(BATCH):
-            yield from zip(*(table[name].to_pylist() for name in columns), strict=True)
+            yield from table[column].to_pylist()
     except UserError:
         raise
     except Exception as error:  # every format, file system and the hub have errors of their own
-        raise UserError(_sentence(path, error)) from error
+        problem = " ".join(str(error).split())[:400] or type(error).__name__
+        remedy = "get the file again from its source"
+        if path.startswith(HUB):
+            remedy = (
+                "correct the dataset's row, log in with `hf auth login`, or set mirror: in the row "
+                "to a local folder with the repository"
+            )
+        raise UserError(f"{path} cannot be read: {problem}; {remedy}") from error
 
 
 def _opened(reader: str, path: str, **options: Any) -> "IterableDataset":
@@ -209,42 +217,8 @@ def _opened(reader: str, path: str, **options: Any) -> "IterableDataset":
         raise UserError(
             "text is read by the package datasets, which is not installed; pip install datasets"
         ) from error
-    logging.getLogger("datasets").setLevel(logging.CRITICAL)  # it logs what it raises
-    files = {"train": [path if path.startswith(HUB) else os.path.abspath(path)]}
-    return datasets.load_dataset(reader, data_files=files, split="train", streaming=True, **options)
-
-
-def _check(stream: "IterableDataset", reader: str, path: str, columns: list[str]) -> None:
-    """Check that a Parquet file has these columns, and that they are text."""
-    for name in columns if reader == "parquet" else ():
-        kind = (stream.features or {}).get(name)
-        if kind is None:
-            known = _opened(reader, path).features or {}
-            raise UserError(
-                f"{path} has no column {name!r}; {choose(name, known)}; set text: in the dataset's "
-                "row"
-            )
-        if (type_ := getattr(kind, "dtype", "")) not in ("string", "large_string"):
-            raise UserError(
-                f"column {name!r} of {path} has type {type_ or kind}; allowed: string; set text: "
-                "in the dataset's row"
-            )
-
-
-def _sentence(path: str, error: Exception) -> str:
-    """What is wrong with a file and what to do about it."""
-    name = type(error).__name__
-    problem = " ".join(str(error).split())[:300] or name
-    if not path.startswith(HUB):
-        return f"{path} cannot be read: {problem}; get the file again from its source"
-    mirror = "or set mirror: in the dataset's row to a local folder with the repository"
-    remedy = "run snakemake again when the hub can be reached"
-    if name in ("GatedRepoError", "RepositoryNotFoundError", "DatasetNotFoundError"):
-        remedy = "correct repository: in the dataset's row, or log in with `hf auth login`"
-    elif name == "RevisionNotFoundError":
-        remedy = "correct revision: in the dataset's row"
-    elif isinstance(error, FileNotFoundError):
-        remedy = "correct train: or validation: in the dataset's row"
-    elif name in ("OfflineModeIsEnabled", "OfflineModeError"):
-        remedy = "unset HF_HUB_OFFLINE"
-    return f"{path} cannot be read: {problem}; {remedy}, {mirror}"
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs what it raises
+    url = path if path.startswith(HUB) else glob.escape(os.path.abspath(path))
+    return datasets.load_dataset(
+        reader, data_files={"train": [url]}, split="train", streaming=True, **options
+    )

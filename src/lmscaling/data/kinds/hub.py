@@ -1,7 +1,5 @@
 """A dataset repository of the Hugging Face hub: one shard per file."""
 
-import re
-from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import cache
 from typing import Any, Literal, Self, get_args
@@ -11,28 +9,13 @@ from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
 from lmscaling.config.datasets import Dataset, Documents, Records
-from lmscaling.config.types import (
-    STRICT,
-    Estimate,
-    HeldOut,
-    OneOrMore,
-    Positive,
-    Shards,
-    Split,
-)
+from lmscaling.config.types import STRICT, Estimate, HeldOut, OneOrMore, Positive, Shards, Split
 
 NOT_TEXT = (
     "shards", "mirror", "documents", "validation_documents", "expected_tokens", "expected_bytes",
     "on_bad", "bad_share",
 )  # fmt: skip
 """Fields that say where the files are, how many and how large, and nothing about their text."""
-
-BRACES = re.compile(r"\{.*?\}")
-FIELD = re.compile(r"\{shard(:0?\d{1,2}d)?\}")
-"""A field for the number of a file. Others that Python knows would take any length."""
-
-SHARD = "{shard"
-"""Begins the field of a template for the number of a file."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -45,9 +28,8 @@ class Hub(Records, Dataset):
     revision: str = ""
     """Commit of the repository; required for the hub, where branches move."""
     train: OneOrMore[str]
-    """Paths of the training files: one with ``{shard}`` for the number from 0, as in
-    ``en/{shard:05d}.json.gz``, or one or more with ranges, as in ``a-{000..013}.parquet``. JSON
-    lines, plain, ``.gz`` or ``.zst``, or Parquet. Append paths to lengthen the stream."""
+    """Paths of the training files, with ranges, as in ``a-{000..013}.parquet``. JSON lines, plain,
+    ``.gz`` or ``.zst``, or Parquet. Append paths to lengthen the stream."""
     validation: OneOrMore[str] | None = None
     """Paths of the validation files, written like ``train``; if not given, ``holdout`` of the first
     training file is held out."""
@@ -56,11 +38,8 @@ class Hub(Records, Dataset):
     text: str = "text"
     """Column that contains the document."""
     shards: Shards | None = None
-    """Number of training files to tokenize, from the first; all by default, and required with
-    ``{shard}``. Raising it changes no finished run."""
-    validation_shards: Shards | None = None
-    """Number of validation files to tokenize, from the first; all by default, and 1 with
-    ``{shard}``."""
+    """Number of training files to tokenize, from the first; all by default. Raising it changes no
+    finished run."""
     mirror: str = ""
     """Local folder with the layout of the repository, in which files are read without a network."""
     documents: list[Positive] = field(default_factory=list)
@@ -76,23 +55,14 @@ class Hub(Records, Dataset):
     result depends on it."""
 
     def __post_init__(self) -> None:
-        for split, names in (("train", self.train), ("validation", self.validation or [])):
-            for name in names:
-                _check_name(split, name, alone=len(names) == 1)
-        if not self.shards and _is_template(self.train):
-            raise ValueError(
-                f"shards is missing; give the number of files that {self.train[0]!r} is"
-            )
-        for key, limit, names in (
-            ("shards", self.shards, self.train),
-            ("validation_shards", self.validation_shards, self.validation or []),
-        ):
-            n = sum(map(file_names.count, names))
-            if limit and n < limit and not _is_template(names):
+        for name in (*self.train, *(self.validation or [])):
+            if set(file_names.RANGE.sub("", name)) & set("*?[{"):
                 raise ValueError(
-                    f"{key} {limit} is more than the {n} files that the row names; write {{shard}} "
-                    "or {shard:05d} in place of the number of a file, or a range as {000..013}"
+                    f"{name!r} is a pattern, and plans do not ask the hub which files match; write "
+                    "a range, as {000..013}, or list the files"
                 )
+        if (self.shards or 0) > (n := sum(map(file_names.count, self.train))):
+            raise ValueError(f"shards {self.shards} is more than the {n} files that train names")
         if self.documents and not self.validation:
             raise ValueError(
                 "documents counts complete files, but a share of them is held out; leave documents "
@@ -139,8 +109,8 @@ class Hub(Records, Dataset):
 
     def files(self, split: Split) -> list[str]:
         if split == "validation" and self.validation:
-            return [*_expanded(tuple(self.validation), self.validation_shards)]
-        files = _expanded(tuple(self.train), self.shards)
+            return [*_expanded(tuple(self.validation))]
+        files = _expanded(tuple(self.train))[: self.shards]
         return [*files] if split == "train" else [*files[:1]]
 
     def first(self, n: int) -> Self:
@@ -148,12 +118,9 @@ class Hub(Records, Dataset):
 
     def identity(self) -> dict[str, JsonValue]:
         """A single path is written without a list, and later training paths lengthen the stream."""
-        values = self._text(*NOT_TEXT)
-        values["train"] = self.train[0]
+        values = self._text(*NOT_TEXT) | {"train": self.train[0]}
         if self.validation and len(self.validation) == 1:
             values["validation"] = self.validation[0]
-            if _is_template(self.validation) and self.validation_shards == 1:
-                del values["validation_shards"]
         return values
 
     def read(self, split: Split, shard: int) -> Documents:
@@ -168,39 +135,7 @@ class Hub(Records, Dataset):
         return {"repository": self.repository, "revision": self.revision}
 
 
-def _is_template(names: Sequence[str]) -> bool:
-    return len(names) == 1 and SHARD in names[0]
-
-
 @cache
-def _expanded(names: tuple[str, ...], limit: int | None) -> tuple[str, ...]:
-    """The first files that the paths of a row mean; asked again for every shard."""
-    if _is_template(names):
-        return tuple(names[0].format(shard=i) for i in range(limit or 1))
-    return tuple(file for name in names for file in file_names.numbered(name))[:limit]
-
-
-def _check_name(split: str, name: str, alone: bool) -> None:
-    """Check that a path means the same files whatever is on the hub.
-
-    Raises:
-        ValueError: It has a pattern, or braces that are no number.
-    """
-    if set(name) & set("*?["):
-        raise ValueError(
-            f"{split} {name!r} is a pattern, and plans do not ask the hub which files match; write "
-            "a range, as {000..013}, or list the files"
-        )
-    try:
-        template = alone and SHARD in name
-        for found in BRACES.findall(name) if template else ():
-            if not FIELD.fullmatch(found):
-                raise ValueError(repr(found[1:-1]))
-        rest = name.format(shard=0) if template else file_names.RANGE.sub("", name)
-    except (KeyError, IndexError, ValueError) as error:
-        raise ValueError(f"{split} {name!r} has braces with {error}; allowed: {{shard}}") from None
-    if "{" in rest:
-        raise ValueError(
-            f"{split} {name!r} does not number its files; write {{shard}} or {{shard:05d}} in "
-            "place of the number, or a range as {000..013} if there are several paths"
-        )
+def _expanded(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The files that the paths of a row mean; asked again for every shard."""
+    return tuple(file for name in names for file in file_names.numbered(name))
