@@ -213,18 +213,16 @@ def test_later_paths_and_how_a_single_one_is_written_change_no_run():
 
 
 def test_many_text_files_are_several_shards_and_more_files_change_only_the_last(tmp_path):
-    def text(n):
+    def text(n, pattern):
         for i in range(n):
             (tmp_path / f"{i}.txt").write_bytes(b"book %d\r\n" % i)
-        row = {"kind": "text", "train": [f"{tmp_path}/*.txt"], "files_per_shard": 2}
+        row = {"kind": "text", "train": [f"{tmp_path}/{pattern}"], "files_per_shard": 2}
         return corpus(row | {"holdout": 1e-9})
 
-    few = text(3)
+    few = text(3, "*.txt")
     before = [tokenize(few, "train", i, tmp_path / f"train-{i:05d}.bin") for i in range(2)]
     assert [made["documents"] for made in before] == [2, 1]
-    file_names._matching.cache_clear()
-    more = text(5)
-    assert more.source.identity() == few.source.identity()
+    more = text(5, "?.txt")  # the files of a pattern are looked up once in a process
     assert more.source.files("train")[0] == few.source.files("train")[0]
     assert (len(more.source.files("train")), len(more.source.files("validation"))) == (3, 1)
     made = read(tmp_path / "train-00000.bin")

@@ -146,8 +146,8 @@ def test_as_many_shards_suffice_as_the_longest_run_reads(values, tmp_path, shard
 
 
 HUB = {
-    "kind": "hub", "repository": "a/b", "revision": "0" * 40, "train": "t-{shard:02d}.json",
-    "validation": "v-{shard:02d}.json", "shards": 10, "expected_tokens": 5000.0,
+    "kind": "hub", "repository": "a/b", "revision": "0" * 40, "train": "t-{00..99}.json",
+    "validation": "v-00.json", "shards": 10, "expected_tokens": 5000.0,
     "expected_bytes": 9000.0,
 }  # fmt: skip
 

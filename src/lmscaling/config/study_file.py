@@ -116,14 +116,14 @@ def _of_record(study: Values) -> Values:
     """A study of a record: texts of kinds that are gone are ``former``, and unused ones left out."""
     named = [study.get("dataset"), *((study.get("evaluate") or {}).get("datasets") or [])]
     named += [task.get("dataset") for task in (study.get("tasks") or {}).values()]
-    rows, known = dict(study["datasets"]), registry.sources("data/kinds")
-    for name, row in study["datasets"].items():
+    rows, known = dict(study.get("datasets") or {}), registry.sources("data/kinds")
+    for name, row in list(rows.items()):
         if name not in named:
             del rows[name]
         elif row["kind"] not in known:
             kept = {key: row[key] for key in ("shuffle", "block_tokens") if key in row}
             rows[name] = {"kind": "former", "row": less(row, *kept), **kept}
-    return {**study, "datasets": rows}
+    return {**study, "datasets": rows} if rows else study
 
 
 def read_study(

@@ -186,10 +186,8 @@ def _values(reader: str, path: str, column: str, **options: Any) -> Iterator[Any
             kind = (stream.features or {}).get(column)
             known = {} if kind else _opened(reader, path).features or {}
             if kind is None or getattr(kind, "dtype", "") not in ("string", "large_string"):
-                found = kind or choose(column, known)
-                raise UserError(
-                    f"{path} has no column {column!r} of text: {found}; set text: in the dataset's row"
-                )
+                what = f"{path} has no column {column!r} of text: {kind or choose(column, known)}"
+                raise UserError(f"{what}; set text: in the dataset's row")
         for table in stream.with_format("arrow").iter(BATCH):
             yield from table[column].to_pylist()
     except UserError:

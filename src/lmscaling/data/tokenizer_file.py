@@ -1,8 +1,7 @@
 """A ``tokenizer.json`` of Hugging Face's ``tokenizers``, as a tokenizer of ordinary text.
 
 Every text must come back from its tokens, up to canonical equivalence, or a loss per byte would
-mean nothing. Special tokens, padding and truncation are not used. End-of-text is the last id.
-"""
+mean nothing. Special tokens, padding and truncation are not used. End-of-text is the last id."""
 
 import os
 from pathlib import Path
@@ -18,11 +17,11 @@ PROBE = f"A\r\n\t  b's 01234 {{}}<|x|>\ufeff  \n{''.join(map(chr, CODES))}"  # a
 
 
 class Loaded(NamedTuple):
-    """A tokenizer file that was checked."""
+    """A tokenizer (``tokenizers.Tokenizer``), its SHA-256, and its ids with end-of-text."""
 
-    tokenizer: Any  # tokenizers.Tokenizer
+    tokenizer: Any
     sha256: str
-    n_vocab: int  # ids up to the largest of ordinary text, and end-of-text
+    n_vocab: int
 
 
 def load(path: Path, row: Tokenizer | None = None) -> Loaded:
@@ -42,10 +41,9 @@ def load(path: Path, row: Tokenizer | None = None) -> Loaded:
     texts = [PROBE, "x", *(f"a {token.content} b" for token in added if not token.special)]
     if not isinstance(found.model, tokenizers.models.BPE) or found.model.dropout:
         raise UserError(f"tokenizer {path} is no BPE, or one with dropout; name another file")
-    ids = (one.ids for one in found.encode_batch(texts, add_special_tokens=False))
-    for text, back in zip(
-        texts, found.decode_batch([*ids], skip_special_tokens=False), strict=True
-    ):
+    ids = [one.ids for one in found.encode_batch(texts, add_special_tokens=False)]
+    backs = found.decode_batch(ids, skip_special_tokens=False)
+    for text, back in zip(texts, backs, strict=True):
         if normalize("NFC", text) != normalize("NFC", back):
             changes = f"tokenizer {path} changes {text!r:.40} to {back!r:.40}"
             raise UserError(f"{changes}; name a byte-level BPE that keeps all text")

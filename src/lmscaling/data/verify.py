@@ -138,4 +138,6 @@ def _problem(folder: Path, found: dict[Split, list[Shard]], place: tuple[Split, 
             f"shard {path} has token {read.largest}; allowed: up to {record['end_of_text']}, the "
             "end-of-text token"
         )
+    if read.first != record["end_of_text"]:
+        return f"shard {path} begins with token {read.first}; allowed: end-of-text"
     return ""

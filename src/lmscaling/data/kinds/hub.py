@@ -1,5 +1,6 @@
 """A dataset repository of the Hugging Face hub: one shard per file."""
 
+import re
 from dataclasses import field, replace
 from functools import cache
 from typing import Any, Literal, Self, get_args
@@ -17,6 +18,9 @@ NOT_TEXT = (
 )  # fmt: skip
 """Fields that say where the files are, how many and how large, and nothing about their text."""
 
+NUMBER = re.compile(r"\{shard(:0\d{1,2}d)?\}")
+"""A field for the number of a file, of a template that ``shards`` ends."""
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Hub(Records, Dataset):
@@ -28,8 +32,9 @@ class Hub(Records, Dataset):
     revision: str = ""
     """Commit of the repository; required for the hub, where branches move."""
     train: OneOrMore[str]
-    """Paths of the training files, with ranges, as in ``a-{000..013}.parquet``. JSON lines, plain,
-    ``.gz`` or ``.zst``, or Parquet. Append paths to lengthen the stream."""
+    """Paths of the training files: one with ``{shard}`` for the number from 0, as in
+    ``en/{shard:05d}.json.gz``, or one or more with ranges, as in ``a-{000..013}.parquet``. JSON
+    lines, plain, ``.gz`` or ``.zst``, or Parquet. Append paths to lengthen the stream."""
     validation: OneOrMore[str] | None = None
     """Paths of the validation files, written like ``train``; if not given, ``holdout`` of the first
     training file is held out."""
@@ -38,8 +43,8 @@ class Hub(Records, Dataset):
     text: str = "text"
     """Column that contains the document."""
     shards: Shards | None = None
-    """Number of training files to tokenize, from the first; all by default. Raising it changes no
-    finished run."""
+    """Number of training files to tokenize, from the first; all by default, and required with
+    ``{shard}``. Raising it changes no finished run."""
     mirror: str = ""
     """Local folder with the layout of the repository, in which files are read without a network."""
     documents: list[Positive] = field(default_factory=list)
@@ -55,13 +60,19 @@ class Hub(Records, Dataset):
     result depends on it."""
 
     def __post_init__(self) -> None:
-        for name in (*self.train, *(self.validation or [])):
-            if set(file_names.RANGE.sub("", name)) & set("*?[{"):
-                raise ValueError(
-                    f"{name!r} is a pattern, and plans do not ask the hub which files match; write "
-                    "a range, as {000..013}, or list the files"
-                )
-        if (self.shards or 0) > (n := sum(map(file_names.count, self.train))):
+        for names in (self.train, self.validation or []):
+            for name in names:
+                rest = file_names.RANGE.sub("", NUMBER.sub("", name) if len(names) == 1 else name)
+                if set(rest) & set("*?[{"):
+                    raise ValueError(
+                        f"{name!r} is a pattern, and plans do not ask the hub which files match; "
+                        "write a range, as {000..013}, or list the files"
+                    )
+        n = sum(map(file_names.count, self.train))
+        if NUMBER.search(self.train[0]):
+            if not self.shards:
+                raise ValueError(f"shards is missing; give the number of files of {self.train[0]!r}")
+        elif (self.shards or 0) > n:
             raise ValueError(f"shards {self.shards} is more than the {n} files that train names")
         if self.documents and not self.validation:
             raise ValueError(
@@ -109,9 +120,9 @@ class Hub(Records, Dataset):
 
     def files(self, split: Split) -> list[str]:
         if split == "validation" and self.validation:
-            return [*_expanded(tuple(self.validation))]
-        files = _expanded(tuple(self.train))[: self.shards]
-        return [*files] if split == "train" else [*files[:1]]
+            return [*_expanded(tuple(self.validation), 1)]
+        files = _expanded(tuple(self.train), self.shards or 0)
+        return [*files[: self.shards]] if split == "train" else [*files[:1]]
 
     def first(self, n: int) -> Self:
         return replace(self, shards=n, expected_tokens=None, expected_bytes=None)
@@ -136,6 +147,8 @@ class Hub(Records, Dataset):
 
 
 @cache
-def _expanded(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The files that the paths of a row mean; asked again for every shard."""
+def _expanded(names: tuple[str, ...], n: int) -> tuple[str, ...]:
+    """The files that the paths of a row mean, n of a template; asked again for every shard."""
+    if NUMBER.search(names[0]):
+        return tuple(names[0].format(shard=i) for i in range(n))
     return tuple(file for name in names for file in file_names.numbered(name))
