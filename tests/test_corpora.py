@@ -15,10 +15,10 @@ from hub import COMMIT, serving
 from test_data import corpus, lines, read
 
 from lmscaling.config import file_names, grid
-from lmscaling.data import chunk, shards
+from lmscaling.data import shards
 from lmscaling.data.documents import of_records
 from lmscaling.data.kinds.hub import Hub
-from lmscaling.data.tokenize import tokenize
+from lmscaling.data.tokenize import tokenize, tokenize_all
 from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
 from lmscaling.plan import documents, study_plan
@@ -63,14 +63,14 @@ def rows(path, **values):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json.gz", "a.parquet"])
-def test_a_truncated_file_is_an_error_also_where_bad_documents_are_left_out(tmp_path, name):
+def test_a_truncated_file_is_an_error(tmp_path, name):
     path = records(tmp_path / name, [f"{'x' * 50} {i}" for i in range(100)])
     out, whole = tmp_path / "train-00000.bin", path.read_bytes()
-    for n, how in ((len(whole) - 3, "skip"), (len(whole) // 2, "skip"), (len(whole) - 3, "fail")):
+    for n in (len(whole) - 3, len(whole) // 2):
         path.write_bytes(whole[:n])
         # libraries have words of their own
         with pytest.raises(UserError, match=f"{name}.*(get the file again)"):
-            tokenize(rows(path, on_bad=how, bad_share=0.9), "train", 0, out)
+            tokenize(rows(path), "train", 0, out)
     assert not out.exists()
 
 
@@ -85,65 +85,44 @@ def test_a_file_without_such_text_is_refused(tmp_path, name, column, key, values
         list(of_records(str(tmp_path / name), key).texts)
 
 
-def test_a_row_of_parquet_without_text_is_an_error_or_left_out_and_counted(tmp_path):
-    path, out = tmp_path / "a.parquet", tmp_path / "train-00000.bin"
+def test_a_row_of_parquet_without_text_is_an_error(tmp_path):
+    path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["x"] * 300 + [None, "ö"]}), path)  # more than a batch
-    with refused(UserError, path.name, "document 301", "null", "on_bad"):
-        tokenize(rows(path), "train", 0, out)
-    made = tokenize(rows(path, on_bad="skip", bad_share=0.01), "train", 0, out)
-    assert (made["documents"], made["bytes"]) == (301, 302)
-    assert [*made["bad_documents"].values()] == [1]
-
-
-def test_bytes_that_are_not_utf8_are_an_error(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"text": "\xff"}\n')
-    with pytest.raises(UserError, match=r"a\.jsonl.*utf-8"):
-        tokenize(rows(path, on_bad="skip", bad_share=0.9), "train", 0, tmp_path / "t.bin")
+    with refused(UserError, path.name, "document 301", "null"):
+        tokenize(rows(path), "train", 0, tmp_path / "train-00000.bin")
 
 
 BAD = {
     "no JSON": (b"{]", "no JSON"),
     "200,000 brackets": (b"[" * 200_000 + b"]" * 200_000, "no JSON"),
-    "null": (b'{"text": null}', "null .* 'text'"),
-    "a number": (b'{"text": 3}', "int .* 'text'"),
+    "not UTF-8": (b'{"text": "\xff"}', "utf-8"),
+    "null": (b'{"text": null}', "null"),
+    "a number": (b'{"text": 3}', "int"),
     "no key": (b'{"txt": "x"}', "'text'.* 'txt'"),
     "a list": (b'["text"]', "'text'"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_document_is_an_error_or_left_out_and_counted(tmp_path, name):
+def test_a_bad_document_is_an_error(tmp_path, name):
     line, said = BAD[name]
     good = b"".join(b'{"text": "%d"}\n' % i for i in range(1500))
     path, out = tmp_path / "a.jsonl", tmp_path / "train-00000.bin"
     path.write_bytes(good + line + b"\n" + good)
-    with pytest.raises(UserError, match=rf"document 1501: .*({said}).* on_bad"):
+    with pytest.raises(UserError, match=rf"a\.jsonl.*{said}"):
         tokenize(rows(path), "train", 0, out)
     assert not out.exists()
-    made = tokenize(rows(path, on_bad="skip"), "train", 0, out)
-    assert (made["documents"], sum(made["bad_documents"].values())) == (3000, 1)
-
-
-def test_more_bad_documents_than_allowed_are_an_error_with_their_reasons(tmp_path):
-    path, out = tmp_path / "a.jsonl", tmp_path / "train-00000.bin"
-    path.write_text('{"text": "x"}\n' * 97 + "no\n" * 2 + '{"text": 1}\n{"text": "x"}\n')
-    with refused(UserError, "a.jsonl", "3 of 101", "(2 ", "1 int", "0.001"):
-        tokenize(rows(path, on_bad="skip"), "train", 0, out)
-    made = tokenize(rows(path, on_bad="skip", bad_share=0.03), "train", 0, out)
-    assert sorted(made["bad_documents"].values()) == [1, 2]
-    assert rows(path).source.identity() == rows(path, on_bad="skip").source.identity()
 
 
 def test_documents_that_are_left_out_are_told_with_the_manifest_and_the_plan(tmp_path, values):
     laid_out = grid.expand(values)
     folder = tmp_path / "tokens" / laid_out.tokens
     folder.mkdir(parents=True)
-    part = {"documents": 500, "documents_dropped": 4, "bad_documents": {"no JSON": 3}}
+    part = {"documents": 500, "documents_dropped": 4}
     for i in range(2):
         (folder / f"train-{i:05d}.json").write_text(json.dumps(part))
     (said,) = documents.sentences(documents.count(folder, {"train": 2, "validation": 0}))
-    assert re.findall(r"[\d,]*\d", said) == ["1,000", "8", "6"]
+    assert re.findall(r"[\d,]*\d", said) == ["1,000", "8"]
     sentence("documents", said)
     shapes = dict.fromkeys(laid_out.cells, Shape(100, 600.0))
     for earlier in (True, False):  # a plan from before the text was tokenized, and a later one
@@ -303,7 +282,7 @@ def test_a_full_disk_ends_tokenization_and_leaves_complete_shards(tmp_path, monk
 
     monkeypatch.setattr(shards.Writer, "write", full)
     with refused(UserError, "shard 1", "No space left on device"):
-        chunk.tokenize(given, "train", range(3), tmp_path / "t", lambda i: True)
+        tokenize_all(given, "train", range(3), tmp_path / "t", lambda i: True)
     made = sorted(p.name for p in (tmp_path / "t").iterdir())
     assert made == ["train-00000.bin", "train-00000.json"]
 

@@ -62,7 +62,7 @@ SOURCES = {
     "a gzip cut by one byte": (lambda p: os.truncate(p, p.stat().st_size - 1), "cannot be read"),
     "zeros": (lambda p: p.write_bytes(bytes(p.stat().st_size)), "cannot be read"),
     "an empty file": (lambda p: p.write_bytes(b""), "0 documents"),
-    "a line that is no JSON": (lambda p: repacked(p, b'{"text": "a"}\n{"text": \n'), "document 2:"),
+    "a line that is no JSON": (lambda p: repacked(p, b'{"text": "a"}\n{"text": \n'), "line 2:"),
     "a document without text": (lambda p: repacked(p, b'{"text": "a"}\n{"txt": "b"}\n'), "'txt'"),
     "a document whose text is null": (lambda p: repacked(p, b'{"text": null}\n'), "document 1:"),
     "a missing document": (lambda p: repacked(p, cut(unpacked(p))), "399 documents"),

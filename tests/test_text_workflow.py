@@ -15,7 +15,7 @@ from test_data import corpus, lines
 from test_workflow import product
 
 from lmscaling.config import grid, study_file
-from lmscaling.data import chunk
+from lmscaling.data.tokenize import tokenize_all
 from lmscaling.errors import UserError
 from lmscaling.plan.text_needs import Chunk, missing
 
@@ -142,7 +142,7 @@ def make(text, folder, shards: Iterable[int] = range(N), **options):
     def is_missing(i):
         return bool(missing(text.source, folder, "train", i + 1, i))
 
-    return chunk.tokenize(text, "train", shards, folder, is_missing, **options)
+    return tokenize_all(text, "train", shards, folder, is_missing, **options)
 
 
 def names(folder):
@@ -182,6 +182,6 @@ def test_a_shard_that_another_job_made_meanwhile_is_no_error(text, tmp_path):
         return bool(missing(text.source, folder, "train", 1, 0))
 
     (tmp_path / "0.jsonl").write_text("no json\n")
-    assert chunk.tokenize(text, "train", [0], folder, is_missing) == 1
+    assert tokenize_all(text, "train", [0], folder, is_missing) == 1
     assert asked == [0, 0]
     assert names(folder) == ["train-00000.json"]

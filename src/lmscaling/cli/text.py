@@ -55,11 +55,11 @@ CHUNK = argument("chunk", help="<split>-<first>-<last> with five digits: train-0
 )
 def tokenize(args: Namespace) -> str:
     """Tokenize the missing shards of a chunk of a corpus; standard input has the corpus as JSON."""
-    from lmscaling.data import chunk
+    from lmscaling.data.tokenize import tokenize_all
 
     corpus = _corpus_from_stdin()
     wanted = Chunk.named(args.chunk)
-    n = chunk.tokenize(
+    n = tokenize_all(
         corpus, wanted.split, wanted.numbers, args.out,
         is_missing=lambda i: bool(missing(corpus.source, args.out, wanted.split, i + 1, i)),
         ranks=args.vocabulary,

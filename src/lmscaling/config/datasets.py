@@ -10,7 +10,7 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import reduce
 from importlib import import_module
 from operator import or_
@@ -24,12 +24,14 @@ from lmscaling import registry
 from lmscaling.config.types import (
     STRICT,
     Context,
+    Estimate,
     Flag,
-    Fraction,
     Heads,
+    HeldOut,
     InitStd,
     Layers,
     Name,
+    Positive,
     Rate,
     Split,
     Vocabulary,
@@ -83,30 +85,6 @@ class Documents:
     describe_file: Callable[[], dict[str, Any]] = dict
     """Returns size (``bytes``) and ``sha256`` of the file that was read, once all its documents
     were read; empty if the documents come from several files."""
-    bad: dict[str, int] = field(default_factory=dict)
-    """Numbers of documents that could not be read and were left out, by reason; complete once all
-    documents were read."""
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class Records:
-    """Fields of the rows whose files have a record for each document."""
-
-    on_bad: Literal["fail", "skip"] = Field(
-        default="fail",
-        description="``skip`` leaves out documents that cannot be read, and counts them: no JSON, "
-        "no text. A truncated file is always an error.",
-    )
-    bad_share: Fraction = Field(
-        default=0.001,
-        description="Largest share of the documents of a file that ``skip`` leaves out; more is an "
-        "error.",
-    )
-
-    @property
-    def left_out(self) -> float:
-        """Largest share of the documents of a file that may be left out."""
-        return self.bad_share if self.on_bad == "skip" else 0.0
 
 
 BLOCK_TOKENS = 131_072
@@ -117,8 +95,7 @@ BLOCK_TOKENS = 131_072
 class TrainingText:
     """Fields of every dataset row: what training reads of its text, and in which order.
 
-    The descriptions here and above are arguments: pydantic reads the docstrings of a class's own
-    fields only.
+    The descriptions are arguments: pydantic reads the docstrings of a class's own fields only.
     """
 
     shuffle: Literal["none", "blocks", "documents"] | None = Field(
@@ -230,6 +207,27 @@ class Dataset(TrainingText, ABC):
         return {}
 
 
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class TextFiles(Dataset):
+    """Fields of the rows of files of text, which may also name ``validation`` files."""
+
+    holdout: HeldOut = Field(
+        default=0.01,
+        description="Share of the documents of the first training shard that is held out, chosen "
+        "by content hash, if the row names no validation files.",
+    )
+    expected_tokens: Estimate | None = Field(
+        default=None,
+        description="Estimated training tokens of all shards; plans use it until the shards are "
+        "tokenized.",
+    )
+    shards_per_job: Positive = Field(
+        default=16,
+        description="Number of shards that one job tokenizes, one after another: a job takes "
+        "seconds to start. No result depends on it.",
+    )
+
+
 def class_of(kind: str) -> type[Dataset]:
     """The class of a kind, from its file in ``data/kinds/``."""
     module = import_module(f"lmscaling.data.kinds.{kind}")
@@ -246,27 +244,17 @@ DatasetRow = Annotated[Dataset, GetPydanticSchema(_union_of_kinds)]
 with such a field is built, so this package has no static import of ``data``."""
 
 
-SIZES = {
-    "bytes": 257,
-    "gpt2": 50_257,
-    "r50k_base": 50_257,
-    "p50k_base": 50_282,
-    "cl100k_base": 100_257,
-    "o200k_base": 199_999,
-}
-"""Tokens of each encoding: ids up to the largest of ordinary text, and then end-of-text. tiktoken's
-own end-of-text has another id in the last three."""
+SIZES = {"bytes": 257, "gpt2": 50_257}
+"""Tokens of each encoding: ids up to the largest of ordinary text, and then end-of-text."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Tokenizer:
     """A tokenizer: one of ``encoding`` and ``file``."""
 
-    encoding: (
-        Literal["gpt2", "bytes", "r50k_base", "p50k_base", "cl100k_base", "o200k_base"] | None
-    ) = None
-    """``gpt2`` is OpenAI's byte-pair encoding, like the others that tiktoken has; ``bytes`` has one
-    token per byte and needs no download."""
+    encoding: Literal["gpt2", "bytes"] | None = None
+    """``gpt2`` is OpenAI's byte-pair encoding, by tiktoken; ``bytes`` has one token per byte and
+    needs no download. Others are files."""
     file: str = ""
     """Path of a ``tokenizer.json`` of Hugging Face's ``tokenizers``, a byte-level BPE. Its special
     tokens are ordinary text."""

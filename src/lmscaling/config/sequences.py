@@ -31,6 +31,9 @@ BLOCK = 32
 class Sequences(Dataset):
     """A dataset whose documents are sequences of one length."""
 
+    sequences: int
+    validation_sequences: int
+
     def __post_init__(self) -> None:
         if self.block_tokens != BLOCK_TOKENS:
             raise ValueError(
@@ -48,9 +51,9 @@ class Sequences(Dataset):
     def length(self) -> int:
         """Tokens of a sequence, with end-of-text: the context of its cells."""
 
-    @abstractmethod
     def number(self, split: Split) -> int | None:
         """Sequences of a split; None if this machine cannot tell."""
+        return self.sequences if split == "train" else self.validation_sequences
 
     @abstractmethod
     def made(self, split: Split) -> "Iterator[np.ndarray]":

@@ -113,7 +113,7 @@ def read_record(path: Path) -> Record:
 
 
 def _of_record(study: Values) -> Values:
-    """A study of a record: texts of kinds that are gone are ``former``, and unused ones left out."""
+    """The study of a record: texts of kinds that are gone are ``former``, unused ones left out."""
     named = [study.get("dataset"), *((study.get("evaluate") or {}).get("datasets") or [])]
     named += [task.get("dataset") for task in (study.get("tasks") or {}).values()]
     rows, known = dict(study.get("datasets") or {}), registry.sources("data/kinds")

@@ -42,7 +42,7 @@ HUB = "hf://"
 BATCH = 250
 """Rows that are decoded at once."""
 
-REMEDY = "get the file again from its source, or write on_bad: skip in the dataset's row"
+REMEDY = "get the file again from its source, or leave this document out of a copy of it"
 
 
 def digest(text: str) -> bytes:
@@ -56,7 +56,7 @@ def fingerprint(text: str) -> bytes:
 
 
 def read_shard(corpus: Corpus, split: Split, shard: int) -> Documents:
-    """The documents of one source shard; arguments and errors are those of ``Dataset.read``."""
+    """The documents of one source shard; the errors are those of ``Dataset.read``."""
     n = len(corpus.source.files(split))
     if not 0 <= shard < n:
         raise UserError(
@@ -64,24 +64,18 @@ def read_shard(corpus: Corpus, split: Split, shard: int) -> Documents:
         )
     documents = corpus.source.read(split, shard)
     if corpus.source.shuffle == "documents":  # by fingerprints, which ignore what a text is about
-        return replace(documents, texts=_sorted(documents.texts))
+        return replace(documents, texts=iter(sorted(documents.texts, key=fingerprint)))
     return documents
-
-
-def _sorted(texts: Iterator[str]) -> Iterator[str]:
-    yield from sorted(texts, key=fingerprint)
 
 
 def hold_out(documents: Documents, split: Split, share: float) -> Documents:
     """The documents of one split, where a share of all documents is held out for validation."""
     below = int(share * 2**64)
-    held = split == "validation"
-    texts = (
-        text
-        for text in documents.texts
-        if (int.from_bytes(digest(text)[:8], "big") < below) == held
-    )
-    return replace(documents, texts=texts)
+
+    def is_of_split(text: str) -> bool:
+        return (int.from_bytes(digest(text)[:8], "big") < below) == (split == "validation")
+
+    return replace(documents, texts=filter(is_of_split, documents.texts))
 
 
 def of_files(paths: list[str]) -> Documents:
@@ -91,87 +85,52 @@ def of_files(paths: list[str]) -> Documents:
     return Documents(text for path in paths for text in _values("text", path, "text", **options))
 
 
-def of_records(path: str, key: str, bad_share: float = 0.0) -> Documents:
-    """The documents of a file with one record per document.
-
-    Args:
-        path: JSON lines or Parquet, by the end of the name.
-        key: Key or column that contains the document.
-        bad_share: Largest share of documents that cannot be read and are left out; 0 for none.
-    """
+def of_records(path: str, key: str) -> Documents:
+    """The documents under a key or column of a file of JSON lines or Parquet, by the end of its
+    name; UserError at the first one that is no text."""
     if path.endswith(PARQUET):
-        values = _values("parquet", path, key, columns=[key], batch_size=BATCH)
-        found = (_Bad("null in place of text") if text is None else text for text in values)
+        texts = _values("parquet", path, key, columns=[key], batch_size=BATCH)
     elif path.endswith(LINES):
-        lines = _values("text", path, "text")
-        found = (_parsed(line, key) for line in lines if line and not line.isspace())
+        lines = enumerate(_values("text", path, "text"), 1)
+        texts = (_parsed(line, key, f"{path}, line {n}") for n, line in lines if line.strip())
     else:
         raise UserError(
             f"dataset file {path} has a name of no known format; allowed: names that end in "
             f"{', '.join(LINES)} or {PARQUET}"
         )
-    bad: dict[str, int] = {}
-    return Documents(_good(found, path, bad_share, bad), lambda: _described(path), bad)
+
+    def describe_file() -> dict[str, Any]:  # a commit of the hub names its content
+        file = Path(path)
+        is_local = not path.startswith(HUB)
+        return {"bytes": file.stat().st_size, "sha256": sha256_of(file)} if is_local else {}
+
+    return Documents(_checked(texts, path), describe_file)
 
 
-def _described(path: str) -> dict[str, Any]:
-    """Size and SHA-256 of a local file; a commit of the hub names its content."""
-    if path.startswith(HUB):
-        return {}
-    return {"bytes": Path(path).stat().st_size, "sha256": sha256_of(Path(path))}
+def _checked(texts: Iterator[Any], path: str) -> Iterator[str]:
+    for n, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            found = "null" if text is None else type(text).__name__
+            raise UserError(f"{path}, document {n}: {found} in place of text; {REMEDY}")
+        yield text
 
 
-class _Bad(str):
-    """In place of a document: why it cannot be read."""
-
-
-def _good(found: Iterator[str], path: str, bad_share: float, bad: dict[str, int]) -> Iterator[str]:
-    """The documents among ``found``; the others are counted by reason.
-
-    Raises:
-        UserError: More than the allowed share is bad, or the last one, where a file was cut off.
-    """
-    n, last, first = 0, "", ""
-    for n, last in enumerate(found, 1):
-        if not isinstance(last, _Bad):
-            yield last
-            continue
-        first = first or f"{path}, document {n}: {last}; {REMEDY}"
-        if not bad_share:
-            raise UserError(first)
-        reason = last.partition(":")[0]
-        bad[reason] = bad.get(reason, 0) + 1
-    if isinstance(last, _Bad) and last.startswith("no JSON"):
-        raise UserError(f"{path} ends inside a document; get the file again from its source")
-    if (left_out := sum(bad.values())) > bad_share * n:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in bad.items())
-        raise UserError(
-            f"{path}: {left_out:,} of {n:,} documents cannot be read ({reasons}); allowed: a share "
-            f"of {bad_share:g}, bad_share: in the dataset's row; the first: {first}"
-        )
-
-
-def _parsed(line: str, key: str) -> str:
-    """The document of a line of JSON."""
+def _parsed(line: str, key: str, place: str) -> Any:
+    """What a line of JSON has under a key."""
     try:
         try:
             record = orjson.loads(line)
         except orjson.JSONDecodeError:  # it refuses lone surrogates, which encoders replace
             record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return _Bad(f"no JSON: {error}")
+        raise UserError(f"{place}: no JSON: {error}; {REMEDY}") from None
     if not isinstance(record, dict) or key not in record:
         keys = record if isinstance(record, dict) else []
-        return _Bad(f"no text: under {key!r}; {choose(key, keys)}; set text: in the dataset's row")
-    if not isinstance(text := record[key], str):
-        found = "null" if text is None else type(text).__name__
-        return _Bad(f"{found} in place of text: under {key!r}")
-    # Half a pair becomes the replacement character.
-    return (
-        text
-        if text.isascii()
-        else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    )
+        raise UserError(f"{place} has no {key!r}; {choose(key, keys)}; set text: in the row")
+    text = record[key]
+    if isinstance(text, str) and not text.isascii():  # half a pair of surrogates is replaced
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _values(reader: str, path: str, column: str, **options: Any) -> Iterator[Any]:
@@ -212,11 +171,9 @@ def _opened(reader: str, path: str, **options: Any) -> "IterableDataset":
     try:
         import datasets
     except ImportError as error:
-        raise UserError(
-            "text is read by the package datasets, which is not installed; pip install datasets"
-        ) from error
+        missing = "text is read by the package datasets, which is not installed"
+        raise UserError(f"{missing}; pip install datasets") from error
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it logs what it raises
     url = path if path.startswith(HUB) else glob.escape(os.path.abspath(path))
-    return datasets.load_dataset(
-        reader, data_files={"train": [url]}, split="train", streaming=True, **options
-    )
+    files = {"train": [url]}
+    return datasets.load_dataset(reader, data_files=files, split="train", streaming=True, **options)

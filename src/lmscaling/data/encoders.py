@@ -1,9 +1,4 @@
-"""From documents to token ids.
-
-Text is always encoded as ordinary text, so no id is end-of-text.
-"""
-
-from typing import NamedTuple
+"""From documents to token ids: always as ordinary text, so no id is end-of-text."""
 
 import numpy as np
 import tiktoken
@@ -12,46 +7,22 @@ from lmscaling.data.tokenizer_file import Loaded
 from lmscaling.errors import UserError
 
 
-class Ids(NamedTuple):
-    """Token ids of several documents."""
-
-    flat: np.ndarray
-    """Unsigned ``[n]``, concatenated."""
-    lengths: np.ndarray
-    """Number of ids of each document, int64 ``[documents]``."""
-
-
-def encode(encoder: tiktoken.Encoding | Loaded, texts: list[str]) -> Ids:
-    """Ids of some documents, at least one; lone surrogates become the replacement character."""
+def encode(encoder: tiktoken.Encoding | Loaded, texts: list[str]) -> list[np.ndarray]:
+    """Ids of some documents, uint32 ``[n]`` of each."""
     if isinstance(encoder, Loaded):  # without the tokens that a post-processor adds
         made = encoder.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        parts = [np.array(one.ids, dtype=np.uint32) for one in made]
-    else:
-        parts = [encoder.encode_to_numpy(text, disallowed_special=()) for text in texts]
-    return Ids(np.concatenate(parts), np.array([len(ids) for ids in parts], dtype=np.int64))
+        return [np.array(one.ids, dtype=np.uint32) for one in made]
+    return [encoder.encode_to_numpy(text, disallowed_special=()) for text in texts]
 
 
-def versions(encoder: tiktoken.Encoding | Loaded) -> dict[str, str]:
-    """Version of the package that computes the ids."""
-    if isinstance(encoder, Loaded):
-        import tokenizers
-
-        return {"tokenizers": tokenizers.__version__}
-    return {"tiktoken": tiktoken.__version__}
-
-
-def joined(ids: Ids, end_of_text: int) -> np.ndarray:
-    """The documents as one stream with the end-of-text token before each, uint16 if that holds it,
-    else uint32.
-
-    Raises:
-        UserError: An id is that of end-of-text or above, so it would fake a boundary.
+def joined(ids: list[np.ndarray], end_of_text: int) -> np.ndarray:
+    """The documents, at least one, as one stream with end-of-text before each: uint16 if that holds
+    it, else uint32. UserError if an id is not below that of end-of-text: it would fake a boundary.
     """
-    if ids.flat.size and ids.flat.max() >= end_of_text:
+    if (largest := max(one.max(initial=0) for one in ids)) >= end_of_text:
         raise UserError(
-            f"the tokenizer returned id {ids.flat.max()} for ordinary text; allowed: below "
-            f"{end_of_text}, the end-of-text token"
+            f"the tokenizer returned id {largest} for ordinary text; allowed: below {end_of_text}, "
+            "the end-of-text token"
         )
-    token = np.uint16 if end_of_text < 2**16 else np.uint32
-    starts = np.cumsum(ids.lengths) - ids.lengths
-    return np.insert(ids.flat.astype(token), starts, token(end_of_text))
+    token, start = np.uint16 if end_of_text < 2**16 else np.uint32, [end_of_text]
+    return np.concatenate([part for one in ids for part in (start, one)]).astype(token)

@@ -13,12 +13,8 @@ FINGERPRINT_BYTES = 16
 
 
 class Selection:
-    """Leaves out documents of a training shard, and records those of a validation shard.
-
-    Args:
-        split: ``"train"`` or ``"validation"``.
-        folder: Folder of the shards. Training reads there what validation has recorded.
-    """
+    """Leaves out documents of a training shard, and records those of a validation shard in
+    ``folder``, the folder of the shards."""
 
     def __init__(self, split: Split, folder: Path) -> None:
         self._equal: set[bytes] = set() if split == "validation" else _fingerprints(folder)
@@ -26,11 +22,6 @@ class Selection:
         self.n = self.n_bytes = self.n_equal = 0
         self.sha256 = hashlib.sha256()
         """Of the fingerprints of the remaining documents, in order."""
-
-    @property
-    def n_all(self) -> int:
-        """Number of documents, those that were left out included."""
-        return self.n + self.n_equal
 
     def filter(self, texts: Iterable[str]) -> Iterator[str]:
         for text in texts:

@@ -5,8 +5,11 @@ fake a boundary, so end-of-text tokens mark exactly the starts of documents. A s
 completely from one source shard, or not at all.
 """
 
+import errno
 import platform
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ from lmscaling.data.tokenizer_file import Loaded
 from lmscaling.errors import UserError
 from lmscaling.files import replacing, write_json
 
+FULL = {errno.ENOSPC, errno.EDQUOT}
+
 BATCH = 250
 """Documents per batch, about half a megabyte of text; larger batches are not faster."""
 
@@ -30,32 +35,46 @@ BATCH = 250
 def tokenize(
     corpus: Corpus, split: Split, shard: int, out: Path, ranks: Path | None = None
 ) -> dict[str, Any]:
-    """Tokenize one source shard into ``out`` (``.bin``); the sidecar (``.json``) is written last.
+    """Tokenize a source shard, from 0, into ``out`` (``.bin``); the sidecar is written last.
 
     A validation shard also writes what identifies its documents (``.fingerprints``). A training
     shard leaves out the documents that are known in its folder.
 
-    Args:
-        corpus: Dataset and tokenizer.
-        split: ``"train"`` or ``"validation"``.
-        shard: Number of the source shard, from 0.
-        out: Path of the shard.
-        ranks: File of the vocabulary.
-
     Returns:
-        The content of the sidecar.
+        The content of the sidecar (``.json``).
 
     Raises:
-        UserError: The source or the tokenizer cannot be read or is not the expected one, or no
-            document remains.
+        UserError: The source or the tokenizer, whose file is ``ranks``, cannot be read or is not
+            the expected one, or no document remains.
     """
     encoder = vocabulary.load(corpus.encoding, ranks)
     if tokens := corpus.source.tokens(split, corpus.encoding.n_vocab - 1):
         counts = _copy(corpus, split, tokens, out)
     else:
         counts = _encode(corpus, split, shard, encoder, out)
-    sidecar = {"split": split, **counts, **_describe_tokenizer(corpus, encoder)}
-    sidecar["source"] = _describe_source(corpus, split, shard) | counts["source"]
+    row, encoding = corpus.source, corpus.encoding
+    package = import_module("tiktoken" if encoding.encoding else "tokenizers")
+    sidecar = {
+        "split": split,
+        **counts,
+        "dataset": corpus.dataset,
+        "tokenizer": corpus.tokenizer,
+        "encoding": encoding.name,
+        "end_of_text": encoding.n_vocab - 1,
+        **vocabulary.identity(encoder),
+        "versions": {
+            "lmscaling": __version__,
+            "python": platform.python_version(),
+            package.__name__: package.__version__,
+        },
+        "source": {
+            "kind": row.kind,
+            "files": row.files(split)[shard],
+            "shard": shard,
+            **row.provenance(split, shard),
+            **counts["source"],
+        },
+    }
     write_json(out.with_suffix(".json"), sidecar)
     return sidecar
 
@@ -66,13 +85,14 @@ def _encode(
     """Write the tokens of the documents of a shard; returns fields of the sidecar."""
     read = documents.read_shard(corpus, split, shard)
     selection = Selection(split, out.parent)
-    lengths = [np.zeros(0, dtype=np.int64)]
+    lengths: list[int] = []
     with shards.writing(out, np.dtype(f"<u{corpus.encoding.token_bytes}")) as writer:
-        for texts in _batches(selection.filter(read.texts), BATCH):
+        remaining = selection.filter(read.texts)
+        while texts := list(islice(remaining, BATCH)):
             ids = encoders.encode(encoder, texts)
-            lengths.append(ids.lengths + 1)
+            lengths += [len(one) + 1 for one in ids]
             writer.write(encoders.joined(ids, corpus.encoding.n_vocab - 1))
-        _check_count(corpus, split, shard, selection.n_all + sum(read.bad.values()))
+        _check_count(corpus, split, shard, selection.n + selection.n_equal)
         if not selection.n:
             raise UserError(
                 f"{corpus.dataset}: the {split} split has no document; add files, or hold out a "
@@ -84,8 +104,7 @@ def _encode(
         "tokens": writer.tokens,
         "sha256": writer.sha256,
         **selection.summary(),
-        "bad_documents": read.bad,
-        "own_context": document_positions.own_context(np.concatenate(lengths)),
+        "own_context": document_positions.own_context(lengths),
         "source": origin,
     }
 
@@ -113,44 +132,58 @@ def _copy(corpus: Corpus, split: Split, blocks: Iterator[Any], out: Path) -> dic
     }
 
 
-def _describe_source(corpus: Corpus, split: Split, shard: int) -> dict[str, Any]:
-    row = corpus.source
-    common = {"kind": row.kind, "files": row.files(split)[shard], "shard": shard}
-    return common | row.provenance(split, shard)
-
-
-def _describe_tokenizer(corpus: Corpus, encoder: Encoding | Loaded) -> dict[str, Any]:
-    """Dataset, tokenizer and versions, as fields of the sidecar."""
-    return {
-        "dataset": corpus.dataset,
-        "tokenizer": corpus.tokenizer,
-        "encoding": corpus.encoding.name,
-        "end_of_text": corpus.encoding.n_vocab - 1,
-        **vocabulary.identity(encoder),
-        "versions": {
-            "lmscaling": __version__,
-            "python": platform.python_version(),
-            **encoders.versions(encoder),
-        },
-    }
-
-
-def _batches(texts: Iterator[str], n: int) -> Iterator[list[str]]:
-    while batch := list(islice(texts, n)):
-        yield batch
-
-
 def _check_count(corpus: Corpus, split: Split, shard: int, n: int) -> None:
-    """Detect a file that is truncated between two documents, where gzip and JSON are still valid.
-
-    Raises:
-        UserError: The row does not allow this number of documents.
-    """
-    row = corpus.source
-    counts = row.document_counts(split)
+    """Detect a file that is truncated between two documents: UserError if the row does not allow
+    this number of documents."""
+    counts = corpus.source.document_counts(split)
     if counts and n not in counts:
         raise UserError(
-            f"{row.files(split)[shard]} of {corpus.dataset} has {n:,} documents; allowed: "
+            f"{corpus.source.files(split)[shard]} of {corpus.dataset} has {n:,} documents, and not "
             f"{' or '.join(f'{count:,}' for count in counts)}; get the file again, or correct "
             "documents: in the dataset's row"
         )
+
+
+def tokenize_all(
+    corpus: Corpus,
+    split: Split,
+    shards: Iterable[int],
+    folder: Path,
+    is_missing: Callable[[int], bool],
+    ranks: Path | None = None,
+) -> int:
+    """Tokenize the missing ones of some shards of a split, with the vocabulary in file ``ranks``.
+
+    ``is_missing`` is asked before each shard, for another job may make the same ones.
+
+    Returns:
+        Number of shards that were missing.
+
+    Raises:
+        UserError: A shard could not be made; the others were.
+    """
+    n, problems = 0, []
+    for shard in filter(is_missing, shards):
+        n += 1
+        out = folder / f"{split}-{shard:05d}.bin"
+        try:
+            made = tokenize(corpus, split, shard, out, ranks)
+        except UserError as error:
+            if is_missing(shard):
+                problems.append(f"{corpus.dataset} {split} shard {shard}: {error}")
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            problems.append(
+                f"{corpus.dataset} {split} shard {shard}: {folder}: {error.strerror}; make "
+                "room, and run snakemake again, which keeps the shards that are complete"
+            )
+            break
+        else:
+            counts = f"{made['tokens']:,} tokens in {made['documents']:,} documents"
+            print(f"tokenize: {out}: {counts}", file=sys.stderr, flush=True)
+    if len(problems) > 1:
+        problems.insert(0, f"{len(problems)} of {n} shards were not made")
+    if problems:
+        raise UserError("; ".join(problems))
+    return n

@@ -37,7 +37,7 @@ def load(path: Path, row: Tokenizer | None = None) -> Loaded:
     found.no_padding()
     found.encode_special_tokens = True
     found.decoder = tokenizers.decoders.ByteLevel()
-    added = [*found.get_added_tokens_decoder().values()]
+    added = found.get_added_tokens_decoder().values()
     texts = [PROBE, "x", *(f"a {token.content} b" for token in added if not token.special)]
     if not isinstance(found.model, tokenizers.models.BPE) or found.model.dropout:
         raise UserError(f"tokenizer {path} is no BPE, or one with dropout; name another file")

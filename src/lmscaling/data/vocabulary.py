@@ -1,9 +1,7 @@
 """The vocabulary of a tokenizer as one checked file that every job reads.
 
-That of an encoding of OpenAI is a file of ranks, one per line, as tiktoken publishes it. It is
-fetched once, where there is a network. tiktoken's own cache is in a temporary folder of each node
-by default, and tiktoken downloads a damaged file again, which fails in a job without a network. The
-other kind is a ``tokenizer.json``, see ``tokenizer_file.py``.
+That of an encoding of OpenAI is a file of ranks, one per line, as tiktoken publishes it, fetched
+once, where there is a network. The other kind is a ``tokenizer.json``, see ``tokenizer_file.py``.
 """
 
 import base64
@@ -34,28 +32,14 @@ class Known(NamedTuple):
     """Splits text into the pieces within which bytes are merged."""
 
 
-GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-
 ENCODINGS = {
-    # Short pieces are faster; bytes never merge.
     "bytes": Known(
-        "e66088df4cdb28fbad3c55ac5a7ae741bc402e732ed948eb096a8ed6f852768f", r"(?s:.{1,64})"
+        "e66088df4cdb28fbad3c55ac5a7ae741bc402e732ed948eb096a8ed6f852768f",
+        r"(?s:.{1,64})",  # short pieces are faster; bytes never merge
     ),
-    "gpt2": Known("306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930", GPT2),
-    "r50k_base": Known("306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930", GPT2),
-    "p50k_base": Known("94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069", GPT2),
-    "cl100k_base": Known(
-        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
-        r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
-    ),
-    "o200k_base": Known(
-        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "gpt2": Known(
+        "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+        r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
     ),
 }
 """As tiktoken 0.12 states them in ``tiktoken_ext/openai_public.py``."""
@@ -63,18 +47,14 @@ ENCODINGS = {
 
 def fetch(out: Path) -> None:
     """Write the ranks of the encoding that ``out`` is named after, such as ``gpt2.tiktoken``, from
-    tiktoken's cache or from the network.
-
-    Raises:
-        UserError: Neither has the ranks, they are not those of the encoding, or there is none of
-            that name.
-    """
+    tiktoken's cache or the network; UserError if they are not to be had, or not the right ones."""
     known = {f"{name}{SUFFIX}": name for name in SIZES if name != "bytes"}
     if out.name not in known:
         raise UserError(f"{out.name!r} names no vocabulary; {choose(out.name, known)}")
-    name = known[out.name]
-    data = _lines(_published(name))
-    _check(data, name, f"tiktoken's {name}")
+    ranks = _published(known[out.name])
+    ordered = sorted(ranks, key=ranks.__getitem__)
+    data = b"".join(base64.b64encode(token) + b" %d\n" % ranks[token] for token in ordered)
+    _check(data, known[out.name], f"tiktoken's {known[out.name]}")
     with replacing(out) as file:
         file.write(data)
 
@@ -85,16 +65,8 @@ def load(row: Tokenizer, path: Path | None = None) -> tiktoken.Encoding | Loaded
 
 
 def encoding(row: Tokenizer, path: Path | None = None) -> tiktoken.Encoding:
-    """The encoding of a row that names one.
-
-    Args:
-        row: The tokenizer.
-        path: File of ranks written by ``fetch``; if None, tiktoken uses its cache or the network.
-            The encoding ``bytes`` needs no file.
-
-    Raises:
-        UserError: The vocabulary is not available, or not that of the encoding.
-    """
+    """The encoding of a row that names one: of a file of ``fetch``, else of tiktoken's cache or the
+    network. UserError if the ranks are not available, or not those of the encoding."""
     if row.name == "bytes":
         ranks = {bytes([i]): i for i in range(256)}
     else:
@@ -106,8 +78,8 @@ def encoding(row: Tokenizer, path: Path | None = None) -> tiktoken.Encoding:
 
 
 def identity(encoder: tiktoken.Encoding | Loaded) -> dict[str, str]:
-    """What determines the ids: SHA-256 of the ranks and of the pattern that splits text, or that of
-    a ``tokenizer.json``, which contains its pattern."""
+    """What determines the ids: SHA-256 of the ranks, or of a ``tokenizer.json``, and of the pattern
+    that splits text."""
     if isinstance(encoder, Loaded):
         return {"ranks_sha256": encoder.sha256, "pattern_sha256": ""}
     known = ENCODINGS[encoder.name]
@@ -133,18 +105,10 @@ def _published(name: str) -> dict[bytes, int]:
     ) from problem
 
 
-def _lines(ranks: dict[bytes, int]) -> bytes:
-    """tiktoken's file, in the order of the ranks."""
-    ordered = sorted(ranks, key=ranks.__getitem__)
-    return b"".join(base64.b64encode(token) + b" %d\n" % ranks[token] for token in ordered)
-
-
 def _read(path: Path, name: str) -> dict[bytes, int]:
     if not path.is_file():
-        raise UserError(
-            f"vocabulary {path} does not exist; create it where there is a network: "
-            f"lmscaling vocabulary {name}{SUFFIX}"
-        )
+        remedy = f"create it where there is a network: lmscaling vocabulary {name}{SUFFIX}"
+        raise UserError(f"vocabulary {path} does not exist; {remedy}")
     data = path.read_bytes()
     _check(data, name, f"vocabulary {path}")
     pairs = (line.split() for line in data.splitlines())
@@ -154,6 +118,5 @@ def _read(path: Path, name: str) -> dict[bytes, int]:
 def _check(data: bytes, name: str, what: str) -> None:
     sha256, stated = hashlib.sha256(data).hexdigest(), ENCODINGS[name].sha256
     if sha256 != stated:
-        raise UserError(
-            f"{what} has SHA-256 {sha256}, but {name}'s has {stated}; delete it and fetch it again"
-        )
+        found = f"{what} has SHA-256 {sha256}, but {name}'s has {stated}"
+        raise UserError(f"{found}; delete it and fetch it again")

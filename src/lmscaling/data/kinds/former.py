@@ -6,7 +6,7 @@ from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Split, less
+from lmscaling.config.types import STRICT, Split
 from lmscaling.errors import UserError
 
 DEFAULTS: dict[str, dict[str, JsonValue]] = {"wheels": {"names": ["*.py"], "holdout": 0.02}}
@@ -28,7 +28,6 @@ class Former(Dataset):
     def identity(self) -> dict[str, JsonValue]:
         defaults = DEFAULTS.get(str(self.row["kind"]), {})
         values = {key: v for key, v in self.row.items() if defaults.get(key) != v}
-        values = less(values, "shards_per_job")
         return values | ({"shuffle": "documents"} if self.shuffle == "documents" else {})
 
     def read(self, split: Split, shard: int) -> Documents:

@@ -9,12 +9,11 @@ from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
-from lmscaling.config.datasets import Dataset, Documents, Records
-from lmscaling.config.types import STRICT, Estimate, HeldOut, OneOrMore, Positive, Shards, Split
+from lmscaling.config.datasets import Documents, TextFiles
+from lmscaling.config.types import STRICT, Estimate, OneOrMore, Positive, Shards, Split
 
 NOT_TEXT = (
     "shards", "mirror", "documents", "validation_documents", "expected_tokens", "expected_bytes",
-    "on_bad", "bad_share",
 )  # fmt: skip
 """Fields that say where the files are, how many and how large, and nothing about their text."""
 
@@ -23,7 +22,7 @@ NUMBER = re.compile(r"\{shard(:0\d{1,2}d)?\}")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Hub(Records, Dataset):
+class Hub(TextFiles):
     """A dataset repository of the Hugging Face hub, or a local folder with the same layout."""
 
     kind: Literal["hub"]
@@ -38,8 +37,6 @@ class Hub(Records, Dataset):
     validation: OneOrMore[str] | None = None
     """Paths of the validation files, written like ``train``; if not given, ``holdout`` of the first
     training file is held out."""
-    holdout: HeldOut = 0.01
-    """Share of documents held out, chosen by content hash, if ``validation`` is not given."""
     text: str = "text"
     """Column that contains the document."""
     shards: Shards | None = None
@@ -51,39 +48,29 @@ class Hub(Records, Dataset):
     """Numbers of documents that a complete training file can have; empty for no check."""
     validation_documents: list[Positive] = field(default_factory=list)
     """Numbers of documents that a complete validation file can have; empty for no check."""
-    expected_tokens: Estimate | None = None
-    """Estimated training tokens of all shards; plans use it until the shards are tokenized."""
     expected_bytes: Estimate | None = None
     """Estimated size of all training files; plans use it until they are read."""
-    shards_per_job: Positive = 16
-    """Number of shards that one job tokenizes, one after another: a job takes seconds to start. No
-    result depends on it."""
 
     def __post_init__(self) -> None:
         for names in (self.train, self.validation or []):
             for name in names:
                 rest = file_names.RANGE.sub("", NUMBER.sub("", name) if len(names) == 1 else name)
                 if set(rest) & set("*?[{"):
-                    raise ValueError(
-                        f"{name!r} is a pattern, and plans do not ask the hub which files match; "
-                        "write a range, as {000..013}, or list the files"
-                    )
+                    why = "is a pattern, and plans do not ask the hub which files match"
+                    remedy = "write a range, as {000..013}, or list the files"
+                    raise ValueError(f"{name!r} {why}; {remedy}")
         n = sum(map(file_names.count, self.train))
         if NUMBER.search(self.train[0]):
             if not self.shards:
-                raise ValueError(f"shards is missing; give the number of files of {self.train[0]!r}")
+                raise ValueError(f"shards is missing; give the number of files {self.train[0]!r}")
         elif (self.shards or 0) > n:
             raise ValueError(f"shards {self.shards} is more than the {n} files that train names")
         if self.documents and not self.validation:
-            raise ValueError(
-                "documents counts complete files, but a share of them is held out; leave documents "
-                "out, or name validation files"
-            )
+            held = "documents counts complete files, but a share of them is held out"
+            raise ValueError(f"{held}; leave documents out, or name validation files")
         if not self.revision and not self._is_folder:
-            raise ValueError(
-                f"revision is missing for {self.repository!r} on the hub; "
-                "give the commit, because branches move"
-            )
+            missing = f"revision is missing for {self.repository!r} on the hub"
+            raise ValueError(f"{missing}; give the commit, because branches move")
 
     @property
     def _is_folder(self) -> bool:
@@ -103,11 +90,9 @@ class Hub(Records, Dataset):
         return len(self.train) == 1
 
     def local(self) -> list[tuple[str, str]]:
-        if not self.folder:
-            return []
         key = "repository" if self._is_folder else "mirror"
-        firsts = {self.files(split)[0] for split in get_args(Split)}
-        return [(key, self.folder), *((key, f"{self.folder}/{file}") for file in sorted(firsts))]
+        firsts = sorted({f"/{self.files(split)[0]}" for split in get_args(Split)})
+        return [(key, self.folder + name) for name in ("", *firsts)] if self.folder else []
 
     def most_tokens(self, split: Split) -> float | None:
         if split == "train" or self.validation or not self.expected_tokens:
@@ -139,7 +124,7 @@ class Hub(Records, Dataset):
 
         folder = self.folder or f"{documents.HUB}datasets/{self.repository}@{self.revision}"
         path = f"{folder}/{self.files(split)[shard]}"
-        found = documents.of_records(path, self.text, self.left_out)
+        found = documents.of_records(path, self.text)
         return found if self.validation else documents.hold_out(found, split, self.holdout)
 
     def provenance(self, split: Split, shard: int) -> dict[str, Any]:

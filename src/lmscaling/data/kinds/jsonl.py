@@ -7,12 +7,12 @@ from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
-from lmscaling.config.datasets import Dataset, Documents, Records
-from lmscaling.config.types import STRICT, Distinct, HeldOut, Positive, Split
+from lmscaling.config.datasets import Documents, TextFiles
+from lmscaling.config.types import STRICT, Distinct, Split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Jsonl(Records, Dataset):
+class Jsonl(TextFiles):
     """Local JSON lines, plain, ``.gz`` or ``.zst``, or Parquet: one shard per file, one document
     per line or row."""
 
@@ -23,13 +23,8 @@ class Jsonl(Records, Dataset):
     validation: list[str] = field(default_factory=list)
     """Validation files, written like ``train``; if empty, ``holdout`` of the first training file is
     held out."""
-    holdout: HeldOut = 0.01
-    """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
     text: str = "text"
     """Key or column that contains the document."""
-    shards_per_job: Positive = 16
-    """Number of shards that one job tokenizes, one after another: a job takes seconds to start. No
-    result depends on it."""
 
     def files(self, split: Split) -> list[str]:
         if split == "validation" and self.validation:
@@ -47,10 +42,10 @@ class Jsonl(Records, Dataset):
         return replace(self, train=self.files("train")[:n])
 
     def identity(self) -> dict[str, JsonValue]:
-        return replace(self, train=self.train[:1])._text("on_bad", "bad_share")
+        return replace(self, train=self.train[:1])._text("expected_tokens")
 
     def read(self, split: Split, shard: int) -> Documents:
         from lmscaling.data import documents
 
-        found = documents.of_records(self.files(split)[shard], self.text, self.left_out)
+        found = documents.of_records(self.files(split)[shard], self.text)
         return found if self.validation else documents.hold_out(found, split, self.holdout)

@@ -7,12 +7,12 @@ from pydantic import JsonValue
 from pydantic.dataclasses import dataclass
 
 from lmscaling.config import file_names
-from lmscaling.config.datasets import Dataset, Documents
-from lmscaling.config.types import STRICT, Distinct, Estimate, HeldOut, Positive, Split
+from lmscaling.config.datasets import Documents, TextFiles
+from lmscaling.config.types import STRICT, Distinct, Positive, Split
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
-class Text(Dataset):
+class Text(TextFiles):
     """Local plain-text files, plain or ``.gz``: one document per file, with ``\\n`` at the end of
     lines. Files whose names sort after all others change only the last shard."""
 
@@ -23,15 +23,8 @@ class Text(Dataset):
     validation: list[str] = field(default_factory=list)
     """Validation files, written like ``train``, in one shard; if empty, ``holdout`` of the first
     training shard is held out."""
-    holdout: HeldOut = 0.01
-    """Share of documents held out, chosen by content hash, if ``validation`` is empty."""
     files_per_shard: Positive = 512
     """Training files per shard; 512 files of PG-19 have about 50 million tokens."""
-    expected_tokens: Estimate | None = None
-    """Estimated training tokens; plans use it until the shards are tokenized."""
-    shards_per_job: Positive = 16
-    """Number of shards that one job tokenizes, one after another: a job takes seconds to start. No
-    result depends on it."""
 
     def _shards(self, split: Split) -> list[list[str]]:
         """The files of each shard of a split."""
