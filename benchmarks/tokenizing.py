@@ -20,8 +20,8 @@ import numpy as np
 import tiktoken
 
 from lmscaling.config.datasets import Tokenizer
-from lmscaling.data import documents, encoders, shards, vocabulary
-from lmscaling.data.tokenize import BATCH
+from lmscaling.data import documents, shards, vocabulary
+from lmscaling.data.tokenize import BATCH, encode, joined
 
 SOURCE_BYTES = 80_000_000
 """A tenth of a C4 shard."""
@@ -50,9 +50,9 @@ def ours(encoder: tiktoken.Encoding, source: Path, out: Path) -> tuple[dict[str,
             for text in batch:
                 documents.fingerprint(text)
             mark("fingerprint")
-            ids = encoders.encode(encoder, batch)
+            ids = encode(encoder, batch)
             mark("encode")
-            writer.write(encoders.joined(ids, encoder.eot_token))
+            writer.write(joined(ids, encoder.eot_token))
             mark("write")
     return seconds, writer.tokens
 

@@ -14,8 +14,8 @@ from test_data import corpus, read
 from tiktoken_ext import openai_public
 
 from lmscaling.config.datasets import Tokenizer
-from lmscaling.data import encoders, vocabulary
-from lmscaling.data.tokenize import tokenize
+from lmscaling.data import vocabulary
+from lmscaling.data.tokenize import encode, joined, tokenize
 from lmscaling.errors import UserError
 from lmscaling.files import sha256_of
 
@@ -49,7 +49,7 @@ def encoder(ranks):
 @example(texts=ODD)
 def test_documents_get_the_ids_of_tiktoken_for_ordinary_text(encoder, texts):
     expected = [encoder.encode_ordinary(text) for text in texts]
-    assert [ids.tolist() for ids in encoders.encode(encoder, texts)] == expected
+    assert [ids.tolist() for ids in encode(encoder, texts)] == expected
 
 
 def test_half_a_surrogate_pair_becomes_the_replacement_character(ranks, encoder, tmp_path):
@@ -65,7 +65,7 @@ def test_half_a_surrogate_pair_becomes_the_replacement_character(ranks, encoder,
 @settings(max_examples=20)
 @given(documents=st.lists(st.lists(st.integers(0, 8), max_size=4), min_size=1))
 def test_joined_puts_one_separator_before_each_document_even_an_empty_one(documents):
-    made = encoders.joined([np.array(ids, np.uint32) for ids in documents], 9)
+    made = joined([np.array(ids, np.uint32) for ids in documents], 9)
     assert made.dtype == np.uint16
     assert made.tolist() == [t for ids in documents for t in (9, *ids)]
 
@@ -101,7 +101,7 @@ def test_both_files_of_tiktokens_cache_give_the_same_vocabulary(ranks, tmp_path,
 
 def test_ids_that_would_forge_a_boundary_are_refused():
     with refused(UserError, "id 256", "below 256"):
-        encoders.joined([np.array([1, 256], np.uint32)], 256)
+        joined([np.array([1, 256], np.uint32)], 256)
 
 
 @pytest.mark.parametrize("name", vocabulary.ENCODINGS)

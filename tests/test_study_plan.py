@@ -169,7 +169,8 @@ def test_a_hub_row_without_sizes_plans_no_bytes_and_a_large_vocabulary_four_a_to
     text = text_of(values | {"datasets": {"lines": bare}}, tmp_path)
     assert (text.fetch_files, text.fetch_bytes, text.write_bytes) == (10, None, None)
     assert (text.shard_tokens, text.suffice) == (None, {})
-    wide = {"datasets": {"lines": HUB}, "tokenizers": {"bytes": {"encoding": "o200k_base"}}}
+    file = {"file": "t.json", "sha256": "0" * 64, "vocab_size": 100_000}
+    wide = {"datasets": {"lines": HUB}, "tokenizers": {"bytes": file}}
     assert text_of(values | wide, tmp_path).write_bytes == 10 * 500 * 4
 
 

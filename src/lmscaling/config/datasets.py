@@ -21,6 +21,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema
 
 from lmscaling import registry
+from lmscaling.config import file_names
 from lmscaling.config.types import (
     STRICT,
     Context,
@@ -226,6 +227,10 @@ class TextFiles(Dataset):
         description="Number of shards that one job tokenizes, one after another: a job takes "
         "seconds to start. No result depends on it.",
     )
+
+    def local(self) -> list[tuple[str, str]]:
+        named = {key: getattr(self, key) or [] for key in ("train", "validation")}
+        return file_names.keyed(**named)
 
 
 def class_of(kind: str) -> type[Dataset]:

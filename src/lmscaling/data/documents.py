@@ -6,7 +6,7 @@ as lines of text and parsed here: the JSON reader of ``datasets`` has one schema
 ends at the first line with other keys, and text that looks like a number or a date becomes one.
 
 Training and validation never share a document. A row either lists validation files, whose
-documents ``selection`` drops from training, or holds out a share of its documents by a hash of
+documents ``Selection`` drops from training, or holds out a share of its documents by a hash of
 their content, so that equal documents are always on the same side.
 """
 
@@ -14,7 +14,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ import xxhash
 from lmscaling.config.datasets import Corpus, Documents
 from lmscaling.config.types import Split
 from lmscaling.errors import UserError, choose
-from lmscaling.files import sha256_of
+from lmscaling.files import replacing, sha256_of
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
@@ -35,12 +35,10 @@ LINES = tuple(
 )
 """Ends of the names of files with a JSON object on each line."""
 
-PARQUET = ".parquet"
+PARQUET, HUB = ".parquet", "hf://"
 
-HUB = "hf://"
-
-BATCH = 250
-"""Rows that are decoded at once."""
+BATCH, FINGERPRINT_BYTES = 250, 16
+"""Rows that are decoded at once; length of a fingerprint."""
 
 REMEDY = "get the file again from its source, or leave this document out of a copy of it"
 
@@ -177,3 +175,48 @@ def _opened(reader: str, path: str, **options: Any) -> "IterableDataset":
     url = path if path.startswith(HUB) else glob.escape(os.path.abspath(path))
     files = {"train": [url]}
     return datasets.load_dataset(reader, data_files=files, split="train", streaming=True, **options)
+
+
+class Selection:
+    """Leaves out documents of a training shard, and records those of a validation shard in
+    ``folder``, the folder of the shards."""
+
+    def __init__(self, split: Split, folder: Path) -> None:
+        self._equal: set[bytes] = set() if split == "validation" else _fingerprints(folder)
+        self._seen: list[bytes] | None = [] if split == "validation" else None
+        self.n = self.n_bytes = self.n_equal = 0
+        self.sha256 = hashlib.sha256()
+        """Of the fingerprints of the remaining documents, in order."""
+
+    def filter(self, texts: Iterable[str]) -> Iterator[str]:
+        for text in texts:
+            key = fingerprint(text)
+            if key in self._equal:
+                self.n_equal += 1
+                continue
+            self.n += 1
+            self.n_bytes += len(text.encode("utf-8", "surrogatepass"))
+            self.sha256.update(key)
+            if self._seen is not None:
+                self._seen.append(key)
+            yield text
+
+    def summary(self) -> dict[str, Any]:
+        """Fields of the sidecar."""
+        return {
+            "documents": self.n,
+            "bytes": self.n_bytes,
+            "documents_dropped": self.n_equal,
+            "documents_sha256": self.sha256.hexdigest(),
+        }
+
+    def write(self, shard: Path) -> None:
+        """Write the fingerprints of a validation shard, beside the shard."""
+        if self._seen is not None:
+            with replacing(shard.with_suffix(".fingerprints")) as file:
+                file.write(b"".join(self._seen))
+
+
+def _fingerprints(folder: Path) -> set[bytes]:
+    data = b"".join(path.read_bytes() for path in sorted(folder.glob("validation-*.fingerprints")))
+    return {data[i : i + FINGERPRINT_BYTES] for i in range(0, len(data), FINGERPRINT_BYTES)}

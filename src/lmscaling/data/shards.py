@@ -191,23 +191,19 @@ def read_manifest(path: Path, split: str) -> list[Shard]:
     except (KeyError, TypeError):
         problem = f"manifest {path} has no complete list of {split} shards; {REMEDY}"
         raise UserError(problem) from None
-    previous = ""
-    for shard in entries:
+    for previous, shard in zip(["", *(one.id for one in entries)], entries, strict=False):
         if shard.id != chained_id(previous, shard.sha256):
             place = f"{split} shard {shard.file} in a place that does not match its id"
             raise UserError(f"manifest {path} lists {place}; {REMEDY}")
-        previous = shard.id
     return entries
 
 
 class Origin(NamedTuple):
-    """What the sidecars of some shards say of their text."""
+    """SHA-256 of the tokenizer of some shards, and UTF-8 bytes of their documents per token, where
+    end-of-text is a token and no byte; None where sidecars are missing or of other tokens."""
 
     ranks_sha256: str | None
-    """SHA-256 of the tokenizer; None if there is no sidecar."""
     bytes_per_token: float | None
-    """UTF-8 bytes of the documents per token; end-of-text is a token and no byte. None if a sidecar
-    is missing or belongs to other tokens."""
 
 
 def origin(folder: Path, shards: list[Shard]) -> Origin:

@@ -220,16 +220,12 @@ class Stream:
             (f"{n} tokens", shard.tokens, n == shard.tokens),
         ):
             if not is_right:
-                raise UserError(
-                    f"shard {path} has {found}, but the manifest states {expected}; {shards.REMEDY}"
-                )
+                stated = f"but the manifest states {expected}; {shards.REMEDY}"
+                raise UserError(f"shard {path} has {found}, {stated}")
         return identity
 
 
 def _identity(path: Path) -> tuple[int, ...]:
     """What changes if a file is written or replaced; empty if there is none."""
-    try:
-        state = path.stat()
-    except FileNotFoundError:
-        return ()
-    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
+    state = path.stat() if path.exists() else None
+    return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns) if state else ()

@@ -20,8 +20,8 @@ from tiktoken import Encoding
 from lmscaling import __version__
 from lmscaling.config.datasets import Corpus
 from lmscaling.config.types import Split
-from lmscaling.data import document_positions, documents, encoders, shards, vocabulary
-from lmscaling.data.selection import Selection
+from lmscaling.data import document_positions, documents, shards, vocabulary
+from lmscaling.data.documents import Selection
 from lmscaling.data.tokenizer_file import Loaded
 from lmscaling.errors import UserError
 from lmscaling.files import replacing, write_json
@@ -89,9 +89,9 @@ def _encode(
     with shards.writing(out, np.dtype(f"<u{corpus.encoding.token_bytes}")) as writer:
         remaining = selection.filter(read.texts)
         while texts := list(islice(remaining, BATCH)):
-            ids = encoders.encode(encoder, texts)
+            ids = encode(encoder, texts)
             lengths += [len(one) + 1 for one in ids]
-            writer.write(encoders.joined(ids, corpus.encoding.n_vocab - 1))
+            writer.write(joined(ids, corpus.encoding.n_vocab - 1))
         _check_count(corpus, split, shard, selection.n + selection.n_equal)
         if not selection.n:
             raise UserError(
@@ -112,22 +112,19 @@ def _encode(
 def _copy(corpus: Corpus, split: Split, blocks: Iterator[Any], out: Path) -> dict[str, Any]:
     """Write the tokens of sequences; returns fields of the sidecar."""
     end_of_text = corpus.encoding.n_vocab - 1
-    n_documents, position, bins = 0, 0, []
+    n = 0
     with shards.writing(out, np.dtype(f"<u{corpus.encoding.token_bytes}")) as writer:
         for block in blocks:
             writer.write(block)
-            positions = document_positions.positions(block, end_of_text, position)
-            position = int(positions[-1]) + 1
-            n_documents += int(np.count_nonzero(block == end_of_text))
-            bins.append(np.bincount(document_positions.bins(positions)).tolist())
+            n += int(np.count_nonzero(block == end_of_text))
     if split == "validation":  # without text, no document is known
         with replacing(out.with_suffix(".fingerprints")):
             pass
     return {
         "tokens": writer.tokens,
         "sha256": writer.sha256,
-        "documents": n_documents,
-        "own_context": document_positions.total(bins),
+        "documents": n,  # the last one is end-of-text alone
+        "own_context": document_positions.own_context([corpus.source.length or 0] * (n - 1) + [1]),
         "source": {},
     }
 
@@ -152,15 +149,11 @@ def tokenize_all(
     is_missing: Callable[[int], bool],
     ranks: Path | None = None,
 ) -> int:
-    """Tokenize the missing ones of some shards of a split, with the vocabulary in file ``ranks``.
+    """Tokenize the missing ones of some shards of a split, with the vocabulary in file ``ranks``;
+    ``is_missing`` is asked before each, for another job may make the same ones.
 
-    ``is_missing`` is asked before each shard, for another job may make the same ones.
-
-    Returns:
-        Number of shards that were missing.
-
-    Raises:
-        UserError: A shard could not be made; the others were.
+    Returns the number of shards that were missing. UserError if some could not be made; the others
+    were.
     """
     n, problems = 0, []
     for shard in filter(is_missing, shards):
@@ -187,3 +180,24 @@ def tokenize_all(
     if problems:
         raise UserError("; ".join(problems))
     return n
+
+
+def encode(encoder: Encoding | Loaded, texts: list[str]) -> list[np.ndarray]:
+    """Ids of some documents, uint32 ``[n]`` of each."""
+    if isinstance(encoder, Loaded):  # without the tokens that a post-processor adds
+        made = encoder.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(one.ids, dtype=np.uint32) for one in made]
+    return [encoder.encode_to_numpy(text, disallowed_special=()) for text in texts]
+
+
+def joined(ids: list[np.ndarray], end_of_text: int) -> np.ndarray:
+    """The documents, at least one, as one stream with end-of-text before each: uint16 if that holds
+    it, else uint32. UserError if an id is not below that of end-of-text: it would fake a boundary.
+    """
+    if (largest := max(one.max(initial=0) for one in ids)) >= end_of_text:
+        raise UserError(
+            f"the tokenizer returned id {largest} for ordinary text; allowed: below {end_of_text}, "
+            "the end-of-text token"
+        )
+    token, start = np.uint16 if end_of_text < 2**16 else np.uint32, [end_of_text]
+    return np.concatenate([part for one in ids for part in (start, one)]).astype(token)

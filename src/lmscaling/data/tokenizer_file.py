@@ -33,26 +33,23 @@ def load(path: Path, row: Tokenizer | None = None) -> Loaded:
         found = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises no narrower one
         raise UserError(f"tokenizer {path} cannot be read: {error}; correct its path") from None
-    found.no_truncation()
-    found.no_padding()
-    found.encode_special_tokens = True
-    found.decoder = tokenizers.decoders.ByteLevel()
+    found.no_truncation(), found.no_padding()
+    found.encode_special_tokens, found.decoder = True, tokenizers.decoders.ByteLevel()
     added = found.get_added_tokens_decoder().values()
     texts = [PROBE, "x", *(f"a {token.content} b" for token in added if not token.special)]
     if not isinstance(found.model, tokenizers.models.BPE) or found.model.dropout:
         raise UserError(f"tokenizer {path} is no BPE, or one with dropout; name another file")
-    ids = [one.ids for one in found.encode_batch(texts, add_special_tokens=False)]
-    backs = found.decode_batch(ids, skip_special_tokens=False)
-    for text, back in zip(texts, backs, strict=True):
-        if normalize("NFC", text) != normalize("NFC", back):
-            changes = f"tokenizer {path} changes {text!r:.40} to {back!r:.40}"
-            raise UserError(f"{changes}; name a byte-level BPE that keeps all text")
+    for text in texts:
+        ids = found.encode(text, add_special_tokens=False).ids
+        if normalize("NFC", text) != normalize("NFC", back := found.decode(ids, False)):
+            problem = f"changes {text!r:.40} to {back!r:.40}; name a BPE that keeps all text"
+            raise UserError(f"tokenizer {path} {problem}")
     special = {token.content for token in added if token.special}
     n_vocab = max(id_ for name, id_ in found.get_vocab().items() if name not in special) + 2
     loaded = Loaded(found, sha256_of(path), n_vocab)
     if row and (row.sha256, row.vocab_size) != loaded[1:]:
-        values = f"sha256: {loaded.sha256} and vocab_size: {n_vocab}"
-        raise UserError(f"{path} has other values than its row; write {values}, or put it back")
+        right = f"sha256: {loaded.sha256} and vocab_size: {n_vocab}"
+        raise UserError(f"{path} is not that of its row; put it back, or write {right}")
     return loaded
 
 

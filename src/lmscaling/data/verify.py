@@ -21,22 +21,15 @@ from lmscaling.files import read_json, write_record
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
 
-BLOCK_BYTES = 1 << 22
-
-MOST_NAMES = 20
-"""Shards whose names are in one message."""
+BLOCK_BYTES, MOST_NAMES = 1 << 22, 20
+"""Read at once, and shards that one message names."""
 
 
 def verify(manifest: Path, mark: Path | None = None, threads: int = 1) -> str:
     """Read the shards of a manifest that are not in ``mark`` yet, so many threads at a time.
 
-    ``mark`` says which shards were right; it is read and written. None reads all.
-
-    Returns:
-        What was read, in words.
-
-    Raises:
-        UserError: Some shards are wrong; each is named on standard error, with what is wrong.
+    ``mark`` says which shards were right; it is read and written. None reads all. Returns what was
+    read, in words. UserError if shards are wrong; standard error says of each what is wrong.
     """
     found: dict[Split, list[Shard]] = {s: shards.read_manifest(manifest, s) for s in SPLITS}
     todo = [(s, i) for s in SPLITS for i in range(_marked(mark, s, found[s]), len(found[s]))]
@@ -93,8 +86,7 @@ def _read(path: Path, end_of_text: int) -> tuple[str, int, int, int]:
 def _problem(folder: Path, found: dict[Split, list[Shard]], place: tuple[Split, int]) -> str:
     """What is wrong with a shard; empty if nothing is."""
     split, i = place
-    shard = found[split][i]
-    path = folder / shard.file
+    path = folder / (shard := found[split][i]).file
     try:
         record = shards.read_sidecar(path.with_suffix(".json"), split, i)
         sha256, first, largest, documents = _read(path, record["end_of_text"])

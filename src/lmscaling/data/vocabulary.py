@@ -18,18 +18,14 @@ from lmscaling.data.tokenizer_file import Loaded
 from lmscaling.errors import UserError, choose
 from lmscaling.files import replacing
 
-END_OF_TEXT = "<|endoftext|>"
-
-SUFFIX = ".tiktoken"
+END_OF_TEXT, SUFFIX = "<|endoftext|>", ".tiktoken"
 
 
 class Known(NamedTuple):
-    """What determines the ids of an encoding."""
+    """SHA-256 of the ranks of an encoding, and what splits text before bytes are merged."""
 
     sha256: str
-    """Of the file of ranks."""
     pattern: str
-    """Splits text into the pieces within which bytes are merged."""
 
 
 ENCODINGS = {

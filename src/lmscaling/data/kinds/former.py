@@ -15,11 +15,11 @@ DEFAULTS: dict[str, dict[str, JsonValue]] = {"wheels": {"names": ["*.py"], "hold
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Former(Dataset):
-    """The text of a record, whose shards can be trained on and not made again."""
+    """A row of a record, as it was: its shards can be trained on and not made again."""
 
     kind: Literal["former"]
     row: dict[str, JsonValue]
-    """Its row, as it was."""
+    """The row."""
 
     def files(self, split: Split) -> list[str]:
         wheels = self.row.get("wheels")

@@ -66,11 +66,11 @@ class Hub(TextFiles):
         elif (self.shards or 0) > n:
             raise ValueError(f"shards {self.shards} is more than the {n} files that train names")
         if self.documents and not self.validation:
-            held = "documents counts complete files, but a share of them is held out"
-            raise ValueError(f"{held}; leave documents out, or name validation files")
+            raise ValueError("documents counts whole files, but a share is held out; leave it out")
         if not self.revision and not self._is_folder:
-            missing = f"revision is missing for {self.repository!r} on the hub"
-            raise ValueError(f"{missing}; give the commit, because branches move")
+            raise ValueError(
+                f"revision of {self.repository!r} is missing; give a commit: branches move"
+            )
 
     @property
     def _is_folder(self) -> bool:

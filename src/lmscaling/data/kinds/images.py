@@ -71,10 +71,8 @@ class Images(Sequences):
             held = np.array([int.from_bytes(c, "big") < self.holdout * 2**64 for c in codes])
             rows = rows[held == (split == "validation")]
         if rows.shape[1] != self.length - 1:
-            raise UserError(
-                f"{name} has images of {rows.shape[1]} pixels, and {self.train} of "
-                f"{self.length - 1}; name files of one size"
-            )
+            sizes = f"{rows.shape[1]} pixels, and {self.train} of {self.length - 1}"
+            raise UserError(f"{name} has images of {sizes}; name files of one size")
         for start in range(0, len(rows), AT_ONCE):
             yield rows[start : start + AT_ONCE].astype(np.uint16)
 

@@ -32,9 +32,6 @@ class Jsonl(TextFiles):
         files = file_names.local(self.train)
         return files if split == "train" else files[:1]
 
-    def local(self) -> list[tuple[str, str]]:
-        return file_names.keyed(train=self.train, validation=self.validation)
-
     def most_tokens(self, split: Split) -> float | None:
         return file_names.most_tokens(self.files(split))
 

@@ -49,10 +49,9 @@ class Recall(Sequences):
                 f"keys {self.keys} and values {self.values} are {self.keys + self.values} tokens; "
                 f"allowed: up to 256, so write values: {256 - self.keys}"
             )
-        if max(self.pairs) > self.keys:
-            most = max(self.pairs)
+        if (most := max(self.pairs)) > self.keys:
             raise ValueError(f"pairs {most} need as many keys; write keys: {most}, or fewer pairs")
-        if self.queries < (most := max(self.pairs)):
+        if self.queries < most:
             raise ValueError(f"queries {self.queries} are not all pairs; write queries: {most}")
 
     @property

@@ -83,9 +83,5 @@ def _modules(packages: Flag) -> Iterator[str]:
         paths += [p for folder in sorted(folders) for p in folder.rglob("*.py") if p.is_file()]
     distinct: dict[bytes, Path] = {}  # paths, because the texts would fill the memory
     for path in paths:
-        distinct.setdefault(digest(_text(path)), path)
-    yield from (_text(distinct[key]) for key in sorted(distinct))
-
-
-def _text(path: Path) -> str:
-    return path.read_bytes().decode("utf-8", "replace")
+        distinct.setdefault(digest(path.read_bytes().decode("utf-8", "replace")), path)
+    yield from (distinct[key].read_bytes().decode("utf-8", "replace") for key in sorted(distinct))

@@ -34,12 +34,8 @@ class Text(TextFiles):
         shards = [names[i : i + n] for i in range(0, len(names), n)]
         return shards if split == "train" else shards[:1]
 
-    def local(self) -> list[tuple[str, str]]:
-        return file_names.keyed(train=self.train, validation=self.validation)
-
     def most_tokens(self, split: Split) -> float | None:
-        names = [name for names in self._shards(split) for name in names]
-        n_bytes = file_names.most_tokens(names)
+        n_bytes = file_names.most_tokens(name for names in self._shards(split) for name in names)
         return n_bytes and 3 * n_bytes  # a byte that is not UTF-8 becomes a character of three
 
     def files(self, split: Split) -> list[str]:
