@@ -166,7 +166,7 @@ def test_a_bad_shard_names_itself_and_the_others_are_made(text, tmp_path):
         make(text, tmp_path / "tokens")
     assert names(tmp_path / "tokens") == [f"train-{i:05d}.json" for i in (0, 2, 4)]
     lines(tmp_path / "1.jsonl", ["good"])
-    with refused(UserError, "d train shard 3: ", "3.jsonl, document 1"):
+    with refused(UserError, "d train shard 3: ", "3.jsonl, line 1"):
         make(text, tmp_path / "tokens")
 
 
