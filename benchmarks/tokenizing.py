@@ -30,7 +30,7 @@ C4_TOKENS = 169_400_000
 """Of a training shard of C4 en: 173.5 billion tokens in 1,024 shards; shard 0 was counted."""
 
 ROUNDS = 5
-STAGES = ("read", "fingerprint", "encode", "write")
+STAGES: tuple[str, ...] = ("read", "fingerprint", "encode", "write")
 
 
 def ours(encoder: tiktoken.Encoding, source: Path, out: Path) -> tuple[dict[str, float], int]:

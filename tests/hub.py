@@ -125,7 +125,6 @@ def _entry(hub: Hub, name: str) -> dict[str, Any]:
 @contextmanager
 def serving(repository: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub that this process takes for that of Hugging Face."""
-    import datasets
     import huggingface_hub
 
     hub = Hub(repository, folder)
@@ -133,7 +132,7 @@ def serving(repository: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> I
     path = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", path)
-    monkeypatch.setattr(datasets.config, "HF_ENDPOINT", hub.url)
+    monkeypatch.setattr("datasets.config.HF_ENDPOINT", hub.url)
     huggingface_hub.HfFileSystem.clear_instance_cache()
     try:
         yield hub

@@ -112,7 +112,7 @@ def read_record(path: Path) -> Record:
     return Record(values["command"], expand(_of_record(values["study"])))
 
 
-def _of_record(study: Values) -> Values:
+def _of_record(study: dict[str, Any]) -> dict[str, Any]:
     """The study of a record: texts of kinds that are gone are ``former``, unused ones left out."""
     named = [study.get("dataset"), *((study.get("evaluate") or {}).get("datasets") or [])]
     named += [task.get("dataset") for task in (study.get("tasks") or {}).values()]

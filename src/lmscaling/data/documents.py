@@ -145,7 +145,8 @@ def _values(reader: str, path: str, column: str, **options: Any) -> Iterator[Any
             if kind is None or getattr(kind, "dtype", "") not in ("string", "large_string"):
                 what = f"{path} has no column {column!r} of text: {kind or choose(column, known)}"
                 raise UserError(f"{what}; set text: in the dataset's row")
-        for table in stream.with_format("arrow").iter(BATCH):
+        tables: Any = stream.with_format("arrow").iter(BATCH)
+        for table in tables:
             yield from table[column].to_pylist()
     except UserError:
         raise

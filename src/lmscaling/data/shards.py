@@ -164,7 +164,7 @@ def read_sidecar(sidecar: Path, split: str, i: int) -> dict[str, Any]:
         is_whole = all(isinstance(record[key], str) for key in {*EQUAL, "sha256"} - {*COUNTS})
         is_whole &= all(type(n) is int and n >= 0 for n in numbers)
     except (KeyError, TypeError):
-        is_whole, place = False, None
+        is_whole, place = False, ("", -1)
     if not is_whole:
         raise UserError(f"sidecar {sidecar} is incomplete or damaged; {REMEDY}")
     if place != (split, i):

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from lmscaling.config.types import Split
 from lmscaling.data import shards
 from lmscaling.data.shards import Shard
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_record
 
-SPLITS: tuple[Split, ...] = ("train", "validation")
+SPLITS = ("train", "validation")
 
 BLOCK_BYTES, MOST_NAMES = 1 << 22, 20
 """Read at once, and shards that one message names."""
@@ -31,7 +30,7 @@ def verify(manifest: Path, mark: Path | None = None, threads: int = 1) -> str:
     ``mark`` says which shards were right; it is read and written. None reads all. Returns what was
     read, in words. UserError if shards are wrong; standard error says of each what is wrong.
     """
-    found: dict[Split, list[Shard]] = {s: shards.read_manifest(manifest, s) for s in SPLITS}
+    found: dict[str, list[Shard]] = {s: shards.read_manifest(manifest, s) for s in SPLITS}
     todo = [(s, i) for s in SPLITS for i in range(_marked(mark, s, found[s]), len(found[s]))]
     with ThreadPoolExecutor(max_workers=threads) as pool:
         said = [*pool.map(partial(_problem, manifest.parent, found), todo)]
@@ -83,7 +82,7 @@ def _read(path: Path, end_of_text: int) -> tuple[str, int, int, int]:
     return digest.hexdigest(), first, largest, documents
 
 
-def _problem(folder: Path, found: dict[Split, list[Shard]], place: tuple[Split, int]) -> str:
+def _problem(folder: Path, found: dict[str, list[Shard]], place: tuple[str, int]) -> str:
     """What is wrong with a shard; empty if nothing is."""
     split, i = place
     path = folder / (shard := found[split][i]).file

@@ -39,7 +39,7 @@ class Copy(Sequences):
 
     def made(self, split: Split) -> Iterator[np.ndarray]:
         random = random_state(self, split)
-        n = self.number(split)
+        n = self.number(split) or 0
         for start in range(0, n, AT_ONCE):
             rows = min(AT_ONCE, n - start)
             w = random.randint(1, self.symbols + 1, (rows, self.copied)).astype(np.uint16)

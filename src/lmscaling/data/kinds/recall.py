@@ -64,7 +64,7 @@ class Recall(Sequences):
 
     def made(self, split: Split) -> Iterator[np.ndarray]:
         random = random_state(self, split)
-        n = self.number(split)
+        n = self.number(split) or 0
         kinds = sorted(self.pairs)
         each = AT_ONCE // len(kinds)
         for start in range(0, n, each * len(kinds)):
