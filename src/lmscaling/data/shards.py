@@ -102,8 +102,8 @@ def check(path: Path) -> int:
     n, token = _header(path)
     expected, found = HEADER_BYTES + n * token.itemsize, path.stat().st_size
     if found != expected:
-        stated = f"but its header states {expected}; {REMEDY}"
-        raise UserError(f"shard {path} has {found} bytes, {stated}")
+        sizes = f"{found} bytes, but its header states {expected}"
+        raise UserError(f"shard {path} has {sizes}; {REMEDY}")
     return n
 
 
@@ -172,8 +172,8 @@ def read_sidecar(sidecar: Path, split: str, i: int) -> dict[str, Any]:
         raise UserError(f"sidecar {sidecar} belongs to {owner}; {REMEDY}")
     shard = sidecar.with_suffix(".bin")
     if (n := check(shard)) != record["tokens"]:
-        stated = f"but its sidecar states {record['tokens']}; {REMEDY}"
-        raise UserError(f"shard {shard} has {n} tokens, {stated}")
+        counts = f"{n} tokens, but its sidecar states {record['tokens']}"
+        raise UserError(f"shard {shard} has {counts}; {REMEDY}")
     return record
 
 

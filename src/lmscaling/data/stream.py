@@ -178,8 +178,8 @@ class Stream:
             while left and (n := os.preadv(descriptor, [left], at)):
                 left, at = left[n:], at + n
         except OSError as error:
-            problem = f"cannot be read: {error.strerror}; if its disk is sound"
-            raise UserError(f"shard {path} {problem}, {shards.REMEDY}") from error
+            problem = f"shard {path} cannot be read: {error.strerror}"
+            raise UserError(f"{problem}; if its disk is sound, {shards.REMEDY}") from error
         if left:
             stated = shards.HEADER_BYTES + self.shards[k].tokens * out.itemsize
             raise UserError(
@@ -220,8 +220,8 @@ class Stream:
             (f"{n} tokens", shard.tokens, n == shard.tokens),
         ):
             if not is_right:
-                stated = f"but the manifest states {expected}; {shards.REMEDY}"
-                raise UserError(f"shard {path} has {found}, {stated}")
+                problem = f"shard {path} has {found}, but the manifest states {expected}"
+                raise UserError(f"{problem}; {shards.REMEDY}")
         return identity
 
 
