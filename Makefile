@@ -29,7 +29,7 @@ help: ## list these targets
 demo: $(INSTALLED) ## train 36 tiny models on the CPU and draw every figure
 	@$(BIN)/lmscaling demo
 
-test: $(TESTABLE) ## run the tests, in six minutes on two cores; TESTS="not slow" runs all that .ci/run does
+test: $(TESTABLE) ## run the tests, in eight minutes on two cores; TESTS="not slow" runs all that .ci/run does
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "$(TESTS)" $(PYTEST_FLAGS)
 
 races: $(TESTABLE) ## run the tests of kills, clocks and Slurm ten times beside busy loops

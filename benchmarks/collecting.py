@@ -2,7 +2,7 @@
 
 All runs are finished, and those of a seed are compared. A second build finds that nothing has
 changed, and a third one that one log has. The times of this machine are also given for the
-reference machine (``tests/speed_of_python.py``).
+reference machine (``speed_of_python.py``).
 
     python benchmarks/collecting.py 72x1000 640x20000 6400x1000 64x312500
 """
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from speed_of_python import slowness
 
 from lmscaling.config import study_file
 from lmscaling.config.cell import Cell
@@ -140,9 +141,6 @@ def change(folder: Path) -> None:
 
 
 def main() -> None:
-    sys.path.insert(0, str(ROOT / "tests"))
-    from speed_of_python import slowness  # pyright: ignore[reportMissingImports]
-
     print("| runs | updates of each | CPU s | CPU s, reference | MB | again | one run changed |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for words in sys.argv[1:] or ["72x1000", "640x20000", "6400x1000", "64x312500"]:

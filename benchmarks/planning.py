@@ -1,7 +1,7 @@
 """What ``snakemake -n`` of a large study costs: jobs, CPU seconds and memory by number of cells.
 
 Every cell has five branches and an evaluation, and the text has 1,024 shards. The times of this
-machine are also given for the reference machine (``tests/speed_of_python.py``).
+machine are also given for the reference machine (``speed_of_python.py``).
 
     python benchmarks/planning.py 216 504 1008 3024
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import yaml
+from speed_of_python import slowness
 
 ROOT = Path(__file__).parents[1]
 SEED_CELLS = 72
@@ -64,9 +65,6 @@ def plan(cells: int) -> Plan:
 
 
 def main() -> None:
-    sys.path.insert(0, str(ROOT / "tests"))
-    from speed_of_python import slowness  # pyright: ignore[reportMissingImports]
-
     print("| cells | jobs | CPU s | CPU s, reference | MB |\n| --- | --- | --- | --- | --- |")
     for cells in map(int, sys.argv[1:] or ["216", "504", "1008", "3024"]):
         found, slow = plan(cells), slowness()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import counts
 import coverage
@@ -13,8 +12,7 @@ import coverage_surfaces
 import coverage_unfinished
 import offline
 import pytest
-from coverage import OURS, WIDE, Row, verdict
-from coverage_curves import ONE_SEED, SQUARES
+from coverage import Row, verdict
 from scipy.stats import binom
 
 ROW = Row("surface", "clean", "ours", "beta", 0.001, 0.02, 0.95, 0.04, 0.0, 500)
@@ -65,22 +63,14 @@ TINY: dict[str, tuple[int, Callable[[int], list[Row]]]] = {
     "published": (6, lambda n: coverage_unfinished.published("half", n)),
     "seconds": (6, lambda n: coverage_unfinished.times("heavy", n)),
 }
-WHOLE: dict[str, tuple[int, Callable[[int], list[Row]]]] = {
-    "every surface": (200, surface(*FAMILIES)),
-    "all forecasts": (200, coverage_surfaces.forecasts),
-    "curves of few seeds": (100, lambda n: coverage_curves.time_law("heavy", 2, 0.01, n)),
-    "sizes of few seeds": (100, lambda n: coverage_curves.best_size("clean", 2, 0.01, n)),
-    "gaps of few seeds": (100, lambda n: coverage_gaps.tables("heavy", "seeds 3", n)),
-}
-STUDIES = [*TINY.items(), *(pytest.param(*one, marks=pytest.mark.ci) for one in WHOLE.items())]
 
 
-@pytest.mark.parametrize(("law", "of"), STUDIES)
-def test_simulated_studies_agree_with_the_table(law, of):
+@pytest.mark.parametrize("law", TINY)
+def test_a_few_studies_agree_with_the_table(law):
     """A share of few studies is as far from that of the table as chance makes it in one of a
     million, were all intervals of a study one."""
     published = {row[:4]: row for row in coverage.read()}
-    studies, made = of
+    studies, made = TINY[law]
     rows = made(studies)
     assert {row[:4] for row in rows} <= set(published)
     for row in rows:
@@ -92,19 +82,28 @@ def test_simulated_studies_agree_with_the_table(law, of):
             assert binom.sf(held - 1, studies, max(share, 0.01)) > 1e-6, row
 
 
-@pytest.mark.parametrize("quantity", ["E", "gamma", "ln T", "ln N*"])
-def test_ours_hold_the_truth_more_often_than_plain_squares(quantity):
-    laws = {"ln T": coverage_curves.best_context, "ln N*": coverage_curves.best_size}
-    rows = laws.get(quantity, coverage_curves.time_law)("one run blown up", 3, 0.01, 24)
-    shares: dict[str, Any] = {row.fitter: row.coverage for row in rows if row.quantity == quantity}
-    ours = shares[WIDE if quantity == "E" else OURS]
-    assert ours >= 20 / 24
-    assert shares[SQUARES] < ours or not quantity.startswith("ln")
+CONSERVATIVE = ("two blown", "two seeds, blown", "ten sizes")
+"""Families in which some intervals are wider than necessary."""
 
 
-def test_one_seed_has_no_interval_of_a_best_size():
-    rows = coverage_curves.best_size("clean", 1, 0.01, 3)
-    assert {row.fitter for row in rows} == {ONE_SEED, SQUARES}
+@pytest.mark.ci
+@pytest.mark.parametrize("name", FAMILIES)
+def test_intervals_of_a_surface_hold_the_truth_in_95_percent_of_500_studies(name):
+    for row in surface(name)(500):
+        if name == "few sizes":
+            assert row.refused == 1
+            continue
+        assert row.refused <= 0.05, row
+        assert row.coverage is not None
+        low, high = coverage.BOUND
+        assert low <= row.coverage <= (0.995 if name in CONSERVATIVE else high), row
+
+
+@pytest.mark.ci
+def test_right_surfaces_pass_the_forecast_and_bent_ones_fail_it():
+    for row in coverage_surfaces.forecasts(200):
+        assert row.coverage is not None
+        assert row.coverage <= 0.3 if "bent" in row.family else row.coverage >= 0.95, row
 
 
 def test_a_kernel_takes_the_longer_of_its_memory_and_its_instructions():

@@ -1,0 +1,91 @@
+"""Intervals of time laws, best contexts and best sizes contain the truth as often as they say."""
+
+import coverage_curves
+import pytest
+from coverage import OURS, WIDE
+from coverage_curves import ONE_SEED, SQUARES
+
+STUDIES = 500
+LAWS = {
+    "E": coverage_curves.time_law,
+    "gamma": coverage_curves.time_law,
+    "ln T": coverage_curves.best_context,
+    "ln N*": coverage_curves.best_size,
+}
+
+
+def ours(rows, fitter: str = OURS) -> dict:
+    return {row.quantity: row for row in rows if row.fitter == fitter}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("family", "seeds"),
+    [("clean", 3), ("heavy", 2), ("heteroscedastic", 3), ("one run blown up", 3)],
+)
+def test_time_laws_are_covered(family, seeds):
+    """E is conservative: its variance between runs comes from few seeds."""
+    rows = coverage_curves.time_law(family, seeds, 0.01, STUDIES)
+    assert 0.92 <= ours(rows)["gamma"].coverage <= 0.98
+    assert ours(rows, WIDE)["E"].coverage >= 0.92
+    assert ours(rows)["gamma"].refused < 0.07
+
+
+@pytest.mark.ci
+def test_the_exponent_of_one_run_is_covered_and_its_E_has_a_range_only():
+    rows = coverage_curves.time_law("one run blown up", 1, 0.01, STUDIES)
+    assert ours(rows, WIDE)["gamma"].coverage >= 0.92
+    assert "E" not in ours(rows, WIDE)
+    assert ours(rows, ONE_SEED)["E"].coverage < 0.1
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("family", ["clean", "heavy", "heteroscedastic", "misspecified"])
+@pytest.mark.parametrize(("seeds", "sd"), [(2, 0.01), (3, 0.03)])
+def test_best_contexts_are_covered(family, seeds, sd):
+    row = ours(coverage_curves.best_context(family, seeds, sd, STUDIES))["ln T"]
+    assert 0.92 <= row.coverage <= 0.98
+    assert row.refused < 0.1
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("family", "seeds", "sd"),
+    [("clean", 3, 0.002), ("clean", 3, 0.03), ("heavy", 2, 0.01), ("heteroscedastic", 3, 0.01),
+     ("one run blown up", 3, 0.01)],
+)  # fmt: skip
+def test_best_sizes_and_their_exponent_are_covered(family, seeds, sd):
+    """The exponent of two heavy seeds is conservative."""
+    rows = ours(coverage_curves.best_size(family, seeds, sd, STUDIES))
+    assert 0.92 <= rows["ln N*"].coverage <= 0.98
+    assert 0.92 <= rows["p"].coverage <= 0.99
+    assert rows["p"].refused < 0.12
+
+
+@pytest.mark.ci
+def test_one_blown_run_of_two_seeds_leaves_conservative_optima():
+    rows = ours(coverage_curves.best_size("one run blown up", 2, 0.01, STUDIES), WIDE)
+    assert rows["ln N*"].coverage >= 0.92
+    assert rows["p"].coverage >= 0.92
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("quantity", ["gamma", "ln N*"])
+def test_what_no_form_describes_is_refused(quantity):
+    row = ours(LAWS[quantity]("misspecified", 3, 0.01, STUDIES))[quantity]
+    assert row.refused > 0.9
+
+
+@pytest.mark.parametrize("quantity", LAWS)
+def test_ours_hold_the_truth_more_often_than_plain_squares(quantity):
+    rows = LAWS[quantity]("one run blown up", 3, 0.01, 24)
+    row = ours(rows, WIDE if quantity == "E" else OURS)[quantity]
+    plain = ours(rows, SQUARES)[quantity]
+    assert row.coverage >= 20 / 24
+    if quantity.startswith("ln"):
+        assert plain.coverage < row.coverage
+
+
+def test_one_seed_has_no_interval_of_a_best_size():
+    rows = coverage_curves.best_size("clean", 1, 0.01, 3)
+    assert {row.fitter for row in rows} == {ONE_SEED, SQUARES}
