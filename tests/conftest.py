@@ -131,7 +131,6 @@ def write_shard(path: Path, tokens: np.ndarray, **values: Any) -> None:
         "end_of_text": 256,
         "own_context": [writer.tokens],
         "documents": int(np.count_nonzero(tokens == 256)),
-        "before": int(tokens[:1].tolist() != [256]),
         "ranks_sha256": "r",
         "pattern_sha256": "p",
     }
@@ -151,7 +150,9 @@ def write_tokens(
         for i, n in enumerate(lengths):
             path = folder / f"{split}-{i:05d}.bin"
             source = {"shard": i} | ({"files": row.files(split)[i]} if row else {})
-            write_shard(path, rng.integers(0, 257, n).astype(np.uint16), source=source)
+            tokens = rng.integers(0, 257, n).astype(np.uint16)
+            tokens[0] = 256
+            write_shard(path, tokens, source=source)
             if row and split == "validation":
                 path.with_suffix(".fingerprints").touch()
     counts = {"train": len(train), "validation": len(validation)}

@@ -39,7 +39,7 @@ NO_NUMBERS = re.compile(
     r"mirror|pattern|shuffle|packages|validation)|tokenizers\.\w+\.(encoding|backend|file|sha256)|dataset|"
     r"tokenizer|.*\.(attention|size|datasets|reason)(\.\d+)?|position|documents|schedule(\.kind)?|"
     r"calibrate(\.size)?|speed\.\w+\.(\d\.)?(sizes|implementations|attentions|passes)\.\d+|"
-    r"speed\.\w+\.\d+\.name|published|baseline|match|lr_law|node_scratch|budget"
+    r"speed\.\w+\.\d+\.name|published|baseline|match|lr_law|budget"
 )
 NUMBER = re.compile(r"[-+]?(0|[1-9][0-9_]*)?(\.[0-9_]*)?([eE][-+]?[0-9]+)?")
 

@@ -142,7 +142,7 @@ MISSING_TEXT = {"datasets": {"sources": {"kind": "stdlib", "validation": ["c4.js
 
 @pytest.mark.parametrize(("overlay", "values"), [
     ({"tokenizer": "gpt2"}, ["TIKTOKEN_CACHE_DIR"]), (MISSING_TEXT, ["c4.jsonl", "sources"]),
-    ({}, ["isal", "wheels/"]),
+    ({}, ["xxhash", "wheels/"]),
 ])  # fmt: skip
 def test_what_is_missing_is_said_before_anything_is_measured(
     tmp_path, monkeypatch, overlay, values
@@ -152,7 +152,7 @@ def test_what_is_missing_is_said_before_anything_is_measured(
 
     monkeypatch.setattr("tiktoken.get_encoding", offline)
     if not overlay:  # a package that cannot be used
-        monkeypatch.setitem(sys.modules, "isal", None)
+        monkeypatch.setitem(sys.modules, "xxhash", None)
     with refused(UserError, *values):
         measure(tmp_path / "d", study(overlay))
     assert not (tmp_path / "d").exists()

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, calibration, sentence
+from conftest import ROOT, sentence
 from product import leave
 from test_store import record
 
@@ -243,18 +243,3 @@ def test_reset_of_nothing_moves_nothing(results, typed):
         assert (said.code, [value for value in named if value not in said.err]) == (1, [])
         sentence("error", said.err.removeprefix("error: ").strip())
     assert not list(results.glob("*/attic"))
-
-
-def test_a_folder_of_the_node_that_is_not_set_is_said(typed, tmp_path, monkeypatch, cell, tokens):
-    monkeypatch.setenv("NODE_DISK", str(tmp_path / "disk"))
-    monkeypatch.delenv("SLURM_TMPDIR", raising=False)
-    (tmp_path / "cell.json").write_text(cell.to_json())
-    calibration(tmp_path, cell)
-    for i, folder in enumerate(("$NODE_DISK/x", "$SLURM_TMPDIR")):
-        said = typed(
-            "train", "cell.json", "--manifest", tokens, "--scratch", f"scratch/{i}", "--record",
-            f"runs/{i}/run.json", "--calibration", "calibration.json", "--node-scratch", folder,
-        )  # fmt: skip
-        assert said.code == 0, said.err
-        assert ("$SLURM_TMPDIR" in said.err) == (folder == "$SLURM_TMPDIR")
-    assert (tmp_path / "disk").is_dir()

@@ -27,14 +27,13 @@ test_backends.py          fault: a damaged download, a missing package, no netwo
 test_branch.py            clock, and a fault in the midst of an update
 test_calibrate.py         clock, memory and faults of a GPU
 test_console.py           clock and terminal
-test_corpora.py           disk full while a shard is written
+test_corpora.py           disk full while a shard is written; a hub that is switched off
 test_damaged_logs.py      fault: a log is deleted while it is read
 test_data.py              installation: packages missing; no network
 test_doctor.py            disk nearly full; a damaged installation; a command that hangs
 test_drawing.py           the most likely token instead of a random one
 test_evaluate.py          fewer logits at once than a GPU's memory holds
 test_faults.py            device: an allocation fails
-test_fetch.py             network: waits, stalls, a full disk, another server
 test_few_calibrations.py  device memory; trials without waiting
 test_gate.py              short sequences instead of a GPU's
 test_gate_fallback.py     device: kernels that are wrong or fail on a GPU

@@ -114,10 +114,6 @@ def test_a_training_job_asks_for_what_its_gpus_need_and_has_the_options_of_its_j
     assert jobs.options(run, none) == ""
     assert jobs.options(run, of(calibration="c.json")) == "--calibration c.json"
     assert runs(study, in_job=True).options(run, none) == "--stop-after 1620"
-    # The node expands the variable, not the shell of whoever submits.
-    copying = runs(study | {"node_scratch": "$SLURM_TMPDIR"})
-    assert copying.options(run, none) == "--node-scratch '$SLURM_TMPDIR'"
-    assert copying.cells == jobs.cells
     for gpus, *needed in ((0, 1, 4000, 30), (2, 8, 64_000, 30)):
         jobs = runs(study | {"gpus": gpus})
         job = of(run=name_in(jobs.trunks, "linear"))
@@ -241,7 +237,7 @@ def test_a_figure_depends_on_its_module_and_on_what_it_imports():
 
 HUB = {
     "kind": "hub", "repository": "o/t", "revision": "1" * 40, "shards": 20, "documents": [9],
-    "train": "t.{shard:05d}.gz", "validation": "v.{shard:05d}.gz",
+    "train": "t.{00000..01023}.gz", "validation": "v.00000.gz",
 }  # fmt: skip
 
 
@@ -258,13 +254,13 @@ def make(results, tokens, *numbers):
             leave(results / f"tokens/{tokens}/{shard}.{end}")
 
 
-def test_a_chunk_of_training_reads_validation_and_what_is_fetched(study):
+def test_a_chunk_of_training_reads_validation(study):
     shards, tokens = of_text(study)
     text, job = of(tokens=tokens), of(chunk=f"{tokens}/train-00016-00019")
     assert tokens == shards.trained
-    assert shards.inputs(job).keys() == {"validation", "source"}
-    assert shards.inputs(of(chunk=f"{tokens}/validation-00000-00000")).keys() == {"source"}
-    assert (shards.downloads(job), shards.minutes(job)) == (4, 165)
+    assert shards.inputs(job).keys() == {"validation"}
+    assert shards.inputs(of(chunk=f"{tokens}/validation-00000-00000")) == {}
+    assert shards.minutes(job) == 165
     assert json.loads(shards.json(job))["source"]["shards"] == 20
     assert (shards.n_train(text), shards.n_validation(text)) == (20, 1)
     cells = grid.expand(study | {"datasets": {"lines": HUB}}).cells
@@ -283,7 +279,7 @@ def test_a_chunk_matches_as_long_as_one_of_its_shards_is_missing(study, results)
     shards, _ = of_text(study)
     assert shards.pattern(in_job=False) == rf"{re.escape(tokens)}/(?:train-00016-00019)"
     assert shards.outdated == [tokens]
-    again = ["manifest.json", "train-00016-00019.tokenized", "train-00016-00019.fetched"]
+    again = ["manifest.json", "train-00016-00019.tokenized"]
     assert [path.rpartition("/")[2] for path in shards.due(of(tokens=tokens))] == again
     # The list of marks stays, for Snakemake would make the manifest anew after a change.
     assert len(shards.marks(of(tokens=tokens))) == 2
@@ -299,40 +295,22 @@ def test_a_chunk_matches_as_long_as_one_of_its_shards_is_missing(study, results)
         assert (made.outdated, len(made.due(of(tokens=tokens)))) == (outdated, len(outdated))
 
 
-def of_tokenizer(study, row, **dataset):
-    tables = {"tokenizers": {"own": row}, "datasets": {"lines": HUB | dataset}}
-    shards = workflow.Shards(grid.expand(study | tables | {"tokenizer": "own"}))
-    return shards, [shards.vocabularies(trained, in_job=False) for trained in (False, True)]
+def of_tokenizer(study, row):
+    tables = {"tokenizers": {"own": row}, "datasets": {"lines": HUB}}
+    return workflow.Shards(grid.expand(study | tables | {"tokenizer": "own"}))
 
 
-def test_each_kind_of_tokenizer_has_a_file_and_a_rule_that_makes_it(study):
-    shards, patterns = of_tokenizer(study, {"encoding": "gpt2"})
-    assert (patterns, shards.vocabulary_words(None)) == ([r"gpt2\.tiktoken", "(?!)"], "")
-    assert of_tokenizer(study, {"encoding": "bytes"})[1] == ["(?!)", "(?!)"]
+def test_each_kind_of_tokenizer_has_a_file(study):
+    shards = of_tokenizer(study, {"encoding": "gpt2"})
+    assert (shards.vocabulary, shards.vocabulary_words(None)) == ("gpt2.tiktoken", "")
+    assert of_tokenizer(study, {"encoding": "bytes"}).vocabulary == ""
     row = {"file": "my tokenizer.json", "sha256": "0" * 64, "vocab_size": 300}
-    shards, patterns = of_tokenizer(study, row)
-    assert re.fullmatch(r"own\\-\w{8}\\\.json", patterns[0])
-    assert patterns[1:] == ["(?!)"]
+    shards = of_tokenizer(study, row)
+    assert re.fullmatch(r"own-\w{8}\.json", shards.vocabulary)
     words = shlex.split(shards.vocabulary_words(None))
     assert (words[:3], json.loads(words[3])) == (["--file", "my tokenizer.json", "--row"], row)
-    moved = of_tokenizer(study, row | {"file": "elsewhere.json"})[0]
+    moved = of_tokenizer(study, row | {"file": "elsewhere.json"})
     assert (moved.vocabulary, moved.trained) == (shards.vocabulary, shards.trained)
-    assert of_tokenizer(study, row | {"sha256": "1" * 64})[0].trained != shards.trained
-
-
-def test_a_trained_tokenizer_waits_for_its_text_and_is_trained_once(study, results):
-    row = {"train_bpe": {"vocab_size": 300}}
-    shards, patterns = of_tokenizer(study, row, validation_shards=17)
-    assert patterns == ["(?!)", re.escape(shards.vocabulary)]
-    sources = f"results/tiny/sources/{shards.trained}"
-    names = ["train-00000-00015", "validation-00000-00015", "validation-00016-00016"]
-    assert shards.sample(None) == [f"{sources}/{name}.fetched" for name in names]
-    words = [shards.sample_words(None, given) for given in (["x"], [])]
-    assert words == [f"--sources {sources}", ""]
-    assert json.loads(shards.sample_json(None))["source"]["shards"] == 1
+    assert of_tokenizer(study, row | {"sha256": "1" * 64}).trained != shards.trained
     job = of(chunk=f"{shards.trained}/train-00000-00015")
     assert shards.inputs(job)["vocabulary"] == f"results/tiny/vocabulary/{shards.vocabulary}"
-    leave(results / f"vocabulary/{shards.vocabulary}")
-    again, patterns = of_tokenizer(study, row, validation_shards=17)
-    assert patterns == ["(?!)", "(?!)"]
-    assert again.vocabularies(True, in_job=True) == re.escape(shards.vocabulary)

@@ -144,11 +144,6 @@ def parse_json(text: str | bytes, what: str) -> Any:
         raise UserError(f"{what} is not valid JSON: {error}; correct it there") from error
 
 
-def described_at(fetched: Path) -> Path:
-    """Path of the description of a fetched file: its source, its size and its SHA-256."""
-    return fetched.with_name(f"{fetched.name}.fetched.json")
-
-
 def sha256_of(path: Path, offset: int = 0) -> str:
     """SHA-256 of a file from ``offset`` to its end, in hexadecimal."""
     digest = hashlib.sha256()

@@ -73,12 +73,6 @@ def calibrate(args: Namespace) -> str:
         metavar="SECONDS",
         help="save and stop so long after the start of this process; another job continues",
     ),
-    argument(
-        "--node-scratch",
-        default="",
-        metavar="FOLDER",
-        help="local disk of this node to copy shards to, as $SLURM_TMPDIR; variables are expanded",
-    ),
     by_workflow=True,
 )
 def train(args: Namespace) -> str:
@@ -89,28 +83,19 @@ def train(args: Namespace) -> str:
 
         return in_turn.train(
             args.cells, args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
-            args.node_scratch, args.calibrated,
+            args.calibrated,
         )  # fmt: skip
     from lmscaling.train.run import train
 
     run = train(
         args.cells[0], args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
-        _on_this_node(args.node_scratch), args.calibrated,
+        args.calibrated,
     )  # fmt: skip
     if run is None:
         return ""
     loss = "" if run.last_val_loss is None else f", validation loss {run.last_val_loss:.4f}"
     spent = f"{run.updates} updates, {run.train_seconds:.0f} s"
     return f"train: {run.name} {run.status} after {spent}{loss}"
-
-
-def _on_this_node(folder: str) -> Path | None:
-    """A folder whose name may have variables; None if one of them is not set here."""
-    path = os.path.expandvars(folder)
-    if "$" in path:
-        print(f"node_scratch: {path} is not set on this node; no shard is copied", file=sys.stderr)
-        return None
-    return Path(path) if path else None
 
 
 @verb(

@@ -1,6 +1,5 @@
 """Verbs from text to tokens."""
 
-import signal
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -44,68 +43,26 @@ def vocabulary(args: Namespace) -> str:
     return f"vocabulary: {args.out}; its row under tokenizers: {values}"
 
 
-@verb(
-    VERBS,
-    argument("out", type=Path, help="the tokenizer; a file beside it says on what it was trained"),
-    argument("--sources", type=Path, help="folder of downloaded files"),
-    by_workflow=True,
-)
-def train_bpe(args: Namespace) -> str:
-    """Train the tokenizer of a corpus on its text; standard input has the corpus as JSON."""
-    from lmscaling.data import train_bpe
-
-    corpus = _corpus_from_stdin()
-    if args.out.is_file():  # shards may have its tokens
-        return f"{args.out} exists and stays as it is"
-    made = train_bpe.train(corpus, args.out, args.sources)
-    return (
-        f"train-bpe: {args.out}, {made['train_bpe']['vocab_size']:,} tokens from "
-        f"{made['bytes']:,} bytes in {made['documents']:,} documents of {corpus.dataset}"
-    )
-
-
 CHUNK = argument("chunk", help="<split>-<first>-<last> with five digits: train-00000-00015")
 
 
 @verb(
     VERBS,
     CHUNK,
-    argument("out", type=Path, help="destination; a file beside each gets the SHA-256"),
-    argument("--missing-in", type=Path, required=True, help="folder of the shards"),
-    argument("--at-once", type=int, default=1, help="largest number of simultaneous downloads"),
-    by_workflow=True,
-)
-def fetch(args: Namespace) -> str:
-    """Download the files of the missing shards of a chunk; standard input has the corpus."""
-    from lmscaling.data import chunk
-
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # do not wait for the other downloads
-    source = _corpus_from_stdin().source
-    wanted = Chunk.named(args.chunk)
-    files = source.files(wanted.split)
-    numbers = missing(source, args.missing_in, wanted.split, wanted.last + 1, wanted.first)
-    n_bytes = chunk.fetch(source, [files[i] for i in numbers], args.out, args.at_once)
-    return f"fetch: {wanted}, {len(numbers)} files, {n_bytes:,} bytes"
-
-
-@verb(
-    VERBS,
-    CHUNK,
     argument("out", type=Path, help="folder of the shards and their sidecars"),
-    argument("--sources", type=Path, help="folder of downloaded files, which are used up"),
-    argument("--vocabulary", type=Path, help="file that vocabulary or train-bpe wrote"),
+    argument("--vocabulary", type=Path, help="file that vocabulary wrote"),
     by_workflow=True,
 )
 def tokenize(args: Namespace) -> str:
     """Tokenize the missing shards of a chunk of a corpus; standard input has the corpus as JSON."""
-    from lmscaling.data import chunk
+    from lmscaling.data.tokenize import tokenize_all
 
     corpus = _corpus_from_stdin()
     wanted = Chunk.named(args.chunk)
-    n = chunk.tokenize(
+    n = tokenize_all(
         corpus, wanted.split, wanted.numbers, args.out,
         is_missing=lambda i: bool(missing(corpus.source, args.out, wanted.split, i + 1, i)),
-        sources=args.sources, ranks=args.vocabulary,
+        ranks=args.vocabulary,
     )  # fmt: skip
     made = f"{n} of {len(wanted.numbers)} shards were missing" if n else "all its shards exist"
     return f"tokenize: {corpus.dataset} {wanted}, {made}"

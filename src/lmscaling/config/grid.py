@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-from pydantic import JsonValue
-
 from lmscaling import registry
 from lmscaling.config import attention_row
 from lmscaling.config.attention_row import Layer
@@ -22,7 +20,7 @@ from lmscaling.config.lr_law import FITTED
 from lmscaling.config.places import UNKNOWN, StudyError, located
 from lmscaling.config.sequences import Sequences
 from lmscaling.config.study import Study
-from lmscaling.config.types import Split, dump
+from lmscaling.config.types import Split
 from lmscaling.config.validation import checked
 from lmscaling.errors import choose
 
@@ -266,16 +264,12 @@ def _corpus(study: Study, dataset: str) -> Corpus:
 
 def _data(study: Study, corpus: Corpus) -> Data:
     row = corpus.encoding
-    vocabulary: dict[str, JsonValue] = {"sha256": row.sha256} if row.file else {}
-    if row.train_bpe:
-        trained_on = study.datasets[study.dataset].identity()
-        vocabulary = {"train_bpe": dump(row.train_bpe, exclude_defaults=True), "text": trained_on}
     return Data(
         dataset=corpus.dataset,
         source=corpus.source.identity(),
         tokenizer=corpus.tokenizer,
         encoding=row.name,
-        vocabulary=vocabulary,
+        vocabulary={"sha256": row.sha256} if row.file else {},
     )
 
 

@@ -111,10 +111,6 @@ class Study:
     job_hours: Annotated[float, Field(ge=1e-3, le=8_760, allow_inf_nan=False), Number] = 24.0
     """Longest job that the cluster allows. A longer run stops itself in time and continues in
     another job. No result depends on it, so it is not part of a cell."""
-    node_scratch: str = ""
-    """Folder on the local disk of each node, such as ``$SLURM_TMPDIR``, to which training copies
-    the shards that it reads next. Variables are expanded on the node. If empty, no shard is copied.
-    No result depends on it."""
     epochs: Epochs = 1
     """Largest number of passes over the data; a run that needs more ends as ``out_of_tokens``."""
     optimizer: Optimizer

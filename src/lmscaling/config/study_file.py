@@ -11,10 +11,12 @@ from urllib.parse import unquote
 
 from pydantic import TypeAdapter, ValidationError
 
+from lmscaling import registry
 from lmscaling.config import lr_law, yaml_file
 from lmscaling.config.attention_row import Row
 from lmscaling.config.grid import Grid, expand
 from lmscaling.config.places import Values, located
+from lmscaling.config.types import less
 from lmscaling.config.yaml_file import Content, KeyPath, Place
 from lmscaling.errors import UserError, choose, shown
 from lmscaling.files import read_json, write_json, write_text
@@ -107,7 +109,21 @@ def read_record(path: Path) -> Record:
     values = read_json(path, "study record")
     if not isinstance(values, dict) or not {"command", "study"} <= values.keys():
         raise UserError(f"study record {path} is incomplete; delete it and run snakemake again")
-    return Record(values["command"], expand(values["study"]))
+    return Record(values["command"], expand(_of_record(values["study"])))
+
+
+def _of_record(study: dict[str, Any]) -> dict[str, Any]:
+    """The study of a record: texts of kinds that are gone are ``former``, unused ones left out."""
+    named = [study.get("dataset"), *((study.get("evaluate") or {}).get("datasets") or [])]
+    named += [task.get("dataset") for task in (study.get("tasks") or {}).values()]
+    rows, known = dict(study.get("datasets") or {}), registry.sources("data/kinds")
+    for name, row in list(rows.items()):
+        if name not in named:
+            del rows[name]
+        elif row["kind"] not in known:
+            kept = {key: row[key] for key in ("shuffle", "block_tokens") if key in row}
+            rows[name] = {"kind": "former", "row": less(row, *kept), **kept}
+    return {**study, "datasets": rows} if rows else study
 
 
 def read_study(

@@ -145,7 +145,8 @@ def _timed(one: Sweep, point: Point) -> dict[str, Any]:
 
 
 def _tokens(grid: Grid, out: Path) -> dict[str, int]:
-    from lmscaling.data import chunk, shards
+    from lmscaling.data import shards
+    from lmscaling.data.tokenize import tokenize_all
 
     folder, counts = out / "tokens" / grid.tokens, {}
     for split in ("train", "validation"):
@@ -153,7 +154,7 @@ def _tokens(grid: Grid, out: Path) -> dict[str, int]:
         missing = {
             i for i in range(counts[split]) if not (folder / f"{split}-{i:05d}.json").exists()
         }
-        chunk.tokenize(grid.corpora[grid.tokens], split, missing, folder, missing.__contains__)
+        tokenize_all(grid.corpora[grid.tokens], split, missing, folder, missing.__contains__)
     shards.write_manifest(folder / "manifest.json", counts)
     return counts
 

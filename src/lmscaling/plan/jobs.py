@@ -40,12 +40,10 @@ def counts(grid: Grid) -> dict[str, int]:
         for split in splits:
             n = len(text_needs.chunks(corpus.source, split, grid.n_shards(tokens, split)))
             made["tokenize"] += n
-            made["fetch"] += n * corpus.source.is_fetched
         made["manifest"] += 1
         made["verify"] += tokens in grid.trained
     if grid.vocabulary:
-        trained = grid.corpora[grid.tokens].encoding.train_bpe
-        made["train_bpe" if trained else "vocabulary"] = 1
+        made["vocabulary"] = 1
     made["check"] = len(grid.checked)
     made["calibrate"] = len(calibrations.chosen(grid))
     made["train"] = len(grid.cells) + len(grid.tasks)

@@ -56,7 +56,6 @@ def train(
     record: Path,
     calibration: Path | None = None,
     stop_after: float | None = None,
-    node_scratch: Path | None = None,
     calibrated: Path | None = None,
 ) -> Run | None:
     """Train a cell until its budget is spent, or a branch until its learning rate is zero.
@@ -70,7 +69,6 @@ def train(
         stop_after: Seconds from the start of this process after which the attempt saves and stops,
             because the time limit of its job is near. The moments at which a run stops and resumes
             do not change its result, so this is not part of the cell.
-        node_scratch: Folder on the local disk of this node, to which shards are copied.
         calibrated: ``cell.json`` of the cell that was calibrated, if it is another one.
 
     Returns:
@@ -86,7 +84,7 @@ def train(
     deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
     with gpus.reserved(cell.gpus):
         order = Order(cell.block_tokens, cell.seed) if cell.block_tokens else None
-        text = Stream(manifest, "train", node_scratch, copies=not number(), order=order)
+        text = Stream(manifest, "train", order=order)
         streams = text, Stream(manifest, "validation")
         _check(cell, *streams)
         if calibration and calibrated:

@@ -89,7 +89,6 @@ class Runs:
         """
         self.results = grid.results
         self.job_hours = grid.study.job_hours
-        self.node_scratch = grid.study.node_scratch
         self.trunks = grid.cells | grid.tasks
         self.branches = grid.branches
         self.cells = self.trunks | grid.branches
@@ -232,8 +231,6 @@ class Runs:
         if self.in_job or self.on_slurm():
             seconds = jobs.stop_seconds(self._left(wildcards.run), self.job_hours)
             options += f" --stop-after {seconds:g}"
-        if self.node_scratch:
-            options += f" --node-scratch {shlex.quote(self.node_scratch)}"
         return options.strip()
 
     def sbatch_options(self, wildcards: Wildcards) -> str:

@@ -75,7 +75,7 @@ class Shards:
         return "|".join(groups) or "(?!)"
 
     def inputs(self, wildcards: Wildcards) -> dict[str, Any]:
-        """What is fetched for a chunk; and validation, whose documents training leaves out.
+        """The tokenizer's file; and validation, whose documents training leaves out.
 
         Nothing if all its shards exist, for another job may have made them.
         """
@@ -86,21 +86,9 @@ class Shards:
         inputs: dict[str, Any] = {}
         if chunk.split == "train":
             inputs["validation"] = self._marks(tokens, self._open(tokens, "validation"))
-        if corpus.source.is_fetched:
-            inputs["source"] = f"{self.results}/sources/{tokens}/{chunk}.fetched"
         if self.vocabulary and corpus.encoding == self.tokenizer:
             inputs["vocabulary"] = f"{self.results}/vocabulary/{self.vocabulary}"
         return inputs
-
-    def vocabularies(self, trained: bool, in_job: bool) -> str:
-        """A pattern of the tokenizer's file, if it is trained or if it is not.
-
-        A trained one that exists is a source file: shards may have its tokens.
-        """
-        exists = Path(self.results, "vocabulary", self.vocabulary).is_file()
-        if bool(self.tokenizer.train_bpe) != trained or (trained and exists and not in_job):
-            return "(?!)"
-        return re.escape(self.vocabulary) or "(?!)"
 
     def vocabulary_words(self, wildcards: Wildcards) -> str:
         """Options of ``vocabulary``."""
@@ -109,46 +97,18 @@ class Shards:
         row = json.dumps(dump(self.tokenizer, exclude_defaults=True))
         return shlex.join(["--file", self.tokenizer.file, "--row", row])
 
-    def sample(self, wildcards: Wildcards) -> list[str]:
-        """What is fetched of the text that the tokenizer is trained on."""
-        if not self.corpora[self.trained].source.is_fetched:
-            return []
-        validation = self._chunks(self.trained, "validation")
-        chunks = [*self._chunks(self.trained, "train")[:1], *validation]
-        return [f"{self.results}/sources/{self.trained}/{chunk}.fetched" for chunk in chunks]
-
-    def sample_json(self, wildcards: Wildcards) -> str:
-        """The corpus as far as the tokenizer depends on it."""
-        return self.corpora[self.trained].to_json(1)
-
-    def sample_words(self, wildcards: Wildcards, input: Any) -> str:
-        """Options of ``train-bpe``."""
-        return shlex.join(["--sources", f"{self.results}/sources/{self.trained}"] if input else [])
-
     def json(self, wildcards: Wildcards) -> str:
         """The corpus as far as a chunk depends on it."""
         tokens, chunk = _chunk(wildcards)
         return self.corpora[tokens].to_json(chunk.last + 1 if chunk.split == "train" else 1)
 
-    def fetch_words(self, wildcards: Wildcards) -> str:
-        """Arguments of ``fetch``."""
-        tokens, chunk = _chunk(wildcards)
-        sources = f"{self.results}/sources/{tokens}"
-        return shlex.join([str(chunk), sources, "--missing-in", str(self._folder(tokens))])
-
     def tokenize_words(self, wildcards: Wildcards, input: Any) -> str:
         """Arguments of ``tokenize``: the chunk, where it goes, and the files that it reads."""
         tokens, chunk = _chunk(wildcards)
         words = [str(chunk), str(self._folder(tokens))]
-        if input.get("source"):
-            words += ["--sources", f"{self.results}/sources/{tokens}"]
         if path := input.get("vocabulary"):
             words += ["--vocabulary", str(path)]
         return shlex.join(words)
-
-    def downloads(self, wildcards: Wildcards) -> int:
-        """Files that a job can fetch at the same time; Snakemake lowers it to what is allowed."""
-        return len(_chunk(wildcards)[1].numbers)
 
     def minutes(self, wildcards: Wildcards) -> int:
         """Time limit: two hours for a file of C4, and a quarter of an hour for each further one."""
@@ -178,8 +138,7 @@ class Shards:
         if tokens not in self.outdated:
             return []
         chunks = [chunk for split in SPLITS for chunk in self._open(tokens, split)]
-        fetched = [f"{self.results}/sources/{tokens}/{chunk}.fetched" for chunk in chunks]
-        return [f"{self._folder(tokens)}/manifest.json", *self._marks(tokens, chunks), *fetched]
+        return [f"{self._folder(tokens)}/manifest.json", *self._marks(tokens, chunks)]
 
     def trained_on(self, wildcards: Wildcards) -> str:
         """Folder of the text that a run trains on."""
