@@ -25,6 +25,7 @@ def train(
     record: Path,
     calibration: Path | None,
     stop_after: float | None,
+    node_scratch: str = "",
     calibrated: Path | None = None,
 ) -> str:
     """Train cells as ``run.train`` does. A run with a record is left out.
@@ -36,6 +37,7 @@ def train(
         record: ``run.json`` of the last cell; the folders of the others are beside its folder.
         calibration: ``calibration.json`` of all of them.
         stop_after: Seconds from the start of this process after which an attempt stops.
+        node_scratch: Local disk of this node, as the option of ``train``.
         calibrated: ``cell.json`` of the cell that was calibrated, if it is another one.
 
     Raises:
@@ -59,6 +61,8 @@ def train(
             words += ["--calibration", calibration]
         if calibrated:
             words += ["--calibrated", calibrated]
+        if node_scratch:
+            words += ["--node-scratch", node_scratch]
         if stop_after is not None:
             words += ["--stop-after", max(0.0, stop_after - (time.time() - begun))]
         code = children.run([sys.executable, "-m", "lmscaling", "train", *map(str, words)])
