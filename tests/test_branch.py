@@ -14,9 +14,10 @@ from lmscaling.config import grid
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.records.ledger import entries, line
-from lmscaling.train import checkpoint, loop
+from lmscaling.train import checkpoint
 from lmscaling.train.branch import decay
-from lmscaling.train.clock import Clock
+from lmscaling.train.callbacks import budget as budgets
+from lmscaling.train.callbacks.budget import Clock
 from lmscaling.train.module import Training
 
 CELL = next(c for c in grid.expand(STUDY).cells.values() if c.attention == "linear")
@@ -127,7 +128,7 @@ def test_a_budget_in_time_ends_its_branches_near_their_share(run, cell, monkeypa
             return self.seconds
 
     trunk = replace(cell, budget="8 seconds", keep=(0.5,))
-    monkeypatch.setattr(loop, "Clock", Steady)
+    monkeypatch.setattr(budgets, "Clock", Steady)
     made, _ = run(trunk)
     assert made.updates == 80
     made, rows = run(branch_of(trunk, 0.5))
@@ -137,18 +138,18 @@ def test_a_budget_in_time_ends_its_branches_near_their_share(run, cell, monkeypa
 
 @pytest.mark.race
 def test_the_length_is_fixed_once_and_kept_by_every_attempt(run, trunk, tmp_path, monkeypatch):
-    plain = Training.update
+    plain = Training.training_step
 
-    def update(self, slab):
+    def update(self, slab, batch_idx):
         if self.updates == 34:
             os.kill(os.getpid(), signal.SIGTERM)
-        return plain(self, slab)
+        return plain(self, slab, batch_idx)
 
-    monkeypatch.setattr(Training, "update", update)
+    monkeypatch.setattr(Training, "training_step", update)
     branch = branch_of(TRUNK, 0.5)
     with pytest.raises(SystemExit):
         run(branch)
-    monkeypatch.setattr(Training, "update", plain)
+    monkeypatch.setattr(Training, "training_step", plain)
     scratch, _ = places(tmp_path, branch)
     written = entries(scratch / "ledger.jsonl")
     assert [e.end for e in written if e.kind == "branch"] == [40]

@@ -18,7 +18,8 @@ from lmscaling.fits import forecast_scores, optimum
 from lmscaling.fits.uncertainty import LEVEL
 from lmscaling.store import build as store
 from lmscaling.store import meanings
-from lmscaling.train import ledger, norms
+from lmscaling.train import ledger
+from lmscaling.train.callbacks import norms
 
 NAMES = list(registry.figures())
 CAPTIONS = {name: " ".join(figures.load(name).__doc__.split()) for name in NAMES}

@@ -177,3 +177,14 @@ def test_the_container_has_all_packages_and_the_versions_of_the_tests():
     assert [copied[name] for name in needed] == [f"/opt/lmscaling/{name}" for name in needed]
     (version,) = re.findall(r"^From: python:(3\.\d+)-slim$", text, re.MULTILINE)
     assert version in ("3.11", "3.12", "3.13")
+
+
+ORDERED = "snakemake", "torch", "triton", "lightning", "tiktoken", "datasets", "duckdb", "seaborn"
+"""The packages that this program is to be built of."""
+
+
+@pytest.mark.parametrize("package", ORDERED)
+def test_what_was_ordered_is_imported_by_the_package_or_its_workflow(package):
+    paths = [*(ROOT / "src").rglob("*.py"), *(ROOT / "workflow").rglob("*.smk")]
+    found = re.compile(rf"^\s*(from|import) {package}\b", re.MULTILINE)
+    assert any(found.search(path.read_text()) for path in paths)

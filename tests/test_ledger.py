@@ -20,7 +20,7 @@ from lmscaling.records.ledger import (
     sick_nodes,
 )
 from lmscaling.train import ledger
-from lmscaling.train.clock import Clock
+from lmscaling.train.callbacks.budget import Clock
 from lmscaling.train.ledger import Ledger
 
 

@@ -98,7 +98,7 @@ def test_the_help_lists_what_people_type_before_what_the_workflow_types(typed, m
     for verb in VERBS:
         assert verb.name.split()[0] in text
         assert verb.summary in " ".join(typed(*verb.name.split(), "--help").out.split())
-        if verb.by_workflow and verb.name not in {*sweeps.KINDS, "fork"}:  # forks.py starts it
+        if verb.by_workflow and verb.name not in sweeps.KINDS:
             assert f"lmscaling {verb.name} " in rules, verb.name
 
 

@@ -11,7 +11,7 @@ from test_store import ask, gradients, header, log, record, runs, study, update
 from test_train import plain, rows_of, trained
 
 from lmscaling.data.stream import Stream
-from lmscaling.train import norms
+from lmscaling.train.callbacks import norms
 
 __all__ = ["runs", "study"]
 

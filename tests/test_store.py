@@ -1,5 +1,6 @@
 """Logs become tables: whatever a log went through, no row is invented and none is lost."""
 
+import hashlib
 import json
 import math
 from dataclasses import replace
@@ -217,6 +218,17 @@ def test_the_final_loss_is_the_last_validation_at_the_best_rate(study, values):
     query = "SELECT bits_per_byte FROM last_validation ORDER BY lr_scale"
     # Bits compare tokenizers; without counted bytes there are none.
     assert exported(study, query) == [(pytest.approx(2 / math.log(2) / 4),), (None,)]
+
+
+def test_a_log_that_is_not_the_one_of_its_record_is_named(study, runs, capsys):
+    data = log(header(runs[0]), update(1), update(2))
+    digest = hashlib.sha256(data).hexdigest()
+    record(study, runs[0], data, log_sha256=digest, log_lines=3)
+    record(study, runs[1], data[:-5], log_sha256=digest, log_lines=3)
+    query = "SELECT run, status FROM runs WHERE run IN (SELECT unnest(?::VARCHAR[])) ORDER BY run"
+    found = dict(ask(study, query.replace("?", str(sorted(runs[:2])))))
+    assert found == {runs[0]: "done", runs[1]: "damaged"}
+    assert f"{runs[1]}/log.jsonl is not the log" in capsys.readouterr().err
 
 
 def test_a_damaged_record_is_shown_and_keeps_nobody_from_reading_the_others(study, capsys):

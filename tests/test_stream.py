@@ -19,7 +19,7 @@ from lmscaling.data import shards
 from lmscaling.data import stream as module
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
-from lmscaling.train.module import Updates
+from lmscaling.train.data import Updates
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_tokens_above_65536_and_their_positions_reach_the_trainer(tmp_path, cell
     write_shard(tmp_path / "train-00000.bin", tokens, end_of_text=end)
     shards.write_manifest(tmp_path / "manifest.json", {"train": 1, "validation": 0})
     stream = Stream(tmp_path / "manifest.json", "train")
-    slab = Updates(stream, cell, done=0, rank=0, world=1)[0]
+    slab = Updates(stream, cell, done=0, rank=0, world=1).share(1)
     assert slab.tolist() == [tokens[:64].tolist(), tokens[1:65].tolist()]
     assert stream.positions(0, stream.read(0, 90)).tolist() == plain(narrow)
 
@@ -204,8 +204,8 @@ def test_the_next_update_is_read_while_the_current_one_is_used(tokens, cell):
     stream = Watched(tokens, "train")
     updates = Updates(stream, cell, done=3, rank=0, world=1)
     slabs = iter(updates)
-    assert next(slabs).equal(updates[0])
+    assert next(slabs).equal(updates.share(4))
     assert began.wait(60)
-    assert next(slabs).equal(updates[1])
-    assert sum(1 for _ in slabs) == len(updates) - 2 == 3699 // 64 - 5
+    assert next(slabs).equal(updates.share(5))
+    assert sum(1 for _ in slabs) == len(updates) - 5 == 3699 // 64 - 5
     assert list(Updates(stream, cell, done=3699 // 64, rank=0, world=1)) == []

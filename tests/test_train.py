@@ -20,8 +20,8 @@ from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
 from lmscaling.model import optimizer
 from lmscaling.model.gpt import GPT
-from lmscaling.train import loop
-from lmscaling.train.clock import Clock
+from lmscaling.train.callbacks import budget as budgets
+from lmscaling.train.callbacks.budget import Clock
 from lmscaling.train.module import Training
 from lmscaling.train.run import train
 
@@ -187,7 +187,7 @@ def test_a_budget_in_time_ends_within_one_update_whatever_the_clock_says(
             return self.seconds
 
     ticks = []
-    monkeypatch.setattr(loop, "Clock", Erratic)
+    monkeypatch.setattr(budgets, "Clock", Erratic)
     made, rows = run(replace(cell, budget="20 seconds"))
     seconds = [r["train_seconds"] for r in rows_of(rows, "update")]
     assert made.status == "done"
@@ -198,13 +198,13 @@ def test_a_budget_in_time_ends_within_one_update_whatever_the_clock_says(
 @pytest.mark.parametrize(("clock", "counts"), [("wall", True), ("processor", False)])
 def test_the_clock_of_the_processor_does_not_count_sleep(run, cell, monkeypatch, clock, counts):
     """While it computes it takes part in both; an update that only waits takes an hour."""
-    asleep, update, wall = [0.0], Training.update, time.monotonic
+    asleep, update, wall = [0.0], Training.training_step, time.monotonic
 
     def slow(*given):
         asleep[0] += 3600
         return update(*given)
 
-    monkeypatch.setattr(Training, "update", slow)
+    monkeypatch.setattr(Training, "training_step", slow)
     monkeypatch.setattr(time, "monotonic", lambda: wall() + asleep[0])
     made, _ = run(replace(cell, clock=clock))
     assert (made.status, made.updates) == ("done", 4)

@@ -23,6 +23,7 @@ from lmscaling.records.ledger import Account
 from lmscaling.records.run import End, finite, line
 from lmscaling.runtime import lock
 from lmscaling.train import checked_kernels
+from lmscaling.train.callbacks.budget import Budget
 from lmscaling.train.outcome import run_record
 
 __all__ = ["record", "run", "scratch"]
@@ -124,15 +125,15 @@ def test_a_budget_counts_its_own_unit(unit, amount, updates, tokens, seconds):
 
 def test_gpu_hours_are_those_of_all_gpus_in_all_attempts_and_a_row_is_one_line(cell, tmp_path):
     spent = Account(attempt_seconds=5400.0, lost_seconds=60.0)
-    module: Any = SimpleNamespace(cell=replace(cell, gpus=4), reached=lambda: (0, "id"), kernels="")
-    clock: Any = SimpleNamespace(clock=SimpleNamespace(seconds=5000.0), val_loss=3.0)
+    text: Any = SimpleNamespace(reached=lambda updates: (0, "id"))
+    budget = Budget(replace(cell, gpus=4), 10, 1000)
     ledger: Any = SimpleNamespace(account=lambda: spent, path=tmp_path / "ledger")
     end = End(attempt=2, update=4, status="done", message="a\nb", ended="")
     assert line(end).count(b"\n") == 1
     assert finite(float("inf")) is None
     names = ["run", "cell", "params", "params_total", "flops_per_token", "calibration"]
     rest: dict[str, Any] = dict.fromkeys([*names, "environment", "started"])
-    made = run_record(module, clock, ledger, end, rest)
+    made = run_record(text, budget, 3.0, ledger, end, rest)
     assert (made.gpu_hours, made.attempts, made.tokens) == (6.0, 2, 4 * 64)
 
 

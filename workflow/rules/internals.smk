@@ -24,7 +24,7 @@ from snakemake_interface_executor_plugins.settings import SharedFSUsage
 
 from lmscaling import registry
 from lmscaling.config.types import digest
-from lmscaling.runtime import console, forks, frozen, gpus, slurm, slurm_submission
+from lmscaling.runtime import console, frozen, gpus, slurm, slurm_submission
 from lmscaling.status import live
 from lmscaling.workflow import requested
 
@@ -252,21 +252,10 @@ def profile():
     return Path(os.path.relpath(os.path.realpath(found[1]))) if found else None
 
 
-# Several jobs of this machine that load torch, and use no GPU, are forks of one process.
-def is_forking():
-    here = IS_ASKED and not workflow.non_local_exec and not workflow.touch
-    if not here or workflow.deployment_settings.deployment_method or STUDY.gpus:
-        return False
-    names = {*TRAINING, "calibrate", "evaluate", "draw_images", *SWEEPS.kinds}
-    return sum(job.rule.name in names for job in workflow.dag.needrun_jobs()) > 1
-
-
 # A run whose budget is longer than a job takes several jobs. Each is a restart, on top of the
 # profile's retries. The directive `retries:` would not do: the Snakemake inside a job would read
 # it too, and make all attempts within the time of one job.
 onstart:
-    if is_forking():
-        forks.start()
     if workflow.non_local_exec:
         freeze_study()
         for rule, n in RUNS.further_jobs().items():

@@ -1,22 +1,16 @@
 """Verbs that train runs and use their weights."""
 
-import os
+import json
 import sys
+import traceback
 from argparse import Namespace
-from importlib import import_module
 from pathlib import Path
 
-from lmscaling import registry
 from lmscaling.cli.verb import RESULTS, RUN, STUDY_NAME, Verb, argument, verb
 from lmscaling.errors import UserError
 from lmscaling.runtime import rank
 
 VERBS: list[Verb] = []
-
-FORKED = (
-    "train.run", "train.calibrate", "evaluate.loss_by_position", "evaluate.drawing", "bench.sweep",
-)  # fmt: skip
-"""Modules that the process loads whose forks run the verbs of jobs on CPUs."""
 
 CELL = argument("cell", type=Path, help="cell.json")
 FINISHED = argument("run", type=Path, help="results/<study>/runs/<run>")
@@ -73,29 +67,60 @@ def calibrate(args: Namespace) -> str:
         metavar="SECONDS",
         help="save and stop so long after the start of this process; another job continues",
     ),
+    argument(
+        "--loggers",
+        type=json.loads,
+        default={},
+        metavar="JSON",
+        help="loggers of Lightning with their options, as loggers: in a study file",
+    ),
+    argument("--progress-bar", action="store_true", help="show Lightning's bar"),
+    argument("--profiler", choices=("simple", "advanced", "pytorch"), help="one of Lightning's"),
     by_workflow=True,
 )
 def train(args: Namespace) -> str:
-    """Train a cell, or several one after another."""
+    """Train a cell, or the branches of a trunk one after another."""
     rank.die_with_parent()
-    if len(args.cells) > 1:
-        from lmscaling.train import in_turn
+    import torch
 
-        return in_turn.train(
-            args.cells, args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
-            args.calibrated,
-        )  # fmt: skip
+    from lmscaling.train.failure import Failed
     from lmscaling.train.run import train
+    from lmscaling.train.shown import Shown
 
-    run = train(
-        args.cells[0], args.manifest, args.scratch, args.record, args.calibration, args.stop_after,
-        args.calibrated,
-    )  # fmt: skip
-    if run is None:
-        return ""
-    loss = "" if run.last_val_loss is None else f", validation loss {run.last_val_loss:.4f}"
-    spent = f"{run.updates} updates, {run.train_seconds:.0f} s"
-    return f"train: {run.name} {run.status} after {spent}{loss}"
+    said, failed = [], []
+    for cell in args.cells:
+        scratch, record = args.scratch, args.record
+        if len(args.cells) > 1:  # the folders of the others are beside those of the last one
+            scratch = scratch.with_name(cell.stem)
+            record = record.parent.with_name(cell.stem) / record.name
+        try:
+            run = train(
+                cell, args.manifest, scratch, record,
+                args.calibration, args.stop_after, args.calibrated,
+                Shown(args.loggers, args.progress_bar, args.profiler),
+            )  # fmt: skip
+        except Exception as error:
+            is_refused = isinstance(error, UserError) and not isinstance(error, Failed)
+            # After an error a GPU may fail whatever this process does.
+            if len(args.cells) == 1 or (torch.cuda.is_initialized() and not is_refused):
+                raise
+            if isinstance(error, UserError):
+                print(f"error: {error}", file=sys.stderr, flush=True)
+            else:
+                traceback.print_exception(error)
+            failed.append(cell.stem)
+            continue
+        if run is None:  # this is not rank 0, which starts others for the next run
+            return ""
+        loss = "" if run.last_val_loss is None else f", validation loss {run.last_val_loss:.4f}"
+        spent = f"{run.updates} updates, {run.train_seconds:.0f} s"
+        said.append(f"train: {run.name} {run.status} after {spent}{loss}")
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(args.cells)} runs failed: {', '.join(failed)}; mend the cause "
+            "said above, then run snakemake again"
+        )
+    return "\n".join(said)
 
 
 @verb(
@@ -179,31 +204,3 @@ def export(args: Namespace) -> str:
 
     huggingface.export(args.run, args.folder)
     return f"export: {args.folder}"
-
-
-@verb(
-    VERBS,
-    argument("listener", type=int, help="descriptor of the socket to which jobs connect"),
-    by_workflow=True,
-)
-def fork(args: Namespace) -> str:
-    """Run the verbs of jobs on CPUs in forks of this process, which has loaded torch."""
-    import gc
-    import socket
-
-    from lmscaling import cli
-    from lmscaling.runtime import forks
-
-    loaded = forks.sources(registry.PACKAGE)
-    for module in FORKED:
-        import_module(f"lmscaling.{module}")
-    import torch
-
-    gc.freeze()  # to collect what was loaded would copy its memory into each fork
-    listener = socket.socket(fileno=args.listener)
-    words = forks.Server(listener, registry.PACKAGE, loaded).serve()
-    if words is not None:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
-        sys.argv[1:] = words
-        cli.main()
-    return ""

@@ -136,6 +136,11 @@ class Study:
         Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False), Number] | None
     ) = None
     """Dollars; the plan then has the price of each cell. No result depends on it."""
+    loggers: dict[Literal["csv", "mlflow", "tensorboard", "wandb"], dict[str, Any]] = field(
+        default_factory=dict
+    )
+    """Loggers of Lightning that mirror the logs of runs, each with its own options, such as
+    ``wandb: {offline: true}``; their packages are yours to install. No result depends on them."""
     devices: dict[str, OwnDevice] = field(default_factory=dict)
     """Devices that the plan does not know, by the beginning of the name that their driver gives."""
     published: Flag = False

@@ -279,6 +279,10 @@ class Run:
     last_val_loss: float | None = None
     """Loss of the last validation, nats per token; null if it is not finite, or if the last attempt
     had none."""
+    log_sha256: str | None = None
+    """SHA-256 of ``log.jsonl`` beside the record."""
+    log_lines: int | None = None
+    """Lines of ``log.jsonl``."""
 
 
 def line(row: Any) -> bytes:

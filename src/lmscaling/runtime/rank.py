@@ -1,13 +1,12 @@
 """The place of this process among the ranks of a run, which rank 0 passes in the environment."""
 
 import ctypes
-import faulthandler
 import os
 import signal
 from contextlib import suppress
 
-RANK, PARENT, PORT = "LMSCALING_RANK", "LMSCALING_PARENT", "LMSCALING_PORT"
-"""Variables of ranks other than 0: number, process number of rank 0, port of its store."""
+RANK, PARENT = "LMSCALING_RANK", "LMSCALING_PARENT"
+"""Variables of ranks other than 0: number, and process number of rank 0."""
 
 REQUESTS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 """Requests to stop: rank 0 saves after the current update, and another attempt continues."""
@@ -29,7 +28,6 @@ def die_with_parent() -> None:
     """
     if PARENT not in os.environ:
         return
-    faulthandler.register(signal.SIGUSR2, all_threads=False)
     die_with(int(os.environ[PARENT]))
 
 

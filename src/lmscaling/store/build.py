@@ -18,7 +18,7 @@ import duckdb
 
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
-from lmscaling.files import new_folder, parse_json, read_json
+from lmscaling.files import new_folder, parse_json, read_json, sha256_of
 from lmscaling.records import finished, forecast, schema
 from lmscaling.records.checks import Numerics
 from lmscaling.records.design import Design
@@ -189,8 +189,15 @@ def _records(study: Path, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _run_record(path: Path) -> dict[str, Any]:
-    """The record of a run; of a damaged one the status and the reason."""
+    """The record of a run; of a damaged one, or one whose log has changed, status and reason."""
     values = finished.look(path)
+    log, digest = path.with_name("log.jsonl"), values.get("log_sha256")
+    if digest and (not log.is_file() or sha256_of(log) != digest):
+        values |= {
+            "status": finished.DAMAGED,
+            "message": f"{log} is not the log that its record {path.name} states; copy it again, "
+            f"or type lmscaling reset {path.parent.name}",
+        }
     if values["status"] == finished.DAMAGED:
         print(values["message"], file=sys.stderr)
         return {key: values[key] for key in ("run", "name", "status", "message")}

@@ -10,8 +10,6 @@ Source: Haegele et al. 2024 (arXiv:2405.18392), a cooldown of a fifth of the run
 import math
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from lmscaling.config.budget import parse_budget
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import BRANCH_AT, Decay
@@ -47,7 +45,7 @@ def trunk_checkpoint(
         raise NoTrunk(_why_not(cell, path, record.parent.with_name(cell.trunk) / "run.json"))
     try:
         return checkpoint.read(path, of_trunk)
-    except (SafetensorError, ValueError, OSError) as error:
+    except checkpoint.UNUSABLE as error:
         raise UserError(
             f"checkpoint {path} cannot be used: {error}; "
             f"to train its run again, type lmscaling reset {cell.trunk}"

@@ -15,8 +15,6 @@ from lmscaling.files import read_json
 from lmscaling.model.gpt import GPT
 from lmscaling.runtime import gpus
 from lmscaling.train import settings
-from lmscaling.train.module import Training
-from lmscaling.train.ranks import Rank
 
 
 def require(cell: Cell, path: Path) -> None:
@@ -58,17 +56,3 @@ def check(cell_path: Path, out: Path) -> str:
             model = GPT(cell)
         device = torch.device("cuda")
         return gate.pass_or_fall_back(out, model, way.micro_batch, device, way.compiled)
-
-
-def use(module: Training, rank: Rank, scratch: Path) -> None:
-    """Let a run compute with what passes on the device of this rank.
-
-    Raises:
-        RuntimeError: The ranks found different kernels right.
-    """
-    path = gate.record_beside(scratch, module.cell)
-    module.kernels = gate.pass_or_fall_back(
-        path, module.model, module.micro_batch, rank.device, module.compiled
-    )
-    rank.mark(0)  # compiling may have taken long
-    rank.agree("kernels", module.kernels)

@@ -1,23 +1,24 @@
-"""Checkpoints: the weights and optimizer moments of a run in one file, and where it has got to.
+"""Checkpoints: everything that Lightning saves, in one safetensors file under one digest.
 
-A checkpoint is a safetensors file whose metadata hold the update, the run, the productive time,
-the identity of the tokens read so far, and the SHA-256 of each tensor; loading it executes nothing.
-Training waits only until the state is copied into host memory; a thread writes the file,
-atomically, and the previous one is kept. The order of the data is fixed and random numbers are
-seeded at each update, so nothing else is needed to resume a run.
+``SafetensorsIO`` is a ``CheckpointIO`` of Lightning: ``Trainer(plugins=[SafetensorsIO()])``.
+Training waits only until the tensors are copied into host memory; a thread writes the file, which
+appears complete or not at all. What is no tensor is JSON in the metadata, so loading a checkpoint
+executes nothing. The order of the data is fixed and random numbers are seeded at each update, so
+nothing else is needed to resume a run.
 """
 
 import json
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from lightning.pytorch.plugins import CheckpointIO
 from safetensors import SafetensorError
-from torch import Tensor, nn, optim
+from torch import Tensor, nn
 
 from lmscaling.config.cell import branch_checkpoint
 from lmscaling.model import tensor_file
@@ -25,7 +26,8 @@ from lmscaling.model import tensor_file
 KEPT = 2
 """Checkpoints kept: if the newest is damaged, the previous one is used."""
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+UNUSABLE = (SafetensorError, ValueError, OSError)
+"""Errors of a checkpoint that is damaged, missing, or belongs to another run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +39,12 @@ class Progress:
     """Updates completed."""
     train_seconds: float
     """Productive time so far."""
+    update_seconds: float
+    """Productive time of an update: the mean over the most recent ones."""
     shard: int
     """Number of the last training shard read."""
     tokens_id: str
     """Chain id of that shard."""
-    update_seconds: float
-    """Productive time of an update: the mean over the most recent ones."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,14 @@ class Expected:
 class Checkpoint(NamedTuple):
     """A checkpoint that has been read."""
 
+    path: Path
     progress: Progress
-    tensors: dict[str, Tensor]
+    content: dict[str, Any]
+    """What ``Trainer.save_checkpoint`` passed on."""
     digest: str
-    """Of all tensors; see ``tensor_file.Content``."""
 
 
-class Saver:
+class SafetensorsIO(CheckpointIO):
     """Writes checkpoints in a thread, from a copy in host memory; one at a time.
 
     The buffers of the copy are made once. On a GPU they are pinned, so that copying 18.7 GB takes
@@ -82,31 +85,31 @@ class Saver:
         self._buffers: dict[str, Tensor] = {}
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._opened: Checkpoint | None = None
 
-    def save(
+    def save_checkpoint(
         self,
-        path: Path,
-        progress: Progress,
-        model: nn.Module,
-        optimizer: optim.Optimizer,
-        then: Callable[[], None] = lambda: None,
+        checkpoint: dict[str, Any],
+        path: str | Path,
+        storage_options: Callable[[], None] | None = None,
     ) -> None:
         """Copy the state and begin to write it; a write that still goes on is awaited first.
 
         Args:
-            path: The file, which appears complete or not at all.
-            progress: Where the run has got to.
-            model: Model whose weights are saved.
-            optimizer: Optimizer whose moments are saved.
-            then: Called in the thread when the file is on the disk.
+            checkpoint: What Lightning saves: tensors, and values that JSON can express.
+            path: The file.
+            storage_options: Called in the thread when the file is on the disk.
         """
         self.wait()
-        tensors = self._copy(_state(model, optimizer))
+        tensors: dict[str, Tensor] = {}
+        values = json.dumps(_packed(checkpoint, "", tensors))
+        copies = self._copy(tensors)
 
         def write() -> None:
             try:
-                tensor_file.write(path, tensors, progress=json.dumps(asdict(progress)))
-                then()
+                tensor_file.write(Path(path), copies, checkpoint=values)
+                if storage_options:
+                    storage_options()
             except BaseException as error:
                 self._error = error
 
@@ -121,10 +124,33 @@ class Saver:
 
     def wait(self) -> None:
         """Wait until the last checkpoint is on the disk; raise its error if it has failed."""
+        self.teardown()
+        self.check()
+
+    def teardown(self) -> None:
+        """Wait until the last checkpoint is on the disk."""
         if self._thread:
             self._thread.join()
             self._thread = None
-        self.check()
+
+    def hand_over(self, opened: Checkpoint) -> None:
+        """Return this checkpoint, which has been read and checked, when its path is loaded."""
+        self._opened = opened
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint and compare it with its digests.
+
+        Raises:
+            SafetensorError, ValueError, OSError: It is damaged or missing.
+        """
+        opened, self._opened = self._opened, None
+        return opened.content if opened and opened.path == Path(path) else _content(Path(path))[0]
+
+    def remove_checkpoint(self, path: str | Path) -> None:
+        """Delete a checkpoint."""
+        Path(path).unlink(missing_ok=True)
 
     def _copy(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """The state in host memory, in the order of its names."""
@@ -138,6 +164,87 @@ class Saver:
         return {name: self._buffers[name] for name in state}
 
 
+def _packed(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """A value as JSON, whose tensors are moved to ``tensors`` under their path."""
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach()
+        return {"tensor": path}
+    if isinstance(value, dict):  # keys may be numbers, which JSON would turn into strings
+        return {"dict": [[k, _packed(v, f"{path}/{k}", tensors)] for k, v in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [_packed(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]}
+    if isinstance(value, list):
+        return [_packed(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]
+    return value
+
+
+def _unpacked(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(v, tensors) for v in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, inside),) = value.items()
+    if kind == "tensor":
+        return tensors[inside]
+    if kind == "tuple":
+        return tuple(_unpacked(v, tensors) for v in inside)
+    return {k: _unpacked(v, tensors) for k, v in inside}
+
+
+def _content(path: Path) -> tuple[dict[str, Any], str]:
+    """What was saved, and the digest of the file."""
+    tensors, metadata, digest = tensor_file.read(path)
+    if "checkpoint" not in metadata:
+        raise ValueError("it is no checkpoint")
+    return _unpacked(json.loads(metadata["checkpoint"]), tensors), digest
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint of any run.
+
+    Raises:
+        SafetensorError, ValueError, OSError: It is damaged or missing.
+    """
+    content, digest = _content(path)
+    try:
+        clock, text = content["callbacks"]["Budget"], content["Text"]
+        progress = Progress(update=content["global_step"], **clock, **text)
+    except (KeyError, TypeError):
+        raise ValueError("another version of lmscaling wrote it") from None
+    if path.name.startswith("checkpoint-") and path != path_of(path.parent, progress.update):
+        raise ValueError(f"it is of update {progress.update}")
+    return Checkpoint(path, progress, content, digest)
+
+
+def read(path: Path, expected: Expected) -> Checkpoint:
+    """Read a checkpoint of a run.
+
+    Raises:
+        SafetensorError, ValueError, OSError: It is damaged, missing, or belongs to another run.
+    """
+    found = load(path)
+    expected.check(found.progress)
+    return found
+
+
+def newest(folder: Path, expected: Expected) -> Checkpoint | None:
+    """The newest checkpoint that can be read and belongs to the run, or None.
+
+    Standard error says which checkpoints are not used and why.
+    """
+    for path in paths(folder):
+        try:
+            return read(path, expected)
+        except UNUSABLE as error:
+            print(f"checkpoint {path.name} is not used: {error}", file=sys.stderr, flush=True)
+    return None
+
+
+def paths(folder: Path) -> list[Path]:
+    """The checkpoints of a run, newest first."""
+    return sorted(folder.glob("checkpoint-*.safetensors"), reverse=True)
+
+
 def prune(folder: Path) -> None:
     """Delete all checkpoints but the newest ``KEPT``."""
     for old in paths(folder)[KEPT:]:
@@ -149,15 +256,6 @@ def path_of(folder: Path, update: int) -> Path:
     return folder / f"checkpoint-{update:09d}.safetensors"
 
 
-def _state(model: nn.Module, optimizer: optim.Optimizer) -> dict[str, Tensor]:
-    tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-    for name, p in model.named_parameters():
-        for moment in MOMENTS:
-            if p in optimizer.state:
-                tensors[f"{moment}.{name}"] = optimizer.state[p][moment]
-    return tensors
-
-
 def branch_path(scratch: Path, share: float) -> Path:
     """The trunk's checkpoint for the branch that ends at a share of the budget."""
     return scratch / branch_checkpoint(share)
@@ -167,66 +265,3 @@ def save_weights(path: Path, model: nn.Module) -> None:
     """Write the weights alone, the final result of a run."""
     weights = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
     tensor_file.write(path, weights)
-
-
-def paths(folder: Path) -> list[Path]:
-    """The checkpoints of a run, newest first."""
-    return sorted(folder.glob("checkpoint-*.safetensors"), reverse=True)
-
-
-def newest(folder: Path, expected: Expected) -> Checkpoint | None:
-    """The newest checkpoint that can be read and belongs to the run, or None.
-
-    Standard error says which checkpoints are not used and why.
-    """
-    for path in paths(folder):
-        try:
-            return read(path, expected)
-        except (SafetensorError, ValueError, OSError) as error:
-            print(f"checkpoint {path.name} is not used: {error}", file=sys.stderr, flush=True)
-    return None
-
-
-def read(path: Path, expected: Expected) -> Checkpoint:
-    """Read a checkpoint of a run.
-
-    Raises:
-        SafetensorError, ValueError, OSError: It is damaged, missing, or belongs to another run.
-    """
-    checkpoint = load(path)
-    expected.check(checkpoint.progress)
-    return checkpoint
-
-
-def load(path: Path) -> Checkpoint:
-    """Read a checkpoint of any run.
-
-    Raises:
-        SafetensorError, ValueError, OSError: It is damaged or missing.
-    """
-    tensors, metadata, digest = tensor_file.read(path)
-    if "progress" not in metadata:
-        raise ValueError("it does not say which run it belongs to")
-    try:
-        progress = Progress(**json.loads(metadata["progress"]))
-    except TypeError:
-        raise ValueError("another version of lmscaling wrote it") from None
-    return Checkpoint(progress, tensors, digest)
-
-
-def restore_weights(tensors: dict[str, Tensor], model: nn.Module) -> None:
-    """Copy a checkpoint's weights into a model."""
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            p.copy_(tensors[f"model.{name}"])
-
-
-def restore_moments(start: Checkpoint, model: nn.Module, optimizer: optim.Optimizer) -> None:
-    """Copy a checkpoint's moments into the optimizer of a model."""
-    names = {p: name for name, p in model.named_parameters()}
-    state = optimizer.state_dict()
-    ordered = [p for group in optimizer.param_groups for p in group["params"]]
-    for i, p in enumerate(ordered):
-        moments = {moment: start.tensors[f"{moment}.{names[p]}"] for moment in MOMENTS}
-        state["state"][i] = {"step": torch.tensor(float(start.progress.update)), **moments}
-    optimizer.load_state_dict(state)

@@ -7,18 +7,19 @@ because Snakemake deletes the outputs of a job that it counts as failed, for exa
 reached its time limit while it wrote them.
 """
 
+import hashlib
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 
-from lmscaling.config.cell import Cell
+from lmscaling.config.cell import Cell, branch_checkpoint
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, replacing, write_record
 from lmscaling.records import finished, schema
 from lmscaling.records.run import CONCLUSIVE, End, Row, Run, line
-from lmscaling.train.checkpoint import branch_path
+from lmscaling.runtime import environment
 
 
 class Log:
@@ -27,7 +28,8 @@ class Log:
     def __init__(self, scratch: Path) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
         self.scratch = scratch
-        self.attempt = len(attempts(scratch)) + 1
+        last = attempts(scratch)[-1:]  # earlier ones may have been purged
+        self.attempt = 1 + max([int(path.stem.rpartition("-")[2]) for path in last], default=0)
         self._file = (scratch / f"attempt-{self.attempt:03d}.jsonl").open("xb", buffering=0)
 
     def write(self, row: Row) -> None:
@@ -51,9 +53,15 @@ class Log:
         self._file.close()
 
 
+def end_row(attempt: int, update: int, status: str, message: str) -> End:
+    """The last line of an attempt."""
+    now = environment.now()
+    return End(attempt=attempt, update=update, status=status, message=message, ended=now)
+
+
 def attempts(scratch: Path) -> list[Path]:
     """The attempts of a run, in order."""
-    return sorted(scratch.glob("attempt-*.jsonl"))
+    return sorted(scratch.glob("attempt-*.jsonl"), key=lambda path: (len(path.name), path.name))
 
 
 def close_last(scratch: Path, end: End) -> None:
@@ -66,25 +74,33 @@ def close_last(scratch: Path, end: End) -> None:
         path.write_bytes(b"\n".join(lines) + line(end))
 
 
-def publish(cell: Cell, scratch: Path, record: Path, run: Run) -> None:
+def publish(cell: Cell, scratch: Path, record: Path, run: Run) -> Run:
     """Join the logs of all attempts into ``log.jsonl`` beside ``record``, then write the record."""
+    digest, lines = hashlib.sha256(), 0
     with replacing(record.with_name("log.jsonl")) as out:
         for path in attempts(scratch):
             data = path.read_bytes()
-            out.write(data if data.endswith(b"\n") else data + b"\n")
+            if data and not data.endswith(b"\n"):  # a kill has cut it
+                data += b"\n"
+            out.write(data)
+            digest.update(data)
+            lines += data.count(b"\n")
+    run = replace(run, log_sha256=digest.hexdigest(), log_lines=lines)
     write_record(scratch / record.name, asdict(run))
     write_record(record, asdict(run))
     _clear(cell, scratch, run.status)
+    return run
 
 
 def _clear(cell: Cell, scratch: Path, status: str) -> None:
     """Delete what only an unfinished run needs, and the checkpoint from which a branch began."""
-    patterns = ("attempt-*.jsonl", "checkpoint-*", "rank-*.json", "ranks.bin", "ledger.jsonl")
+    patterns = ("attempt-*.jsonl", "checkpoint-*", "rank-*.json", "ledger.jsonl")
     for pattern in patterns:
         for path in scratch.glob(pattern):
             path.unlink(missing_ok=True)
     if cell.branch and status in CONCLUSIVE:
-        branch_path(scratch.with_name(cell.trunk), cell.branch).unlink(missing_ok=True)
+        kept = scratch.with_name(cell.trunk) / branch_checkpoint(cell.branch)
+        kept.unlink(missing_ok=True)
 
 
 def ended(cell: Cell, scratch: Path, record: Path) -> Run | None:

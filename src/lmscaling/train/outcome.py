@@ -5,31 +5,30 @@ from pathlib import Path
 from typing import Any
 
 from lmscaling.config import code
-from lmscaling.config.budget import parse_budget
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.types import dump
 from lmscaling.data import shards
 from lmscaling.model import gpt
-from lmscaling.records.run import End, Run
+from lmscaling.records.run import End, Run, finite
 from lmscaling.runtime import environment, frozen
+from lmscaling.train.callbacks.budget import Budget
+from lmscaling.train.data import Text
 from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import attempts
-from lmscaling.train.loop import Loop
 from lmscaling.train.module import Training
 
 
-def end_row(attempt: int, update: int, status: str, message: str) -> End:
-    now = environment.now()
-    return End(attempt=attempt, update=update, status=status, message=message, ended=now)
-
-
-def description(module: Training, calibration: Calibration, scratch: Path) -> dict[str, Any]:
+def description(
+    module: Training, text: Text, calibration: Calibration, scratch: Path
+) -> dict[str, Any]:
     """The fields that the header of an attempt and the record of its run share.
 
     The source of the attention is kept in ``code/`` of the study.
     """
-    cell, validation = module.cell, module.validation_stream
+    cell, validation = module.cell, text.validation
     files = code.attention_files(cell)
+    lengths = text.lengths()
+    flops = module.model.flops_per_token
     return {
         "run": cell.run,
         "cell": dump(cell),
@@ -38,7 +37,7 @@ def description(module: Training, calibration: Calibration, scratch: Path) -> di
         "calibration": dump(calibration),
         "params": module.model.params,
         "params_total": module.model.params_total,
-        "flops_per_token": module.flops_per_token(),
+        "flops_per_token": flops() if lengths is None else flops(lengths),
         "state_bytes": module.model.state_bytes(cell.gpus),
         **shards.origin(validation.folder, validation.shards)._asdict(),
         "remarks": "; ".join(gpt.remarks(cell)),
@@ -48,16 +47,16 @@ def description(module: Training, calibration: Calibration, scratch: Path) -> di
 
 
 def run_record(
-    module: Training,
-    loop: Loop,
+    text: Text,
+    budget: Budget,
+    val_loss: float | None,
     book: Ledger,
     end: End,
     description: dict[str, Any],
 ) -> Run:
     """The record of a run that has ended."""
-    cell, account = module.cell, book.account()
-    budget = parse_budget(cell.budget)
-    shard, identity = module.reached()
+    cell, account = budget.cell, book.account()
+    shard, identity = text.reached(end.update)
     shared: dict[str, Any] = description | {"code": "+".join(_codes(book.path.parent))}
     return Run(
         name=cell.name,
@@ -66,25 +65,31 @@ def run_record(
         attempts=end.attempt,
         updates=end.update,
         tokens=end.update * cell.update_tokens,
-        train_seconds=loop.clock.seconds,
+        train_seconds=budget.seconds,
         attempt_seconds=account.attempt_seconds,
         lost_seconds=account.lost_seconds,
         gpu_hours=account.attempt_seconds * cell.gpus / 3600,
         data={"folder": cell.data.folder, "shard": shard, "id": identity},
         ended=end.ended,
-        budget_amount=budget.amount,
-        budget_unit=budget.unit,
-        kernels=module.kernels,
-        last_val_loss=loop.val_loss,
+        budget_amount=budget.budget.amount,
+        budget_unit=budget.budget.unit,
+        last_val_loss=None if val_loss is None else finite(val_loss),
         **shared,
     )
 
 
 def _codes(scratch: Path) -> list[str]:
-    """Fingerprints of the attempts that have trained the weights of a run."""
+    """Fingerprints of the attempts that have trained the weights of a run.
+
+    A kill or a full disk may have left a log without its header; such an attempt trained nothing.
+    """
     headers: list[dict[str, Any]] = []
     for path in attempts(scratch):
-        with path.open() as log:
-            header = json.loads(log.readline())
-        headers = [*(headers if header["start_update"] else []), header]
+        with path.open("rb") as log:
+            first = log.readline()
+        try:
+            header = json.loads(first)
+            headers = [*(headers if header["start_update"] else []), header]
+        except (ValueError, KeyError, TypeError):
+            continue
     return list(dict.fromkeys(header["code"] for header in headers if header.get("code")))

@@ -41,13 +41,6 @@ def accumulating(loss: nn.Module) -> AbstractContextManager:
     return loss.no_sync() if isinstance(loss, DistributedDataParallel) else nullcontext()
 
 
-def average_gradients(model: nn.Module, world: int) -> None:
-    """Average over the ranks the gradients of an update that was ``accumulating`` to its end."""
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            distributed.all_reduce(parameter.grad.div_(world))
-
-
 def clear_gradients(model: nn.Module, shared: bool) -> None:
     """Forget the gradients of an update; those that several ranks share stay in their buckets."""
     model.zero_grad(set_to_none=not shared)

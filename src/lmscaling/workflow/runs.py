@@ -4,6 +4,7 @@ A run with a record is a source file: the patterns match only the others, so tha
 a finished run again.
 """
 
+import json
 import os
 import re
 import shlex
@@ -89,6 +90,7 @@ class Runs:
         """
         self.results = grid.results
         self.job_hours = grid.study.job_hours
+        self.loggers = grid.study.loggers
         self.trunks = grid.cells | grid.tasks
         self.branches = grid.branches
         self.cells = self.trunks | grid.branches
@@ -231,6 +233,8 @@ class Runs:
         if self.in_job or self.on_slurm():
             seconds = jobs.stop_seconds(self._left(wildcards.run), self.job_hours)
             options += f" --stop-after {seconds:g}"
+        if self.loggers:
+            options += f" --loggers {shlex.quote(json.dumps(self.loggers))}"
         return options.strip()
 
     def sbatch_options(self, wildcards: Wildcards) -> str:

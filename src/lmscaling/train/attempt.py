@@ -1,0 +1,275 @@
+"""One attempt at a run: what all ranks do, what rank 0 writes, and what an error means."""
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from torch import distributed
+
+from lmscaling.bench.checks import gate
+from lmscaling.config.calibration import Calibration
+from lmscaling.config.cell import Cell
+from lmscaling.config.schedule import Decay
+from lmscaling.errors import TRY_AGAIN
+from lmscaling.records import ledger
+from lmscaling.records.run import HELD, STATUSES, Header, Run
+from lmscaling.runtime import environment, lock
+from lmscaling.runtime.rank import number
+from lmscaling.train import branch, checkpoint, failure, outcome
+from lmscaling.train.callbacks.between import Agreement
+from lmscaling.train.callbacks.budget import Budget
+from lmscaling.train.callbacks.checkpoints import Branches, Checkpoints
+from lmscaling.train.callbacks.ledger import Beats
+from lmscaling.train.callbacks.loggers import Mirror
+from lmscaling.train.callbacks.norms import Norms
+from lmscaling.train.callbacks.rows import Rows
+from lmscaling.train.checkpoint import Checkpoint, Expected, SafetensorsIO
+from lmscaling.train.data import Text
+from lmscaling.train.failure import Failed
+from lmscaling.train.ledger import Ledger
+from lmscaling.train.log import Log, end_row, publish
+from lmscaling.train.module import Training
+from lmscaling.train.ranks import Others, report_failure
+from lmscaling.train.requests import Requests
+from lmscaling.train.shown import Shown
+from lmscaling.train.trainer import trainer
+
+GIVE_UP_SECONDS = 8.0
+"""Longest time to record why an attempt is given up."""
+
+BLAME_SECONDS = 2.0
+"""How long rank 0 waits for a rank to end after a connection has broken."""
+
+
+@dataclass
+class Attempt:
+    """One attempt at a run, on one rank."""
+
+    cell: Cell
+    text: Text
+    chosen: Calibration
+    scratch: Path
+    record: Path
+    requests: Requests
+    shown: Shown
+    start: Checkpoint | None = None
+    """Where it goes on."""
+    first: int = 0
+    """Updates done when it began."""
+    trainer: Trainer | None = None
+    was_in_use: bool = False
+    """Whether other processes used the device before."""
+    kernels: str = ""
+
+    def __post_init__(self) -> None:
+        cell, text = self.cell, self.text
+        self.module, self.io = Training(cell, self.chosen), SafetensorsIO()
+        self.budget = Budget(cell, text.last_update(), text.train.tokens)
+        self.device = torch.device("cuda", number()) if cell.gpus else torch.device("cpu")
+
+    @property
+    def updates(self) -> int:
+        """Updates completed."""
+        return max(self.first, self.trainer.global_step if self.trainer else 0)
+
+    def lead(self) -> Run:
+        """The attempt on rank 0: train on all ranks, and record the run if it ends.
+
+        Raises:
+            Failed: A rank or the machine has failed; the run goes on in another attempt.
+            SystemExit: The attempt was asked to stop.
+        """
+        description = outcome.description(self.module, self.text, self.chosen, self.scratch)
+        self._resume()
+        with Log(self.scratch) as log, Ledger(self.scratch, log.attempt) as book:
+            log.write(Header(attempt=log.attempt, start_update=self.updates, **description))
+            log.sync()
+            if self._is_left(book):
+                with Others(ranks(self.cell), self.scratch) as others:
+                    others.watch(lambda *found: self._give_up(others, log, book, *found))
+                    try:
+                        with self.requests:
+                            self.fit(log, book, description["flops_per_token"])
+                        others.wait(BLAME_SECONDS)
+                    except SystemExit:  # asked to stop, before the first update or after another
+                        self.budget.end("interrupted", self.requests.reason)
+                    except Exception as error:
+                        self._blame(error, others, log, book)
+                book.write("beat", self.updates, self.budget.seconds)
+            run = self._ended(log, book, description)
+        return self._publish(run)
+
+    def follow(self) -> None:
+        """The attempt on another rank; on an error report it and exit, as the others may hang."""
+        try:
+            with self.requests:
+                self._resume()
+                self.fit()
+        except SystemExit:  # asked to stop, as rank 0 is, which still writes
+            return
+        except Exception as error:
+            traceback.print_exc()
+            fault = failure.diagnosis(error, self.was_in_use)
+            report_failure(self.scratch, *fault, self.updates)
+            sys.stderr.flush()
+            os._exit(1)
+
+    def fit(self, log: Log | None = None, book: Ledger | None = None, flops: float = 0.0) -> None:
+        """Train on this rank until the run ends or is asked to stop; rank 0 writes."""
+        module, budget, start = self.module, self.budget, self.start
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self.was_in_use = failure.is_in_use(self.device)
+        checks = gate.record_beside(self.scratch, self.cell)
+        self.kernels = gate.pass_or_fall_back(
+            checks, module.model, module.micro_batch, self.device, self.chosen.compiled
+        )
+        digest = start.digest[:12] if start else "none"
+        agreement = Agreement(f"update {self.first}", f"digest {digest}", self.kernels)
+        rows = None
+        if log:  # the files of loggers are in a folder of the study
+            folder = self.scratch.absolute().parents[1] / "loggers"
+            mirror = Mirror(self.shown.loggers, folder, self.cell.run, log.attempt)
+            rows = Rows(log, budget, flops, mirror)
+        self.trainer = trainer(
+            self.cell,
+            ranks(self.cell),
+            self.io,
+            [
+                # Lightning asks each callback a dozen times an update: only those that are needed.
+                *([agreement] if ranks(self.cell) > 1 else []),
+                budget,
+                *([rows] if rows else []),
+                Norms(rows),
+                *([Beats(book, budget)] if book else []),
+                *([Branches(self.scratch, budget)] if self.cell.keep else []),
+                Checkpoints(self.scratch, self.io, budget, self.requests, log, book),
+            ],
+            self.shown,
+        )
+        self.start = None  # it is as large as the model and its moments
+        path = start.path if start else None
+        del start
+        self.trainer.fit(module, datamodule=self.text, ckpt_path=path)
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+
+    def _resume(self) -> None:
+        """Find where to go on: the newest usable checkpoint, or the trunk's.
+
+        Raises:
+            UserError: This is a branch and the trunk's checkpoint is damaged.
+        """
+        cell = self.cell
+        expected = Expected(cell.run, cell.update_tokens, self.text.train.go_on)
+        start = checkpoint.newest(self.scratch, expected)
+        if cell.branch:
+            try:
+                trunk = branch.trunk_checkpoint(cell, expected, self.scratch, self.record)
+            except branch.NoTrunk as reason:
+                self.budget.end("no_trunk", str(reason))
+                return
+            self.module.rates = branch.decay(cell, trunk.progress)
+            start = start or trunk
+        if start:
+            self.start, self.first = start, start.progress.update
+            self.budget.go_on(start.progress.train_seconds)
+            self.io.hand_over(start)
+
+    def _is_left(self, book: Ledger) -> bool:
+        """Whether there is something to train. A branch gets the length that its first attempt has
+        recorded."""
+        budget, module, entries = self.budget, self.module, ledger.entries(book.path)
+        if self.start and isinstance(module.rates, Decay):
+            end = branch.fixed_end(book, self.start.progress, module.rates.end)
+            module.rates = replace(module.rates, end=end)
+        if ledger.is_too_large(entries):
+            budget.end("oom", entries[-1].reason)
+        elif self.start and budget.is_spent(module, self.updates):
+            module.load_state_dict(self.start.content["state_dict"])
+            budget.end("done", "")
+        return not budget.status
+
+    def _blame(self, error: Exception, others: Others, log: Log, book: Ledger) -> None:
+        """Of a failure, the ledger and the log say what it was and where."""
+        with suppress(Exception):  # the checkpoint that is being written counts
+            self.io.wait()
+        blamed = others.blame(BLAME_SECONDS)
+        fault, reason = blamed or failure.diagnosis(error, self.was_in_use)
+        if ranks(self.cell) > 1 and not blamed:
+            reason = f"rank 0 failed at update {self.updates}: {reason}"
+        others.kill()
+        advice = self._failed(log, book, fault, reason)
+        if self.budget.status:  # a result
+            return
+        if not fault and not blamed:  # a bug: with its traceback
+            print(advice, file=sys.stderr, flush=True)
+            raise error
+        raise Failed(advice) from error
+
+    def _failed(self, log: Log, book: Ledger, fault: str, reason: str) -> str:
+        """Record why the attempt has failed; returns what happens now.
+
+        A model that does not fit is a result.
+        """
+        node, update = environment.node(), self.updates
+        book.write("failed", update, self.budget.seconds, fault=fault, reason=reason, host=node)
+        entries = ledger.entries(book.path)
+        if ledger.is_too_large(entries):
+            self.budget.end("oom", reason)
+        else:
+            log.write(end_row(log.attempt, update, HELD, f"{reason}, on {node}"))
+        saved = max((e.update for e in entries if e.kind == "checkpoint"), default=0)
+        return (
+            f"run {self.cell.run} is held on {node}: {reason}; "
+            f"snakemake continues it after update {saved}"
+        )
+
+    def _give_up(self, others: Others, log: Log, book: Ledger, fault: str, reason: str) -> None:
+        """End the process, in a thread: a rank has died and the main thread waits for it."""
+        # If not even the file server answers.
+        threading.Timer(GIVE_UP_SECONDS, os._exit, (1,)).start()
+        try:
+            others.kill()
+            print(f"error: {self._failed(log, book, fault, reason)}", file=sys.stderr, flush=True)
+            (self.scratch / lock.NAME).unlink(missing_ok=True)
+        finally:
+            os._exit(1)
+
+    def _ended(self, log: Log, book: Ledger, description: dict[str, Any]) -> Run:
+        """End the log; the record of a run that has ended. Of one that has not, exit, so that
+        another job goes on."""
+        budget = self.budget
+        end = end_row(log.attempt, self.updates, budget.status, budget.message)
+        log.write(end)
+        if budget.status not in STATUSES:
+            place = f"stopped after update {self.updates}: {budget.message}"
+            print(f"{place}; the next job continues", file=sys.stderr, flush=True)
+            sys.exit(TRY_AGAIN)
+        shared = description | {"kernels": self.kernels}
+        return outcome.run_record(self.text, budget, self.module.val_loss, book, end, shared)
+
+    def _publish(self, run: Run) -> Run:
+        """Write weights, log and record; a request to stop would take longer than this."""
+        previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            if self.updates:
+                weights = self.record.with_name("model.safetensors")
+                checkpoint.save_weights(weights, self.module.model)
+            return publish(self.cell, self.scratch, self.record, run)
+        finally:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def ranks(cell: Cell) -> int:
+    """Processes that train a cell: one per GPU, or one on the CPU."""
+    return max(1, cell.gpus)
