@@ -39,7 +39,7 @@ races: $(TESTABLE) ## run the tests of kills, clocks and Slurm ten times beside 
 	done; echo "failed:$${failed:- none} of $(TIMES)"; test -z "$$failed"
 
 renew: $(TESTABLE) ## write the outputs in tests/golden anew; read the diff
-	rm -f tests/golden/messages.txt
+	: > tests/golden/messages.txt
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow" --renew
 
 compilers: $(TRITONS:%=.triton/%) ## unpack versions of Triton for benchmarks/offline.py; 2.3 GB

@@ -190,6 +190,12 @@ class Study:
     def scratch(self, run: str) -> Path:
         return self.results / "scratch" / run
 
+    def waiting(self, **only: str) -> str:
+        """Number of the job of this study that waits; empty if there is none."""
+        lines = self.cluster.jobs("%i|%Z", states="PENDING", **only)
+        of = (line.split("|") for line in lines)
+        return next((number for number, folder in of if folder == str(self.root)), "")
+
     def lock(self, run: str) -> dict[str, Any]:
         path = self.scratch(run) / "lock"
         eventually(path.is_file, f"{path} in {self.said()}")

@@ -34,6 +34,7 @@ def check(*arguments):
     return set(re.findall(r"target (\w+),", done.stdout))
 
 
+@pytest.mark.ci
 def test_each_kernel_compiles_no_worse_than_the_table():
     assert check("--triton", offline.INSTALLED, "--sample") == set(offline.SHARED_BYTES)
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from conftest import sentence
-from slurm_cluster import Study, eventually
+from slurm_cluster import Study, eventually, stand_still
 
 pytestmark = [pytest.mark.slurm, pytest.mark.ci]
 
@@ -46,12 +46,6 @@ class Looks:
                 self.wrong += 1
 
 
-def queued(cluster, study):
-    """Number of the job of a study that waits."""
-    lines = cluster.jobs("%i|%Z", states="PENDING")
-    return next((n for n, folder in (x.split("|") for x in lines) if folder == str(study.root)), "")
-
-
 def open_partition(cluster, state):
     cluster.run("scontrol", "update", "PartitionName=closed", f"State={state}")
 
@@ -69,9 +63,10 @@ def test_a_late_job_of_another_checkout_leaves_a_finished_record_alone(cluster, 
     shutil.rmtree(second.root / "results")
     (second.root / "results").symlink_to(first.root / "results")
     trains = first.start()
-    job = first.trains(run)
+    stand_still((first, run))
+    job = first.lock(run)["job"]
     late = second.start()
-    eventually(lambda: queued(cluster, second), "job that waits")
+    eventually(second.waiting, "job that waits")
     assert any({run, job} <= set(re.findall(r"[\w.-]+", x)) for x in second.said().splitlines())
     first.go_on(run)
     record = first.results / "runs" / run / "run.json"
@@ -92,7 +87,8 @@ def test_a_record_survives_the_failure_of_a_job_and_its_retry(cluster, tmp_path)
     other.finish(other.start())
     (run,) = study.runs
     snakemake = study.start("--retries", "1", "--", f"results/tiny/runs/{run}/run.json")
-    job = study.trains(run)
+    stand_still((study, run))
+    job = study.lock(run)["job"]
     folder = study.results / "runs" / run
     folder.mkdir(parents=True, exist_ok=True)
     values = other.record(*other.runs) | {"run": run}
@@ -108,7 +104,7 @@ def test_a_record_survives_the_failure_of_a_job_and_its_retry(cluster, tmp_path)
 def test_jobs_read_the_study_and_the_program_as_they_were_submitted(cluster, tmp_path, closed):
     study = Study(cluster, tmp_path / "x", branches={"shares": SHARES})
     snakemake = study.start(partition="closed")
-    eventually(lambda: queued(cluster, study), "job that waits")
+    eventually(study.waiting, "job that waits")
     texts = {
         path: path.read_text()
         for name in ("tiny.yaml", "config/study.yaml", "workflow/Snakefile", "Snakefile")
@@ -140,7 +136,7 @@ def test_a_job_costs_at_most_2_cpu_seconds_beside_its_command(cluster, tmp_path)
     study = Study(cluster, tmp_path / "x")
     (run,) = study.runs
     snakemake = study.start(partition="closed")
-    job = eventually(lambda: queued(cluster, study), "job that waits")
+    job = eventually(study.waiting, "job that waits")
     script = cluster.run("scontrol", "write", "batch_script", job, "-")
     cluster.kill(study.pid)
     snakemake.wait(60)

@@ -254,7 +254,7 @@ def test_a_late_job_of_text_touches_no_shard(cluster, hub, tmp_path):
     words = ["--", str((tokens / "manifest.json").relative_to(study.root))]
 
     first = study.start(*words, partition="closed")
-    (late,) = eventually(lambda: cluster.jobs("%i", partition="closed"), "job that waits")
+    late = eventually(lambda: study.waiting(partition="closed"), "job that waits")
     cluster.kill(study.pid)
     first.wait(PATIENCE_SECONDS)
     study.finish(study.start("--unlock"))
