@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import duckdb
@@ -229,6 +230,16 @@ def test_a_log_that_is_not_the_one_of_its_record_is_named(study, runs, capsys):
     found = dict(ask(study, query.replace("?", str(sorted(runs[:2])))))
     assert found == {runs[0]: "done", runs[1]: "damaged"}
     assert f"{runs[1]}/log.jsonl is not the log" in capsys.readouterr().err
+
+
+def test_the_record_of_a_run_that_was_copied_into_the_folder_of_another_is_no_second_run(
+    study, runs, capsys
+):
+    record(study, runs[0], log(header(runs[0]), update(1), end(1)))
+    shutil.copytree(study / "runs" / runs[0], study / "runs" / runs[1])
+    found = dict(ask(study, "SELECT run, status FROM runs"))
+    assert found == {runs[0]: "done", runs[1]: "damaged"}
+    assert runs[0] in capsys.readouterr().err
 
 
 def test_a_damaged_record_is_shown_and_keeps_nobody_from_reading_the_others(study, capsys):

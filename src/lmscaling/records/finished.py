@@ -35,9 +35,14 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def look(path: Path) -> dict[str, Any]:
-    """As ``read``; a record that cannot be read has the status ``damaged`` and says why."""
+    """As ``read``; a record that cannot be read, or lies in the folder of another run, has the status
+    ``damaged`` and says why."""
     try:
-        return read(path)
+        values = read(path)
+        if values["run"] == path.parent.name:
+            return values
+        found = f"run record {path} is of run {values['run']}"
+        raise UserError(f"{found}; move it into the folder of that run")
     except UserError as error:
         return {
             "run": path.parent.name,
