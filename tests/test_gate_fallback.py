@@ -16,7 +16,7 @@ from lmscaling.kernels.chunked_triton import plan
 from lmscaling.kernels.linear import chunked
 from lmscaling.model.gpt import GPT
 from lmscaling.records.checks import findings
-from lmscaling.train import calibrate, checked_kernels
+from lmscaling.train import calibrate
 from lmscaling.train.run import train
 
 __all__ = ["full_size", "small"]
@@ -252,7 +252,7 @@ def test_a_run_and_its_calibration_pass_the_gate_first_and_the_run_records_what_
 def test_a_cell_for_gpus_is_not_checked_on_a_cpu(cell, tmp_path):
     (tmp_path / "cell.json").write_text(replace(cell, gpus=1).to_json())
     with refused(UserError, "GPUs"):
-        checked_kernels.check(tmp_path / "cell.json", tmp_path / "out.json")
+        calibrate.check(tmp_path / "cell.json", tmp_path / "out.json")
 
 
 @pytest.mark.gpu

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import strangers
+import torch
 from conftest import refused
 from hypothesis import given
 from hypothesis import strategies as st
 from test_train import record, rows_of, run, scratch
 
+from lmscaling.bench.checks import variant
 from lmscaling.config import code
 from lmscaling.config.budget import parse_budget
 from lmscaling.errors import TRY_AGAIN, UserError
@@ -22,7 +24,6 @@ from lmscaling.records.checks import findings
 from lmscaling.records.ledger import Account
 from lmscaling.records.run import End, finite, line
 from lmscaling.runtime import lock
-from lmscaling.train import checked_kernels
 from lmscaling.train.callbacks.budget import Budget
 from lmscaling.train.outcome import run_record
 
@@ -166,10 +167,10 @@ def test_an_attention_is_checked_before_its_first_cell_only(run, cell, scratch, 
     run(replace(own, seed=1, context=32))
     assert findings(checks) == first
     package.write("mine", f"# A comment.\n{MINE}")
-    checked_kernels.require(own, scratch)
+    variant.require(own, torch.device("cpu"), checks)
     assert findings(checks) == first
     package.write("mine", MINE.replace("-0.5", "-0.4"))
-    checked_kernels.require(own, scratch)
+    variant.require(own, torch.device("cpu"), checks)
     assert len(findings(checks)) == 2
 
 

@@ -91,16 +91,27 @@ def timed(call: Callable[[], object], memory: Memory, budget_seconds: float, mos
 
 
 def launched(
-    call: Callable[[], object], memory: Memory, budget_seconds: float, most: int
+    call: Callable[[], object],
+    memory: Memory,
+    budget_seconds: float,
+    most: int,
+    least: int = LEAST_REPEATS,
 ) -> Timing:
     """Measure like ``timed``, with a wait for the device before and after each call.
+
+    Args:
+        call: What is measured.
+        memory: Watches the device on which it runs.
+        budget_seconds: About how long.
+        most: Most measurements.
+        least: Fewest measurements.
 
     Raises:
         torch.OutOfMemoryError: The call does.
     """
     call()
     second = _waited(call, memory.device)
-    repeats = _repeats(second, budget_seconds, most)
+    repeats = max(least, _repeats(second, budget_seconds, most))
     seconds = sorted(_waited(call, memory.device) for _ in range(repeats))
     return Timing(seconds, 2, False, memory.peak_bytes())
 

@@ -26,9 +26,9 @@ MANIFEST = argument("--manifest", type=Path, required=True, help="manifest.json 
 )
 def check_cell(args: Namespace) -> str:
     """Check the kernels that a cell trains with on this GPU."""
-    from lmscaling.train import checked_kernels
+    from lmscaling.train.calibrate import check
 
-    return f"check: {args.out.stem}: {checked_kernels.check(args.cell, args.out) or 'right'}"
+    return f"check: {args.out.stem}: {check(args.cell, args.out) or 'right'}"
 
 
 @verb(VERBS, CELL, argument("out", type=Path, help="calibration.json"), by_workflow=True)

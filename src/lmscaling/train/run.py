@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from lmscaling.bench.checks import gate, variant
 from lmscaling.config.cell import Cell
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
@@ -23,7 +24,7 @@ from lmscaling.records import ledger
 from lmscaling.records.run import HELD, Run
 from lmscaling.runtime import gpus, lock
 from lmscaling.runtime.rank import RANK, number
-from lmscaling.train import checked_kernels, settings
+from lmscaling.train import settings
 from lmscaling.train.log import close_last, end_row, ended
 from lmscaling.train.requests import Requests
 from lmscaling.train.shown import NOTHING, Shown
@@ -93,7 +94,8 @@ def train(
             if run := ended(cell, scratch, record):  # whoever had the lock has finished
                 return run
             _refuse_held(cell, scratch)
-            checked_kernels.require(cell, scratch)
+            checks = gate.record_beside(scratch, cell)
+            variant.require(cell, settings.device_of(cell), checks)
             return own.lead()
 
 
