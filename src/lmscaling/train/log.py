@@ -123,6 +123,7 @@ def ended(cell: Cell, scratch: Path, record: Path) -> Run | None:
         if values["run"] != cell.run:
             return None
         write_record(record, values)
+    if values["run"] == cell.run:  # a kill may have come before
         _clear(cell, scratch, values["status"])
     done = "stays as it is" if intact else "is written again"
     print(f"run {cell.run} had ended: {record} {done}", file=sys.stderr, flush=True)
