@@ -35,8 +35,8 @@ def stated() -> list[tuple[str, Decimal, Decimal, bool]]:
 
 
 NO_NUMBERS = re.compile(
-    r"study|datasets\.\w+\.(kind|train\.\d+|train|validation\.\d+|repository|revision|text|layout|"
-    r"mirror|pattern|shuffle|packages|validation)|tokenizers\.\w+\.(encoding|backend|file|sha256)|dataset|"
+    r"study|datasets\.\w+\.(kind|train\.\d+|train|validation\.\d+|repository|revision|text|mirror|"
+    r"shuffle|packages|validation)|tokenizers\.\w+\.(encoding|file|sha256)|dataset|"
     r"tokenizer|.*\.(attention|size|datasets|reason)(\.\d+)?|position|documents|schedule(\.kind)?|"
     r"calibrate(\.size)?|speed\.\w+\.(\d\.)?(sizes|implementations|attentions|passes)\.\d+|"
     r"speed\.\w+\.\d+\.name|published|baseline|match|lr_law|budget"

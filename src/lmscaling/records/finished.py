@@ -35,8 +35,8 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def look(path: Path) -> dict[str, Any]:
-    """As ``read``; a record that cannot be read, or lies in the folder of another run, has the status
-    ``damaged`` and says why."""
+    """As ``read``; a record that cannot be read, or lies in the folder of another run, has the
+    status ``damaged`` and says why."""
     try:
         values = read(path)
         if values["run"] == path.parent.name:
