@@ -7,7 +7,7 @@ from math import lcm
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 
