@@ -4,6 +4,7 @@ import copy
 import importlib.util
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +26,7 @@ from lmscaling.config.types import Split
 from lmscaling.data import shards, vocabulary
 from lmscaling.plan import estimate
 from lmscaling.runtime.environment import processor
+from lmscaling.store import build as store
 
 # Tests run side by side; threads of several processes on the same cores wait for each other. The
 # variable is read when torch is loaded: in every process that a test starts, but here too late.
@@ -102,6 +104,16 @@ def cell(values: dict[str, Any]) -> Cell:
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Manifest of a stream of two training shards and one validation shard of random bytes."""
     return write_tokens(tmp_path_factory.mktemp("tokens"), [700, 3000], [1000])
+
+
+@pytest.fixture(scope="session")
+def published_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The published numbers and their store, which no test changes; what writes takes a copy."""
+    folder = tmp_path_factory.mktemp("git") / "results" / "published"
+    made = shutil.ignore_patterns("store", "figures")
+    shutil.copytree(ROOT / "results" / "published", folder, ignore=made)
+    store.build(folder)
+    return folder
 
 
 def script(*parts: str) -> ModuleType:
