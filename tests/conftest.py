@@ -26,7 +26,6 @@ from lmscaling.config.types import Split
 from lmscaling.data import shards, vocabulary
 from lmscaling.plan import estimate
 from lmscaling.runtime.environment import processor
-from lmscaling.store import build as store
 
 # Tests run side by side; threads of several processes on the same cores wait for each other. The
 # variable is read when torch is loaded: in every process that a test starts, but here too late.
@@ -109,6 +108,8 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def published_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The published numbers and their store, which no test changes; what writes takes a copy."""
+    from lmscaling.store import build as store  # SciPy counts its threads when it is loaded
+
     folder = tmp_path_factory.mktemp("git") / "results" / "published"
     made = shutil.ignore_patterns("store", "figures")
     shutil.copytree(ROOT / "results" / "published", folder, ignore=made)
