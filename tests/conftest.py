@@ -4,6 +4,7 @@ import copy
 import importlib.util
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -102,6 +103,18 @@ def cell(values: dict[str, Any]) -> Cell:
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Manifest of a stream of two training shards and one validation shard of random bytes."""
     return write_tokens(tmp_path_factory.mktemp("tokens"), [700, 3000], [1000])
+
+
+@pytest.fixture(scope="session")
+def published_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The published numbers and their store, which no test changes; what writes takes a copy."""
+    from lmscaling.store import build as store  # SciPy counts its threads when it is loaded
+
+    folder = tmp_path_factory.mktemp("git") / "results" / "published"
+    made = shutil.ignore_patterns("store", "figures")
+    shutil.copytree(ROOT / "results" / "published", folder, ignore=made)
+    store.build(folder)
+    return folder
 
 
 def script(*parts: str) -> ModuleType:

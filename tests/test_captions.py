@@ -27,7 +27,6 @@ CAPTIONS = {name: " ".join(figures.load(name).__doc__.split()) for name in NAMES
 
 def queried(folder, tables=()):
     """The rows of every figure, and of tables and views, of a store."""
-    store.build(folder)
     with store.connect(folder / "store") as db:
         rows = {name: db.sql(figures.load(name).QUERY).df() for name in NAMES}
         views = {name: db.sql(f"FROM {name}").df() for name in tables}
@@ -35,18 +34,20 @@ def queried(folder, tables=()):
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory):
+def stores(published_study, tmp_path_factory):
     """Rows of the published numbers alone, of a tiny study, and of the study on CPU cores."""
     tiny = write_study(tmp_path_factory.mktemp("tiny"), copy.deepcopy(STUDY))
     fill(tiny, cells_of(tiny)[:8])
-    made, clean = tmp_path_factory.mktemp("results"), shutil.ignore_patterns("store", "figures")
-    for folder in ("published", "measured/cpu-python"):
-        shutil.copytree(ROOT / "results" / folder, made / folder, ignore=clean)
+    clean = shutil.ignore_patterns("store", "figures")
+    measured, cpu = ROOT / "results" / "measured" / "cpu-python", tmp_path_factory.mktemp("cpu")
+    shutil.copytree(measured, cpu, ignore=clean, dirs_exist_ok=True)
+    for folder in (tiny, cpu):
+        store.build(folder)
     tables = [name for name in meanings.RECORDS if name != "unknown_fields"]
     return {
-        "published": queried(made / "published", tables),
+        "published": queried(published_study, tables),
         "tiny": queried(tiny, tables),
-        "cpu": queried(made / "measured" / "cpu-python"),
+        "cpu": queried(cpu),
     }
 
 

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import cache
 
@@ -140,10 +141,16 @@ def built(tmp_path_factory):
     return build
 
 
+@pytest.fixture(scope="module")
+def opened(built):
+    """The exports of a study that a function has filled, opened once for all tests."""
+    with ExitStack() as stack:
+        yield cache(lambda fill: stack.enter_context(store.connect(built(fill) / "store")))
+
+
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "image_samples"])
-def test_it_draws_a_whole_study_with_units_on_every_axis(built, name):
-    with store.connect(built(fill) / "store") as db:
-        figure, rows = figures.draw(name, db)
+def test_it_draws_a_whole_study_with_units_on_every_axis(opened, name):
+    figure, rows = figures.draw(name, opened(fill))
     labels = [a.get_xlabel() for a in figure.axes] + [a.get_ylabel() for a in figure.axes]
     for label in filter(None, labels):
         assert re.search(r"\(.+\)", label) or label in {"Updates", "Tokens"}, label
@@ -154,9 +161,8 @@ def test_it_draws_a_whole_study_with_units_on_every_axis(built, name):
 
 
 @pytest.mark.parametrize("name", [n for n in TRAINING if not n.startswith("learning_curves_")])
-def test_it_draws_one_run_and_says_what_is_missing(built, name):
-    with store.connect(built(begin) / "store") as db:
-        figure, _ = figures.draw(name, db)
+def test_it_draws_one_run_and_says_what_is_missing(opened, name):
+    figure, _ = figures.draw(name, opened(begin))
     lines = [line for text in figure.texts for line in text.get_text().splitlines()]
     told = [counts(line) for line in lines if line.startswith("Of ")]
     assert told == [[("cells", 32), ("done", 1), ("running", 1), ("pending", 30)]]

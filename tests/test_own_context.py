@@ -3,11 +3,10 @@
 import copy
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
-from conftest import ROOT, STUDY, sentence
+from conftest import STUDY, sentence
 from pandas import DataFrame
 from test_figures import LOSSES, NAMES, finish
 from test_store import ask, evaluated, evaluation, log
@@ -120,10 +119,8 @@ def test_shares_are_said_at_contexts_of_the_figure(db, contexts, dataset, expect
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("git") / "published"
-    store.build(shutil.copytree(ROOT / "results" / "published", folder))
-    with store.connect(folder / "store") as db:
+def published(published_study):
+    with store.connect(published_study / "store") as db:
         yield db
 
 

@@ -62,17 +62,25 @@ def log(*rows):
     return b"".join(map(records.line, rows))
 
 
-@pytest.fixture
-def study(tmp_path, values):
+def write_study(folder, values):
     values["axes"]["context"] = [16, 32]
     values["skip"] = [{"context": 32, "attention": "linear", "reason": "not wanted"}]
-    (tmp_path / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
-    return tmp_path
+    (folder / "study.json").write_text(json.dumps({"command": "snakemake", "study": values}))
+    return folder
+
+
+@pytest.fixture
+def study(tmp_path, values):
+    return write_study(tmp_path, values)
+
+
+def runs_of(study):
+    return list(study_file.read_record(study / "study.json").grid.cells)
 
 
 @pytest.fixture
 def runs(study):
-    return list(study_file.read_record(study / "study.json").grid.cells)
+    return runs_of(study)
 
 
 def record(study, run, data, status="done", updates=2, **values):

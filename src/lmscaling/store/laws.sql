@@ -31,12 +31,13 @@ FROM points p JOIN budgets b USING (run);
 -- is `unknown`, pass shares as trunks do. A run that is over but spent less than its budget ends at
 -- share 1, too, with its own `spent`; one whose rate should still have decayed has no end.
 CREATE VIEW law_points AS
-WITH steps AS (
+WITH along AS MATERIALIZED (FROM law_curves),
+steps AS (
     SELECT
         *, lag(loss) OVER way AS loss_before, lag(spent) OVER way AS spent_before,
         lag(updates) OVER way AS updates_before, lag(hours) OVER way AS hours_before,
         lead(run) OVER way IS NULL AS is_last
-    FROM law_curves
+    FROM along
     WINDOW way AS (PARTITION BY run ORDER BY spent, updates)
 ),
 passed AS (
@@ -66,7 +67,7 @@ decayed AS (
         CASE WHEN unit = 'hours' THEN e.hours ELSE e."update" END AS spent
     FROM endpoints e JOIN (
         SELECT DISTINCT ON (run) * EXCLUDE (run, updates, tokens, hours, flops, loss, spent)
-        FROM law_curves
+        FROM along
     ) t USING (trunk)
 )
 SELECT

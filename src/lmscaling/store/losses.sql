@@ -56,7 +56,8 @@ FROM begun
 WINDOW cell AS (PARTITION BY source, attention, size, context, lr_scale, branch);
 
 -- Of each cell and seed the run at the best learning rate; a failed run only where all rates failed.
-CREATE VIEW chosen AS
+-- It is a table for the same reason as `every`.
+CREATE TABLE chosen AS
 SELECT run, s.status IN ('diverged', 'exploded') AS has_failed
 FROM status s LEFT JOIN (SELECT run, val_loss FROM last_validation) USING (run)
 WHERE has_failed OR val_loss IS NOT NULL
