@@ -143,9 +143,9 @@ def test_no_flipped_bit_of_a_header_is_accepted(trained, tmp_path):
 )
 def test_a_checkpoint_of_another_run_or_of_other_tokens_is_refused(trained, tmp_path, expected):
     path = save(tmp_path, PROGRESS, *trained)
-    assert checkpoint.read(path, EXPECTED).progress == PROGRESS
+    assert checkpoint.load(path, EXPECTED).progress == PROGRESS
     with pytest.raises(ValueError, match=r"run|tokens"):
-        checkpoint.read(path, expected)
+        checkpoint.load(path, expected)
 
 
 @pytest.mark.parametrize("metadata", [{}, {"other": "x"}, {"checkpoint": '{"dict": []}'}])

@@ -277,7 +277,7 @@ def reset(args: Namespace) -> str:
         args.results, args.study, args.cell, args.status, args.context, args.stale
     )
     if args.go_on:
-        from lmscaling.train import ledger
+        from lmscaling.records import ledger
 
         folders = reset.held(study, runs)
         for folder in folders:

@@ -5,8 +5,8 @@ import signal
 import sys
 import threading
 import traceback
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +18,24 @@ from lmscaling.bench.checks import gate
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import Decay
-from lmscaling.errors import TRY_AGAIN
+from lmscaling.errors import TRY_AGAIN, Failed
 from lmscaling.records import ledger
 from lmscaling.records.run import HELD, STATUSES, Header, Run
-from lmscaling.runtime import environment, lock
-from lmscaling.runtime.rank import number
-from lmscaling.train import branch, checkpoint, failure, outcome
+from lmscaling.runtime import environment, faults, lock
+from lmscaling.runtime.rank import REQUESTS, number
+from lmscaling.train import branch, checkpoint, outcome
 from lmscaling.train.callbacks.between import Agreement
 from lmscaling.train.callbacks.budget import Budget
 from lmscaling.train.callbacks.checkpoints import Branches, Checkpoints
-from lmscaling.train.callbacks.ledger import Beats
-from lmscaling.train.callbacks.loggers import Mirror
+from lmscaling.train.callbacks.ledger import Ledger
+from lmscaling.train.callbacks.log import Log
 from lmscaling.train.callbacks.norms import Norms
-from lmscaling.train.callbacks.rows import Rows
 from lmscaling.train.checkpoint import Checkpoint, Expected, SafetensorsIO
 from lmscaling.train.data import Text
-from lmscaling.train.failure import Failed
-from lmscaling.train.ledger import Ledger
-from lmscaling.train.log import Log, end_row, publish
+from lmscaling.train.log import end_row, publish
 from lmscaling.train.module import Training
 from lmscaling.train.ranks import Others, report_failure
-from lmscaling.train.requests import Requests
-from lmscaling.train.shown import Shown
+from lmscaling.train.requests import Requests, handled
 from lmscaling.train.trainer import trainer
 
 GIVE_UP_SECONDS = 8.0
@@ -49,31 +45,49 @@ BLAME_SECONDS = 2.0
 """How long rank 0 waits for a rank to end after a connection has broken."""
 
 
-@dataclass
 class Attempt:
-    """One attempt at a run, on one rank."""
+    """One attempt at a run, on one rank.
 
-    cell: Cell
-    text: Text
-    chosen: Calibration
-    scratch: Path
-    record: Path
-    requests: Requests
-    shown: Shown
-    start: Checkpoint | None = None
-    """Where it goes on."""
-    first: int = 0
-    """Updates done when it began."""
-    trainer: Trainer | None = None
-    was_in_use: bool = False
-    """Whether other processes used the device before."""
-    kernels: str = ""
+    Args:
+        cell: The cell.
+        text: Its text.
+        chosen: The settings to train it with.
+        scratch: Folder of the files that attempts share.
+        record: Path of ``run.json``.
+        requests: Requests to stop.
+        loggers: Options by name of loggers.
+        options: Further arguments of the Trainer.
+    """
 
-    def __post_init__(self) -> None:
-        cell, text = self.cell, self.text
-        self.module, self.io = Training(cell, self.chosen), SafetensorsIO()
+    log: Log
+    book: Ledger
+    others: Others
+
+    def __init__(
+        self,
+        cell: Cell,
+        text: Text,
+        chosen: Calibration,
+        scratch: Path,
+        record: Path,
+        requests: Requests,
+        loggers: dict[str, dict[str, Any]],
+        options: dict[str, Any],
+    ) -> None:
+        self.cell, self.text, self.chosen = cell, text, chosen
+        self.scratch, self.record, self.requests = scratch, record, requests
+        self.loggers, self.options = loggers, options
+        self.module, self.io = Training(cell, chosen), SafetensorsIO()
         self.budget = Budget(cell, text.last_update(), text.train.tokens)
         self.device = torch.device("cuda", number()) if cell.gpus else torch.device("cpu")
+        self.start: Checkpoint | None = None
+        """Where it goes on."""
+        self.first = 0
+        """Updates done when it began."""
+        self.trainer: Trainer | None = None
+        self.was_in_use = False
+        """Whether other processes used the device before."""
+        self.kernels = ""
 
     @property
     def updates(self) -> int:
@@ -89,57 +103,61 @@ class Attempt:
         """
         description = outcome.description(self.module, self.text, self.chosen, self.scratch)
         self._resume()
-        with Log(self.scratch) as log, Ledger(self.scratch, log.attempt) as book:
-            log.write(Header(attempt=log.attempt, start_update=self.updates, **description))
-            log.sync()
-            if self._is_left(book):
-                with Others(ranks(self.cell), self.scratch) as others:
-                    others.watch(lambda *found: self._give_up(others, log, book, *found))
+        flops = description["flops_per_token"]
+        self.log = Log(self.scratch, self.budget, flops, self.loggers)
+        with closing(self.log):
+            attempt = self.log.attempt
+            self.book = Ledger(self.scratch, attempt, self.budget)
+            self.log.write(Header(attempt=attempt, start_update=self.updates, **description))
+            self.log.sync()
+            if self._is_left():
+                with Others(ranks(self.cell), self.scratch) as self.others:
+                    self.others.watch(self._give_up)
                     try:
-                        with self.requests:
-                            self.fit(log, book, description["flops_per_token"])
-                        others.wait(BLAME_SECONDS)
+                        with handled(self.requests.handler, *REQUESTS):
+                            self.fit(self.log, self.book)
+                        self.others.wait(BLAME_SECONDS)
                     except SystemExit:  # asked to stop, before the first update or after another
                         self.budget.end("interrupted", self.requests.reason)
                     except Exception as error:
-                        self._blame(error, others, log, book)
-                book.write("beat", self.updates, self.budget.seconds)
-            run = self._ended(log, book, description)
-        return self._publish(run)
+                        self._blame(error)
+                self.book.write("beat", self.updates)
+            run = self._ended(description)
+        with handled(signal.SIG_IGN, signal.SIGTERM):  # to stop would take longer
+            if self.updates:
+                weights = self.record.with_name("model.safetensors")
+                checkpoint.save_weights(weights, self.module.model)
+            return publish(self.cell, self.scratch, self.record, run)
 
     def follow(self) -> None:
         """The attempt on another rank; on an error report it and exit, as the others may hang."""
         try:
-            with self.requests:
+            with handled(self.requests.handler, *REQUESTS):
                 self._resume()
                 self.fit()
         except SystemExit:  # asked to stop, as rank 0 is, which still writes
             return
         except Exception as error:
             traceback.print_exc()
-            fault = failure.diagnosis(error, self.was_in_use)
-            report_failure(self.scratch, *fault, self.updates)
+            fault, reason = faults.diagnosis(error, self.was_in_use)
+            report_failure(self.scratch, fault, reason, self.updates)
             sys.stderr.flush()
             os._exit(1)
 
-    def fit(self, log: Log | None = None, book: Ledger | None = None, flops: float = 0.0) -> None:
+    def fit(self, log: Log | None = None, book: Ledger | None = None) -> None:
         """Train on this rank until the run ends or is asked to stop; rank 0 writes."""
-        module, budget, start = self.module, self.budget, self.start
+        module, budget, scratch = self.module, self.budget, self.scratch
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
-        self.was_in_use = failure.is_in_use(self.device)
-        checks = gate.record_beside(self.scratch, self.cell)
+        self.was_in_use = faults.is_in_use(self.device)
+        checks = gate.record_beside(scratch, self.cell)
         self.kernels = gate.pass_or_fall_back(
             checks, module.model, module.micro_batch, self.device, self.chosen.compiled
         )
-        digest = start.digest[:12] if start else "none"
+        path, digest = (self.start.path, self.start.digest[:12]) if self.start else (None, "none")
+        self.start = None  # it is as large as the model and its moments
         agreement = Agreement(f"update {self.first}", f"digest {digest}", self.kernels)
-        rows = None
-        if log:  # the files of loggers are in a folder of the study
-            folder = self.scratch.absolute().parents[1] / "loggers"
-            mirror = Mirror(self.shown.loggers, folder, self.cell.run, log.attempt)
-            rows = Rows(log, budget, flops, mirror)
         self.trainer = trainer(
             self.cell,
             ranks(self.cell),
@@ -148,17 +166,14 @@ class Attempt:
                 # Lightning asks each callback a dozen times an update: only those that are needed.
                 *([agreement] if ranks(self.cell) > 1 else []),
                 budget,
-                *([rows] if rows else []),
-                Norms(rows),
-                *([Beats(book, budget)] if book else []),
-                *([Branches(self.scratch, budget)] if self.cell.keep else []),
-                Checkpoints(self.scratch, self.io, budget, self.requests, log, book),
+                *([log] if log else []),
+                Norms(log),
+                *([book] if book else []),
+                *([Branches(scratch, budget)] if self.cell.keep else []),
+                Checkpoints(scratch, self.io, budget, self.requests, log, book),
             ],
-            self.shown,
+            **self.options,
         )
-        self.start = None  # it is as large as the model and its moments
-        path = start.path if start else None
-        del start
         self.trainer.fit(module, datamodule=self.text, ckpt_path=path)
         if distributed.is_initialized():
             distributed.destroy_process_group()
@@ -181,34 +196,36 @@ class Attempt:
             self.module.rates = branch.decay(cell, trunk.progress)
             start = start or trunk
         if start:
-            self.start, self.first = start, start.progress.update
-            self.budget.go_on(start.progress.train_seconds)
-            self.io.hand_over(start)
+            self.start = self.io.opened = start
+            self.first = start.progress.update
+            self.budget.load_state_dict(start.content["callbacks"]["Budget"])
 
-    def _is_left(self, book: Ledger) -> bool:
+    def _is_left(self) -> bool:
         """Whether there is something to train. A branch gets the length that its first attempt has
         recorded."""
-        budget, module, entries = self.budget, self.module, ledger.entries(book.path)
-        if self.start and isinstance(module.rates, Decay):
-            end = branch.fixed_end(book, self.start.progress, module.rates.end)
-            module.rates = replace(module.rates, end=end)
+        budget, module, entries = self.budget, self.module, self.book.entries
+        if isinstance(module.rates, Decay):
+            ends = [entry.end for entry in entries if entry.kind == "branch"]
+            if not ends:
+                self.book.write("branch", self.first, end=module.rates.end)
+            module.rates = replace(module.rates, end=(ends or [module.rates.end])[0])
         if ledger.is_too_large(entries):
             budget.end("oom", entries[-1].reason)
-        elif self.start and budget.is_spent(module, self.updates):
+        elif self.start and budget.is_spent(module, self.first):
             module.load_state_dict(self.start.content["state_dict"])
             budget.end("done", "")
         return not budget.status
 
-    def _blame(self, error: Exception, others: Others, log: Log, book: Ledger) -> None:
+    def _blame(self, error: Exception) -> None:
         """Of a failure, the ledger and the log say what it was and where."""
         with suppress(Exception):  # the checkpoint that is being written counts
             self.io.wait()
-        blamed = others.blame(BLAME_SECONDS)
-        fault, reason = blamed or failure.diagnosis(error, self.was_in_use)
+        blamed = self.others.blame(BLAME_SECONDS)
+        fault, reason = blamed or faults.diagnosis(error, self.was_in_use)
         if ranks(self.cell) > 1 and not blamed:
             reason = f"rank 0 failed at update {self.updates}: {reason}"
-        others.kill()
-        advice = self._failed(log, book, fault, reason)
+        self.others.kill()
+        advice = self._failed(fault, reason)
         if self.budget.status:  # a result
             return
         if not fault and not blamed:  # a bug: with its traceback
@@ -216,58 +233,47 @@ class Attempt:
             raise error
         raise Failed(advice) from error
 
-    def _failed(self, log: Log, book: Ledger, fault: str, reason: str) -> str:
+    def _failed(self, fault: str, reason: str) -> str:
         """Record why the attempt has failed; returns what happens now.
 
         A model that does not fit is a result.
         """
         node, update = environment.node(), self.updates
-        book.write("failed", update, self.budget.seconds, fault=fault, reason=reason, host=node)
-        entries = ledger.entries(book.path)
+        self.book.write("failed", update, fault=fault, reason=reason, host=node)
+        entries = self.book.entries
         if ledger.is_too_large(entries):
             self.budget.end("oom", reason)
         else:
-            log.write(end_row(log.attempt, update, HELD, f"{reason}, on {node}"))
+            self.log.write(end_row(self.log.attempt, update, HELD, f"{reason}, on {node}"))
         saved = max((e.update for e in entries if e.kind == "checkpoint"), default=0)
         return (
             f"run {self.cell.run} is held on {node}: {reason}; "
             f"snakemake continues it after update {saved}"
         )
 
-    def _give_up(self, others: Others, log: Log, book: Ledger, fault: str, reason: str) -> None:
+    def _give_up(self, fault: str, reason: str) -> None:
         """End the process, in a thread: a rank has died and the main thread waits for it."""
         # If not even the file server answers.
         threading.Timer(GIVE_UP_SECONDS, os._exit, (1,)).start()
         try:
-            others.kill()
-            print(f"error: {self._failed(log, book, fault, reason)}", file=sys.stderr, flush=True)
+            self.others.kill()
+            print(f"error: {self._failed(fault, reason)}", file=sys.stderr, flush=True)
             (self.scratch / lock.NAME).unlink(missing_ok=True)
         finally:
             os._exit(1)
 
-    def _ended(self, log: Log, book: Ledger, description: dict[str, Any]) -> Run:
+    def _ended(self, description: dict[str, Any]) -> Run:
         """End the log; the record of a run that has ended. Of one that has not, exit, so that
         another job goes on."""
         budget = self.budget
-        end = end_row(log.attempt, self.updates, budget.status, budget.message)
-        log.write(end)
+        end = end_row(self.log.attempt, self.updates, budget.status, budget.message)
+        self.log.write(end)
         if budget.status not in STATUSES:
             place = f"stopped after update {self.updates}: {budget.message}"
             print(f"{place}; the next job continues", file=sys.stderr, flush=True)
             sys.exit(TRY_AGAIN)
         shared = description | {"kernels": self.kernels}
-        return outcome.run_record(self.text, budget, self.module.val_loss, book, end, shared)
-
-    def _publish(self, run: Run) -> Run:
-        """Write weights, log and record; a request to stop would take longer than this."""
-        previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        try:
-            if self.updates:
-                weights = self.record.with_name("model.safetensors")
-                checkpoint.save_weights(weights, self.module.model)
-            return publish(self.cell, self.scratch, self.record, run)
-        finally:
-            signal.signal(signal.SIGTERM, previous)
+        return outcome.run_record(self.text, budget, self.module.val_loss, self.book, end, shared)
 
 
 def ranks(cell: Cell) -> int:

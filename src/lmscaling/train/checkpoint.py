@@ -9,8 +9,8 @@ nothing else is needed to resume a run.
 
 import json
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from lightning.pytorch.plugins import CheckpointIO
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from lmscaling.config.cell import branch_checkpoint
 from lmscaling.model import tensor_file
 
 KEPT = 2
@@ -82,10 +81,11 @@ class SafetensorsIO(CheckpointIO):
     """
 
     def __init__(self) -> None:
+        self.opened: Checkpoint | None = None
+        """A checkpoint that has been read, to be returned when its path is loaded."""
         self._buffers: dict[str, Tensor] = {}
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        self._opened: Checkpoint | None = None
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
 
     def save_checkpoint(
         self,
@@ -106,36 +106,26 @@ class SafetensorsIO(CheckpointIO):
         copies = self._copy(tensors)
 
         def write() -> None:
-            try:
-                tensor_file.write(Path(path), copies, checkpoint=values)
-                if storage_options:
-                    storage_options()
-            except BaseException as error:
-                self._error = error
+            tensor_file.write(Path(path), copies, checkpoint=values)
+            if storage_options:
+                storage_options()
 
-        self._thread = threading.Thread(target=write, name="checkpoint")
-        self._thread.start()
+        self._writing = self._writer.submit(write)
 
     def check(self) -> None:
         """Raise the error of the last write, if it has failed."""
-        if self._error:
-            error, self._error = self._error, None
-            raise error
+        if self._writing and self._writing.done():
+            self.wait()
 
     def wait(self) -> None:
         """Wait until the last checkpoint is on the disk; raise its error if it has failed."""
-        self.teardown()
-        self.check()
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
 
     def teardown(self) -> None:
         """Wait until the last checkpoint is on the disk."""
-        if self._thread:
-            self._thread.join()
-            self._thread = None
-
-    def hand_over(self, opened: Checkpoint) -> None:
-        """Return this checkpoint, which has been read and checked, when its path is loaded."""
-        self._opened = opened
+        wait([self._writing] if self._writing else [])
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
@@ -145,7 +135,7 @@ class SafetensorsIO(CheckpointIO):
         Raises:
             SafetensorError, ValueError, OSError: It is damaged or missing.
         """
-        opened, self._opened = self._opened, None
+        opened, self.opened = self.opened, None
         return opened.content if opened and opened.path == Path(path) else _content(Path(path))[0]
 
     def remove_checkpoint(self, path: str | Path) -> None:
@@ -199,11 +189,11 @@ def _content(path: Path) -> tuple[dict[str, Any], str]:
     return _unpacked(json.loads(metadata["checkpoint"]), tensors), digest
 
 
-def load(path: Path) -> Checkpoint:
-    """Read a checkpoint of any run.
+def load(path: Path, expected: Expected | None = None) -> Checkpoint:
+    """Read a checkpoint of any run, or of the one that is expected.
 
     Raises:
-        SafetensorError, ValueError, OSError: It is damaged or missing.
+        SafetensorError, ValueError, OSError: It is damaged, missing, or belongs to another run.
     """
     content, digest = _content(path)
     try:
@@ -213,18 +203,9 @@ def load(path: Path) -> Checkpoint:
         raise ValueError("another version of lmscaling wrote it") from None
     if path.name.startswith("checkpoint-") and path != path_of(path.parent, progress.update):
         raise ValueError(f"it is of update {progress.update}")
+    if expected:
+        expected.check(progress)
     return Checkpoint(path, progress, content, digest)
-
-
-def read(path: Path, expected: Expected) -> Checkpoint:
-    """Read a checkpoint of a run.
-
-    Raises:
-        SafetensorError, ValueError, OSError: It is damaged, missing, or belongs to another run.
-    """
-    found = load(path)
-    expected.check(found.progress)
-    return found
 
 
 def newest(folder: Path, expected: Expected) -> Checkpoint | None:
@@ -234,7 +215,7 @@ def newest(folder: Path, expected: Expected) -> Checkpoint | None:
     """
     for path in paths(folder):
         try:
-            return read(path, expected)
+            return load(path, expected)
         except UNUSABLE as error:
             print(f"checkpoint {path.name} is not used: {error}", file=sys.stderr, flush=True)
     return None
@@ -254,11 +235,6 @@ def prune(folder: Path) -> None:
 def path_of(folder: Path, update: int) -> Path:
     """The checkpoint of a run after an update."""
     return folder / f"checkpoint-{update:09d}.safetensors"
-
-
-def branch_path(scratch: Path, share: float) -> Path:
-    """The trunk's checkpoint for the branch that ends at a share of the budget."""
-    return scratch / branch_checkpoint(share)
 
 
 def save_weights(path: Path, model: nn.Module) -> None:

@@ -9,11 +9,12 @@ from lmscaling.config.calibration import Calibration
 from lmscaling.config.types import dump
 from lmscaling.data import shards
 from lmscaling.model import gpt
+from lmscaling.records.ledger import account
 from lmscaling.records.run import End, Run, finite
 from lmscaling.runtime import environment, frozen
 from lmscaling.train.callbacks.budget import Budget
+from lmscaling.train.callbacks.ledger import Ledger
 from lmscaling.train.data import Text
-from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import attempts
 from lmscaling.train.module import Training
 
@@ -55,7 +56,7 @@ def run_record(
     description: dict[str, Any],
 ) -> Run:
     """The record of a run that has ended."""
-    cell, account = budget.cell, book.account()
+    cell, spent = budget.cell, account(book.entries)
     shard, identity = text.reached(end.update)
     shared: dict[str, Any] = description | {"code": "+".join(_codes(book.path.parent))}
     return Run(
@@ -66,9 +67,9 @@ def run_record(
         updates=end.update,
         tokens=end.update * cell.update_tokens,
         train_seconds=budget.seconds,
-        attempt_seconds=account.attempt_seconds,
-        lost_seconds=account.lost_seconds,
-        gpu_hours=account.attempt_seconds * cell.gpus / 3600,
+        attempt_seconds=spent.attempt_seconds,
+        lost_seconds=spent.lost_seconds,
+        gpu_hours=spent.attempt_seconds * cell.gpus / 3600,
         data={"folder": cell.data.folder, "shard": shard, "id": identity},
         ended=end.ended,
         budget_amount=budget.budget.amount,

@@ -22,6 +22,7 @@ import psutil
 
 from lmscaling.files import write_json
 from lmscaling.runtime.rank import PARENT, RANK, REQUESTS, number
+from lmscaling.train.requests import handled
 
 PLACE = "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
 """Variables of all ranks, beside their own ``LOCAL_RANK``."""
@@ -48,18 +49,14 @@ class Others:
         values = str(world), "127.0.0.1", _free_port()
         os.environ.update(zip(PLACE, values, strict=True), LOCAL_RANK="0")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this node
-        handlers = {n: signal.signal(n, signal.SIG_IGN) for n in REQUESTS}
-        try:
+        # Requests that are ignored here are ignored there from the first moment.
+        with handled(signal.SIG_IGN, *REQUESTS):
             for rank in map(str, range(1, world)):
-                # Requests that are ignored here are ignored there from the first moment.
                 place = {RANK: rank, "LOCAL_RANK": rank, PARENT: str(os.getpid())}
                 command = [sys.executable, *sys.orig_argv[1:]]
                 self._processes.append(
                     subprocess.Popen(command, env=os.environ | place, stdin=subprocess.DEVNULL)
                 )
-        finally:
-            for n, handler in handlers.items():
-                signal.signal(n, handler)
 
     def __enter__(self) -> "Others":
         return self
