@@ -6,7 +6,7 @@ import sys
 import threading
 import traceback
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,49 +45,33 @@ BLAME_SECONDS = 2.0
 """How long rank 0 waits for a rank to end after a connection has broken."""
 
 
+@dataclass
 class Attempt:
-    """One attempt at a run, on one rank.
+    """One attempt at a run, on one rank."""
 
-    Args:
-        cell: The cell.
-        text: Its text.
-        chosen: The settings to train it with.
-        scratch: Folder of the files that attempts share.
-        record: Path of ``run.json``.
-        requests: Requests to stop.
-        loggers: Options by name of loggers.
-        options: Further arguments of the Trainer.
-    """
+    cell: Cell
+    text: Text
+    chosen: Calibration
+    scratch: Path
+    record: Path
+    requests: Requests
+    loggers: dict[str, dict[str, Any]]
+    options: dict[str, Any]
+    """Further arguments of the Trainer."""
+    start: Checkpoint | None = None
+    """Where it goes on."""
+    first: int = 0
+    """Updates done when it began."""
+    trainer: Trainer | None = None
+    was_in_use: bool = False
+    """Whether other processes used the device before."""
+    kernels: str = ""
 
-    log: Log
-    book: Ledger
-    others: Others
-
-    def __init__(
-        self,
-        cell: Cell,
-        text: Text,
-        chosen: Calibration,
-        scratch: Path,
-        record: Path,
-        requests: Requests,
-        loggers: dict[str, dict[str, Any]],
-        options: dict[str, Any],
-    ) -> None:
-        self.cell, self.text, self.chosen = cell, text, chosen
-        self.scratch, self.record, self.requests = scratch, record, requests
-        self.loggers, self.options = loggers, options
-        self.module, self.io = Training(cell, chosen), SafetensorsIO()
+    def __post_init__(self) -> None:
+        cell, text = self.cell, self.text
+        self.module, self.io = Training(cell, self.chosen), SafetensorsIO()
         self.budget = Budget(cell, text.last_update(), text.train.tokens)
         self.device = torch.device("cuda", number()) if cell.gpus else torch.device("cpu")
-        self.start: Checkpoint | None = None
-        """Where it goes on."""
-        self.first = 0
-        """Updates done when it began."""
-        self.trainer: Trainer | None = None
-        self.was_in_use = False
-        """Whether other processes used the device before."""
-        self.kernels = ""
 
     @property
     def updates(self) -> int:
@@ -139,8 +123,7 @@ class Attempt:
             return
         except Exception as error:
             traceback.print_exc()
-            fault, reason = faults.diagnosis(error, self.was_in_use)
-            report_failure(self.scratch, fault, reason, self.updates)
+            report_failure(self.scratch, *self._diagnosis(error))
             sys.stderr.flush()
             os._exit(1)
 
@@ -216,14 +199,19 @@ class Attempt:
             budget.end("done", "")
         return not budget.status
 
+    def _diagnosis(self, error: Exception) -> tuple[str, str]:
+        """Fault and reason of an error of this rank."""
+        fault, reason = faults.diagnosis(error, self.was_in_use)
+        if ranks(self.cell) > 1:
+            reason = f"rank {number()} failed at update {self.updates}: {reason}"
+        return fault, reason
+
     def _blame(self, error: Exception) -> None:
         """Of a failure, the ledger and the log say what it was and where."""
         with suppress(Exception):  # the checkpoint that is being written counts
             self.io.wait()
         blamed = self.others.blame(BLAME_SECONDS)
-        fault, reason = blamed or faults.diagnosis(error, self.was_in_use)
-        if ranks(self.cell) > 1 and not blamed:
-            reason = f"rank 0 failed at update {self.updates}: {reason}"
+        fault, reason = blamed or self._diagnosis(error)
         self.others.kill()
         advice = self._failed(fault, reason)
         if self.budget.status:  # a result

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from lmscaling.config.cell import Cell
 from lmscaling.data import document_positions, marks
@@ -53,19 +54,6 @@ class Updates:
                 yield share
 
 
-class Passes:
-    """Batches as they are: Lightning would share those of a ``DataLoader`` out to the ranks."""
-
-    def __init__(self, batches: list[tuple[Tensor, Tensor]]) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return iter(self.batches)
-
-
 class Text(LightningDataModule):
     """The training and the validation text of a cell.
 
@@ -94,7 +82,7 @@ class Text(LightningDataModule):
         done = trainer.global_step
         return Updates(self.train, self.cell, done, trainer.global_rank, trainer.world_size)
 
-    def val_dataloader(self) -> "Passes":
+    def val_dataloader(self) -> DataLoader:
         """This rank's share of the fixed validation tokens: ``B T + 1`` consecutive ones each,
         int64, and of a task the marks of their targets, uint8 ``[B T]``.
 
@@ -105,13 +93,13 @@ class Text(LightningDataModule):
         last, step = cell.validation.tokens, self.micro_batch * cell.context
         starts = range(trainer.global_rank * step, last + step * trainer.world_size, step)
         count = -(-last // (step * trainer.world_size))
-        passes = []
+        passes: Any = []
         for start in starts[:: trainer.world_size][:count]:
             start = min(start, last)
             tokens = self.validation.read(start, min(start + step, last) + 1)
             counts = self.marks.of(tokens[:-1]) if self.marks else tokens[:0].astype("uint8")
             passes.append((torch.from_numpy(tokens.astype("int64")), torch.from_numpy(counts)))
-        return Passes(passes)
+        return DataLoader(passes, batch_size=None)
 
     def state_dict(self) -> dict[str, Any]:
         """The run, and number and chain id of the last training shard read."""

@@ -1,6 +1,7 @@
 """What the header, the end and the record of a run say."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,7 @@ def description(
     The source of the attention is kept in ``code/`` of the study.
     """
     cell, validation = module.cell, text.validation
-    files = code.attention_files(cell)
-    lengths = text.lengths()
-    flops = module.model.flops_per_token
+    files, lengths, flops = code.attention_files(cell), text.lengths(), module.model.flops_per_token
     return {
         "run": cell.run,
         "cell": dump(cell),
@@ -58,7 +57,7 @@ def run_record(
     """The record of a run that has ended."""
     cell, spent = budget.cell, account(book.entries)
     shard, identity = text.reached(end.update)
-    shared: dict[str, Any] = description | {"code": "+".join(_codes(book.path.parent))}
+    shared: dict[str, Any] = description | {"code": _codes(book.path.parent)}
     return Run(
         name=cell.name,
         status=end.status,
@@ -79,18 +78,14 @@ def run_record(
     )
 
 
-def _codes(scratch: Path) -> list[str]:
+def _codes(scratch: Path) -> str:
     """Fingerprints of the attempts that have trained the weights of a run.
 
     A kill or a full disk may have left a log without its header; such an attempt trained nothing.
     """
-    headers: list[dict[str, Any]] = []
+    codes: list[str] = []
     for path in attempts(scratch):
-        with path.open("rb") as log:
-            first = log.readline()
-        try:
-            header = json.loads(first)
-            headers = [*(headers if header["start_update"] else []), header]
-        except (ValueError, KeyError, TypeError):
-            continue
-    return list(dict.fromkeys(header["code"] for header in headers if header.get("code")))
+        with path.open("rb") as log, suppress(ValueError, KeyError, TypeError):
+            header = json.loads(log.readline())
+            codes = [*(codes if header["start_update"] else []), header.get("code", "")]
+    return "+".join(filter(None, dict.fromkeys(codes)))

@@ -7,7 +7,7 @@ from math import lcm
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.environments import LightningEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.strategies import DDPStrategy
 
@@ -38,6 +38,7 @@ def trainer(
         val_check_interval=lcm(cell.validation.every_tokens, update) // update,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
+        use_distributed_sampler=False,  # the text gives each rank its own share
         logger=False,
         enable_checkpointing=False,
         enable_model_summary=False,

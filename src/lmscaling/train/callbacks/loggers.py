@@ -53,10 +53,9 @@ class Mirror:
     def write(self, row: Row) -> None:
         """Pass the numbers of a row on."""
         if self._loggers and not isinstance(row, Header | End):
-            numbers = {k: v for k, v in asdict(row).items() if isinstance(v, int | float)}
-            self._each(
-                self._loggers, lambda name: self._loggers[name].log_metrics(numbers, row.update)
-            )
+            values = {k: float(v) for k, v in asdict(row).items() if isinstance(v, int | float)}
+            step = row.update
+            self._each(self._loggers, lambda name: self._loggers[name].log_metrics(values, step))
 
     def close(self) -> None:
         """Write what is left."""

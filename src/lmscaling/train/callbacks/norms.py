@@ -9,7 +9,6 @@ counts as productive time.
 # Hooks of callbacks that know which module they belong to.
 # pyright: reportIncompatibleMethodOverride=false
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -95,16 +94,13 @@ class Norms(Callback):
 def _norms(model: GPT, of_gradients: bool) -> Tensor:
     """Norms of the embeddings, each block, and the final norm. A token shift is as long as a norm
     and left out."""
-    parts: list[list[nn.Module | None]] = [
-        [model.wte, model.wpe], *([block] for block in model.blocks), [model.norm]
-    ]  # fmt: skip
-    return torch.stack([_norm(part, of_gradients) for part in parts])
-
-
-def _norm(modules: Iterable[nn.Module | None], of_gradients: bool) -> Tensor:
-    trained = [p for module in modules if module for p in module.parameters() if p.requires_grad]
-    tensors = [p.grad if of_gradients else p for p in trained]
-    return nn.utils.get_total_norm([t for t in tensors if t is not None])
+    layers = [[model.wte, model.wpe], *([block] for block in model.blocks), [model.norm]]
+    norms = []
+    for layer in layers:
+        trained = [p for part in layer if part for p in part.parameters() if p.requires_grad]
+        tensors = [p.grad if of_gradients else p for p in trained]
+        norms.append(nn.utils.get_total_norm([t for t in tensors if t is not None]))
+    return torch.stack(norms)
 
 
 def _rounded(value: float) -> float | None:
