@@ -79,8 +79,8 @@ class Text(LightningDataModule):
         """Shares of the updates that are left."""
         trainer = self.trainer
         assert trainer
-        done = trainer.global_step
-        return Updates(self.train, self.cell, done, trainer.global_rank, trainer.world_size)
+        place = trainer.global_rank, trainer.world_size
+        return Updates(self.train, self.cell, trainer.global_step, *place)
 
     def val_dataloader(self) -> DataLoader:
         """This rank's share of the fixed validation tokens: ``B T + 1`` consecutive ones each,
@@ -91,11 +91,9 @@ class Text(LightningDataModule):
         trainer, cell = self.trainer, self.cell
         assert trainer
         last, step = cell.validation.tokens, self.micro_batch * cell.context
-        starts = range(trainer.global_rank * step, last + step * trainer.world_size, step)
-        count = -(-last // (step * trainer.world_size))
         passes: Any = []
-        for start in starts[:: trainer.world_size][:count]:
-            start = min(start, last)
+        for first in range(0, last, step * trainer.world_size):
+            start = min(first + step * trainer.global_rank, last)
             tokens = self.validation.read(start, min(start + step, last) + 1)
             counts = self.marks.of(tokens[:-1]) if self.marks else tokens[:0].astype("uint8")
             passes.append((torch.from_numpy(tokens.astype("int64")), torch.from_numpy(counts)))

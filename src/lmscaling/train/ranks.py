@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import psutil
@@ -30,7 +30,7 @@ PLACE = "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
 POLL_SECONDS = 0.2
 
 
-class Others:
+class Others(AbstractContextManager):
     """Ranks 1 and up, as rank 0 sees them; they end with the block.
 
     Args:
@@ -57,9 +57,6 @@ class Others:
                 self._processes.append(
                     subprocess.Popen(command, env=os.environ | place, stdin=subprocess.DEVNULL)
                 )
-
-    def __enter__(self) -> "Others":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()

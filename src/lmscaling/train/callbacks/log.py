@@ -80,7 +80,7 @@ class Log(Callback):
             grad_norm=finite(float(pl_module.grad_norm)),
             tokens_per_second=tokens_per_second,
             mfu=flops / self.peak_flops if self.peak_flops else None,
-            peak_memory_bytes=pl_module.peak_memory_bytes(),
+            peak_memory_bytes=torch.cuda.max_memory_allocated() if self.cell.gpus else None,
         )
         self.write(row)
         if time.monotonic() - self._said >= PROGRESS_SECONDS:
