@@ -5,7 +5,8 @@ import signal
 import sys
 import threading
 import traceback
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from lmscaling.train.callbacks.checkpoints import Branches, Checkpoints
 from lmscaling.train.callbacks.ledger import Ledger
 from lmscaling.train.callbacks.log import Log
 from lmscaling.train.callbacks.norms import Norms
-from lmscaling.train.checkpoint import Checkpoint, Expected, SafetensorsIO
+from lmscaling.train.checkpoint import Expected, SafetensorsIO
 from lmscaling.train.data import Text
 from lmscaling.train.log import end_row, publish
 from lmscaling.train.module import Training
@@ -58,8 +59,8 @@ class Attempt:
     loggers: dict[str, dict[str, Any]]
     options: dict[str, Any]
     """Further arguments of the Trainer."""
-    start: Checkpoint | None = None
-    """Where it goes on."""
+    path: Path | None = None
+    """The checkpoint from which it goes on."""
     first: int = 0
     """Updates done when it began."""
     trainer: Trainer | None = None
@@ -98,8 +99,8 @@ class Attempt:
                 with Others(ranks(self.cell), self.scratch) as self.others:
                     self.others.watch(self._give_up)
                     try:
-                        with handled(self.requests.handler, *REQUESTS):
-                            self.fit(self.log, self.book)
+                        with self._prepared(self.log, self.book) as trainer:
+                            trainer.fit(self.module, datamodule=self.text, ckpt_path=self.path)
                         self.others.wait(BLAME_SECONDS)
                     except SystemExit:  # asked to stop, before the first update or after another
                         self.budget.end("interrupted", self.requests.reason)
@@ -116,9 +117,9 @@ class Attempt:
     def follow(self) -> None:
         """The attempt on another rank; on an error report it and exit, as the others may hang."""
         try:
-            with handled(self.requests.handler, *REQUESTS):
-                self._resume()
-                self.fit()
+            self._resume()
+            with self._prepared() as trainer:
+                trainer.fit(self.module, datamodule=self.text, ckpt_path=self.path)
         except SystemExit:  # asked to stop, as rank 0 is, which still writes
             return
         except Exception as error:
@@ -127,39 +128,41 @@ class Attempt:
             sys.stderr.flush()
             os._exit(1)
 
-    def fit(self, log: Log | None = None, book: Ledger | None = None) -> None:
-        """Train on this rank until the run ends or is asked to stop; rank 0 writes."""
-        module, budget, scratch = self.module, self.budget, self.scratch
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-            torch.cuda.reset_peak_memory_stats(self.device)
-        self.was_in_use = faults.is_in_use(self.device)
-        checks = gate.record_beside(scratch, self.cell)
-        self.kernels = gate.pass_or_fall_back(
-            checks, module.model, module.micro_batch, self.device, self.chosen.compiled
-        )
-        path, digest = (self.start.path, self.start.digest[:12]) if self.start else (None, "none")
-        self.start = None  # it is as large as the model and its moments
-        agreement = Agreement(f"update {self.first}", f"digest {digest}", self.kernels)
-        self.trainer = trainer(
-            self.cell,
-            ranks(self.cell),
-            self.io,
-            [
-                # Lightning asks each callback a dozen times an update: only those that are needed.
+    @contextmanager
+    def _prepared(self, log: Log | None = None, book: Ledger | None = None) -> Iterator[Trainer]:
+        """A Trainer that ends with the run or when it is asked to stop; rank 0 writes."""
+        with handled(self.requests.handler, *REQUESTS):
+            self._check_device()
+            digest = self.io.opened.digest[:12] if self.io.opened else "none"
+            agreement = Agreement(f"update {self.first}", f"digest {digest}", self.kernels)
+            budget, scratch, requests = self.budget, self.scratch, self.requests
+            callbacks = [
+                # Lightning asks each a dozen times an update: only those that are needed.
                 *([agreement] if ranks(self.cell) > 1 else []),
                 budget,
                 *([log] if log else []),
                 Norms(log),
                 *([book] if book else []),
                 *([Branches(scratch, budget)] if self.cell.keep else []),
-                Checkpoints(scratch, self.io, budget, self.requests, log, book),
-            ],
-            **self.options,
+                Checkpoints(scratch, self.io, budget, requests, log, book),
+            ]
+            own = trainer(self.cell, ranks(self.cell), self.io, callbacks, **self.options)
+            self.trainer = own
+            yield own
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+
+    def _check_device(self) -> None:
+        """Note who uses the device, and replace kernels that fail their check on it."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self.was_in_use = faults.is_in_use(self.device)
+        checks = gate.record_beside(self.scratch, self.cell)
+        model, micro_batch = self.module.model, self.module.micro_batch
+        self.kernels = gate.pass_or_fall_back(
+            checks, model, micro_batch, self.device, self.chosen.compiled
         )
-        self.trainer.fit(module, datamodule=self.text, ckpt_path=path)
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
 
     def _resume(self) -> None:
         """Find where to go on: the newest usable checkpoint, or the trunk's.
@@ -179,8 +182,8 @@ class Attempt:
             self.module.rates = branch.decay(cell, trunk.progress)
             start = start or trunk
         if start:
-            self.start = self.io.opened = start
-            self.first = start.progress.update
+            self.io.opened = start
+            self.path, self.first = start.path, start.progress.update
             self.budget.load_state_dict(start.content["callbacks"]["Budget"])
 
     def _is_left(self) -> bool:
@@ -194,8 +197,8 @@ class Attempt:
             module.rates = replace(module.rates, end=(ends or [module.rates.end])[0])
         if ledger.is_too_large(entries):
             budget.end("oom", entries[-1].reason)
-        elif self.start and budget.is_spent(module, self.first):
-            module.load_state_dict(self.start.content["state_dict"])
+        elif self.io.opened and budget.is_spent(module, self.first):
+            module.load_state_dict(self.io.opened.content["state_dict"])
             budget.end("done", "")
         return not budget.status
 
