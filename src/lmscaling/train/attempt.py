@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from lmscaling.train.callbacks.checkpoints import Branches, Checkpoints
 from lmscaling.train.callbacks.ledger import Ledger
 from lmscaling.train.callbacks.log import Log
 from lmscaling.train.callbacks.norms import Norms
-from lmscaling.train.checkpoint import Expected, SafetensorsIO
+from lmscaling.train.checkpoint import SafetensorsIO
 from lmscaling.train.data import Text
 from lmscaling.train.log import end_row, publish
 from lmscaling.train.module import Training
@@ -171,11 +172,10 @@ class Attempt:
             UserError: This is a branch and the trunk's checkpoint is damaged.
         """
         cell = self.cell
-        expected = Expected(cell.run, cell.update_tokens, self.text.train.go_on)
-        start = checkpoint.newest(self.scratch, expected)
+        start = checkpoint.newest(self.scratch, partial(self.text.check, run=cell.run))
         if cell.branch:
             try:
-                trunk = branch.trunk_checkpoint(cell, expected, self.scratch, self.record)
+                trunk = branch.trunk_checkpoint(self.text, self.scratch, self.record)
             except branch.NoTrunk as reason:
                 self.budget.end("no_trunk", str(reason))
                 return

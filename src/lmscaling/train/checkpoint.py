@@ -46,23 +46,6 @@ class Progress:
     """Chain id of that shard."""
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The run and the tokens that a checkpoint must belong to."""
-
-    run: str
-    update_tokens: int
-    go_on: Callable[[int, int, str], None]
-    """``Stream.go_on`` of the text."""
-
-    def check(self, progress: Progress) -> None:
-        """Raise ValueError if the checkpoint belongs to another run or to other tokens."""
-        if progress.run != self.run:
-            raise ValueError(f"it belongs to run {progress.run}, and this is {self.run}")
-        tokens = progress.update * self.update_tokens
-        self.go_on(tokens, progress.shard, progress.tokens_id)
-
-
 class Checkpoint(NamedTuple):
     """A checkpoint that has been read."""
 
@@ -189,8 +172,8 @@ def _content(path: Path) -> tuple[dict[str, Any], str]:
     return _unpacked(json.loads(metadata["checkpoint"]), tensors), digest
 
 
-def load(path: Path, expected: Expected | None = None) -> Checkpoint:
-    """Read a checkpoint of any run, or of the one that is expected.
+def load(path: Path, check: Callable[[Progress], None] | None = None) -> Checkpoint:
+    """Read a checkpoint of any run, or of one that passes ``check``, such as ``Text.check``.
 
     Raises:
         SafetensorError, ValueError, OSError: It is damaged, missing, or belongs to another run.
@@ -203,19 +186,19 @@ def load(path: Path, expected: Expected | None = None) -> Checkpoint:
         raise ValueError("another version of lmscaling wrote it") from None
     if path.name.startswith("checkpoint-") and path != path_of(path.parent, progress.update):
         raise ValueError(f"it is of update {progress.update}")
-    if expected:
-        expected.check(progress)
+    if check:
+        check(progress)
     return Checkpoint(path, progress, content, digest)
 
 
-def newest(folder: Path, expected: Expected) -> Checkpoint | None:
-    """The newest checkpoint that can be read and belongs to the run, or None.
+def newest(folder: Path, check: Callable[[Progress], None]) -> Checkpoint | None:
+    """The newest checkpoint that can be read and passes a check, or None.
 
     Standard error says which checkpoints are not used and why.
     """
     for path in paths(folder):
         try:
-            return load(path, expected)
+            return load(path, check)
         except UNUSABLE as error:
             print(f"checkpoint {path.name} is not used: {error}", file=sys.stderr, flush=True)
     return None

@@ -20,6 +20,7 @@ from lmscaling.data import document_positions, marks
 from lmscaling.data.order import Order
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
+from lmscaling.train.checkpoint import Progress
 
 
 class Updates:
@@ -104,6 +105,13 @@ class Text(LightningDataModule):
         assert self.trainer
         shard, tokens_id = self.reached(self.trainer.global_step)
         return {"run": self.cell.run, "shard": shard, "tokens_id": tokens_id}
+
+    def check(self, progress: Progress, run: str) -> None:
+        """Raise ValueError if a checkpoint belongs to another run than this, or to other tokens."""
+        if progress.run != run:
+            raise ValueError(f"it belongs to run {progress.run}, and this is {run}")
+        tokens = progress.update * self.cell.update_tokens
+        self.train.go_on(tokens, progress.shard, progress.tokens_id)
 
     def reached(self, updates: int) -> tuple[int, str]:
         """Number and chain id of the last training shard that so many updates have read."""
