@@ -11,6 +11,7 @@ from conftest import STUDY, calibration, refused, write_tokens
 from test_train import assert_close, rows_of, trained
 
 from lmscaling.config import grid
+from lmscaling.config.cell import branch_checkpoint
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.records.ledger import entries, line
@@ -77,7 +78,7 @@ def test_keeping_checkpoints_for_branches_changes_neither_name_nor_run(run, grow
 
 def test_a_branch_goes_on_from_its_trunk_and_its_rate_ends_at_zero(run, trunk, tmp_path):
     scratch, _ = places(tmp_path, TRUNK)
-    kept = {share: checkpoint.branch_path(scratch, share) for share in TRUNK.keep}
+    kept = {share: scratch / branch_checkpoint(share) for share in TRUNK.keep}
     progress = {share: checkpoint.load(path).progress for share, path in kept.items()}
     assert {share: p.update for share, p in progress.items()} == {0.25: 16, 0.5: 32, 1.0: 64}
     assert all(p.update_seconds > 0 for p in progress.values())
@@ -179,7 +180,7 @@ def test_a_share_that_came_too_late_is_told_and_a_broken_checkpoint_is_an_error_
     made, _ = run(branch_of(TRUNK, 0.75))
     assert made.status == "no_trunk"
     assert "branch-0.75.safetensors" in made.message
-    path = checkpoint.branch_path(places(tmp_path, TRUNK)[0], 0.5)
+    path = places(tmp_path, TRUNK)[0] / branch_checkpoint(0.5)
     path.write_bytes(path.read_bytes()[:1000])
     with refused(UserError, path.name, f"lmscaling reset {TRUNK.run}"):
         run(branch_of(TRUNK, 0.5))

@@ -19,7 +19,7 @@ from lmscaling.model.gpt import GPT
 from lmscaling.plan import estimate
 from lmscaling.runtime.environment import processor
 from lmscaling.train import calibrate, settings
-from lmscaling.train.module import prepared
+from lmscaling.train.module import Training
 
 
 @pytest.fixture(autouse=True)
@@ -169,7 +169,7 @@ def test_it_takes_the_faster_back_end_where_there_are_two(cell, failing, places)
     assert [t.choice["implementation"] for t in result.trials[:2]] == ["flash", "cudnn"]
     cell = replace(cell, attention="softmax")
     assert settings.read(places[1], cell) == result
-    (block,) = prepared(cell, result).blocks
+    (block,) = Training(cell, result).model.blocks
     assert getattr(block.attention, "implementation", None) == "cudnn"
 
 

@@ -18,8 +18,7 @@ from lmscaling.fits import forecast_scores, optimum
 from lmscaling.fits.uncertainty import LEVEL
 from lmscaling.store import build as store
 from lmscaling.store import meanings
-from lmscaling.train import ledger
-from lmscaling.train.callbacks import norms
+from lmscaling.train.callbacks import ledger, norms
 
 NAMES = list(registry.figures())
 CAPTIONS = {name: " ".join(figures.load(name).__doc__.split()) for name in NAMES}

@@ -1,6 +1,9 @@
 """Checkpoints: what is kept and refused. The optimizer: what decays, and that it goes on alike."""
 
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +12,8 @@ from safetensors.torch import save_file
 from lmscaling.model import optimizer, tensor_file
 from lmscaling.model.gpt import GPT
 from lmscaling.train import checkpoint
-from lmscaling.train.checkpoint import Expected, Progress
+from lmscaling.train.checkpoint import Progress
+from lmscaling.train.data import Text
 
 TIMES = {"train_seconds": 1.5, "update_seconds": 0.5}
 PROGRESS = Progress(run="r", update=3, shard=2, tokens_id="abc", **TIMES)
@@ -25,7 +29,12 @@ def text(*reached, tokens=None):
     return go_on
 
 
-EXPECTED = Expected(run="r", update_tokens=64, go_on=text(2, "abc"))
+def expected(run="r", update_tokens=64, go_on=None):
+    """The check of a text."""
+    cell = SimpleNamespace(update_tokens=update_tokens)
+    stream = SimpleNamespace(go_on=go_on or text(2, "abc"))
+    own: Any = SimpleNamespace(cell=cell, train=stream)
+    return partial(Text.check, own, run=run)
 
 
 @pytest.fixture
@@ -73,11 +82,11 @@ def test_the_two_newest_are_kept_and_one_that_is_refused_is_named(trained, tmp_p
     assert found == [10, 100]
     for size, update in ((None, 100), (100, 10), (0, 10)):
         path.write_bytes(path.read_bytes()[:size])
-        newest = checkpoint.newest(tmp_path, EXPECTED)
+        newest = checkpoint.newest(tmp_path, expected())
         assert newest
         assert newest.progress == replace(PROGRESS, update=update)
         assert (path.name in capsys.readouterr().err) == (update == 10)
-    assert checkpoint.newest(tmp_path / "nowhere", EXPECTED) is None
+    assert checkpoint.newest(tmp_path / "nowhere", expected()) is None
 
 
 def test_a_restored_optimizer_makes_the_same_next_update(trained, cell, tmp_path):
@@ -133,19 +142,19 @@ def test_no_flipped_bit_of_a_header_is_accepted(trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "expected",
+    "wrong",
     [
-        replace(EXPECTED, run="other"),
-        replace(EXPECTED, go_on=text(1, "abc")),
-        replace(EXPECTED, go_on=text(2, "xyz")),
-        replace(EXPECTED, update_tokens=65, go_on=text(2, "abc", tokens=192)),
+        expected(run="other"),
+        expected(go_on=text(1, "abc")),
+        expected(go_on=text(2, "xyz")),
+        expected(update_tokens=65, go_on=text(2, "abc", tokens=192)),
     ],
 )
-def test_a_checkpoint_of_another_run_or_of_other_tokens_is_refused(trained, tmp_path, expected):
+def test_a_checkpoint_of_another_run_or_of_other_tokens_is_refused(trained, tmp_path, wrong):
     path = save(tmp_path, PROGRESS, *trained)
-    assert checkpoint.read(path, EXPECTED).progress == PROGRESS
+    assert checkpoint.load(path, expected()).progress == PROGRESS
     with pytest.raises(ValueError, match=r"run|tokens"):
-        checkpoint.read(path, expected)
+        checkpoint.load(path, wrong)
 
 
 @pytest.mark.parametrize("metadata", [{}, {"other": "x"}, {"checkpoint": '{"dict": []}'}])

@@ -16,9 +16,9 @@ from test_store import end, header, log, record, update
 
 from lmscaling.config import grid, study_file
 from lmscaling.formatting import printable
+from lmscaling.records import ledger
 from lmscaling.runtime import console
 from lmscaling.runtime.console import Console
-from lmscaling.train.ledger import Ledger
 from lmscaling.workflow import requested
 
 RUN = "softmax-s-ctx16-s{}-0123abcd"
@@ -283,8 +283,11 @@ def test_a_dry_run_says_what_is_to_be_done_kept_held_and_skipped(place, golden):
     scratch.unlink()
     scratch.mkdir()
     for attempt in (1, 2):
-        with Ledger(scratch, attempt) as book:
-            book.write("failed", 1, 1800.0, reason="bug", host="node7")
+        entry = ledger.Entry(
+            kind="failed", attempt=attempt, update=1, train_seconds=1800.0, attempt_seconds=1.0,
+            reason="bug", host="node7",
+        )  # fmt: skip
+        ledger.append(scratch / ledger.NAME, entry)
     said = place.snakemake("-n").stdout
     said = re.sub(r"-[0-9a-f]{8}\b *", " ", said)
     jobs = re.search(r"(^  .*\n)+", said, re.MULTILINE)

@@ -14,8 +14,9 @@ from test_train import rows_of
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, write_record
 from lmscaling.model import finished_run
+from lmscaling.records import ledger
 from lmscaling.records.ledger import entries
-from lmscaling.train import checkpoint, ledger
+from lmscaling.train import checkpoint
 from lmscaling.train.callbacks import checkpoints
 from lmscaling.train.module import Training
 from lmscaling.train.run import train
@@ -122,7 +123,7 @@ def test_a_model_that_does_not_fit_is_a_result_after_two_attempts_alone_on_the_d
     machine, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        patch.setattr("lmscaling.train.failure.is_in_use", lambda device: True)
+        patch.setattr("lmscaling.runtime.faults.is_in_use", lambda device: True)
         for _ in range(3):
             assert "other processes" in machine.fails(u0=FULL)
     assert machine.entries[-1].fault == "device"
@@ -146,8 +147,10 @@ def test_a_bug_is_shown_with_its_traceback_and_held_after_two_attempts(machine):
 def test_a_run_that_is_killed_again_and_again_is_held_and_its_log_says_so(machine):
     machine.scratch.mkdir(parents=True)
     for attempt in range(1, 6):
-        with ledger.Ledger(machine.scratch, attempt) as book:
-            book.write("begin", 0, 0.0)
+        begin = ledger.Entry(
+            kind="begin", attempt=attempt, update=0, train_seconds=0.0, attempt_seconds=0.0
+        )
+        ledger.append(machine.scratch / ledger.NAME, begin)
         (machine.scratch / f"attempt-{attempt:03d}.jsonl").write_bytes(b'{"record": "hea')
     log = machine.scratch / "attempt-005.jsonl"
     assert "5 attempts" in machine.fails()

@@ -15,7 +15,6 @@ import lmscaling
 from lmscaling.train.callbacks.loggers import Mirror
 from lmscaling.train.checkpoint import SafetensorsIO
 from lmscaling.train.run import train
-from lmscaling.train.shown import Shown
 
 
 def trainer(updates, **more):
@@ -65,7 +64,7 @@ def test_a_logger_gets_the_rows_of_a_run_and_one_that_fails_stops_nothing(
     wanted = {"csv": {}, "tensorboard": {"save_dir": 7}}
     train(
         tmp_path / "cell.json", tokens, scratch, record, calibration(tmp_path, cell),
-        shown=Shown(wanted),
+        loggers=wanted,
     )  # fmt: skip
     with (tmp_path / "loggers" / cell.run / "version_1" / "metrics.csv").open() as file:
         found = [row for row in csv.DictReader(file) if row["train_loss"]]

@@ -286,7 +286,7 @@ def test_settings_of_the_user_stay(monkeypatch, name):
 def test_pytorch_reads_the_settings_only_after_they_are_made():
     """The verbs load the packages before they reserve GPUs."""
     code = "import sys, torch, lmscaling.train.calibrate, lmscaling.bench.sweep\n"
-    code += "import lmscaling.train.run, lmscaling.train.failure\n"
+    code += "import lmscaling.train.run, lmscaling.runtime.faults\n"
     code += "import lmscaling.evaluate.loss_by_position, lmscaling.evaluate.gradient_error\n"
     code += "print('torch._inductor.config' in sys.modules, torch.cuda.is_initialized())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

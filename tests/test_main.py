@@ -22,7 +22,6 @@ from lmscaling import __version__, cli, files, registry
 from lmscaling.config import sweeps
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
-from lmscaling.train.ledger import Ledger
 
 VERBS = [verb for group in cli.GROUPS for verb in import_module(f"lmscaling.cli.{group}").VERBS]
 
@@ -216,8 +215,11 @@ def test_reset_lets_a_held_run_go_on_and_keeps_its_checkpoints(results, typed):
     held = results / "a/scratch" / OOM
     (results / "a/runs" / OOM / "run.json").unlink()
     for attempt in (1, 2):
-        with Ledger(held, attempt) as book:
-            book.write("failed", 5, 1.0, reason="KeyError: 'bug'", host="node7")
+        entry = ledger.Entry(
+            kind="failed", attempt=attempt, update=5, train_seconds=1.0, attempt_seconds=1.0,
+            reason="KeyError: 'bug'", host="node7",
+        )  # fmt: skip
+        ledger.append(held / ledger.NAME, entry)
     assert ledger.hold(ledger.entries(held / ledger.NAME))
     said = typed("reset", "--go-on", "--status", "held")
     assert OOM in said.out

@@ -25,7 +25,6 @@ from lmscaling.model.gpt import GPT, Block
 from lmscaling.plan import estimate
 from lmscaling.plan.throughput.facts import METHODS
 from lmscaling.train.checkpoint import SafetensorsIO
-from lmscaling.train.shown import NOTHING
 from lmscaling.train.trainer import trainer
 
 SHAPES = {124: (12, 12, 768), 355: (24, 16, 1024), 774: (36, 20, 1280), 1558: (48, 25, 1600)}
@@ -67,7 +66,7 @@ class Loss(LightningModule):
 
 def shared(cell, model):
     """The loss of a model, wrapped as the trainer of several ranks wraps it."""
-    strategy: Any = trainer(cell, 2, SafetensorsIO(), [], NOTHING).strategy
+    strategy: Any = trainer(cell, 2, SafetensorsIO(), []).strategy
     strategy.connect(Loss(model))
     strategy.configure_ddp()
     return strategy.model

@@ -17,7 +17,6 @@ from lmscaling.data import shards
 from lmscaling.data.order import Order, permuted
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
-from lmscaling.train.checkpoint import Expected, Progress
 from lmscaling.train.data import Updates
 from lmscaling.train.module import micro_batches
 
@@ -130,10 +129,8 @@ def grown(folder, order):
 
 
 def at(updates, stream):
-    """Progress of a run on a stream, in updates of 1,024 tokens; a window has twelve."""
-    shard, tokens_id = stream.reached(1024 * updates)
-    times = {"train_seconds": 1.0, "update_seconds": 0.1}
-    return Progress(run="r", update=updates, shard=shard, tokens_id=tokens_id, **times)
+    """Where a run on a stream is, in updates of 1,024 tokens; a window has twelve."""
+    return 1024 * updates, *stream.reached(1024 * updates)
 
 
 @pytest.mark.parametrize("order", [Order(3, 0), None])
@@ -141,8 +138,8 @@ def at(updates, stream):
 def test_a_run_goes_on_with_the_text_that_it_has_begun(tmp_path, order, updates):
     short, long = grown(tmp_path, order)
     progress = at(updates, short)
-    Expected("r", 1024, short.go_on).check(progress)
-    Expected("r", 1024, long.go_on).check(progress)
+    short.go_on(*progress)
+    long.go_on(*progress)
     is_kept = updates == 20 or (updates == 13 and order)
     assert long.tokens == (17_000 if is_kept else 47_000)
     for update in range(updates + 1, 30 if is_kept else 13):
@@ -153,7 +150,7 @@ def test_a_run_does_not_go_on_with_other_tokens(tmp_path):
     short, _ = grown(tmp_path, Order(10, 0))
     other = Stream(write_tokens(tmp_path / "c", [10_001, 7000], []), "train", order=Order(10, 0))
     with refused(ValueError, short.shards[1].id[:12], other.shards[1].id[:12]):
-        Expected("r", 1024, other.go_on).check(at(3, short))
+        other.go_on(*at(3, short))
 
 
 def test_a_shard_that_changes_between_two_reads_is_checked_again(tmp_path):

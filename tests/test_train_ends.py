@@ -21,7 +21,7 @@ from lmscaling.config.budget import parse_budget
 from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.model.gpt import GPT
 from lmscaling.records.checks import findings
-from lmscaling.records.ledger import Account
+from lmscaling.records.ledger import Entry
 from lmscaling.records.run import End, finite, line
 from lmscaling.runtime import lock
 from lmscaling.train.callbacks.budget import Budget
@@ -125,10 +125,10 @@ def test_a_budget_counts_its_own_unit(unit, amount, updates, tokens, seconds):
 
 
 def test_gpu_hours_are_those_of_all_gpus_in_all_attempts_and_a_row_is_one_line(cell, tmp_path):
-    spent = Account(attempt_seconds=5400.0, lost_seconds=60.0)
+    spent = Entry(kind="beat", attempt=1, update=4, train_seconds=60.0, attempt_seconds=5400.0)
     text: Any = SimpleNamespace(reached=lambda updates: (0, "id"))
     budget = Budget(replace(cell, gpus=4), 10, 1000)
-    ledger: Any = SimpleNamespace(account=lambda: spent, path=tmp_path / "ledger")
+    ledger: Any = SimpleNamespace(entries=[spent], path=tmp_path / "ledger")
     end = End(attempt=2, update=4, status="done", message="a\nb", ended="")
     assert line(end).count(b"\n") == 1
     assert finite(float("inf")) is None

@@ -17,8 +17,7 @@ from slurm_cluster import program
 
 from lmscaling import registry, workflow
 from lmscaling.config import grid
-from lmscaling.records.ledger import Kind
-from lmscaling.train.ledger import Ledger
+from lmscaling.records import ledger
 from lmscaling.workflow import runs as runs_module
 
 
@@ -121,10 +120,12 @@ def test_a_training_job_asks_for_what_its_gpus_need_and_has_the_options_of_its_j
         assert asked == [gpus, *needed]
 
 
-def begun(results, run, kind: Kind = "checkpoint", seconds=1.0, **entry):
-    (results / "scratch" / run).mkdir(parents=True)
-    with Ledger(results / "scratch" / run, 1) as book:
-        book.write(kind, 5, seconds, **entry)
+def begun(results, run, kind: ledger.Kind = "checkpoint", seconds=1.0, **entry):
+    scratch = results / "scratch" / run
+    scratch.mkdir(parents=True)
+    spent = {"train_seconds": seconds, "attempt_seconds": seconds}
+    made = ledger.Entry(kind=kind, attempt=1, update=5, **spent, **entry)
+    ledger.append(scratch / ledger.NAME, made)
 
 
 def test_a_job_waits_for_earlier_ones_and_avoids_bad_nodes(study, results, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from lmscaling.cli.verb import RESULTS, RUN, STUDY_NAME, Verb, argument, verb
-from lmscaling.errors import UserError
+from lmscaling.errors import Failed, UserError
 from lmscaling.runtime import rank
 
 VERBS: list[Verb] = []
@@ -83,9 +83,7 @@ def train(args: Namespace) -> str:
     rank.die_with_parent()
     import torch
 
-    from lmscaling.train.failure import Failed
     from lmscaling.train.run import train
-    from lmscaling.train.shown import Shown
 
     said, failed = [], []
     for cell in args.cells:
@@ -97,7 +95,7 @@ def train(args: Namespace) -> str:
             run = train(
                 cell, args.manifest, scratch, record,
                 args.calibration, args.stop_after, args.calibrated,
-                Shown(args.loggers, args.progress_bar, args.profiler),
+                args.loggers, enable_progress_bar=args.progress_bar, profiler=args.profiler,
             )  # fmt: skip
         except Exception as error:
             is_refused = isinstance(error, UserError) and not isinstance(error, Failed)

@@ -277,12 +277,7 @@ def reset(args: Namespace) -> str:
         args.results, args.study, args.cell, args.status, args.context, args.stale
     )
     if args.go_on:
-        from lmscaling.train import ledger
-
-        folders = reset.held(study, runs)
-        for folder in folders:
-            ledger.free(folder)
-        return f"free: {', '.join(f.name for f in folders)}; the next snakemake continues"
+        return f"free: {', '.join(reset.free(study, runs))}; the next snakemake continues"
     attic = reset.move(study, runs)
     return f"moved to {attic}: {', '.join(runs)}; the next snakemake trains from update 0"
 

@@ -51,6 +51,9 @@ DISK = re.compile("|".join(re.escape(os.strerror(number)) for number in DISK_ERR
 NO_MEMORY = re.compile(r"can't allocate memory|out of memory|not enough memory", re.IGNORECASE)
 """Messages of PyTorch on a CPU and of CUDA's libraries, whose errors have no class."""
 
+FREE = 0.95
+"""Share of a device's memory that is free if only this process uses it."""
+
 
 def machine_fault(error: BaseException) -> str | None:
     """What failed in the machine (``"device"``, ``"network"`` or ``"disk"``).
@@ -95,6 +98,25 @@ def out_of_memory(error: BaseException) -> bool:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message; its class if there is none."""
     return str(error).partition("\n")[0] or type(error).__name__
+
+
+def diagnosis(error: Exception, was_in_use: bool) -> tuple[str, str]:
+    """Fault and reason of an error in training, on a device that others may have used before."""
+    if out_of_memory(error):
+        reason = first_line(error)
+        if was_in_use:
+            return "device", f"{reason}; other processes used the device before"
+        return "memory", reason
+    return machine_fault(error) or "", f"{type(error).__name__}: {first_line(error)}"
+
+
+def is_in_use(device: torch.device) -> bool:
+    """Whether other processes use memory of a GPU; an earlier run of this one may keep some."""
+    if device.type == "cpu":
+        return False
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) < FREE * total
 
 
 def _fault(error: BaseException) -> str | None:

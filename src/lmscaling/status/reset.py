@@ -164,6 +164,14 @@ def held(study: Path, runs: list[str]) -> list[Path]:
     return folders
 
 
+def free(study: Path, runs: list[str]) -> list[str]:
+    """Let those of these runs go on that are ``held``, and return their names."""
+    folders = held(study, runs)
+    for folder in folders:
+        ledger.free(folder)
+    return [folder.name for folder in folders]
+
+
 def _value(path: Path, key: str) -> object:
     """A value of a record or a cell; None if there is none."""
     return read_json(path, "file").get(key) if path.is_file() else None

@@ -5,8 +5,10 @@ import signal
 import sys
 import threading
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +20,24 @@ from lmscaling.bench.checks import gate
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import Decay
-from lmscaling.errors import TRY_AGAIN
+from lmscaling.errors import TRY_AGAIN, Failed
 from lmscaling.records import ledger
 from lmscaling.records.run import HELD, STATUSES, Header, Run
-from lmscaling.runtime import environment, lock
-from lmscaling.runtime.rank import number
-from lmscaling.train import branch, checkpoint, failure, outcome
+from lmscaling.runtime import environment, faults, lock
+from lmscaling.runtime.rank import REQUESTS, number
+from lmscaling.train import branch, checkpoint, outcome
 from lmscaling.train.callbacks.between import Agreement
 from lmscaling.train.callbacks.budget import Budget
 from lmscaling.train.callbacks.checkpoints import Branches, Checkpoints
-from lmscaling.train.callbacks.ledger import Beats
-from lmscaling.train.callbacks.loggers import Mirror
+from lmscaling.train.callbacks.ledger import Ledger
+from lmscaling.train.callbacks.log import Log
 from lmscaling.train.callbacks.norms import Norms
-from lmscaling.train.callbacks.rows import Rows
-from lmscaling.train.checkpoint import Checkpoint, Expected, SafetensorsIO
+from lmscaling.train.checkpoint import SafetensorsIO
 from lmscaling.train.data import Text
-from lmscaling.train.failure import Failed
-from lmscaling.train.ledger import Ledger
-from lmscaling.train.log import Log, end_row, publish
+from lmscaling.train.log import end_row, publish
 from lmscaling.train.module import Training
 from lmscaling.train.ranks import Others, report_failure
-from lmscaling.train.requests import Requests
-from lmscaling.train.shown import Shown
+from lmscaling.train.requests import Requests, handled
 from lmscaling.train.trainer import trainer
 
 GIVE_UP_SECONDS = 8.0
@@ -59,9 +57,11 @@ class Attempt:
     scratch: Path
     record: Path
     requests: Requests
-    shown: Shown
-    start: Checkpoint | None = None
-    """Where it goes on."""
+    loggers: dict[str, dict[str, Any]]
+    options: dict[str, Any]
+    """Further arguments of the Trainer."""
+    path: Path | None = None
+    """The checkpoint from which it goes on."""
     first: int = 0
     """Updates done when it began."""
     trainer: Trainer | None = None
@@ -89,79 +89,81 @@ class Attempt:
         """
         description = outcome.description(self.module, self.text, self.chosen, self.scratch)
         self._resume()
-        with Log(self.scratch) as log, Ledger(self.scratch, log.attempt) as book:
-            log.write(Header(attempt=log.attempt, start_update=self.updates, **description))
-            log.sync()
-            if self._is_left(book):
-                with Others(ranks(self.cell), self.scratch) as others:
-                    others.watch(lambda *found: self._give_up(others, log, book, *found))
+        flops = description["flops_per_token"]
+        self.log = Log(self.scratch, self.budget, flops, self.loggers)
+        with closing(self.log):
+            attempt = self.log.attempt
+            self.book = Ledger(self.scratch, attempt, self.budget)
+            self.log.write(Header(attempt=attempt, start_update=self.updates, **description))
+            self.log.sync()
+            if self._is_left():
+                with Others(ranks(self.cell), self.scratch) as self.others:
+                    self.others.watch(self._give_up)
                     try:
-                        with self.requests:
-                            self.fit(log, book, description["flops_per_token"])
-                        others.wait(BLAME_SECONDS)
+                        with self._prepared(self.log, self.book) as trainer:
+                            trainer.fit(self.module, datamodule=self.text, ckpt_path=self.path)
+                        self.others.wait(BLAME_SECONDS)
                     except SystemExit:  # asked to stop, before the first update or after another
                         self.budget.end("interrupted", self.requests.reason)
                     except Exception as error:
-                        self._blame(error, others, log, book)
-                book.write("beat", self.updates, self.budget.seconds)
-            run = self._ended(log, book, description)
-        return self._publish(run)
+                        self._blame(error)
+                self.book.write("beat", self.updates)
+            run = self._ended(description)
+        with handled(signal.SIG_IGN, signal.SIGTERM):  # to stop would take longer
+            if self.updates:
+                weights = self.record.with_name("model.safetensors")
+                checkpoint.save_weights(weights, self.module.model)
+            return publish(self.cell, self.scratch, self.record, run)
 
     def follow(self) -> None:
         """The attempt on another rank; on an error report it and exit, as the others may hang."""
         try:
-            with self.requests:
-                self._resume()
-                self.fit()
+            self._resume()
+            with self._prepared() as trainer:
+                trainer.fit(self.module, datamodule=self.text, ckpt_path=self.path)
         except SystemExit:  # asked to stop, as rank 0 is, which still writes
             return
         except Exception as error:
             traceback.print_exc()
-            fault = failure.diagnosis(error, self.was_in_use)
-            report_failure(self.scratch, *fault, self.updates)
+            report_failure(self.scratch, *self._diagnosis(error))
             sys.stderr.flush()
             os._exit(1)
 
-    def fit(self, log: Log | None = None, book: Ledger | None = None, flops: float = 0.0) -> None:
-        """Train on this rank until the run ends or is asked to stop; rank 0 writes."""
-        module, budget, start = self.module, self.budget, self.start
+    @contextmanager
+    def _prepared(self, log: Log | None = None, book: Ledger | None = None) -> Iterator[Trainer]:
+        """A Trainer that ends with the run or when it is asked to stop; rank 0 writes."""
+        with handled(self.requests.handler, *REQUESTS):
+            self._check_device()
+            digest = self.io.opened.digest[:12] if self.io.opened else "none"
+            agreement = Agreement(f"update {self.first}", f"digest {digest}", self.kernels)
+            budget, scratch, requests = self.budget, self.scratch, self.requests
+            callbacks = [
+                # Lightning asks each a dozen times an update: only those that are needed.
+                *([agreement] if ranks(self.cell) > 1 else []),
+                budget,
+                *([log] if log else []),
+                Norms(log),
+                *([book] if book else []),
+                *([Branches(scratch, budget)] if self.cell.keep else []),
+                Checkpoints(scratch, self.io, budget, requests, log, book),
+            ]
+            own = trainer(self.cell, ranks(self.cell), self.io, callbacks, **self.options)
+            self.trainer = own
+            yield own
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+
+    def _check_device(self) -> None:
+        """Note who uses the device, and replace kernels that fail their check on it."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
-        self.was_in_use = failure.is_in_use(self.device)
+        self.was_in_use = faults.is_in_use(self.device)
         checks = gate.record_beside(self.scratch, self.cell)
+        model, micro_batch = self.module.model, self.module.micro_batch
         self.kernels = gate.pass_or_fall_back(
-            checks, module.model, module.micro_batch, self.device, self.chosen.compiled
+            checks, model, micro_batch, self.device, self.chosen.compiled
         )
-        digest = start.digest[:12] if start else "none"
-        agreement = Agreement(f"update {self.first}", f"digest {digest}", self.kernels)
-        rows = None
-        if log:  # the files of loggers are in a folder of the study
-            folder = self.scratch.absolute().parents[1] / "loggers"
-            mirror = Mirror(self.shown.loggers, folder, self.cell.run, log.attempt)
-            rows = Rows(log, budget, flops, mirror)
-        self.trainer = trainer(
-            self.cell,
-            ranks(self.cell),
-            self.io,
-            [
-                # Lightning asks each callback a dozen times an update: only those that are needed.
-                *([agreement] if ranks(self.cell) > 1 else []),
-                budget,
-                *([rows] if rows else []),
-                Norms(rows),
-                *([Beats(book, budget)] if book else []),
-                *([Branches(self.scratch, budget)] if self.cell.keep else []),
-                Checkpoints(self.scratch, self.io, budget, self.requests, log, book),
-            ],
-            self.shown,
-        )
-        self.start = None  # it is as large as the model and its moments
-        path = start.path if start else None
-        del start
-        self.trainer.fit(module, datamodule=self.text, ckpt_path=path)
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
 
     def _resume(self) -> None:
         """Find where to go on: the newest usable checkpoint, or the trunk's.
@@ -170,45 +172,51 @@ class Attempt:
             UserError: This is a branch and the trunk's checkpoint is damaged.
         """
         cell = self.cell
-        expected = Expected(cell.run, cell.update_tokens, self.text.train.go_on)
-        start = checkpoint.newest(self.scratch, expected)
+        start = checkpoint.newest(self.scratch, partial(self.text.check, run=cell.run))
         if cell.branch:
             try:
-                trunk = branch.trunk_checkpoint(cell, expected, self.scratch, self.record)
+                trunk = branch.trunk_checkpoint(self.text, self.scratch, self.record)
             except branch.NoTrunk as reason:
                 self.budget.end("no_trunk", str(reason))
                 return
             self.module.rates = branch.decay(cell, trunk.progress)
             start = start or trunk
         if start:
-            self.start, self.first = start, start.progress.update
-            self.budget.go_on(start.progress.train_seconds)
-            self.io.hand_over(start)
+            self.io.opened = start
+            self.path, self.first = start.path, start.progress.update
+            self.budget.load_state_dict(start.content["callbacks"]["Budget"])
 
-    def _is_left(self, book: Ledger) -> bool:
+    def _is_left(self) -> bool:
         """Whether there is something to train. A branch gets the length that its first attempt has
         recorded."""
-        budget, module, entries = self.budget, self.module, ledger.entries(book.path)
-        if self.start and isinstance(module.rates, Decay):
-            end = branch.fixed_end(book, self.start.progress, module.rates.end)
-            module.rates = replace(module.rates, end=end)
+        budget, module, entries = self.budget, self.module, self.book.entries
+        if isinstance(module.rates, Decay):
+            ends = [entry.end for entry in entries if entry.kind == "branch"]
+            if not ends:
+                self.book.write("branch", self.first, end=module.rates.end)
+            module.rates = replace(module.rates, end=(ends or [module.rates.end])[0])
         if ledger.is_too_large(entries):
             budget.end("oom", entries[-1].reason)
-        elif self.start and budget.is_spent(module, self.updates):
-            module.load_state_dict(self.start.content["state_dict"])
+        elif self.io.opened and budget.is_spent(module, self.first):
+            module.load_state_dict(self.io.opened.content["state_dict"])
             budget.end("done", "")
         return not budget.status
 
-    def _blame(self, error: Exception, others: Others, log: Log, book: Ledger) -> None:
+    def _diagnosis(self, error: Exception) -> tuple[str, str]:
+        """Fault and reason of an error of this rank."""
+        fault, reason = faults.diagnosis(error, self.was_in_use)
+        if ranks(self.cell) > 1:
+            reason = f"rank {number()} failed at update {self.updates}: {reason}"
+        return fault, reason
+
+    def _blame(self, error: Exception) -> None:
         """Of a failure, the ledger and the log say what it was and where."""
         with suppress(Exception):  # the checkpoint that is being written counts
             self.io.wait()
-        blamed = others.blame(BLAME_SECONDS)
-        fault, reason = blamed or failure.diagnosis(error, self.was_in_use)
-        if ranks(self.cell) > 1 and not blamed:
-            reason = f"rank 0 failed at update {self.updates}: {reason}"
-        others.kill()
-        advice = self._failed(log, book, fault, reason)
+        blamed = self.others.blame(BLAME_SECONDS)
+        fault, reason = blamed or self._diagnosis(error)
+        self.others.kill()
+        advice = self._failed(fault, reason)
         if self.budget.status:  # a result
             return
         if not fault and not blamed:  # a bug: with its traceback
@@ -216,58 +224,47 @@ class Attempt:
             raise error
         raise Failed(advice) from error
 
-    def _failed(self, log: Log, book: Ledger, fault: str, reason: str) -> str:
+    def _failed(self, fault: str, reason: str) -> str:
         """Record why the attempt has failed; returns what happens now.
 
         A model that does not fit is a result.
         """
         node, update = environment.node(), self.updates
-        book.write("failed", update, self.budget.seconds, fault=fault, reason=reason, host=node)
-        entries = ledger.entries(book.path)
+        self.book.write("failed", update, fault=fault, reason=reason, host=node)
+        entries = self.book.entries
         if ledger.is_too_large(entries):
             self.budget.end("oom", reason)
         else:
-            log.write(end_row(log.attempt, update, HELD, f"{reason}, on {node}"))
+            self.log.write(end_row(self.log.attempt, update, HELD, f"{reason}, on {node}"))
         saved = max((e.update for e in entries if e.kind == "checkpoint"), default=0)
         return (
             f"run {self.cell.run} is held on {node}: {reason}; "
             f"snakemake continues it after update {saved}"
         )
 
-    def _give_up(self, others: Others, log: Log, book: Ledger, fault: str, reason: str) -> None:
+    def _give_up(self, fault: str, reason: str) -> None:
         """End the process, in a thread: a rank has died and the main thread waits for it."""
         # If not even the file server answers.
         threading.Timer(GIVE_UP_SECONDS, os._exit, (1,)).start()
         try:
-            others.kill()
-            print(f"error: {self._failed(log, book, fault, reason)}", file=sys.stderr, flush=True)
+            self.others.kill()
+            print(f"error: {self._failed(fault, reason)}", file=sys.stderr, flush=True)
             (self.scratch / lock.NAME).unlink(missing_ok=True)
         finally:
             os._exit(1)
 
-    def _ended(self, log: Log, book: Ledger, description: dict[str, Any]) -> Run:
+    def _ended(self, description: dict[str, Any]) -> Run:
         """End the log; the record of a run that has ended. Of one that has not, exit, so that
         another job goes on."""
         budget = self.budget
-        end = end_row(log.attempt, self.updates, budget.status, budget.message)
-        log.write(end)
+        end = end_row(self.log.attempt, self.updates, budget.status, budget.message)
+        self.log.write(end)
         if budget.status not in STATUSES:
             place = f"stopped after update {self.updates}: {budget.message}"
             print(f"{place}; the next job continues", file=sys.stderr, flush=True)
             sys.exit(TRY_AGAIN)
         shared = description | {"kernels": self.kernels}
-        return outcome.run_record(self.text, budget, self.module.val_loss, book, end, shared)
-
-    def _publish(self, run: Run) -> Run:
-        """Write weights, log and record; a request to stop would take longer than this."""
-        previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        try:
-            if self.updates:
-                weights = self.record.with_name("model.safetensors")
-                checkpoint.save_weights(weights, self.module.model)
-            return publish(self.cell, self.scratch, self.record, run)
-        finally:
-            signal.signal(signal.SIGTERM, previous)
+        return outcome.run_record(self.text, budget, self.module.val_loss, self.book, end, shared)
 
 
 def ranks(cell: Cell) -> int:

@@ -8,29 +8,27 @@ Source: Haegele et al. 2024 (arXiv:2405.18392), a cooldown of a fifth of the run
 """
 
 import math
+from functools import partial
 from pathlib import Path
 
 from lmscaling.config.budget import parse_budget
-from lmscaling.config.cell import Cell
+from lmscaling.config.cell import Cell, branch_checkpoint
 from lmscaling.config.schedule import BRANCH_AT, Decay
 from lmscaling.errors import UserError
 from lmscaling.files import read_json
 from lmscaling.train import checkpoint
-from lmscaling.train.ledger import Ledger
+from lmscaling.train.data import Text
 
 
 class NoTrunk(Exception):
     """The trunk left no checkpoint for this branch: a result of the run, not an error."""
 
 
-def trunk_checkpoint(
-    cell: Cell, expected: checkpoint.Expected, scratch: Path, record: Path
-) -> checkpoint.Checkpoint:
+def trunk_checkpoint(text: Text, scratch: Path, record: Path) -> checkpoint.Checkpoint:
     """The trunk's checkpoint that a branch starts from.
 
     Args:
-        cell: The branch.
-        expected: What a checkpoint of the branch must belong to.
+        text: The text of the branch.
         scratch: Scratch folder of the branch; that of the trunk is beside it.
         record: ``run.json`` of the branch; the trunk's folder is beside its folder.
 
@@ -38,13 +36,13 @@ def trunk_checkpoint(
         NoTrunk: The trunk ended too early, or kept no checkpoint for this branch.
         UserError: The checkpoint is damaged.
     """
+    cell = text.cell
     assert cell.branch
-    path = checkpoint.branch_path(scratch.with_name(cell.trunk), cell.branch)
-    of_trunk = checkpoint.Expected(cell.trunk, expected.update_tokens, expected.go_on)
+    path = scratch.with_name(cell.trunk) / branch_checkpoint(cell.branch)
     if not path.is_file():
         raise NoTrunk(_why_not(cell, path, record.parent.with_name(cell.trunk) / "run.json"))
     try:
-        return checkpoint.read(path, of_trunk)
+        return checkpoint.load(path, partial(text.check, run=cell.trunk))
     except checkpoint.UNUSABLE as error:
         raise UserError(
             f"checkpoint {path} cannot be used: {error}; "
@@ -81,12 +79,3 @@ def decay(cell: Cell, trunk: checkpoint.Progress) -> Decay:
     # The trunk's rate is constant after the warm-up, so it does not depend on what is spent.
     peak = cell.rates.rate(trunk.update, spent=0.0)
     return Decay(peak=peak, start=trunk.update, end=max(end, trunk.update + 1))
-
-
-def fixed_end(ledger: Ledger, progress: checkpoint.Progress, end: int) -> int:
-    """The branch's last update: the first attempt records ``end``, later ones read it."""
-    recorded = ledger.branch_end()
-    if recorded is None:
-        ledger.write("branch", progress.update, progress.train_seconds, end=end)
-        return end
-    return recorded

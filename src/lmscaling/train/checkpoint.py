@@ -9,8 +9,8 @@ nothing else is needed to resume a run.
 
 import json
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,6 @@ from lightning.pytorch.plugins import CheckpointIO
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from lmscaling.config.cell import branch_checkpoint
 from lmscaling.model import tensor_file
 
 KEPT = 2
@@ -47,23 +46,6 @@ class Progress:
     """Chain id of that shard."""
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The run and the tokens that a checkpoint must belong to."""
-
-    run: str
-    update_tokens: int
-    go_on: Callable[[int, int, str], None]
-    """``Stream.go_on`` of the text."""
-
-    def check(self, progress: Progress) -> None:
-        """Raise ValueError if the checkpoint belongs to another run or to other tokens."""
-        if progress.run != self.run:
-            raise ValueError(f"it belongs to run {progress.run}, and this is {self.run}")
-        tokens = progress.update * self.update_tokens
-        self.go_on(tokens, progress.shard, progress.tokens_id)
-
-
 class Checkpoint(NamedTuple):
     """A checkpoint that has been read."""
 
@@ -82,10 +64,11 @@ class SafetensorsIO(CheckpointIO):
     """
 
     def __init__(self) -> None:
+        self.opened: Checkpoint | None = None
+        """A checkpoint that has been read, to be returned when its path is loaded."""
         self._buffers: dict[str, Tensor] = {}
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        self._opened: Checkpoint | None = None
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
 
     def save_checkpoint(
         self,
@@ -106,36 +89,26 @@ class SafetensorsIO(CheckpointIO):
         copies = self._copy(tensors)
 
         def write() -> None:
-            try:
-                tensor_file.write(Path(path), copies, checkpoint=values)
-                if storage_options:
-                    storage_options()
-            except BaseException as error:
-                self._error = error
+            tensor_file.write(Path(path), copies, checkpoint=values)
+            if storage_options:
+                storage_options()
 
-        self._thread = threading.Thread(target=write, name="checkpoint")
-        self._thread.start()
+        self._writing = self._writer.submit(write)
 
     def check(self) -> None:
         """Raise the error of the last write, if it has failed."""
-        if self._error:
-            error, self._error = self._error, None
-            raise error
+        if self._writing and self._writing.done():
+            self.wait()
 
     def wait(self) -> None:
         """Wait until the last checkpoint is on the disk; raise its error if it has failed."""
-        self.teardown()
-        self.check()
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
 
     def teardown(self) -> None:
         """Wait until the last checkpoint is on the disk."""
-        if self._thread:
-            self._thread.join()
-            self._thread = None
-
-    def hand_over(self, opened: Checkpoint) -> None:
-        """Return this checkpoint, which has been read and checked, when its path is loaded."""
-        self._opened = opened
+        wait([self._writing] if self._writing else [])
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
@@ -145,7 +118,7 @@ class SafetensorsIO(CheckpointIO):
         Raises:
             SafetensorError, ValueError, OSError: It is damaged or missing.
         """
-        opened, self._opened = self._opened, None
+        opened, self.opened = self.opened, None
         return opened.content if opened and opened.path == Path(path) else _content(Path(path))[0]
 
     def remove_checkpoint(self, path: str | Path) -> None:
@@ -199,11 +172,11 @@ def _content(path: Path) -> tuple[dict[str, Any], str]:
     return _unpacked(json.loads(metadata["checkpoint"]), tensors), digest
 
 
-def load(path: Path) -> Checkpoint:
-    """Read a checkpoint of any run.
+def load(path: Path, check: Callable[[Progress], None] | None = None) -> Checkpoint:
+    """Read a checkpoint of any run, or of one that passes ``check``, such as ``Text.check``.
 
     Raises:
-        SafetensorError, ValueError, OSError: It is damaged or missing.
+        SafetensorError, ValueError, OSError: It is damaged, missing, or belongs to another run.
     """
     content, digest = _content(path)
     try:
@@ -213,28 +186,19 @@ def load(path: Path) -> Checkpoint:
         raise ValueError("another version of lmscaling wrote it") from None
     if path.name.startswith("checkpoint-") and path != path_of(path.parent, progress.update):
         raise ValueError(f"it is of update {progress.update}")
+    if check:
+        check(progress)
     return Checkpoint(path, progress, content, digest)
 
 
-def read(path: Path, expected: Expected) -> Checkpoint:
-    """Read a checkpoint of a run.
-
-    Raises:
-        SafetensorError, ValueError, OSError: It is damaged, missing, or belongs to another run.
-    """
-    found = load(path)
-    expected.check(found.progress)
-    return found
-
-
-def newest(folder: Path, expected: Expected) -> Checkpoint | None:
-    """The newest checkpoint that can be read and belongs to the run, or None.
+def newest(folder: Path, check: Callable[[Progress], None]) -> Checkpoint | None:
+    """The newest checkpoint that can be read and passes a check, or None.
 
     Standard error says which checkpoints are not used and why.
     """
     for path in paths(folder):
         try:
-            return read(path, expected)
+            return load(path, check)
         except UNUSABLE as error:
             print(f"checkpoint {path.name} is not used: {error}", file=sys.stderr, flush=True)
     return None
@@ -254,11 +218,6 @@ def prune(folder: Path) -> None:
 def path_of(folder: Path, update: int) -> Path:
     """The checkpoint of a run after an update."""
     return folder / f"checkpoint-{update:09d}.safetensors"
-
-
-def branch_path(scratch: Path, share: float) -> Path:
-    """The trunk's checkpoint for the branch that ends at a share of the budget."""
-    return scratch / branch_checkpoint(share)
 
 
 def save_weights(path: Path, model: nn.Module) -> None:

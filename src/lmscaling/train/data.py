@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from lmscaling.config.cell import Cell
 from lmscaling.data import document_positions, marks
 from lmscaling.data.order import Order
 from lmscaling.data.stream import Stream
 from lmscaling.errors import UserError
+from lmscaling.train.checkpoint import Progress
 
 
 class Updates:
@@ -53,19 +55,6 @@ class Updates:
                 yield share
 
 
-class Passes:
-    """Batches as they are: Lightning would share those of a ``DataLoader`` out to the ranks."""
-
-    def __init__(self, batches: list[tuple[Tensor, Tensor]]) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return iter(self.batches)
-
-
 class Text(LightningDataModule):
     """The training and the validation text of a cell.
 
@@ -91,10 +80,10 @@ class Text(LightningDataModule):
         """Shares of the updates that are left."""
         trainer = self.trainer
         assert trainer
-        done = trainer.global_step
-        return Updates(self.train, self.cell, done, trainer.global_rank, trainer.world_size)
+        place = trainer.global_rank, trainer.world_size
+        return Updates(self.train, self.cell, trainer.global_step, *place)
 
-    def val_dataloader(self) -> "Passes":
+    def val_dataloader(self) -> DataLoader:
         """This rank's share of the fixed validation tokens: ``B T + 1`` consecutive ones each,
         int64, and of a task the marks of their targets, uint8 ``[B T]``.
 
@@ -103,21 +92,26 @@ class Text(LightningDataModule):
         trainer, cell = self.trainer, self.cell
         assert trainer
         last, step = cell.validation.tokens, self.micro_batch * cell.context
-        starts = range(trainer.global_rank * step, last + step * trainer.world_size, step)
-        count = -(-last // (step * trainer.world_size))
-        passes = []
-        for start in starts[:: trainer.world_size][:count]:
-            start = min(start, last)
+        passes: Any = []
+        for first in range(0, last, step * trainer.world_size):
+            start = min(first + step * trainer.global_rank, last)
             tokens = self.validation.read(start, min(start + step, last) + 1)
             counts = self.marks.of(tokens[:-1]) if self.marks else tokens[:0].astype("uint8")
             passes.append((torch.from_numpy(tokens.astype("int64")), torch.from_numpy(counts)))
-        return Passes(passes)
+        return DataLoader(passes, batch_size=None)
 
     def state_dict(self) -> dict[str, Any]:
         """The run, and number and chain id of the last training shard read."""
         assert self.trainer
         shard, tokens_id = self.reached(self.trainer.global_step)
         return {"run": self.cell.run, "shard": shard, "tokens_id": tokens_id}
+
+    def check(self, progress: Progress, run: str) -> None:
+        """Raise ValueError if a checkpoint belongs to another run than this, or to other tokens."""
+        if progress.run != run:
+            raise ValueError(f"it belongs to run {progress.run}, and this is {run}")
+        tokens = progress.update * self.cell.update_tokens
+        self.train.go_on(tokens, progress.shard, progress.tokens_id)
 
     def reached(self, updates: int) -> tuple[int, str]:
         """Number and chain id of the last training shard that so many updates have read."""

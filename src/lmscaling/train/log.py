@@ -8,49 +8,16 @@ reached its time limit while it wrote them.
 """
 
 import hashlib
-import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 
 from lmscaling.config.cell import Cell, branch_checkpoint
 from lmscaling.errors import UserError
 from lmscaling.files import read_json, replacing, write_record
 from lmscaling.records import finished, schema
-from lmscaling.records.run import CONCLUSIVE, End, Row, Run, line
+from lmscaling.records.run import CONCLUSIVE, End, Run, line
 from lmscaling.runtime import environment
-
-
-class Log:
-    """The log of a new attempt, with the next free number."""
-
-    def __init__(self, scratch: Path) -> None:
-        scratch.mkdir(parents=True, exist_ok=True)
-        self.scratch = scratch
-        last = attempts(scratch)[-1:]  # earlier ones may have been purged
-        self.attempt = 1 + max([int(path.stem.rpartition("-")[2]) for path in last], default=0)
-        self._file = (scratch / f"attempt-{self.attempt:03d}.jsonl").open("xb", buffering=0)
-
-    def write(self, row: Row) -> None:
-        """Append one line."""
-        self._file.write(line(row))
-
-    def sync(self) -> None:
-        """Wait until everything written is on disk."""
-        os.fsync(self._file.fileno())
-
-    def __enter__(self) -> "Log":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.sync()
-        self._file.close()
 
 
 def end_row(attempt: int, update: int, status: str, message: str) -> End:

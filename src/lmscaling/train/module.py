@@ -43,9 +43,12 @@ class Training(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         calibration = calibration or settings.guessed(cell)
-        self.cell, self.micro_batch = cell, calibration.micro_batch
-        self.model = prepared(cell, calibration)
-        self.marks = marks.of(cell)
+        self.cell, self.micro_batch, self.marks = cell, calibration.micro_batch, marks.of(cell)
+        self.model = GPT(cell)
+        self.model.tune(calibration.choice)
+        self.model.recompute = calibration.recompute
+        if calibration.compiled:
+            self.model.compile_blocks()
         self.model.is_marked = self.marks is not None
         self.rates: Rates = cell.rates
         """Learning rates; those of a branch replace them."""
@@ -92,7 +95,7 @@ class Training(LightningModule):
 
         Args:
             slab: Inputs and targets of this rank, int64 ``[2, share]``.
-            batch_idx: Number of the batch, from 0.
+            batch_idx: Not used.
         """
         self._seed()
         adamw = self.optimizers()
@@ -136,7 +139,7 @@ class Training(LightningModule):
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         """Add the losses of some sequences: ``B T + 1`` tokens, and of a task their marks."""
         tokens, counts = batch
-        x_BT, y_BT = pair(tokens, self.cell.context)
+        x_BT, y_BT = (side.view(-1, self.cell.context) for side in (tokens[:-1], tokens[1:]))
         if self._scores and y_BT.numel():
             self._scores.add(self.model, x_BT, y_BT, counts)
         elif y_BT.numel():
@@ -152,10 +155,6 @@ class Training(LightningModule):
 
     def on_validation_model_zero_grad(self) -> None:
         """Nothing to do: gradients are cleared after each update, and stay in their buckets."""
-
-    def peak_memory_bytes(self) -> int | None:
-        """Peak allocated memory of this rank's device; None on the CPU."""
-        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
 
     def _parts(self, pairs: list[tuple[Tensor, Tensor]]) -> list[float]:
         """All targets of the update that count get the same weight."""
@@ -197,23 +196,8 @@ class Training(LightningModule):
             torch.cuda.manual_seed(seed)
 
 
-def pair(tokens: Tensor, context: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets ``[B, T]`` of ``B T + 1`` consecutive tokens."""
-    return tokens[:-1].view(-1, context), tokens[1:].view(-1, context)
-
-
 def micro_batches(slab: Tensor, context: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """A slab in equal parts of ``size`` sequences, as inputs and targets ``[B, T]``."""
     x_BT, y_BT = slab.unflatten(1, (-1, context))
     assert x_BT.shape[0] % size == 0
     return zip(x_BT.split(size), y_BT.split(size), strict=True)
-
-
-def prepared(cell: Cell, calibration: Calibration) -> GPT:
-    """The model of a cell with the settings of a calibration."""
-    gpt = GPT(cell)
-    gpt.tune(calibration.choice)
-    gpt.recompute = calibration.recompute
-    if calibration.compiled:
-        gpt.compile_blocks()
-    return gpt

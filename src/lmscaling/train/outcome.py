@@ -1,6 +1,7 @@
 """What the header, the end and the record of a run say."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ from lmscaling.config.calibration import Calibration
 from lmscaling.config.types import dump
 from lmscaling.data import shards
 from lmscaling.model import gpt
+from lmscaling.records.ledger import account
 from lmscaling.records.run import End, Run, finite
 from lmscaling.runtime import environment, frozen
 from lmscaling.train.callbacks.budget import Budget
+from lmscaling.train.callbacks.ledger import Ledger
 from lmscaling.train.data import Text
-from lmscaling.train.ledger import Ledger
 from lmscaling.train.log import attempts
 from lmscaling.train.module import Training
 
@@ -26,9 +28,7 @@ def description(
     The source of the attention is kept in ``code/`` of the study.
     """
     cell, validation = module.cell, text.validation
-    files = code.attention_files(cell)
-    lengths = text.lengths()
-    flops = module.model.flops_per_token
+    files, lengths, flops = code.attention_files(cell), text.lengths(), module.model.flops_per_token
     return {
         "run": cell.run,
         "cell": dump(cell),
@@ -55,9 +55,9 @@ def run_record(
     description: dict[str, Any],
 ) -> Run:
     """The record of a run that has ended."""
-    cell, account = budget.cell, book.account()
+    cell, spent = budget.cell, account(book.entries)
     shard, identity = text.reached(end.update)
-    shared: dict[str, Any] = description | {"code": "+".join(_codes(book.path.parent))}
+    shared: dict[str, Any] = description | {"code": _codes(book.path.parent)}
     return Run(
         name=cell.name,
         status=end.status,
@@ -66,9 +66,9 @@ def run_record(
         updates=end.update,
         tokens=end.update * cell.update_tokens,
         train_seconds=budget.seconds,
-        attempt_seconds=account.attempt_seconds,
-        lost_seconds=account.lost_seconds,
-        gpu_hours=account.attempt_seconds * cell.gpus / 3600,
+        attempt_seconds=spent.attempt_seconds,
+        lost_seconds=spent.lost_seconds,
+        gpu_hours=spent.attempt_seconds * cell.gpus / 3600,
         data={"folder": cell.data.folder, "shard": shard, "id": identity},
         ended=end.ended,
         budget_amount=budget.budget.amount,
@@ -78,18 +78,14 @@ def run_record(
     )
 
 
-def _codes(scratch: Path) -> list[str]:
+def _codes(scratch: Path) -> str:
     """Fingerprints of the attempts that have trained the weights of a run.
 
     A kill or a full disk may have left a log without its header; such an attempt trained nothing.
     """
-    headers: list[dict[str, Any]] = []
+    codes: list[str] = []
     for path in attempts(scratch):
-        with path.open("rb") as log:
-            first = log.readline()
-        try:
-            header = json.loads(first)
-            headers = [*(headers if header["start_update"] else []), header]
-        except (ValueError, KeyError, TypeError):
-            continue
-    return list(dict.fromkeys(header["code"] for header in headers if header.get("code")))
+        with path.open("rb") as log, suppress(ValueError, KeyError, TypeError):
+            header = json.loads(log.readline())
+            codes = [*(codes if header["start_update"] else []), header.get("code", "")]
+    return "+".join(filter(None, dict.fromkeys(codes)))

@@ -15,13 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import psutil
 
 from lmscaling.files import write_json
 from lmscaling.runtime.rank import PARENT, RANK, REQUESTS, number
+from lmscaling.train.requests import handled
 
 PLACE = "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
 """Variables of all ranks, beside their own ``LOCAL_RANK``."""
@@ -29,7 +30,7 @@ PLACE = "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
 POLL_SECONDS = 0.2
 
 
-class Others:
+class Others(AbstractContextManager):
     """Ranks 1 and up, as rank 0 sees them; they end with the block.
 
     Args:
@@ -48,21 +49,14 @@ class Others:
         values = str(world), "127.0.0.1", _free_port()
         os.environ.update(zip(PLACE, values, strict=True), LOCAL_RANK="0")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this node
-        handlers = {n: signal.signal(n, signal.SIG_IGN) for n in REQUESTS}
-        try:
+        # Requests that are ignored here are ignored there from the first moment.
+        with handled(signal.SIG_IGN, *REQUESTS):
             for rank in map(str, range(1, world)):
-                # Requests that are ignored here are ignored there from the first moment.
                 place = {RANK: rank, "LOCAL_RANK": rank, PARENT: str(os.getpid())}
                 command = [sys.executable, *sys.orig_argv[1:]]
                 self._processes.append(
                     subprocess.Popen(command, env=os.environ | place, stdin=subprocess.DEVNULL)
                 )
-        finally:
-            for n, handler in handlers.items():
-                signal.signal(n, handler)
-
-    def __enter__(self) -> "Others":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
@@ -70,40 +64,34 @@ class Others:
     def watch(self, give_up: Callable[[str, str], None]) -> None:
         """Call ``give_up`` with a fault and a reason in a thread, if a rank ends with an error and
         this process does not notice it by itself."""
-        if self._processes:
-            thread = threading.Thread(target=self._watch, args=(give_up,), daemon=True)
-            thread.start()
 
-    def _watch(self, give_up: Callable[[str, str], None]) -> None:
-        while not self._ended.wait(POLL_SECONDS):
-            if found := self.ended():
-                if not self._ended.wait(2 * POLL_SECONDS):  # else all are about to end
-                    give_up(*found)
-                return
+        def look() -> None:
+            while not self._ended.wait(POLL_SECONDS):
+                if found := self.ended():
+                    if not self._ended.wait(2 * POLL_SECONDS):  # else all are about to end
+                        give_up(*found)
+                    return
+
+        if self._processes:
+            threading.Thread(target=look, daemon=True).start()
 
     def ended(self) -> tuple[str, str] | None:
-        """Fault and reason of the rank that was first to end with an error; None if none has."""
-        codes = [(rank, process.poll()) for rank, process in enumerate(self._processes, start=1)]
-        failed = [(rank, code) for rank, code in codes if code]
-        if not failed:
-            return None
-        return self._fault(*min(failed, key=lambda found: self._reported(found[0])))
+        """Fault and reason of the rank that was first to end with an error; None if none has.
 
-    def _reported(self, rank: int) -> float:
-        """When a rank has reported its failure; others, which lose it, do so later.
-
-        One that was killed has no report, and was the first.
+        One that was killed has left no report and was the first: others, which lose it, report so
+        later.
         """
-        path = self.scratch / f"rank-{rank}.json"
-        return path.stat().st_mtime_ns if path.is_file() else 0
-
-    def _fault(self, rank: int, code: int) -> tuple[str, str]:
-        path = self.scratch / f"rank-{rank}.json"
-        if path.is_file():
-            left = json.loads(path.read_text())
-            return left["fault"], f"rank {rank} failed at update {left['update']}: {left['reason']}"
-        ended = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        return "rank", f"rank {rank} {ended}"
+        found: list[tuple[int, str, str]] = []
+        for rank, process in enumerate(self._processes, start=1):
+            if code := process.poll():
+                path = self.scratch / f"rank-{rank}.json"
+                if path.is_file():
+                    fault, reason = json.loads(path.read_text())
+                    found.append((path.stat().st_mtime_ns, fault, reason))
+                else:
+                    name = f"was killed by {signal.Signals(-code).name}" if code < 0 else ""
+                    found.append((0, "rank", f"rank {rank} {name or f'exited with {code}'}"))
+        return min(found)[1:] if found else None
 
     def blame(self, seconds: float) -> tuple[str, str] | None:
         """As ``ended``, but waits: a connection breaks before the process at its end has died."""
@@ -142,7 +130,6 @@ def _free_port() -> str:
         return str(listener.getsockname()[1])
 
 
-def report_failure(scratch: Path, fault: str, reason: str, update: int) -> None:
+def report_failure(scratch: Path, fault: str, reason: str) -> None:
     """Record in the scratch folder why this rank, which is not rank 0, ends."""
-    values = {"fault": fault, "reason": reason, "update": update}
-    write_json(scratch / f"rank-{number()}.json", values)
+    write_json(scratch / f"rank-{number()}.json", [fault, reason])

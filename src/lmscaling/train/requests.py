@@ -3,15 +3,27 @@
 import signal
 import sys
 import time
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from lmscaling.errors import TRY_AGAIN
 from lmscaling.runtime.rank import REQUESTS, number
 
 
+@contextmanager
+def handled(handler: Any, *signals: int) -> Iterator[None]:
+    """Handle signals in this way during the block."""
+    previous = {n: signal.signal(n, handler) for n in signals}
+    try:
+        yield
+    finally:
+        for n, before in previous.items():
+            signal.signal(n, before)
+
+
 class Requests:
-    """Takes signals as requests to stop during a block. Rank 0 decides; other ranks ignore them.
+    """Takes signals as requests to stop. Rank 0 decides; other ranks ignore them.
 
     Args:
         deadline: When to stop, in seconds since 1970.
@@ -21,6 +33,7 @@ class Requests:
         self.deadline = deadline
         self.reason = ""
         """Why to stop; empty if nobody has asked."""
+        self.handler = signal.SIG_IGN if number() else self._on_signal
         self._waits = False
 
     def has_come(self) -> bool:
@@ -35,25 +48,8 @@ class Requests:
         Lightning has put its own handler beside this one by now; this one comes alone.
         """
         self._waits = True
-        self._handle()
-
-    def __enter__(self) -> "Requests":
-        self._previous = {n: signal.getsignal(n) for n in REQUESTS}
-        self._handle()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for n, handler in self._previous.items():
-            signal.signal(n, handler)
-
-    def _handle(self) -> None:
         for n in REQUESTS:
-            signal.signal(n, signal.SIG_IGN if number() else self._on_signal)
+            signal.signal(n, self.handler)
 
     def _on_signal(self, n: int, frame: Any) -> None:
         self.reason = f"asked to stop by {signal.Signals(n).name}"

@@ -10,6 +10,7 @@ import math
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -27,11 +28,6 @@ from lmscaling.runtime.rank import RANK, number
 from lmscaling.train import settings
 from lmscaling.train.log import close_last, end_row, ended
 from lmscaling.train.requests import Requests
-from lmscaling.train.shown import NOTHING, Shown
-
-
-class Held(UserError):
-    """A run has failed too often to be tried again by itself."""
 
 
 def train(
@@ -42,7 +38,8 @@ def train(
     calibration: Path | None = None,
     stop_after: float | None = None,
     calibrated: Path | None = None,
-    shown: Shown = NOTHING,
+    loggers: dict[str, dict[str, Any]] | None = None,
+    **options: Any,
 ) -> Run | None:
     """Train a cell until its budget is spent, or a branch until its learning rate is zero.
 
@@ -56,7 +53,8 @@ def train(
             because the time limit of its job is near. The moments at which a run stops and resumes
             do not change its result, so this is not part of the cell.
         calibrated: ``cell.json`` of the cell that was calibrated, if it is another one.
-        shown: Loggers, and what else of Lightning is wanted.
+        loggers: Options by name of loggers that get the rows of the log, too.
+        options: Further arguments of ``lightning.Trainer``: its progress bar, or a profiler.
 
     Returns:
         The record; None on ranks other than 0.
@@ -85,7 +83,9 @@ def train(
         tokens = text.train.updates(cell.update_tokens) * cell.update_tokens
         if warning := estimate.exhausts(cell, updates, tokens):
             print(f"cell {cell.name}: {warning}", file=sys.stderr, flush=True)
-        own = Attempt(cell, text, chosen, scratch, record, Requests(deadline), shown)
+        own = Attempt(
+            cell, text, chosen, scratch, record, Requests(deadline), loggers or {}, options
+        )
         if number():
             own.follow()
             return None
@@ -107,7 +107,7 @@ def _refuse_held(cell: Cell, scratch: Path) -> None:
         last = entries[-1]
         end = end_row(last.attempt, last.update, HELD, hold.reason)
         close_last(scratch, end)
-        raise Held(
+        raise UserError(
             f"run {cell.run} is held at update {last.update}: {hold.reason}; to let it go on, "
             f"type lmscaling reset --go-on {cell.run}, then snakemake"
         )

@@ -13,16 +13,15 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from lmscaling.config.cell import Cell
 from lmscaling.train.checkpoint import SafetensorsIO
-from lmscaling.train.shown import Shown
 
 TIMEOUT = timedelta(minutes=10)
 """Longest wait of a rank for the others: compilation and validation take less."""
 
 
 def trainer(
-    cell: Cell, ranks: int, io: SafetensorsIO, callbacks: list[Callback], shown: Shown
+    cell: Cell, ranks: int, io: SafetensorsIO, callbacks: list[Callback], **options: Any
 ) -> Trainer:
-    """A Trainer for a cell, whose callbacks decide when it validates, saves and stops."""
+    """A Trainer for a cell, whose callbacks decide when it saves and stops."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)
@@ -39,11 +38,11 @@ def trainer(
         val_check_interval=lcm(cell.validation.every_tokens, update) // update,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
+        use_distributed_sampler=False,  # the text gives each rank its own share
         logger=False,
         enable_checkpointing=False,
-        enable_progress_bar=shown.progress_bar,
-        profiler=shown.profiler,
         enable_model_summary=False,
+        **{"enable_progress_bar": False, **options},
     )
 
 

@@ -1,4 +1,4 @@
-"""The moment between two updates, and decisions of rank 0 for all ranks."""
+"""The moment between two updates, and what all ranks must agree on."""
 
 # Hooks whose further arguments do not matter.
 # pyright: reportIncompatibleMethodOverride=false
@@ -51,7 +51,7 @@ def of_rank_0(trainer: Trainer, *numbers: float) -> list[float]:
 
 
 class Agreement(Callback):
-    """Ends the run if the ranks are about to train something different.
+    """Ends the run if a rank is about to train something else than rank 0.
 
     Args:
         texts: What must be the same, such as the digest of the checkpoint.
@@ -61,11 +61,7 @@ class Agreement(Callback):
         self.texts = ", ".join(texts)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compare with rank 0.
-
-        Raises:
-            RuntimeError: On a rank that differs.
-        """
+        """Compare with rank 0; RuntimeError on a rank that differs."""
         expected = trainer.strategy.broadcast(self.texts)
         if self.texts != expected:
             place = f"rank {trainer.global_rank} has {self.texts}"

@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -38,10 +38,8 @@ class Clock:
     """
 
     def __init__(self, seconds: float = 0.0, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._mark = now()
-        self._excluded = 0.0
-        self.seconds = seconds
+        self.seconds, self._now = seconds, now
+        self.start()
 
     def start(self) -> None:
         """Start the clock; the time before was preparation."""
@@ -69,7 +67,7 @@ class Budget(Callback):
 
     Args:
         cell: The cell.
-        last_update: The last update for which there is text, and its tokens.
+        last_update: The last update for which there is text.
         tokens: Tokens of the training text.
     """
 
@@ -80,10 +78,15 @@ class Budget(Callback):
         self.clock = Clock(0.0, now)
         self.status, self.message = "", ""
         """How the run has ended; empty if it has not."""
-        self.seconds = self.before = 0.0
-        """Productive seconds of the run, and those before the last update."""
+        self.before = 0.0
+        """Productive seconds before the last update."""
         self._update_ends: deque[float] = deque([0.0], maxlen=PACE_UPDATES + 1)
-        self._pause: Any = None
+        self._validation = ExitStack()
+
+    @property
+    def seconds(self) -> float:
+        """Productive seconds of the run, those of rank 0 on every rank."""
+        return self.clock.seconds
 
     def state_dict(self) -> dict[str, float]:
         """Productive seconds, and those of an update: the mean over the most recent ones."""
@@ -93,12 +96,8 @@ class Budget(Callback):
 
     def load_state_dict(self, state_dict: dict[str, float]) -> None:
         """Go on from the seconds of a checkpoint."""
-        self.go_on(state_dict["train_seconds"])
-
-    def go_on(self, seconds: float) -> None:
-        """Go on from these productive seconds."""
-        self.clock.seconds = self.seconds = seconds
-        self._update_ends = deque([seconds], maxlen=PACE_UPDATES + 1)
+        self.clock.seconds = state_dict["train_seconds"]
+        self._update_ends = deque([self.seconds], maxlen=PACE_UPDATES + 1)
 
     def fraction(self, updates: int, seconds: float) -> float:
         """Share of the budget that so many updates have spent, which took so long."""
@@ -116,24 +115,20 @@ class Budget(Callback):
         if isinstance(pl_module.rates, Decay):
             (end,) = of_rank_0(trainer, pl_module.rates.end)
             pl_module.rates = replace(pl_module.rates, end=int(end))
-        spent = self.fraction(trainer.global_step, self.seconds)
-        (pl_module.spent,) = of_rank_0(trainer, spent)
+        pl_module.spent = self.fraction(trainer.global_step, self.seconds)
         self.clock.start()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: Training, outputs: Any, *_: object
     ) -> None:
         """End an update, and decide whether it was the last one."""
-        loss = float(outputs["loss"])
-        updates, self.before = trainer.global_step, self.seconds
-        self.seconds = self.clock.tick()
+        loss, updates, self.before = float(outputs["loss"]), trainer.global_step, self.seconds
+        (self.clock.seconds,) = of_rank_0(trainer, self.clock.tick())
         self._update_ends.append(self.seconds)
-        pl_module.spent, is_spent = of_rank_0(
-            trainer, self.fraction(updates, self.seconds), self.is_spent(pl_module, updates)
-        )
+        pl_module.spent = self.fraction(updates, self.seconds)
         if not math.isfinite(loss):
             self.end("diverged", f"the training loss of update {updates} is {loss}")
-        elif is_spent:
+        elif self.is_spent(pl_module, updates):
             self.end("done", "")
         elif updates == self.last_update:
             times = f", read {self.cell.epochs} times" if self.cell.epochs > 1 else ""
@@ -141,14 +136,11 @@ class Budget(Callback):
         if self.status:
             trainer.should_stop = True
         if validates(trainer):
-            self._pause = self.clock.excluded()
-            self._pause.__enter__()
+            self._validation.enter_context(self.clock.excluded())
 
     def on_validation_end(self, trainer: Trainer, pl_module: Training) -> None:
         """The clock goes on."""
-        if self._pause:
-            self._pause.__exit__(None, None, None)
-            self._pause = None
+        self._validation.close()
 
     def end(self, status: str, message: str) -> None:
         """End the run."""

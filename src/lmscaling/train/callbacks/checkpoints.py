@@ -9,14 +9,15 @@ from pathlib import Path
 
 from lightning.pytorch import Trainer
 
+from lmscaling.config.cell import branch_checkpoint
 from lmscaling.config.schedule import BRANCH_AT
 from lmscaling.errors import TRY_AGAIN
 from lmscaling.train import checkpoint
 from lmscaling.train.callbacks.between import Between, of_rank_0
 from lmscaling.train.callbacks.budget import Budget
+from lmscaling.train.callbacks.ledger import Ledger
+from lmscaling.train.callbacks.log import Log
 from lmscaling.train.checkpoint import SafetensorsIO
-from lmscaling.train.ledger import Ledger
-from lmscaling.train.log import Log
 from lmscaling.train.module import Training
 from lmscaling.train.requests import Requests
 
@@ -47,7 +48,7 @@ class Checkpoints(Between):
         ledger: Ledger | None = None,
     ) -> None:
         self.scratch, self.io, self.budget = scratch, io, budget
-        self.requests, self.lines, self.ledger = requests, log, ledger
+        self.requests, self.own_log, self.ledger = requests, log, ledger
         self._saved = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: Training) -> None:
@@ -57,18 +58,23 @@ class Checkpoints(Between):
 
     def between(self, trainer: Trainer, pl_module: Training) -> None:
         """Save what is due."""
-        if trainer.is_global_zero:
-            self.io.check()
+        self.io.check()
         is_due = time.monotonic() - self._saved >= CHECKPOINT_SECONDS
         due, asked = of_rank_0(trainer, is_due, self.requests.has_come())
         if self.budget.status or not (due or asked):
             return
         update, seconds = trainer.global_step, self.budget.seconds
+
+        def written() -> None:
+            if self.ledger:
+                self.ledger.write("checkpoint", update, train_seconds=seconds)
+            checkpoint.prune(self.scratch)
+
         with self.budget.clock.excluded():
-            if self.lines:
-                self.lines.sync()
+            if self.own_log:
+                self.own_log.sync()
             path = checkpoint.path_of(self.scratch, update)
-            trainer.save_checkpoint(path, storage_options=lambda: self._written(update, seconds))
+            trainer.save_checkpoint(path, storage_options=written)
         self._saved = time.monotonic()
         if asked:
             self.io.wait()
@@ -77,11 +83,6 @@ class Checkpoints(Between):
     def on_train_end(self, trainer: Trainer, pl_module: Training) -> None:
         """Wait for the last file."""
         self.io.wait()
-
-    def _written(self, update: int, seconds: float) -> None:
-        if self.ledger:
-            self.ledger.write("checkpoint", update, seconds)
-        checkpoint.prune(self.scratch)
 
 
 class Branches(Between):
@@ -100,8 +101,7 @@ class Branches(Between):
         budget, update = self.budget, trainer.global_step
         previous = budget.fraction(update - 1, budget.before)
         current = budget.fraction(update, budget.seconds)
-        previous, current = of_rank_0(trainer, previous, current)
         for share in budget.cell.keep:
             if previous < BRANCH_AT * share <= current:
                 with budget.clock.excluded():
-                    trainer.save_checkpoint(checkpoint.branch_path(self.scratch, share))
+                    trainer.save_checkpoint(self.scratch / branch_checkpoint(share))

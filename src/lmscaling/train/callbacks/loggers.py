@@ -5,8 +5,7 @@ them is one warning, after which it gets no more rows.
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from lightning.pytorch import loggers
 from lightning.pytorch.loggers import Logger
 
-from lmscaling.records.run import Row
+from lmscaling.records.run import End, Header, Row
 
 KINDS = {
     "csv": "CSVLogger",
@@ -38,38 +37,35 @@ class Mirror:
     def __init__(
         self, wanted: dict[str, dict[str, Any]], folder: Path, run: str, attempt: int
     ) -> None:
+        files = {"save_dir": folder, "name": run, "version": attempt}
         places: dict[str, dict[str, Any]] = {
             "wandb": {"save_dir": folder, "name": run, "id": run},
             "mlflow": {"save_dir": str(folder / "mlruns"), "run_name": run},
         }
-        files = {"save_dir": folder, "name": run, "version": attempt}
         self._loggers: dict[str, Logger] = {}
-        for name, options in wanted.items():
-            with self._harmless(name):
-                kind = getattr(loggers, KINDS[name])
-                self._loggers[name] = kind(**{**places.get(name, files), **options})
+
+        def create(name: str) -> None:
+            options = {**places.get(name, files), **wanted[name]}
+            self._loggers[name] = getattr(loggers, KINDS[name])(**options)
+
+        self._each(wanted, create)
 
     def write(self, row: Row) -> None:
         """Pass the numbers of a row on."""
-        values: dict[str, float] = {
-            k: v for k, v in asdict(row).items() if isinstance(v, int | float)
-        }
-        for name, logger in list(self._loggers.items()):
-            with self._harmless(name):
-                logger.log_metrics(values, step=int(values["update"]))
+        if self._loggers and not isinstance(row, Header | End):
+            values = {k: float(v) for k, v in asdict(row).items() if isinstance(v, int | float)}
+            step = row.update
+            self._each(self._loggers, lambda name: self._loggers[name].log_metrics(values, step))
 
     def close(self) -> None:
         """Write what is left."""
-        for name, logger in list(self._loggers.items()):
-            with self._harmless(name):
-                logger.save()
-                logger.finalize("success")
+        self._each(self._loggers, lambda name: self._loggers[name].finalize("success"))
 
-    @contextmanager
-    def _harmless(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self._loggers.pop(name, None)
-            reason = str(error).strip().partition("\n")[0]
-            print(f"logger {name} gets no more rows: {reason}", file=sys.stderr, flush=True)
+    def _each(self, names: dict[str, Any], work: Callable[[str], None]) -> None:
+        for name in list(names):
+            try:
+                work(name)
+            except Exception as error:
+                self._loggers.pop(name, None)
+                reason = str(error).strip().partition("\n")[0]
+                print(f"logger {name} gets no more rows: {reason}", file=sys.stderr, flush=True)

@@ -9,7 +9,6 @@ counts as productive time.
 # Hooks of callbacks that know which module they belong to.
 # pyright: reportIncompatibleMethodOverride=false
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, distributed, nn, optim
 
 from lmscaling.model.gpt import GPT
 from lmscaling.records.run import Gradients, finite
-from lmscaling.train.callbacks.rows import Rows
+from lmscaling.train.callbacks.log import Log
 from lmscaling.train.module import Training
 
 EVERY = 10
@@ -33,11 +32,11 @@ class Norms(Callback):
     """Measures norms on every rank, and writes them on rank 0.
 
     Args:
-        rows: Where to write, a callback before this one; None on other ranks.
+        log: Where to write, a callback before this one; None on other ranks.
     """
 
-    def __init__(self, rows: Rows | None = None) -> None:
-        self.rows = rows
+    def __init__(self, log: Log | None = None) -> None:
+        self.own_log = log
         self._measures = False
         self._small_tokens: int | None = None
         self._small_squared: Tensor | None = None
@@ -76,11 +75,11 @@ class Norms(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Training, *_: Any) -> None:
         """Write the norms."""
-        if not self._measures or not self.rows:
+        if not self._measures or not self.own_log:
             return
         squared, update = self._small_squared, trainer.global_step
         row = Gradients(
-            attempt=self.rows.lines.attempt,
+            attempt=self.own_log.attempt,
             update=update,
             tokens=update * pl_module.cell.update_tokens,
             small_tokens=self._small_tokens,
@@ -88,23 +87,20 @@ class Norms(Callback):
             layer_grad_norms=list(map(_rounded, self._gradients.tolist())),
             layer_weight_norms=list(map(_rounded, self._weights.tolist())),
         )
-        self.rows.write(row)
+        self.own_log.write(row)
 
 
 @torch.no_grad()
 def _norms(model: GPT, of_gradients: bool) -> Tensor:
     """Norms of the embeddings, each block, and the final norm. A token shift is as long as a norm
     and left out."""
-    parts: list[list[nn.Module | None]] = [
-        [model.wte, model.wpe], *([block] for block in model.blocks), [model.norm]
-    ]  # fmt: skip
-    return torch.stack([_norm(part, of_gradients) for part in parts])
-
-
-def _norm(modules: Iterable[nn.Module | None], of_gradients: bool) -> Tensor:
-    trained = [p for module in modules if module for p in module.parameters() if p.requires_grad]
-    tensors = [p.grad if of_gradients else p for p in trained]
-    return nn.utils.get_total_norm([t for t in tensors if t is not None])
+    layers = [[model.wte, model.wpe], *([block] for block in model.blocks), [model.norm]]
+    norms = []
+    for layer in layers:
+        trained = [p for part in layer if part for p in part.parameters() if p.requires_grad]
+        tensors = [p.grad if of_gradients else p for p in trained]
+        norms.append(nn.utils.get_total_norm([t for t in tensors if t is not None]))
+    return torch.stack(norms)
 
 
 def _rounded(value: float) -> float | None:
