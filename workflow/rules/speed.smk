@@ -7,14 +7,14 @@ for kind in SWEEPS.kinds:
         name:
             kind
         input:
-            study="<results>/study.json",  # it is written together with the sweeps
-            chunks=SWEEPS.chunks,
+            settled(lambda wildcards: f"{RESULTS}/study.json", SWEEPS.exists),  # it writes sweeps
+            settled(SWEEPS.chunks, SWEEPS.exists),
         output:
             update("<results>/speed/{sweep}/sweep.json"),  # written last, beside the points
         log:
             "<results>/logs/speed/{sweep}.log",
         wildcard_constraints:
-            sweep=SWEEPS.pattern(kind),
+            sweep=f"{kind}/[^/]+",
         conda:
             "../envs/train.yml"
         # On a CPU it takes all cores, for other jobs would disturb the times.
@@ -26,7 +26,7 @@ for kind in SWEEPS.kinds:
             runtime="12h",
         params:
             kind=kind,  # not the rule's name, which another workflow may change
-            results=subpath(input.study, parent=True),
+            results=RESULTS,
             out=subpath(output[0], parent=True),  # the points outlive a failed job
             options=SWEEPS.options,
         shell:
@@ -38,14 +38,14 @@ for kind in SWEEPS.kinds:
 # no file.
 rule speed:
     input:
-        study="<results>/study.json",
-        sweeps=collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS.names),
+        "<results>/study.json",
+        SWEEPS.paths,
     log:
         "<results>/logs/speed.log",
     localrule: True
     conda:
         "../envs/analysis.yml"
     params:
-        results=subpath(input.study, parent=True),
+        results=RESULTS,
     shell:
         "python -m lmscaling figures {params.results:q} 2> {log:q}"
