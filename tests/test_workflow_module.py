@@ -66,18 +66,22 @@ def test_a_trunk_and_a_branch_have_patterns_that_exclude_each_other(study):
     for run, cell in jobs.cells.items():
         matched = [bool(re.fullmatch(rf"{p}\.json", f"{run}.json")) for p in PATTERNS]
         assert matched == [not cell.branch, bool(cell.branch)]
-        trunk = f"results/tiny/runs/{cell.trunk}.json"
-        assert jobs.trunk(of(run=run)) == trunk
     with refused(UserError, "softmax-s-ctx61-s0", "nearest"):
         jobs.cell("softmax-s-ctx61-s0")
 
 
 def test_a_training_job_asks_for_what_its_gpus_need_and_has_the_options_of_its_job(study):
-    jobs, none = runs(study), of(calibration=[])
-    run = of(run=name_in(jobs.trunks, "linear"))
-    assert jobs.options(run, none) == ""
-    assert jobs.options(run, of(calibration="c.json")) == "--calibration c.json"
-    assert runs(study, in_job=True).options(run, none) == "--stop-after 1620"
+    jobs = runs(study)
+    run = name_in(jobs.trunks, "linear")
+    cell = jobs.cells[run]
+    assert shlex.split(jobs.words(of(run=run))) == [
+        f"results/tiny/cells/{run}.json",
+        "--manifest", f"results/tiny/tokens/{cell.data.folder}/manifest.json",
+        "--scratch", f"results/tiny/scratch/{run}",
+        "--calibration", f"results/tiny/calibrations/{cell.calibration}.json",
+    ]  # fmt: skip
+    assert runs(study, in_job=True).words(of(run=run)).endswith(" --stop-after 1620")
+    assert jobs.shared(jobs.gpus) == 2
     for gpus, *needed in ((0, 1, 4000, 30), (2, 8, 64_000, 30)):
         jobs = runs(study | {"gpus": gpus})
         job = of(run=name_in(jobs.trunks, "linear"))
@@ -98,7 +102,7 @@ def test_the_next_job_of_a_run_asks_for_what_is_left_of_its_budget(study, result
     jobs = runs(values, in_job=True)
     assert jobs.minutes(of(run=run)) == 75 + 60
     assert jobs.minutes(of(run=other)) == 24 * 60
-    assert jobs.options(of(run=run), of(calibration=[])) == "--stop-after 7500"
+    assert jobs.words(of(run=run)).endswith(" --stop-after 7500")
 
 
 def test_with_auto_a_run_waits_for_its_own_calibration_or_for_the_nearest(study, results):
@@ -111,25 +115,28 @@ def test_with_auto_a_run_waits_for_its_own_calibration_or_for_the_nearest(study,
     made = workflow.Calibrations(planned).cells
     assert {cell.attention for cell in made.values()} == {"softmax", "linear"}
     assert len(made) < len(planned.cells)
-    waits = {run: str(planned.calibration(of(run=run))) for run in planned.cells}
-    others = set()
-    for run, path in waits.items():
+    waits = {run: planned.inputs(of(run=run)) for run in planned.cells}
+    for run, (study_path, check, _, path) in waits.items():
         cell, name = planned.cells[run], path.split("/")[-1].removesuffix(".json")
         assert made[name].attention == cell.attention
         assert (name == cell.calibration) == (cell.calibration in made)
-        options = planned.options(of(run=run), of(calibration=path))
         of_other = f" --calibrated results/tiny/cells/{made[name].run}.json"
         of_other *= name != cell.calibration
-        assert options == f"--calibration {path}{of_other}"
-        is_other = made[name].check != cell.check
-        check = ["results/tiny/study.json", f"results/tiny/checks/{cell.check}.json"]
-        assert planned.before(of(run=run)) == check
-        others.add(is_other)
-    assert others == {False, True}
+        assert planned.words(of(run=run)).endswith(f"--calibration {path}{of_other}")
+        assert study_path == "results/tiny/study.json"
+        assert check == f"results/tiny/checks/{cell.check}.json"
     for name in list(made)[1:]:  # a job that starts later names the same
         leave(results / "calibrations" / f"{name}.json")
         late = runs(auto, in_job=True)
-        assert {run: str(late.calibration(of(run=run))) for run in late.cells} == waits
+        assert {run: late.inputs(of(run=run)) for run in late.cells} == waits
+
+
+def test_a_branch_waits_for_its_trunk_which_has_waited_for_the_rest(study, results):
+    (run, cell), *_ = ((r, c) for r, c in runs(study).cells.items() if c.branch)
+    trunk = f"results/tiny/runs/{cell.trunk}.json"
+    assert runs(study).branch_inputs(of(run=run)) == [trunk]
+    leave(results / "runs" / f"{cell.trunk}.json")
+    assert len(runs(study).branch_inputs(of(run=run))) == 5
 
 
 def test_what_kernels_depend_on_has_a_check_of_its_own(study):
@@ -186,7 +193,7 @@ def make(results, tokens, *numbers):
 def test_a_chunk_of_training_reads_validation(study):
     shards, tokens = of_text(study)
     text, job = of(tokens=tokens), of(chunk=f"{tokens}/train-00016-00019")
-    assert tokens == shards.trained
+    assert [tokens] == list(shards.corpora)
     assert shards.inputs(job).keys() == {"validation"}
     assert shards.inputs(of(chunk=f"{tokens}/validation-00000-00000")) == {}
     assert shards.minutes(job) == 165
@@ -248,7 +255,8 @@ def test_each_kind_of_tokenizer_has_a_file(study):
     words = shlex.split(shards.vocabulary_words(None))
     assert (words[:3], json.loads(words[3])) == (["--file", "my tokenizer.json", "--row"], row)
     moved = of_tokenizer(study, row | {"file": "elsewhere.json"})
-    assert (moved.vocabulary, moved.trained) == (shards.vocabulary, shards.trained)
-    assert of_tokenizer(study, row | {"sha256": "1" * 64}).trained != shards.trained
-    job = of(chunk=f"{shards.trained}/train-00000-00015")
+    assert (moved.vocabulary, [*moved.corpora]) == (shards.vocabulary, [*shards.corpora])
+    (text,) = shards.corpora
+    assert text not in of_tokenizer(study, row | {"sha256": "1" * 64}).corpora
+    job = of(chunk=f"{text}/train-00000-00015")
     assert shards.inputs(job)["vocabulary"] == f"results/tiny/vocabulary/{shards.vocabulary}"

@@ -54,6 +54,7 @@ if not (FILES or IS_MODULE or "study" in CHANGES):
 try:
     values, GRID = study()
     RESULTS = GRID.results
+    planned.check_access(Path(RESULTS))
     OUTPUTS = None if IN_JOB else planned.Outputs(Path(RESULTS))
     FORCED = OUTPUTS and planned.forced(sys.argv[1:], OUTPUTS.runs, GRID.runs)
     AGAIN = set(PLAN.again if PLAN else [])
@@ -61,6 +62,8 @@ try:
         AGAIN = planned.again(OUTPUTS, FORCED, GRID.runs)
 except UserError as error:
     sys.exit(f"error: {error}")
+except PermissionError as error:
+    sys.exit(f"error: {planned.refused(Path(error.filename).parent)}")
 
 config.clear()
 config.update(values)
@@ -101,13 +104,12 @@ if not IN_JOB:
     if not LINK.is_symlink():
         LINK.parent.mkdir(parents=True, exist_ok=True)
         LINK.symlink_to(registry.PACKAGE)
-    for name, places in {
-        "PATH": [RULES / "bin", Path(sys.executable).parent],
-        "PYTHONPATH": [LINK.parent.absolute()],
-    }.items():
-        os.environ[name] = os.pathsep.join(
-            [*map(str, places), *filter(None, [os.environ.get(name)])]
-        )
+    places = {"PYTHONPATH": [LINK.parent.absolute()]}
+    if not IS_MODULE:  # the jobs of other rules stay as they are
+        places["PATH"] = [RULES / "bin", Path(sys.executable).parent]
+    for name, folders in places.items():
+        before = os.environ.get(name)
+        os.environ[name] = os.pathsep.join([*map(str, folders), *([before] if before else [])])
 
 
 envvars:

@@ -3,8 +3,7 @@
 
 rule evaluate:
     input:
-        settled(EVALUATIONS.record, EVALUATIONS.exists),
-        settled(EVALUATIONS.manifest, EVALUATIONS.exists),
+        settled(EVALUATIONS.inputs, EVALUATIONS.exists),
     output:
         update("<results>/evaluations/{run}/{text}.jsonl"),
     log:
@@ -16,7 +15,7 @@ rule evaluate:
         "../envs/train.yml"
     threads: GPU_CORES if STUDY.gpus else 1
     resources:
-        gpu=EVALUATIONS.gpus,
+        gpu=RUNS.shared(EVALUATIONS.gpus),
         mem="32GB" if STUDY.gpus else "4GB",
         runtime="8h",
     params:
@@ -29,8 +28,7 @@ rule evaluate:
 
 rule draw_images:
     input:
-        settled(EVALUATIONS.record, SAMPLES.exists),
-        settled(SAMPLES.manifest, SAMPLES.exists),
+        settled(SAMPLES.inputs, SAMPLES.exists),
     output:
         update("<results>/samples/{run}.json"),
     log:
@@ -41,7 +39,7 @@ rule draw_images:
         "../envs/train.yml"
     threads: GPU_CORES if STUDY.gpus else 1
     resources:
-        gpu=EVALUATIONS.gpus,
+        gpu=RUNS.shared(EVALUATIONS.gpus),
         mem="32GB" if STUDY.gpus else "4GB",
         runtime="1h",
     params:

@@ -7,8 +7,7 @@ for kind in SWEEPS.kinds:
         name:
             kind
         input:
-            settled(lambda wildcards: f"{RESULTS}/study.json", SWEEPS.exists),  # it writes sweeps
-            settled(SWEEPS.chunks, SWEEPS.exists),
+            settled(SWEEPS.inputs, SWEEPS.exists),
         output:
             update("<results>/speed/{sweep}/sweep.json"),  # written last, beside the points
         log:
@@ -26,12 +25,35 @@ for kind in SWEEPS.kinds:
             runtime="12h",
         params:
             kind=kind,  # not the rule's name, which another workflow may change
-            results=RESULTS,
+            results=subpath(output[0], ancestor=4),
             out=subpath(output[0], parent=True),  # the points outlive a failed job
             options=SWEEPS.options,
         shell:
             "python -m lmscaling {params.kind} {params.results:q}/sweeps/{wildcards.sweep}.json"
             " {params.out:q} {params.options} > {log:q} 2>&1"
+
+
+# A kernel that gives wrong numbers is not timed. Its name has a hash of all that are checked.
+rule check_kernels:
+    input:
+        settled(lambda wildcards: f"{RESULTS}/study.json", SWEEPS.are_checked),
+    output:
+        update("<results>/speed/kernels-{kernels}.json"),
+    log:
+        "<results>/logs/check_kernels/{kernels}.log",
+    wildcard_constraints:
+        kernels="[^/]+",
+    conda:
+        "../envs/train.yml"
+    threads: GPU_CORES
+    resources:
+        gpu=1,
+        mem="64GB",
+        runtime="2h",
+    params:
+        study=f"{RESULTS}/study.json",
+    shell:
+        "python -m lmscaling check kernels {params.study:q} {output:q} > {log:q} 2>&1"
 
 
 # The complete speed study and the figures of it, with nothing trained. Like `figures` it declares
@@ -46,6 +68,6 @@ rule speed:
     conda:
         "../envs/analysis.yml"
     params:
-        results=RESULTS,
+        results=subpath(input[0], parent=True),
     shell:
         "python -m lmscaling figures {params.results:q} 2> {log:q}"

@@ -52,9 +52,7 @@ rule calibrate:
 # decides whether to train, see runtime/planned.py. Delete the output, or force it, to train again.
 rule train:
     input:
-        settled(RUNS.before, RUNS.has_ended),
-        verified=settled(SHARDS.verified, RUNS.has_ended),
-        calibration=settled(RUNS.calibration, RUNS.has_ended),
+        settled(RUNS.inputs, RUNS.has_ended),
     output:
         "<results>/runs/{run}.json",
     log:
@@ -63,32 +61,23 @@ rule train:
         run=lms.TRUNK,
     conda:
         "../envs/train.yml"
-    threads: RUNS.threads
+    threads: RUNS.shared(RUNS.threads)
     resources:
         nodes=1,
-        gpu=RUNS.gpus,
-        mem_mb=RUNS.mem_mb,
+        gpu=RUNS.shared(RUNS.gpus),
+        mem_mb=RUNS.shared(RUNS.mem_mb),
         runtime=RUNS.minutes,
     params:
-        cell=RUNS.cell_file,
-        results=subpath(output[0], ancestor=2),
-        tokens=SHARDS.trained_on,
-        options=RUNS.options,
+        words=RUNS.words,
     # exec: a signal must reach Python; a shell in between would die of it alone. The scratch folder
     # outlives an attempt that failed.
     shell:
-        "exec python -m lmscaling train {params.cell:q}"
-        " --manifest {params.tokens:q}/manifest.json"
-        " --scratch {params.results:q}/scratch/{wildcards.run}"
-        " --out {output:q} {params.options} > {log:q} 2>&1"
+        "exec python -m lmscaling train {params.words} --out {output:q} > {log:q} 2>&1"
 
 
 use rule train as branch with:
     input:
-        settled(RUNS.before, RUNS.has_ended),
-        verified=settled(SHARDS.verified, RUNS.has_ended),
-        calibration=settled(RUNS.calibration, RUNS.has_ended),
-        trunk=settled(RUNS.trunk, RUNS.has_ended),
+        settled(RUNS.branch_inputs, RUNS.has_ended),
     log:
         "<results>/logs/branch/{run}.log",
     wildcard_constraints:

@@ -30,6 +30,9 @@ VARIABLE = "LMSCALING_PLAN"
 RECORD, EARLIER = "run.json", "earlier"
 """Files in ``runs/<run>/``: the record; the folder of what earlier trainings have left."""
 
+FOLDERS = ("runs", "scratch", "logs", "plans", "tokens", "evaluations", "cells")
+"""Folders of a study that every job writes to."""
+
 MOST_PLANS = 20
 """Plans that are kept, beside those of the last two weeks; 100 kB each for a thousand runs."""
 
@@ -67,6 +70,28 @@ def write(path: Path, plan: Plan) -> None:
     for old in found[:-MOST_PLANS]:
         if time.time() - old.stat().st_mtime > OLD_SECONDS:
             old.unlink(missing_ok=True)
+
+
+def check_access(results: Path) -> None:
+    """Check that a folder of results can be written, which may be of another user.
+
+    Raises:
+        UserError: It cannot.
+    """
+    for folder in (results, *(results / name for name in FOLDERS)):
+        if folder.is_dir() and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            raise refused(folder)
+
+
+def refused(folder: Path) -> UserError:
+    """A sentence about a folder that another user keeps for himself."""
+    while not folder.exists():
+        folder = folder.parent
+    owner = folder.owner()
+    return UserError(
+        f"{folder} belongs to {owner}, and you may not write there; {owner} types chmod -R g+rwX "
+        f"{folder}, and all who share it type umask 002 before snakemake"
+    )
 
 
 class Outputs:

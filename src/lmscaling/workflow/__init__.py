@@ -16,6 +16,7 @@ from typing import Any
 from lmscaling import registry
 from lmscaling.config import code, study_file, sweeps
 from lmscaling.config.grid import Grid
+from lmscaling.config.types import digest
 from lmscaling.records.exports import EXPORTS, PUBLISHED
 from lmscaling.status import stale
 from lmscaling.workflow.runs import BRANCH, TRUNK, Runs, Wildcards
@@ -132,8 +133,8 @@ class Evaluations:
         path = f"{self.results}/evaluations/{wildcards.run}/{wildcards.text}.jsonl"
         return self.runs.has_ended(wildcards) and os.path.exists(path)
 
-    def record(self, wildcards: Wildcards) -> str:
-        return self.runs.output(wildcards.run)
+    def inputs(self, wildcards: Wildcards) -> list[str]:
+        return [self.runs.output(wildcards.run), self.manifest(wildcards)]
 
     def manifest(self, wildcards: Wildcards) -> str:
         return f"{self.results}/tokens/{wildcards.text}/manifest.json"
@@ -153,6 +154,9 @@ class Samples:
         path = f"{self.results}/samples/{wildcards.run}.json"
         return self.runs.has_ended(wildcards) and os.path.exists(path)
 
+    def inputs(self, wildcards: Wildcards) -> list[str]:
+        return [self.runs.output(wildcards.run), self.manifest(wildcards)]
+
     def manifest(self, wildcards: Wildcards) -> str:
         return f"{self.results}/tokens/{self.runs.cell(wildcards.run).data.folder}/manifest.json"
 
@@ -166,6 +170,10 @@ class Sweeps:
     def __init__(self, grid: Grid) -> None:
         self.results, self.names = grid.results, sweeps.expand(grid.study)
         self.paths = [f"{self.results}/speed/{sweep}/sweep.json" for sweep in self.names]
+        kernels = sweeps.kernels(grid.study)
+        name = f"kernels-{digest({'names': kernels})}"
+        self.checks = [f"{self.results}/speed/{name}.json"] if kernels else []
+        """The check of the kernels that are timed; none on a CPU."""
 
     def exists(self, wildcards: Wildcards) -> bool:
         """Whether every point of a sweep is settled."""
@@ -175,15 +183,22 @@ class Sweeps:
     def gpus(self, wildcards: Wildcards) -> int:
         return self.names[wildcards.sweep].gpus
 
-    def chunks(self, wildcards: Wildcards) -> list[str]:
+    def are_checked(self, wildcards: Wildcards) -> bool:
+        return os.path.exists(f"{self.results}/speed/kernels-{wildcards.kernels}.json")
+
+    def inputs(self, wildcards: Wildcards) -> list[str]:
+        """The record of the study, with which sweeps are written, and what is measured before."""
+        return [f"{self.results}/study.json", *self.checks, *self._chunks(wildcards.sweep)]
+
+    def _chunks(self, sweep: str) -> list[str]:
         """The fastest chunks of this size, which the sweep of its training steps uses."""
-        tuned = wildcards.sweep.replace("time_step/", "tune_chunk/")
-        is_other = tuned != wildcards.sweep and tuned in self.names
+        tuned = sweep.replace("time_step/", "tune_chunk/")
+        is_other = tuned != sweep and tuned in self.names
         return [f"{self.results}/speed/{tuned}/sweep.json"] if is_other else []
 
     def options(self, wildcards: Wildcards) -> str:
-        chunks = self.chunks(wildcards)
-        return f"--chunks {shlex.quote(chunks[0])}" if chunks else ""
+        options = {"--checks": self.checks, "--chunks": self._chunks(wildcards.sweep)}
+        return " ".join(f"{key} {shlex.quote(path[0])}" for key, path in options.items() if path)
 
 
 class Figures:

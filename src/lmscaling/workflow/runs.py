@@ -2,9 +2,10 @@
 
 import json
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from lmscaling.config.cell import Cell
@@ -69,11 +70,13 @@ class Runs:
     def output(self, run: str) -> str:
         return f"{self.results}/runs/{run}.json"
 
+    def shared(self, ask: Callable[[Wildcards], int]) -> int | Callable[[Wildcards], int]:
+        """A number that all runs share, or else the function, which Snakemake asks for each job."""
+        values = {ask(SimpleNamespace(run=run)) for run in self.cells}
+        return values.pop() if len(values) == 1 else ask
+
     def has_ended(self, wildcards: Wildcards) -> bool:
         return wildcards.run in self.ended
-
-    def cell_file(self, wildcards: Wildcards) -> str:
-        return f"{self.results}/cells/{self.cell(wildcards.run).run}.json"
 
     def gpus(self, wildcards: Wildcards) -> int:
         return self.cell(wildcards.run).gpus
@@ -88,11 +91,6 @@ class Runs:
         """Time limit of the next job, for what is left of the budget."""
         return jobs.job_minutes(self._left(wildcards.run), self.job_hours)
 
-    def calibration(self, wildcards: Wildcards) -> str | list[str]:
-        """The calibration that a run uses, if the study measures one."""
-        name = self._calibration(self.cell(wildcards.run))
-        return f"{self.results}/calibrations/{name}.json" if name else []
-
     def _calibration(self, cell: Cell) -> str:
         """Name of the calibration that a run uses: its own, or the nearest if the study measures
         only a few; empty if it uses none."""
@@ -102,31 +100,41 @@ class Runs:
             return calibrations.nearest(cell, self.calibrated)
         return cell.calibration if cell.calibration in self.calibrated else ""
 
-    def before(self, wildcards: Wildcards) -> list[str]:
-        """The record of the study, with which cells are written, and the check of the kernels."""
-        cell = self.cell(wildcards.run)
-        checks = [f"{self.results}/checks/{cell.check}.json"] if cell.gpus else []
-        return [f"{self.results}/study.json", *checks]
-
-    def trunk(self, wildcards: Wildcards) -> str:
-        """Record of the trunk from which a run branches off."""
-        return self.output(self.cell(wildcards.run).trunk)
-
-    def options(self, wildcards: Wildcards, input: Any) -> str:
-        """Options of ``train`` that not every job has."""
-        path = shlex.quote(str(input.calibration))
-        options = f"--calibration {path}" if input.calibration else ""
+    def inputs(self, wildcards: Wildcards) -> list[str]:
+        """The record of the study, with which cells are written, the check of a run's kernels, the
+        mark that its text is sound, and its calibration."""
         cell = self.cell(wildcards.run)
         name = self._calibration(cell)
-        if input.calibration and name != cell.calibration:
-            measured = self.calibrated[name].run
-            options += f" --calibrated {shlex.quote(f'{self.results}/cells/{measured}.json')}"
+        return [
+            f"{self.results}/study.json",
+            *([f"{self.results}/checks/{cell.check}.json"] if cell.gpus else []),
+            f"{self.results}/tokens/{cell.data.folder}/verified.json",
+            *([f"{self.results}/calibrations/{name}.json"] if name else []),
+        ]
+
+    def branch_inputs(self, wildcards: Wildcards) -> list[str]:
+        """The record of the trunk from which a run branches off, which has waited for the rest."""
+        trunk = self.cell(wildcards.run).trunk
+        rest = self.inputs(wildcards) if trunk in self.ended else []
+        return [self.output(trunk), *rest]
+
+    def words(self, wildcards: Wildcards) -> str:
+        """Arguments of ``train`` but its output."""
+        cell = self.cell(wildcards.run)
+        name, results = self._calibration(cell), self.results
+        words = [f"{results}/cells/{cell.run}.json"]
+        words += ["--manifest", f"{results}/tokens/{cell.data.folder}/manifest.json"]
+        words += ["--scratch", f"{results}/scratch/{cell.run}"]
+        if name:
+            words += ["--calibration", f"{results}/calibrations/{name}.json"]
+        if name and name != cell.calibration:
+            words += ["--calibrated", f"{results}/cells/{self.calibrated[name].run}.json"]
         if self.in_job:
-            seconds = jobs.stop_seconds(self._left(wildcards.run), self.job_hours)
-            options += f" --stop-after {seconds:g}"
+            seconds = jobs.stop_seconds(self._left(cell.run), self.job_hours)
+            words += ["--stop-after", f"{seconds:g}"]
         if self.loggers:
-            options += f" --loggers {shlex.quote(json.dumps(self.loggers))}"
-        return options.strip()
+            words += ["--loggers", json.dumps(self.loggers)]
+        return shlex.join(words)
 
     def _left(self, run: str) -> float | None:
         """Productive seconds that a run still needs; None without a budget in time."""

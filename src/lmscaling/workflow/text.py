@@ -38,9 +38,6 @@ class Shards:
         self.vocabulary = grid.vocabulary
         """Name of the tokenizer's file; empty if it needs none."""
         self.tokenizer = grid.corpora[grid.tokens].encoding
-        self.of_task = {cell.run: cell.data.folder for cell in grid.tasks.values()}
-        self.trained = grid.tokens
-        """Folder of the text that the cells train on."""
         self.counts: dict[str, dict[Split, int]] = {
             t: {split: grid.n_shards(t, split) for split in SPLITS} for t in self.corpora
         }
@@ -128,14 +125,6 @@ class Shards:
                 if mark in open_marks or os.path.exists(mark):
                     files.append(mark)
         return files
-
-    def trained_on(self, wildcards: Wildcards) -> str:
-        """Folder of the text that a run trains on."""
-        return f"{self.results}/tokens/{self.of_task.get(wildcards.run, self.trained)}"
-
-    def verified(self, wildcards: Wildcards) -> str:
-        """Mark that the shards that a run trains on are sound."""
-        return f"{self.trained_on(wildcards)}/verified.json"
 
     def n_train(self, wildcards: Wildcards) -> int:
         return self.counts[wildcards.tokens]["train"]
