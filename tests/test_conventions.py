@@ -188,3 +188,31 @@ def test_what_was_ordered_is_imported_by_the_package_or_its_workflow(package):
     paths = [*(ROOT / "src").rglob("*.py"), ROOT / "workflow" / "Snakefile"]
     found = re.compile(rf"^\s*(from|import) {package}\b", re.MULTILINE)
     assert any(found.search(path.read_text()) for path in paths)
+
+
+def code_of(path):
+    """Its Python: of rules, the lines that are no directives."""
+    return re.sub(r"(?m)^\s*#.*$", "", path.read_text())
+
+
+SOURCES = sorted([*(ROOT / "workflow").rglob("*.smk"), ROOT / "workflow" / "Snakefile"])
+DOCUMENTED = {
+    "basedir", "current_basedir", "cores", "overwrite_configfiles", "config_settings",
+}  # fmt: skip
+"""Attributes of ``workflow`` that rules read."""
+
+
+def test_rules_touch_nothing_private_of_snakemake():
+    imports = []
+    for path in [*SOURCES, *(ROOT / "src").rglob("*.py")]:
+        imports += re.findall(r"(?m)^\s*(?:from|import) (snakemake\S*)", path.read_text())
+    assert set(imports) == {"snakemake.utils"}
+    for path in SOURCES:
+        text = code_of(path)
+        assert set(re.findall(r"\bworkflow\.(\w+)", text)) <= DOCUMENTED, path
+        assert not re.findall(r"\.(_[a-z]\w*)", text), path
+        # Nothing is assigned to an attribute, nor to one by its name.
+        assert not re.findall(r"(?m)^\s*[\w.]+\.\w+ *[-+|]?= *\S", text), path
+        assert not re.findall(r"\b(setattr|delattr|gc\.|monkeypatch)", text), path
+    texts = [p.read_text() for p in (ROOT / "src" / "lmscaling" / "workflow").glob("*.py")]
+    assert not any("sys.modules" in text or "import snakemake" in text for text in texts)

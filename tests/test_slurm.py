@@ -102,7 +102,7 @@ def test_after_ctrl_c_or_a_kill_the_same_command_goes_on(cluster, tmp_path):
         lines = cluster.jobs("%E|%Z", states="PENDING")  # other tests' jobs wait too
         return [line.split("|")[0] for line in lines if line.endswith(f"|{study.root}")]
 
-    assert eventually(waiting, "job that waits") == [f"afterany:{job}(unfulfilled)"]
+    eventually(lambda: waiting() == [f"afterany:{job}(unfulfilled)"], "job that waits")
     assert (study.lock(run)["job"], study.lock(run)["cluster"]) == (job, "box")
     study.go_on(run)
     study.finish(last)

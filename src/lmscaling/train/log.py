@@ -99,7 +99,7 @@ def _clear(cell: Cell, scratch: Path, status: str) -> None:
         kept.unlink(missing_ok=True)
 
 
-def ended(record: Path) -> Run | None:
+def ended(cell: Cell, scratch: Path, record: Path) -> Run | None:
     """The record of a run that has ended and stays; None if the run is to be trained.
 
     Raises:
@@ -108,5 +108,6 @@ def ended(record: Path) -> Run | None:
     if not record.exists() or not (reason := planned.why_kept(record)):
         return None
     values = finished.read(record)
+    _clear(cell, scratch, values["status"])  # a kill may have left it
     print(f"run {values['run']}: {reason}; {record} stays as it is", file=sys.stderr, flush=True)
     return Run(**schema.read(Run, values, f"run record {record}", "")[0])

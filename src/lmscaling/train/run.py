@@ -72,7 +72,7 @@ def train(
     requests = Requests(deadline)
     # A workflow that is started twice submits the same run twice.
     with nullcontext() if number() else _turn(scratch):
-        if run := ended(record):
+        if run := ended(cell, scratch, record):
             return run
         if record.exists():
             aside = planned.move_aside(record, scratch)
