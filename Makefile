@@ -55,7 +55,7 @@ lint: $(TESTABLE) ## check style, types, floors and rules
 	$(BIN)/ruff format --check src tests benchmarks docs/conf.py docs/extension
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/snakefmt --check workflow
 
 figures: $(DRAWABLE) ## draw the published and measured numbers; with STUDY=demo, those of a study
 	@for folder in results/$(STUDY) $(MEASURED); do \

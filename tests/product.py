@@ -15,7 +15,7 @@ from conftest import ROOT, STUDY
 
 from lmscaling.records.exports import EXPORTS
 
-PARTS = ("Snakefile", "workflow", "config", "profiles", "default", "slurm")
+PARTS = ("workflow", "config", "profiles", "default", "slurm")
 FIGURES = {"learning_curves", "context_scaling", "loss_by_position", "step_time"}
 """Files of figures/ that the product here has: every figure is a job, and drawn in other tests."""
 OVERLAY: dict[str, Any] = STUDY | {
@@ -50,7 +50,9 @@ INSTEAD = f'''
 """Leaves the files of every verb at once, for tests of what the workflow plans."""
 
 import json
+import os
 import sys
+import uuid
 from pathlib import Path
 
 verb, *words = sys.argv[1:]
@@ -71,10 +73,26 @@ elif verb in ("plan", "evaluate", "verify"):
 elif verb == "manifest":
     leave(words[0], {{"train": [{{}}] * int(words[1]), "validation": [{{}}] * int(words[2])}})
 elif verb == "train":
-    leave(Path(after["--scratch"]) / "checkpoint")
-    for cell in words[: words.index("--manifest")]:
-        run = Path(after["--record"]).parents[1] / Path(cell).stem
-        leave(run / "run.json", {{"status": "done"}})
+    # As train/run.py decides; each training has a number of its own.
+    from lmscaling.runtime import planned
+
+    record, scratch = planned.record_of(Path(after["--out"])), Path(after["--scratch"])
+    scratch.mkdir(parents=True, exist_ok=True)
+    reason = record.exists() and planned.why_kept(record)
+    if record.exists() and not reason:
+        planned.move_aside(record, scratch)
+    print(reason or "trained", flush=True)
+    if "FAIL_AT" in os.environ and not reason:
+        leave(scratch / "checkpoint")
+        sys.exit("told to fail")
+    if not record.exists():
+        (scratch / "checkpoint").unlink(missing_ok=True)
+        leave(record.with_name("log.jsonl"))
+        leave(record.with_name("model.safetensors"))
+        leave(record, {{"status": "done", "id": uuid.uuid4().hex}})
+    planned.copy(record, Path(after["--out"]))
+    if "FAIL_AFTER" in os.environ:
+        sys.exit("told to fail after the end")
 elif verb in ("calibrate", "check"):
     leave(words[-1])
 elif verb in ("time_step", "tune_chunk"):
@@ -164,7 +182,7 @@ class Place:
 
 
 def trained(plan: list[tuple[str, str]]) -> list[str]:
-    runs = [Path(out).parent.name for rule, out in plan if rule == "train"]
+    runs = [Path(out).stem for rule, out in plan if rule == "train"]
     return [run.rpartition("-")[0] for run in runs]
 
 

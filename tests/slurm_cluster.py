@@ -138,7 +138,7 @@ class Study:
         files = [root / "config/study.yaml", root / "tiny.yaml"]
         laid_out = grid.expand(study_file.read_study(files))
         self.runs, self.branches = list(laid_out.cells), list(laid_out.branches)
-        self.targets = [f"results/tiny/runs/{run}/run.json" for run in self.runs]
+        self.targets = [f"results/tiny/runs/{run}.json" for run in self.runs]
         for name in laid_out.checked:  # as if their kernels had passed, for there is no GPU
             write_json(self.results / "checks" / f"{name}.json", {})
         tokens = self.results / "tokens" / laid_out.tokens

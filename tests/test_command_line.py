@@ -16,39 +16,13 @@ from test_study_files import place as place
 
 from lmscaling.config import grid, study_file
 from lmscaling.errors import UserError
-from snakemake_logger_plugin_lmscaling import rewritten, targets_first
-
-MOVED = {
-    "--configfile a.yaml figures": "figures --configfile a.yaml",
-    "-n --configfile a.yaml b.yml x --cores 2": "x -n --configfile a.yaml b.yml --cores 2",
-    "--configfiles a.json results/a/b.json -p": "results/a/b.json --configfiles a.json -p",
-}
-STAYS = (
-    "--configfile a.yaml -- figures", "figures --configfile a.yaml", "--configfile figures",
-    "--profile slurm figures",
-)  # fmt: skip
-OVERRIDES = {
-    "--set a.b=1 figures": """figures --config set=a.b=1""",
-    "-n --set=a=1 --set b=2": """-n --config set=a=1&b=2""",
-    "--config c=1 --set a=1 -n": """--config set=a=1 c=1 -n""",
-    "--configfile x.yaml --set a=1 -- t": """--configfile x.yaml --config set=a=1 -- t""",
-    "--configfile x.yaml t --set": """t --configfile x.yaml --config set==""",
-    "-- --set a=1": "-- --set a=1",
-}
 
 
-def test_targets_after_study_files_come_first_and_overrides_are_one_value_of_the_configuration():
-    for typed, read in [*MOVED.items(), *zip(STAYS, STAYS, strict=True)]:
-        assert targets_first(typed.split()) == read.split()
-    for typed, read in OVERRIDES.items():
-        assert " ".join(rewritten(typed.split())) == read
-
-
-def test_what_is_set_survives_the_way_to_the_jobs_of_snakemake():
+def test_what_is_set_survives_the_way_through_snakemake():
     texts = ["axes.context=[128]", "a={b: 'c', d: \"e\"}", "s=it's 5% & ü", "x=1"]
-    words = [word for text in texts for word in ("--set", text)]
-    *_, option, first = rewritten(words)
+    *_, option, first = shlex.split(study_file.with_overrides("snakemake", texts))
     assert option == "--config"
+    assert study_file.passed(parse_config([first])["set"]) == texts
     (again,) = dict_to_key_value_args(parse_config([first]), repr_obj=True)
     assert study_file.passed(parse_config([again])["set"]) == texts
 
@@ -124,13 +98,15 @@ def test_a_skip_that_never_matched_is_a_mistake_with_its_place_all_the_same():
 def test_the_command_of_a_record_reads_the_same_study():
     files = [Path("a b.yaml"), Path("c.yaml")]
     text = study_file.command("snakemake", files, {"gpus": 1}, ["axes.context=[64]"])
-    words = "snakemake --configfile a_b.yaml c.yaml --config gpus=1 --set axes.context=[64]"
+    words = "snakemake --configfile a_b.yaml c.yaml --config set=axes.context=[64] gpus=1"
     assert [word.replace(" ", "_") for word in shlex.split(text)] == words.split()
+    more = study_file.with_overrides(text, ["axes.seed=[0,1]"])
+    assert "set=axes.context=[64]&axes.seed=[0,1]" in shlex.split(more)
 
 
 @pytest.mark.ci
 def test_snakemake_reads_what_the_command_line_says_records_it_and_names_a_wrong_file(place):
-    for name in ("Snakefile", "workflow", "config", "profiles"):
+    for name in ("workflow", "config", "profiles"):
         (place / name).symlink_to(ROOT / name)
 
     def snakemake(*words: str) -> str:
@@ -140,13 +116,13 @@ def test_snakemake_reads_what_the_command_line_says_records_it_and_names_a_wrong
         assert "Traceback" not in done.stderr
         return done.stderr
 
-    over, override = "config/my_attention.yaml", ["--set", "axes.context=[128]"]
+    over, given = "config/my_attention.yaml", ["--config", "set=axes.context=[128]", "epochs=2"]
     record = Path("results/my_attention/study.json")
-    snakemake(str(record), "--configfile", over, *override, "--config", "epochs=2")
+    snakemake(str(record), "--configfile", over, *given)
     found = json.loads(record.read_text())
     assert found["study"]["axes"]["context"] == [128]
     words = shlex.split(found["command"])[3:]
-    assert words == ["--configfile", over, "--config", "epochs=2", *override]
+    assert words == ["--configfile", over, *given]
     assert "has changed" not in snakemake("-n", *words)
     Path("over.yaml").write_bytes(b"study: x\ndataset: c4\ngpus: 010\n")
     with refused(UserError, "over.yaml:3", "010") as caught:

@@ -47,7 +47,7 @@ FOREIGN = {
     "report": {"torch", "tiktoken"},
     "train.run": {"duckdb", "seaborn"},
     "runtime.doctor": {"torch", "triton", "rich", "snakemake"},
-    "runtime.console": {"torch", "rich"},
+    "runtime.planned": {"torch", "rich", "snakemake"},
 }
 
 

@@ -269,7 +269,7 @@ def test_a_damaged_record_is_shown_and_keeps_nobody_from_reading_the_others(stud
 
 def test_a_record_with_a_flipped_bit_is_named_and_its_copy_used(study, runs, capsys):
     record(study, runs[0], log(header(runs[0]), update(1), update(2), end(2)))
-    path, spare = (study / of / runs[0] / "run.json" for of in ("runs", "scratch"))
+    path, spare = study / "runs" / runs[0] / "run.json", study / "runs" / f"{runs[0]}.json"
     values = json.loads(path.read_text())
     for each in (path, spare):
         files.write_record(each, values)

@@ -26,7 +26,6 @@ test_attention.py         device: GPUs with and without FlashAttention 4
 test_backends.py          fault: a damaged download, a missing package, no network
 test_branch.py            clock, and a fault in the midst of an update
 test_calibrate.py         clock, memory and faults of a GPU
-test_console.py           clock and terminal
 test_corpora.py           disk full while a shard is written; a hub that is switched off
 test_damaged_logs.py      fault: a log is deleted while it is read
 test_data.py              installation: packages missing; no network
@@ -58,7 +57,6 @@ test_schema.py            records of a version to come
 test_sequences.py         installation: a package is missing
 test_start.py             the command line
 test_stream.py            disk: short and failing reads; nearly full
-test_submission.py        clock
 test_sweep.py             measured in this process instead of a child
 test_train.py             clock
 test_train_ends.py        fault: a loss that is NaN, an error, a lock that comes late

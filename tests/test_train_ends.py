@@ -1,9 +1,12 @@
 """Training: every way in which a run can end or be refused, and what it then leaves."""
 
 import json
-import os
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +26,7 @@ from lmscaling.model.gpt import GPT
 from lmscaling.records.checks import findings
 from lmscaling.records.ledger import Entry
 from lmscaling.records.run import End, finite, line
-from lmscaling.runtime import lock
+from lmscaling.runtime import lock, planned
 from lmscaling.train.callbacks.budget import Budget
 from lmscaling.train.outcome import run_record
 
@@ -63,54 +66,69 @@ def test_what_cannot_run_is_refused_and_writes_nothing(run, cell, scratch, recor
     assert not record.parent.exists()
 
 
-def test_a_record_that_is_damaged_or_gone_is_written_again_from_its_copy_or_named(
-    run, cell, scratch, record, capfd
+def test_a_record_stays_until_its_run_is_asked_for_again_and_then_moves_aside(
+    run, cell, scratch, record, capfd, monkeypatch
 ):
-    first = run(cell)
-    before = record.read_bytes()
-    scratch.rename(scratch.with_name("aside"))
-    written = record.stat().st_mtime_ns
-    assert run(cell) == first  # a late job touches nothing
-    assert (record.read_bytes(), record.stat().st_mtime_ns) == (before, written)
-    assert str(record) in capfd.readouterr().err
-    assert not scratch.exists()
-    scratch.with_name("aside").rename(scratch)
-    for spoil in (lambda: record.write_bytes(b""), record.unlink):
-        spoil()
-        run(cell)
-        assert record.read_bytes() == before
-        assert "written again" in capfd.readouterr().err
+    first, _ = run(cell)
+    before, written = record.read_bytes(), record.stat().st_mtime_ns
+    plan = record.parents[2] / "plan.json"
+    monkeypatch.setenv(planned.VARIABLE, str(plan))
+
+    def ask(stamp, *runs):
+        planned.write(plan, planned.Plan("results", {}, {record.parent.name: stamp}, [*runs]))
+
+    for stamp, asked, reason in (
+        (None, [], "it had ended"),
+        (written, [], "nobody has asked for it again"),
+        (written - 1, [record.parent.name], "another job has ended it since it was planned"),
+    ):
+        if stamp:
+            ask(stamp, *asked)
+        assert run(cell)[0] == first
+        assert reason in capfd.readouterr().err
+        assert (record.read_bytes(), record.stat().st_mtime_ns) == (before, written)
+    assert not scratch.exists()  # a late job touches nothing
+    ask(written, record.parent.name)
+    again, _ = run(cell)
+    assert again.started >= first.ended
+    (aside,) = (record.parent / planned.EARLIER).iterdir()
+    assert (aside / "run.json").read_bytes() == before
+    assert {"log.jsonl", "model.safetensors"} <= {path.name for path in aside.iterdir()}
+    assert record.read_bytes() != before
+    assert run(cell)[0] == again  # a job that is tried again after its end
+
+
+def test_a_damaged_record_is_replaced_by_its_copy_or_named(run, cell, record, capfd):
+    first, _ = run(cell)
+    planned.copy(record, Path(f"{record.parent}.json"))
     record.write_bytes(b"")
-    (scratch / "run.json").rename(scratch / "aside")
+    assert run(cell)[0] == first
+    assert "is used in its place" in capfd.readouterr().err
+    Path(f"{record.parent}.json").unlink()
     with refused(UserError, record.name, "lmscaling reset"):
         run(cell)
-    (scratch / "aside").rename(scratch / "run.json")
-    record.unlink()
-    record.with_name("log.jsonl").unlink()
-    run(cell)
-    assert record.read_bytes() != before  # nothing is left of it: it is trained anew
 
 
 @pytest.mark.race
-def test_two_processes_never_train_one_run_and_one_that_waited_does_not_train_it_again(
-    run, cell, scratch, record, monkeypatch
+def test_two_processes_never_train_one_run_and_the_one_that_waits_does_not_train_it_again(
+    run, cell, scratch, record
 ):
-    with lock.hold(scratch, ""), pytest.raises(UserError, match=f"process {os.getpid()}"):
-        run(cell)
-    assert not list(scratch.glob("attempt-*"))
-    run(cell)
+    held = threading.Event()
+
+    def other():
+        with lock.hold(scratch, ""):
+            held.set()
+            time.sleep(3)
+            assert not list(scratch.glob("attempt-*"))
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(other)
+        held.wait()
+        made, _ = run(cell)
+        assert first.done()
+    first.result()
     before = record.read_bytes()
-    record.rename(record.with_name("aside"))
-    (scratch / "run.json").unlink()
-    plain = lock.hold
-
-    def late(folder, activity):
-        record.with_name("aside").rename(record)
-        return plain(folder, activity)
-
-    monkeypatch.setattr(lock, "hold", late)
-    run(cell)
-    assert record.read_bytes() == before
+    assert (run(cell)[0], record.read_bytes()) == (made, before)
 
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "updates": 1, "tokens": 1}
@@ -155,7 +173,7 @@ def test_an_attention_is_checked_before_its_first_cell_only(run, cell, scratch, 
     with pytest.raises(UserError, match=r"^attention mine looks"):
         run(own)
     assert not record.parent.exists()
-    assert [path.name for path in scratch.iterdir()] == []
+    assert not scratch.exists()
     assert not (scratch.parents[1] / "checks").exists()
     package.write("mine", MINE)
     run(own)
@@ -163,7 +181,7 @@ def test_an_attention_is_checked_before_its_first_cell_only(run, cell, scratch, 
     first = findings(checks)
     assert [(found.way, found.key["d_model"]) for found in first] == [("mine", 8)]
     shutil.rmtree(record.parent)
-    shutil.rmtree(scratch)
+    shutil.rmtree(scratch, ignore_errors=True)
     run(replace(own, seed=1, context=32))
     assert findings(checks) == first
     package.write("mine", f"# A comment.\n{MINE}")

@@ -21,10 +21,6 @@ class UserError(ValueError):
     """A mistake in the study, a file or a command; the text is a complete sentence."""
 
 
-class Failed(UserError):
-    """An attempt at a run has ended with a fault that is no result; another one goes on."""
-
-
 MOST_CHARACTERS = 80
 """Longest text of a value in a sentence."""
 

@@ -98,6 +98,12 @@ def write_text(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+def update_text(path: Path, text: str) -> None:
+    """Write a file unless it has this text: its time stays, so no rule runs because of it."""
+    if not path.is_file() or path.read_text() != text:
+        write_text(path, text)
+
+
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 

@@ -18,12 +18,11 @@ from lmscaling.errors import UserError
 PACKAGE = Path(__file__).parent
 
 PROJECT = PACKAGE / "project" if (PACKAGE / "project").is_dir() else PACKAGE.parents[1]
-"""Folder with ``Snakefile``, ``workflow/``, ``profiles/``, ``config/`` and ``results/published/``:
+"""Folder with ``workflow/``, ``profiles/``, ``config/`` and ``results/published/``:
 a checkout, or the copy of these files in an installed package."""
 
-STUDY, COMMIT = "study.json", "git_commit"
-"""Files beside ``src/`` of a copy for submitted jobs. The second names the commit of the sources;
-``PROJECT`` of an installed package has it too."""
+COMMIT = "git_commit"
+"""File in ``PROJECT`` of an installed package that names the commit of its sources."""
 
 DRAWING = ("figures", "fits", "formatting", "store.spikes")
 """Packages and modules that decide what a figure shows, given the store."""
@@ -54,13 +53,11 @@ def own_attention() -> Path | None:
 def own_attention_files() -> dict[str, Path]:
     """Source files of the user's ``attention/`` by stem; those named ``_*`` are no variants.
 
-    A copy of this package for submitted jobs has them already, as they were.
-
     Raises:
         UserError: One has the name of a file of this package.
     """
     folder = own_attention()
-    if folder is None or (PACKAGE.parents[1] / STUDY).is_file():
+    if folder is None:
         return {}
     files = {p.stem: p for p in sorted(folder.glob("*.py")) if p.stem != "__init__"}
     if taken := [stem for stem in files if (PACKAGE / "attention" / f"{stem}.py").is_file()]:

@@ -81,8 +81,7 @@ rule figures:
     conda:
         "../envs/analysis.yml"
     params:
-        json=RECORD,
         results=RESULTS,
     shell:
-        "(printf '%s\n' {params.json:q} | python -m lmscaling study {params.results:q}/study.json"
+        "(python -m lmscaling study {params.results:q}/study.json < {params.results:q}/asked.json"
         " && python -m lmscaling figures {params.results:q}) 2> {log:q}"

@@ -1,16 +1,13 @@
 # From dataset rows to shards of tokens and their manifests: a folder for each text.
-#
-# vocabulary needs a network. It runs where snakemake runs, unless the profile names a partition for it.
 
 
+# It needs a network, so it runs where snakemake runs.
 rule vocabulary:
     output:
         "<results>/vocabulary/{vocabulary}",
     log:
         "<results>/logs/vocabulary/{vocabulary}.log",
-    wildcard_constraints:
-        vocabulary=lms.any_of([SHARDS.vocabulary] if SHARDS.vocabulary else []),
-    localrule: runs_here("vocabulary")
+    localrule: True
     conda:
         "../envs/train.yml"
     params:
@@ -21,9 +18,9 @@ rule vocabulary:
 
 # Shards are tokenized in chunks of `shards_per_job:`, named <text>/<split>-<first>-<last>. No shard is
 # an output here, for Snakemake would delete it before a job that comes late and after one that fails.
-# The outputs are marks that a chunk is complete, and stay, for a job that comes late waits for them.
-# The verb sees which shards are missing, and keeps what exists. Text of the hub is read while it
-# arrives, so these jobs need a network, or a row with `mirror:`.
+# The outputs are marks that a chunk is complete. The verb sees which shards are missing, and keeps
+# what exists. Text of the hub is read while it arrives, so these jobs need a network, or a row with
+# `mirror:`.
 rule tokenize:
     input:
         unpack(SHARDS.inputs),
@@ -32,7 +29,7 @@ rule tokenize:
     log:
         "<results>/logs/tokenize/{chunk}.log",
     wildcard_constraints:
-        chunk=SHARDS.pattern(IN_JOB),
+        chunk=lms.CHUNK,
     conda:
         "../envs/train.yml"
     resources:
@@ -47,13 +44,11 @@ rule tokenize:
 
 rule manifest:
     input:
-        forcing(SHARDS.marks),
+        SHARDS.before,
     output:
         "<results>/tokens/{tokens}/manifest.json",
     log:
         "<results>/logs/manifest/{tokens}.log",
-    wildcard_constraints:
-        tokens=lms.any_of(SHARDS.corpora),
     localrule: True
     conda:
         "../envs/train.yml"
@@ -73,8 +68,6 @@ rule verify:
         update("<results>/tokens/{tokens}/verified.json"),
     log:
         "<results>/logs/verify/{tokens}.log",
-    wildcard_constraints:
-        tokens=lms.any_of(SHARDS.corpora),
     conda:
         "../envs/train.yml"
     threads: 4

@@ -3,47 +3,48 @@
 
 rule evaluate:
     input:
-        record=EVALUATIONS.record,
-        manifest=EVALUATIONS.manifest,
+        settled(EVALUATIONS.inputs, EVALUATIONS.exists),
     output:
-        update("<results>/evaluations/{evaluation}.jsonl"),
+        update("<results>/evaluations/{run}/{text}.jsonl"),
     log:
-        "<results>/logs/evaluate/{evaluation}.log",
+        "<results>/logs/evaluate/{run}/{text}.log",
     wildcard_constraints:
-        evaluation=EVALUATIONS.pattern,
+        run="[^/]+",
+        text="[^/]+",
     conda:
         "../envs/train.yml"
     threads: GPU_CORES if STUDY.gpus else 1
     resources:
-        gpu=EVALUATIONS.gpus,
+        gpu=RUNS.shared(EVALUATIONS.gpus),
         mem="32GB" if STUDY.gpus else "4GB",
         runtime="8h",
     params:
-        run=subpath(input.record, parent=True),
+        results=subpath(output[0], ancestor=3),
+        manifest=EVALUATIONS.manifest,
     shell:
-        "python -m lmscaling evaluate {params.run:q} --manifest {input.manifest:q}"
-        " --out {output:q} > {log:q} 2>&1"
+        "python -m lmscaling evaluate {params.results:q}/runs/{wildcards.run}"
+        " --manifest {params.manifest:q} --out {output:q} > {log:q} 2>&1"
 
 
 rule draw_images:
     input:
-        record=SAMPLES.record,
-        manifest=SAMPLES.manifest,
+        settled(SAMPLES.inputs, SAMPLES.exists),
     output:
-        update("<results>/samples/{sampled}.json"),
+        update("<results>/samples/{run}.json"),
     log:
-        "<results>/logs/draw_images/{sampled}.log",
+        "<results>/logs/draw_images/{run}.log",
     wildcard_constraints:
-        sampled=SAMPLES.pattern,
+        run="[^/]+",
     conda:
         "../envs/train.yml"
     threads: GPU_CORES if STUDY.gpus else 1
     resources:
-        gpu=SAMPLES.gpus,
+        gpu=RUNS.shared(EVALUATIONS.gpus),
         mem="32GB" if STUDY.gpus else "4GB",
         runtime="1h",
     params:
-        run=subpath(input.record, parent=True),
+        results=subpath(output[0], ancestor=2),
+        manifest=SAMPLES.manifest,
     shell:
-        "python -m lmscaling draw-images {params.run:q} --manifest {input.manifest:q}"
-        " --out {output:q} > {log:q} 2>&1"
+        "python -m lmscaling draw-images {params.results:q}/runs/{wildcards.run}"
+        " --manifest {params.manifest:q} --out {output:q} > {log:q} 2>&1"

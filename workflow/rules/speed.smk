@@ -7,14 +7,13 @@ for kind in SWEEPS.kinds:
         name:
             kind
         input:
-            study="<results>/study.json",  # it is written together with the sweeps
-            chunks=SWEEPS.chunks,
+            settled(SWEEPS.inputs, SWEEPS.exists),
         output:
             update("<results>/speed/{sweep}/sweep.json"),  # written last, beside the points
         log:
             "<results>/logs/speed/{sweep}.log",
         wildcard_constraints:
-            sweep=SWEEPS.pattern(kind),
+            sweep=f"{kind}/[^/]+",
         conda:
             "../envs/train.yml"
         # On a CPU it takes all cores, for other jobs would disturb the times.
@@ -26,7 +25,7 @@ for kind in SWEEPS.kinds:
             runtime="12h",
         params:
             kind=kind,  # not the rule's name, which another workflow may change
-            results=subpath(input.study, parent=True),
+            results=subpath(output[0], ancestor=4),
             out=subpath(output[0], parent=True),  # the points outlive a failed job
             options=SWEEPS.options,
         shell:
@@ -34,18 +33,41 @@ for kind in SWEEPS.kinds:
             " {params.out:q} {params.options} > {log:q} 2>&1"
 
 
+# A kernel that gives wrong numbers is not timed. Its name has a hash of all that are checked.
+rule check_kernels:
+    input:
+        settled(lambda wildcards: f"{RESULTS}/study.json", SWEEPS.are_checked),
+    output:
+        update("<results>/speed/kernels-{kernels}.json"),
+    log:
+        "<results>/logs/check_kernels/{kernels}.log",
+    wildcard_constraints:
+        kernels="[^/]+",
+    conda:
+        "../envs/train.yml"
+    threads: GPU_CORES
+    resources:
+        gpu=1,
+        mem="64GB",
+        runtime="2h",
+    params:
+        study=f"{RESULTS}/study.json",
+    shell:
+        "python -m lmscaling check kernels {params.study:q} {output:q} > {log:q} 2>&1"
+
+
 # The complete speed study and the figures of it, with nothing trained. Like `figures` it declares
 # no file.
 rule speed:
     input:
-        study="<results>/study.json",
-        sweeps=collect("<results>/speed/{sweep}/sweep.json", sweep=SWEEPS.names),
+        "<results>/study.json",
+        SWEEPS.paths,
     log:
         "<results>/logs/speed.log",
     localrule: True
     conda:
         "../envs/analysis.yml"
     params:
-        results=subpath(input.study, parent=True),
+        results=subpath(input[0], parent=True),
     shell:
         "python -m lmscaling figures {params.results:q} 2> {log:q}"

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lmscaling import registry
 from lmscaling.bench.isolation import Ended, Refused, isolated
 from lmscaling.config.kinds import MODULES
 from lmscaling.config.speed import PEERS, Sweep
@@ -34,7 +35,9 @@ Records = dict[str, dict[str, Any]]
 """The records of a sweep by the name of their point."""
 
 
-def measure(path: Path, kind: str, out: Path, chunks: Path | None) -> str:
+def measure(
+    path: Path, kind: str, out: Path, chunks: Path | None, checks: Path | None = None
+) -> str:
     """Measure what a sweep lacks in the folder ``out``; a table of all its times.
 
     Args:
@@ -42,6 +45,7 @@ def measure(path: Path, kind: str, out: Path, chunks: Path | None) -> str:
         kind: What the sweep must be.
         out: Gets ``<point>.json`` for each point and ``sweep.json`` at the end.
         chunks: ``sweep.json`` of a ``tune_chunk``, whose fastest chunks are used.
+        checks: What is wrong with each kernel, see ``checks/timed.py``; it is not measured.
 
     Raises:
         UserError: There is no such sweep, it is of another kind, another process measures it, or
@@ -51,10 +55,11 @@ def measure(path: Path, kind: str, out: Path, chunks: Path | None) -> str:
     if sweep.kind != kind:
         raise UserError(f"sweep {path} is for {sweep.kind}; run lmscaling {sweep.kind}")
     fastest = read_json(chunks, "record of a sweep")["fastest"] if chunks else {}
+    faults = read_json(checks, "check of kernels") if checks else {}
     out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with lock.hold(out, f"{out} is being measured"), gpus.reserved(sweep.gpus):
-        records, refused = _measure_points(sweep, out, fastest)
+        records, refused = _measure_points(sweep, out, fastest, faults)
         text = json.dumps(_summary(sweep, records, refused), indent=2) + "\n"
         path = out / "sweep.json"
         if not path.is_file() or path.read_text() != text:  # another job may have ended the sweep
@@ -63,7 +68,7 @@ def measure(path: Path, kind: str, out: Path, chunks: Path | None) -> str:
 
 
 def _measure_points(
-    sweep: Sweep, out: Path, fastest: dict[str, Any]
+    sweep: Sweep, out: Path, fastest: dict[str, Any], faults: dict[str, str]
 ) -> tuple[Records, dict[str, str]]:
     """Every point's record by its name, and why series were refused; a point that was not tried
     has no record.
@@ -85,6 +90,8 @@ def _measure_points(
         record = _measured(file)
         if record is None:
             try:
+                if fault := faults.get(registry.checked_by(point.way)):
+                    raise Refused(f"the kernel {point.way} is wrong: {fault}")
                 row = _measure_point(sweep, _with_chunk(point, fastest), here)
             except Refused as error:  # it has no record, so the next snakemake tries it again
                 refused[point.series] = str(error)

@@ -18,7 +18,7 @@ def _measure(args: Namespace) -> str:
     from lmscaling.bench import sweep
 
     chunks = getattr(args, "chunks", None)
-    return sweep.measure(args.sweep, args.verb.name, args.out, chunks)
+    return sweep.measure(args.sweep, args.verb.name, args.out, chunks, args.checks)
 
 
 VERBS += [
@@ -30,6 +30,7 @@ VERBS += [
         arguments=(
             argument("sweep", type=Path, help="results/<study>/sweeps/<kind>/<sweep>.json"),
             argument("out", type=Path, help="folder; gets a record for each point and sweep.json"),
+            argument("--checks", type=Path, help="what check kernels has written"),
             *(
                 [argument("--chunks", type=Path, help="sweep.json of tune_chunk at this size")]
                 if kind == "time_step"
@@ -39,6 +40,22 @@ VERBS += [
     )
     for kind, summary in sweeps.KINDS.items()
 ]
+
+
+@verb(
+    VERBS,
+    argument("study", type=Path, help="study.json"),
+    argument("out", type=Path, help="speed/kernels-<hash>.json"),
+    name="check kernels",
+    by_workflow=True,
+)
+def check_kernels(args: Namespace) -> str:
+    """Compare the kernels that a study times with exact results on this device."""
+    from lmscaling.bench.checks import timed
+
+    wrong = timed.check(args.study, args.out)
+    told = [f"{name} is wrong and is not timed: {fault}" for name, fault in wrong.items()]
+    return f"check: {'; '.join(told) or 'every kernel is right'}"
 
 
 @verb(

@@ -2,13 +2,12 @@
 
 import json
 import sys
-import traceback
 from argparse import Namespace
 from pathlib import Path
 
 from lmscaling.cli.verb import RESULTS, RUN, STUDY_NAME, Verb, argument, verb
-from lmscaling.errors import Failed, UserError
-from lmscaling.runtime import rank
+from lmscaling.errors import UserError
+from lmscaling.runtime import planned, rank
 
 VERBS: list[Verb] = []
 
@@ -45,15 +44,15 @@ def calibrate(args: Namespace) -> str:
 
 @verb(
     VERBS,
-    argument("cells", type=Path, nargs="+", help="cell.json, or those of the branches of a trunk"),
+    CELL,
     MANIFEST,
+    argument("--scratch", type=Path, required=True, help="folder of checkpoints and ledger"),
     argument(
-        "--scratch",
+        "--out",
         type=Path,
         required=True,
-        help="folder of checkpoints and ledger; those of further cells are beside it",
+        help="runs/<run>.json, a copy of run.json; that is in runs/<run>/ with log and weights",
     ),
-    argument("--record", type=Path, required=True, help="run.json; the log is written beside it"),
     argument("--calibration", type=Path, help="calibration.json; an estimate by default"),
     argument(
         "--calibrated",
@@ -65,7 +64,7 @@ def calibrate(args: Namespace) -> str:
         "--stop-after",
         type=float,
         metavar="SECONDS",
-        help="save and stop so long after the start of this process; another job continues",
+        help="save so long after the start of this process, and let Slurm queue the job again",
     ),
     argument(
         "--loggers",
@@ -79,46 +78,22 @@ def calibrate(args: Namespace) -> str:
     by_workflow=True,
 )
 def train(args: Namespace) -> str:
-    """Train a cell, or the branches of a trunk one after another."""
+    """Train a cell, unless it has ended and nobody asks for it again."""
     rank.die_with_parent()
-    import torch
-
     from lmscaling.train.run import train
 
-    said, failed = [], []
-    for cell in args.cells:
-        scratch, record = args.scratch, args.record
-        if len(args.cells) > 1:  # the folders of the others are beside those of the last one
-            scratch = scratch.with_name(cell.stem)
-            record = record.parent.with_name(cell.stem) / record.name
-        try:
-            run = train(
-                cell, args.manifest, scratch, record,
-                args.calibration, args.stop_after, args.calibrated,
-                args.loggers, enable_progress_bar=args.progress_bar, profiler=args.profiler,
-            )  # fmt: skip
-        except Exception as error:
-            is_refused = isinstance(error, UserError) and not isinstance(error, Failed)
-            # After an error a GPU may fail whatever this process does.
-            if len(args.cells) == 1 or (torch.cuda.is_initialized() and not is_refused):
-                raise
-            if isinstance(error, UserError):
-                print(f"error: {error}", file=sys.stderr, flush=True)
-            else:
-                traceback.print_exception(error)
-            failed.append(cell.stem)
-            continue
-        if run is None:  # this is not rank 0, which starts others for the next run
-            return ""
-        loss = "" if run.last_val_loss is None else f", validation loss {run.last_val_loss:.4f}"
-        spent = f"{run.updates} updates, {run.train_seconds:.0f} s"
-        said.append(f"train: {run.name} {run.status} after {spent}{loss}")
-    if failed:
-        raise UserError(
-            f"{len(failed)} of {len(args.cells)} runs failed: {', '.join(failed)}; mend the cause "
-            "said above, then run snakemake again"
-        )
-    return "\n".join(said)
+    record = planned.record_of(args.out)
+    run = train(
+        args.cell, args.manifest, args.scratch, record,
+        args.calibration, args.stop_after, args.calibrated,
+        args.loggers, enable_progress_bar=args.progress_bar, profiler=args.profiler,
+    )  # fmt: skip
+    if run is None:  # this is not rank 0
+        return ""
+    planned.copy(record, args.out)
+    loss = "" if run.last_val_loss is None else f", validation loss {run.last_val_loss:.4f}"
+    spent = f"{run.updates} updates, {run.train_seconds:.0f} s"
+    return f"train: {run.name} {run.status} after {spent}{loss}"
 
 
 @verb(

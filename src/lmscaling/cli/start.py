@@ -21,7 +21,6 @@ NEW = Path(__file__).parent / "new_study"
 """Files that only ``new`` writes."""
 
 COPIED = (
-    "Snakefile",
     "profiles/default/config.yaml",
     "profiles/slurm/config.yaml",
     "config/study.yaml",
@@ -40,7 +39,10 @@ def new(args: Namespace) -> str:
     texts = {Path(name): (registry.PROJECT / name).read_text() for name in COPIED}
     texts |= {
         Path("attention/mine.py"): (NEW / "mine.py").read_text(),
-        Path("README.md"): (NEW / "README.md").read_text().replace(TEMPLATE, args.name),
+        **{
+            Path(name): (NEW / name).read_text().replace(TEMPLATE, args.name)
+            for name in ("README.md", "Snakefile")
+        },
         study: _template().replace(TEMPLATE, args.name),
     }
     missing = [path for path in texts if not path.exists()]
@@ -91,7 +93,7 @@ def demo(args: Namespace) -> str:
     study = registry.PROJECT / "config/demo.yaml"
     values = study_file.read_study([registry.project_file("config/study.yaml"), study])
     cells = grid.expand(values).cells
-    records = {f"results/demo/runs/{run}/run.json": cell.size for run, cell in cells.items()}
+    records = {f"results/demo/runs/{run}.json": cell.size for run, cell in cells.items()}
     first = [path for path, size in records.items() if size != SEALED and not Path(path).is_file()]
     options = {
         "--snakefile": registry.PROJECT / "workflow/Snakefile",

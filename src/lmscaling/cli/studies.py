@@ -1,6 +1,7 @@
 """Verbs that define a study, estimate its cost, show its progress and examine its machine."""
 
 import sys
+import time
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,13 +10,16 @@ from lmscaling import files, registry
 from lmscaling.cli.verb import RESULTS, RUN, STUDY_NAME, Verb, argument, verb
 from lmscaling.config.grid import Grid
 from lmscaling.errors import UserError
-from lmscaling.formatting import aligned, folded
+from lmscaling.formatting import aligned, folded, painted
 
 if TYPE_CHECKING:
     from lmscaling.plan.estimate import Shape
     from lmscaling.plan.study_plan import Plan
 
 VERBS: list[Verb] = []
+
+WATCH_SECONDS = 10.0
+"""Time between two tables of ``status --watch``."""
 
 SET = argument(
     "--set",
@@ -198,14 +202,18 @@ def _masked_lengths(grid: Grid, results: Path) -> dict[int, dict[int, float]]:
     VERBS,
     argument("study", type=Path, help="results/<study>"),
     argument("--failed", action="store_true", help="list failed runs only, with reason and remedy"),
+    argument("--watch", action="store_true", help="show it again every few seconds, until Ctrl-C"),
 )
 def status(args: Namespace) -> str:
     """Show the progress of every cell of a study."""
-    from lmscaling.runtime.console import painted
     from lmscaling.status import failures, table
 
     if args.failed:
         return failures.listed(args.study)
+    while args.watch:
+        told = painted(table.progress(args.study), table.COLOURS)
+        print(f"\x1b[H\x1b[2J{told}", flush=True)  # from the upper corner of an empty terminal
+        time.sleep(WATCH_SECONDS)
     return painted(table.progress(args.study), table.COLOURS)
 
 
@@ -244,7 +252,6 @@ def fit_throughput(args: Namespace) -> str:
 def doctor(args: Namespace) -> str:
     """Check this machine and this Python, and say what will work and what to type."""
     from lmscaling.runtime import doctor
-    from lmscaling.runtime.console import painted
 
     told, can_run = doctor.examine(args.results)
     print(painted(told, doctor.COLOURS), flush=True)

@@ -55,16 +55,21 @@ CHUNK = argument("chunk", help="<split>-<first>-<last> with five digits: train-0
 )
 def tokenize(args: Namespace) -> str:
     """Tokenize the missing shards of a chunk of a corpus; standard input has the corpus as JSON."""
-    from lmscaling.data.tokenize import tokenize_all
+    from lmscaling.data.tokenize import borrowed, tokenize_all
 
     corpus = _corpus_from_stdin()
     wanted = Chunk.named(args.chunk)
+
+    def is_missing(folder: Path, i: int) -> bool:
+        return bool(missing(corpus.source, folder, wanted.split, i + 1, i))
+
+    linked = borrowed(wanted.split, wanted.numbers, args.out, is_missing)
     n = tokenize_all(
         corpus, wanted.split, wanted.numbers, args.out,
-        is_missing=lambda i: bool(missing(corpus.source, args.out, wanted.split, i + 1, i)),
-        ranks=args.vocabulary,
+        is_missing=lambda i: is_missing(args.out, i), ranks=args.vocabulary,
     )  # fmt: skip
     made = f"{n} of {len(wanted.numbers)} shards were missing" if n else "all its shards exist"
+    made += f", {linked} linked from another study" if linked else ""
     return f"tokenize: {corpus.dataset} {wanted}, {made}"
 
 

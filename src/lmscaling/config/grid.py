@@ -61,6 +61,11 @@ class Grid:
         return f"{self.folder}/{self.study.study}"
 
     @property
+    def runs(self) -> dict[str, Cell]:
+        """Trunks, branches and runs of the tasks."""
+        return self.cells | self.branches | self.tasks
+
+    @property
     def corpora(self) -> dict[str, Corpus]:
         """Texts for training and evaluation with their tokenizer, by folder in ``tokens/``."""
         evaluate = self.study.evaluate

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,7 +19,7 @@ from lmscaling.config.places import Values, located
 from lmscaling.config.types import less
 from lmscaling.config.yaml_file import Content, KeyPath, Place
 from lmscaling.errors import UserError, choose, shown
-from lmscaling.files import read_json, write_json, write_text
+from lmscaling.files import read_json, update_text, write_json
 
 SECTIONS = ("calibrate", "branches", "evaluate", "speed")
 """Sections that null and ``{}`` both switch off."""
@@ -33,7 +33,10 @@ PARTS = ("skip", "exceptions", "calibrate", "branches", "evaluate")
 """Keys whose entries are parts of the grid."""
 
 SET = "set"
-"""Key of ``--config`` with the texts of ``--set``; Snakemake passes it to its jobs."""
+"""Key of ``--config`` of Snakemake with the texts of ``--set``."""
+
+PLAIN = '=.,[]{}":'
+"""What need not be written as ``%3A`` in such a text; Snakemake reads the value as YAML."""
 
 INHERIT = "inherit"
 
@@ -65,8 +68,7 @@ def write_record(path: Path, values: dict[str, Any]) -> Grid:
         write_json(path, values)
     for run, cell in (grid.cells | grid.branches | grid.tasks).items():
         file = path.parent / "cells" / f"{run}.json"
-        if not file.is_file() or file.read_text() != cell.to_json() + "\n":
-            write_text(file, cell.to_json() + "\n")
+        update_text(file, cell.to_json() + "\n")
     return grid
 
 
@@ -189,8 +191,27 @@ def overridden(config: Mapping[str, Any], overrides: Iterable[str]) -> Values:
 
 
 def passed(value: Any) -> list[str]:
-    """The texts of ``--set`` from what our plugin of Snakemake passes in ``--config``."""
+    """The texts of ``--set`` from ``--config 'set=KEY=VALUE&KEY=VALUE'`` of Snakemake."""
     return [] if value is None else [unquote(text) for text in str(value).split("&")]
+
+
+def with_overrides(command: str, overrides: Iterable[str]) -> str:
+    """A command of Snakemake with what it lays over the study, behind what it has of this already.
+
+    Of several options ``--config`` Snakemake would read the last.
+    """
+    texts = "&".join(quote(text, safe=PLAIN) for text in overrides)
+    words = shlex.split(command)
+    if not texts:
+        return command
+    given = [i for i, word in enumerate(words) if word.startswith(f"{SET}=")]
+    if given:
+        words[given[0]] += f"&{texts}"
+    elif "--config" in words:
+        words.insert(words.index("--config") + 1, f"{SET}={texts}")
+    else:
+        words += ["--config", f"{SET}={texts}"]
+    return shlex.join(words)
 
 
 def override(
@@ -335,9 +356,8 @@ def command(
     words = [
         *_option("--configfile", map(str, files)),  # once: the last of several would count
         *_option("--config", [f"{key}={text}" for key, text in texts.items()]),
-        *(word for text in overrides for word in ("--set", text)),
     ]
-    return " ".join([program, *map(shlex.quote, words)])
+    return with_overrides(" ".join([program, *map(shlex.quote, words)]), overrides)
 
 
 def _option(name: str, words: Iterable[str]) -> list[str]:

@@ -182,6 +182,39 @@ def tokenize_all(
     return n
 
 
+def borrowed(
+    split: Split, numbers: Iterable[int], out: Path, is_missing: Callable[[Path, int], bool]
+) -> int:
+    """Link shards that another study has of the same text, ``results/*/tokens/<text>``.
+
+    Args:
+        split: Of the shards.
+        numbers: Those that are wanted.
+        out: ``results/<study>/tokens/<text>``, whose name has a hash of all that shards depend on.
+        is_missing: Whether a folder lacks a shard.
+
+    Returns:
+        How many were linked. Where a file system has no hard links, none is.
+    """
+    n = 0
+    for other in sorted(out.absolute().parents[2].glob(f"*/tokens/{out.name}")):
+        for i in numbers:
+            if not is_missing(out, i) or is_missing(other, i):
+                continue
+            files = sorted(
+                other.glob(f"{split}-{i:05d}.*"), key=lambda path: path.suffix == ".json"
+            )
+            try:
+                for file in files:  # the sidecar last, as it says that a shard is complete
+                    out.mkdir(parents=True, exist_ok=True)
+                    (out / file.name).unlink(missing_ok=True)
+                    (out / file.name).hardlink_to(file)
+            except OSError:
+                return n
+            n += 1
+    return n
+
+
 def encode(encoder: Encoding | Loaded, texts: list[str]) -> list[np.ndarray]:
     """Ids of some documents, uint32 ``[n]`` of each."""
     if isinstance(encoder, Loaded):  # without the tokens that a post-processor adds

@@ -1,4 +1,4 @@
-"""The jobs of a study; time limits of those of a cell, and how many it needs one after another."""
+"""The jobs of a study, and time limits of those of a cell."""
 
 import math
 from collections import Counter
@@ -24,16 +24,12 @@ SPARE_SECONDS, SPARE_SHARE = 600.0, 0.1
 """An attempt stops this long, or this share of a shorter limit, before the limit of its job. The
 rest is for one update, a validation and a checkpoint."""
 
-START_SECONDS, START_SHARE = 600.0, 0.4
-"""Longest time until the first update of an attempt, or its share of a shorter limit."""
-
-
 OF_STUDY = ("study", "plan", "collect", "draw", "report")
 """Rules that run once in a study."""
 
 
 def counts(grid: Grid) -> dict[str, int]:
-    """Jobs of a study by rule, if nothing of it is done; branches of a trunk share a job."""
+    """Jobs of a study by rule, if nothing of it is done."""
     made: Counter[str] = Counter(OF_STUDY)
     splits: tuple[Split, ...] = ("train", "validation")
     for tokens, corpus in grid.corpora.items():
@@ -47,11 +43,12 @@ def counts(grid: Grid) -> dict[str, int]:
     made["check"] = len(grid.checked)
     made["calibrate"] = len(calibrations.chosen(grid))
     made["train"] = len(grid.cells) + len(grid.tasks)
-    made["branch"] = len({cell.trunk for cell in grid.branches.values()})
+    made["branch"] = len(grid.branches)
     made["evaluate"] = len(grid.evaluated) * len(
         grid.study.evaluate.datasets if grid.study.evaluate else []
     )
     made["draw_images"] = len(grid.drawing)
+    made["check_kernels"] = 1 if sweeps.kernels(grid.study) else 0
     made.update(sweep.kind for sweep in sweeps.expand(grid.study).values())
     return {rule: n for rule, n in made.items() if n}
 
@@ -76,13 +73,6 @@ def stop_seconds(seconds: float | None, job_hours: float) -> float:
     """Seconds after its start at which a training job stops itself."""
     limit = min(3600 * job_hours, 60 * job_minutes(seconds, job_hours))
     return limit - spare_seconds(job_hours)
-
-
-def job_count(seconds: float | None, job_hours: float) -> int:
-    """Number of jobs, one after another, that the rest of a run needs if none fails."""
-    limit = 3600 * job_hours
-    usable = limit - spare_seconds(job_hours) - min(START_SECONDS, START_SHARE * limit)
-    return max(1, math.ceil(MARGIN * (60 * UNTIMED if seconds is None else seconds) / usable))
 
 
 def productive_seconds(cell: Cell, reached: float = 0.0) -> float | None:

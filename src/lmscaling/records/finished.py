@@ -1,4 +1,4 @@
-"""The record of a finished run: ``runs/<run>/run.json``, or its copy in ``scratch/<run>/``.
+"""The record of a finished run: ``runs/<run>/run.json``, or its copy ``runs/<run>.json``.
 
 A damaged record is not a result, and it keeps nobody from reading the others: the copy is used in
 its place, and without one the run counts as ``damaged`` until ``reset`` moves its record away.
@@ -26,10 +26,13 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return _values(path)
     except UserError as error:
-        copy = path.parents[2] / "scratch" / path.parent.name / path.name
+        copy = Path(f"{path.parent}.json")
         if not copy.is_file():
             raise
-        values = _values(copy)
+        try:
+            values = _values(copy)
+        except UserError:
+            raise error from None
         print(f"{error}; {copy} is used in its place", file=sys.stderr, flush=True)
         return values
 

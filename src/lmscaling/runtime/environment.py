@@ -16,7 +16,7 @@ import torch
 from lmscaling import __version__
 from lmscaling.config import devices
 from lmscaling.errors import UserError
-from lmscaling.runtime import frozen
+from lmscaling.runtime import commit
 
 PACKAGES = ("torch", "numpy")
 COMPILERS = ("triton",)
@@ -37,7 +37,7 @@ def describe(gpus: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions(),
         "cuda": torch.version.cuda,
-        "git_commit": frozen.commit(),
+        "git_commit": commit.commit(),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
     }
 

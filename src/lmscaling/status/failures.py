@@ -44,7 +44,7 @@ def listed(study: Path) -> str:
     return "\n".join([*job_logs.grouped(failures), *advice])
 
 
-def last_words(study: Path, grid: Grid, jobs: Iterable[Failure]) -> None:
+def last_words(study: Path, grid: Grid, jobs: Iterable[Failure] = ()) -> None:
     """Print what has failed at the end of a workflow, in a few lines.
 
     Args:

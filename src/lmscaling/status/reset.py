@@ -1,8 +1,7 @@
 """Move records of runs or measurements to the attic, so that they are made again; free held runs.
 
-The workflow never plans a run that has a record, nor a point. The next ``snakemake`` therefore
-trains exactly the runs moved here, from update 0, and measures exactly the points. Nothing is
-deleted.
+The next ``snakemake`` trains the runs moved here, from update 0, and measures the points. Nothing
+is deleted.
 """
 
 import shlex
@@ -230,7 +229,8 @@ def move(study: Path, runs: list[str]) -> Path:
         _check_idle(study / "scratch" / run)
         _check_trunk(study, run, runs)
     folders = [f"{folder}/{run}" for run in runs for folder in FOLDERS]
-    return _move(study, [*folders, *(f"{SAMPLES}/{run}.json" for run in runs)])
+    files = [f"{folder}/{run}.json" for run in runs for folder in (SAMPLES, "runs")]
+    return _move(study, [*folders, *files])
 
 
 def move_measurements(study: Path, paths: list[str]) -> Path:

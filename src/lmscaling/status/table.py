@@ -56,7 +56,7 @@ COLOURS = {
     **dict.fromkeys(("diverged", "oom", "out_of_tokens", "no_trunk"), 31),
     finished.DAMAGED: 31,
 }
-"""Colours of states, see ``console.painted``."""
+"""Colours of states, see ``formatting.painted``."""
 
 
 def progress(study: Path) -> str:

@@ -20,7 +20,7 @@ from lmscaling.bench.checks import gate
 from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.schedule import Decay
-from lmscaling.errors import TRY_AGAIN, Failed
+from lmscaling.errors import TRY_AGAIN, UserError
 from lmscaling.records import ledger
 from lmscaling.records.run import HELD, STATUSES, Header, Run
 from lmscaling.runtime import environment, faults, lock
@@ -84,7 +84,7 @@ class Attempt:
         """The attempt on rank 0: train on all ranks, and record the run if it ends.
 
         Raises:
-            Failed: A rank or the machine has failed; the run goes on in another attempt.
+            UserError: A rank or the machine has failed; the run goes on in another attempt.
             SystemExit: The attempt was asked to stop.
         """
         description = outcome.description(self.module, self.text, self.chosen, self.scratch)
@@ -222,7 +222,7 @@ class Attempt:
         if not fault and not blamed:  # a bug: with its traceback
             print(advice, file=sys.stderr, flush=True)
             raise error
-        raise Failed(advice) from error
+        raise UserError(advice) from error
 
     def _failed(self, fault: str, reason: str) -> str:
         """Record why the attempt has failed; returns what happens now.

@@ -2,9 +2,7 @@
 
 Until then, the logs of its attempts are ``scratch/<run>/attempt-001.jsonl`` and so on. Each line is
 one write, so a kill can truncate the last line only. ``publish`` joins the files, byte for byte,
-into ``runs/<run>/log.jsonl`` and then writes ``run.json``. A copy of the record stays in scratch,
-because Snakemake deletes the outputs of a job that it counts as failed, for example one that
-reached its time limit while it wrote them.
+into ``runs/<run>/log.jsonl`` and then writes ``run.json``.
 """
 
 import hashlib
@@ -13,11 +11,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from lmscaling.config.cell import Cell, branch_checkpoint
-from lmscaling.errors import UserError
-from lmscaling.files import read_json, replacing, write_record
+from lmscaling.files import replacing, write_record
 from lmscaling.records import finished, schema
 from lmscaling.records.run import CONCLUSIVE, End, Run, line
-from lmscaling.runtime import environment
+from lmscaling.runtime import environment, planned
 
 
 def end_row(attempt: int, update: int, status: str, message: str) -> End:
@@ -53,7 +50,6 @@ def publish(cell: Cell, scratch: Path, record: Path, run: Run) -> Run:
             digest.update(data)
             lines += data.count(b"\n")
     run = replace(run, log_sha256=digest.hexdigest(), log_lines=lines)
-    write_record(scratch / record.name, asdict(run))
     write_record(record, asdict(run))
     _clear(cell, scratch, run.status)
     return run
@@ -71,36 +67,14 @@ def _clear(cell: Cell, scratch: Path, status: str) -> None:
 
 
 def ended(cell: Cell, scratch: Path, record: Path) -> Run | None:
-    """The record of a run that has ended; None if the run has not.
-
-    A record that exists stays as it is. One that is gone or damaged is written again from its copy
-    in scratch.
+    """The record of a run that has ended and stays; None if the run is to be trained.
 
     Raises:
-        UserError: The record is damaged and has no copy.
+        UserError: The record is damaged.
     """
-    copy = scratch / record.name
-    if record.exists():
-        values, intact = finished.read(record), _is_intact(record)
-    elif copy.is_file() and record.with_name("log.jsonl").is_file():
-        values, intact = read_json(copy, "run record"), False
-    else:
+    if not record.exists() or not (reason := planned.why_kept(record)):
         return None
-    if not intact:
-        if values["run"] != cell.run:
-            return None
-        write_record(record, values)
-    if values["run"] == cell.run:  # a kill may have come before
-        _clear(cell, scratch, values["status"])
-    done = "stays as it is" if intact else "is written again"
-    print(f"run {cell.run} had ended: {record} {done}", file=sys.stderr, flush=True)
-    remedy = "move it away to train the cell again"
-    return Run(**schema.read(Run, values, f"run record {record}", remedy)[0])
-
-
-def _is_intact(record: Path) -> bool:
-    try:
-        read_json(record, "run record")
-    except UserError:
-        return False
-    return True
+    values = finished.read(record)
+    _clear(cell, scratch, values["status"])  # a kill may have left it
+    print(f"run {values['run']}: {reason}; {record} stays as it is", file=sys.stderr, flush=True)
+    return Run(**schema.read(Run, values, f"run record {record}", "")[0])

@@ -12,7 +12,7 @@ from lmscaling.data import shards
 from lmscaling.model import gpt
 from lmscaling.records.ledger import account
 from lmscaling.records.run import End, Run, finite
-from lmscaling.runtime import environment, frozen
+from lmscaling.runtime import commit, environment
 from lmscaling.train.callbacks.budget import Budget
 from lmscaling.train.callbacks.ledger import Ledger
 from lmscaling.train.data import Text
@@ -42,7 +42,7 @@ def description(
         **shards.origin(validation.folder, validation.shards)._asdict(),
         "remarks": "; ".join(gpt.remarks(cell)),
         "code": code.keep(files, scratch.absolute().parents[1] / "code"),
-        "code_differs": frozen.differ(files),
+        "code_differs": commit.differ(files),
     }
 
 

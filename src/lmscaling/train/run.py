@@ -9,13 +9,17 @@ and it goes on from the newest one.
 import math
 import os
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
 
 from lmscaling.bench.checks import gate, variant
+from lmscaling.config.calibration import Calibration
 from lmscaling.config.cell import Cell
 from lmscaling.config.validation import checked
 from lmscaling.errors import UserError
@@ -23,11 +27,14 @@ from lmscaling.files import read_json
 from lmscaling.plan import estimate
 from lmscaling.records import ledger
 from lmscaling.records.run import HELD, Run
-from lmscaling.runtime import gpus, lock
+from lmscaling.runtime import gpus, lock, planned, slurm
 from lmscaling.runtime.rank import RANK, number
 from lmscaling.train import settings
 from lmscaling.train.log import close_last, end_row, ended
 from lmscaling.train.requests import Requests
+
+if TYPE_CHECKING:
+    from lmscaling.train.data import Text
 
 
 def train(
@@ -61,42 +68,82 @@ def train(
 
     Raises:
         UserError: The cell, the tokens and the machine do not match, the attention fails its check,
-            the run is being trained, or it is held, as one of its ranks or the machine has failed.
+            or the run is held, as one of its ranks or the machine has failed.
     """
     cell = checked(Cell, read_json(cell_path, "cell file"), str(cell_path))
-    if run := ended(cell, scratch, record):
-        return run
     deadline = math.inf if stop_after is None else psutil.Process().create_time() + stop_after
-    with gpus.reserved(cell.gpus):
-        # Lightning loads the compiler, which reads its settings from the environment.
-        from lmscaling.train.attempt import Attempt
-        from lmscaling.train.data import Text
+    requests = Requests(deadline)
+    # A workflow that is started twice submits the same run twice.
+    with nullcontext() if number() else _turn(scratch):
+        if run := ended(cell, scratch, record):
+            return run
+        if record.exists():
+            aside = planned.move_aside(record, scratch)
+            print(f"asked for again: the earlier run is in {aside}", file=sys.stderr, flush=True)
+        try:
+            with gpus.reserved(cell.gpus):
+                # Lightning loads the compiler, which reads its settings from the environment.
+                from lmscaling.train.attempt import Attempt
 
-        text = Text(cell, manifest)
-        _check_machine(cell)
-        if calibration and calibrated:
-            chosen = settings.nearest(calibration, calibrated, cell)
-        else:
-            chosen = settings.read(calibration, cell) if calibration else settings.guessed(cell)
-        text.micro_batch = chosen.micro_batch
-        updates = estimate.budget_updates(cell, chosen.update_seconds)
-        tokens = text.train.updates(cell.update_tokens) * cell.update_tokens
-        if warning := estimate.exhausts(cell, updates, tokens):
-            print(f"cell {cell.name}: {warning}", file=sys.stderr, flush=True)
-        own = Attempt(
-            cell, text, chosen, scratch, record, Requests(deadline), loggers or {}, options
-        )
-        if number():
-            own.follow()
-            return None
-        # A workflow that is started twice submits the same run twice.
-        with lock.hold(scratch, f"run {scratch.name} is being trained"):
-            if run := ended(cell, scratch, record):  # whoever had the lock has finished
-                return run
-            _refuse_held(cell, scratch)
-            checks = gate.record_beside(scratch, cell)
-            variant.require(cell, settings.device_of(cell), checks)
-            return own.lead()
+                _check_machine(cell)
+                chosen = _chosen(cell, calibration, calibrated)
+                text = _text(cell, manifest, chosen)
+                own = Attempt(cell, text, chosen, scratch, record, requests, loggers or {}, options)
+                if number():
+                    own.follow()
+                    return None
+                _refuse_held(cell, scratch)
+                checks = gate.record_beside(scratch, cell)
+                variant.require(cell, settings.device_of(cell), checks)
+                return own.lead()
+        except SystemExit:
+            if "time limit" not in requests.reason:
+                raise
+    return slurm.queue_again()
+
+
+def _chosen(cell: Cell, calibration: Path | None, calibrated: Path | None) -> Calibration:
+    """The settings that were measured, or else those of the plan."""
+    if calibration and calibrated:
+        return settings.nearest(calibration, calibrated, cell)
+    return settings.read(calibration, cell) if calibration else settings.guessed(cell)
+
+
+def _text(cell: Cell, manifest: Path, chosen: Calibration) -> "Text":
+    """The text of a cell; standard error says if it ends before the budget."""
+    from lmscaling.train.data import Text
+
+    text = Text(cell, manifest, chosen.micro_batch)
+    updates = estimate.budget_updates(cell, chosen.update_seconds)
+    tokens = text.train.updates(cell.update_tokens) * cell.update_tokens
+    if warning := estimate.exhausts(cell, updates, tokens):
+        print(f"cell {cell.name}: {warning}", file=sys.stderr, flush=True)
+    return text
+
+
+@contextmanager
+def _turn(scratch: Path) -> Iterator[None]:
+    """Hold the lock of a run. While another job trains it, this one waits; a job of Slurm does so
+    in the queue, without a GPU."""
+    with ExitStack() as held:
+        held.callback(_remove_if_empty, scratch)
+        while True:
+            try:
+                held.enter_context(lock.hold(scratch, f"run {scratch.name} is being trained"))
+                break
+            except lock.Busy as error:
+                print(f"{error}; this job waits", file=sys.stderr, flush=True)
+                who = lock.holder(scratch)
+                if who and slurm.is_other_job(who):
+                    slurm.queue_again(behind=who.job)
+                while lock.holder(scratch):
+                    time.sleep(lock.POLL_SECONDS)
+        yield
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _refuse_held(cell: Cell, scratch: Path) -> None:

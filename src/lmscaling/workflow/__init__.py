@@ -3,14 +3,10 @@
 A class for each subject. The methods that take ``wildcards`` are functions of a rule's ``input:``,
 ``params:``, ``threads:`` or ``resources:``, which Snakemake calls with the wildcards of a job; the
 others are read once, when the rules are defined. All paths are relative to the working directory.
-
-A file that is expensive and exists is a source file: ``pattern`` of each class matches only what
-is still to be made, so that no rule can make the rest again.
 """
 
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -20,12 +16,16 @@ from typing import Any
 from lmscaling import registry
 from lmscaling.config import code, study_file, sweeps
 from lmscaling.config.grid import Grid
+from lmscaling.config.types import digest
 from lmscaling.records.exports import EXPORTS, PUBLISHED
 from lmscaling.status import stale
-from lmscaling.workflow.runs import TRUNK, Runs, any_of, check_of, some_of
-from lmscaling.workflow.text import Shards
+from lmscaling.workflow.runs import BRANCH, TRUNK, Runs, Wildcards
+from lmscaling.workflow.text import CHUNK, Shards
 
 __all__ = [
+    "BRANCH",
+    "CHUNK",
+    "TRUNK",
     "Calibrations",
     "Checks",
     "Evaluations",
@@ -42,35 +42,6 @@ DEMO = registry.PROJECT / "config" / "demo.yaml"
 
 MOST_CHANGES = 5
 """Changes of a study that are printed."""
-
-Wildcards = Any
-"""``snakemake.io.Wildcards``: an attribute for each wildcard of a rule."""
-
-
-def is_foreign(
-    path: str,
-    runs: Runs,
-    evaluations: "Evaluations",
-    calibrations: "Calibrations",
-    checks: "Checks",
-    samples: "Samples",
-) -> bool:
-    """Whether a path looks like a result of the study and belongs to none of its cells.
-
-    The patterns of the rules are short, and match such a name.
-    """
-    match Path(os.path.relpath(path, runs.results)).parts:
-        case ("runs", run, "run.json"):
-            return run not in runs.cells
-        case ("evaluations", run, text):
-            return f"{run}/{text.removesuffix('.jsonl')}" not in evaluations.names
-        case ("calibrations", name):
-            return name.removesuffix(".json") not in calibrations.cells
-        case ("samples", name):
-            return name.removesuffix(".json") not in samples.cells
-        case ("checks", name):
-            return name.removesuffix(".json") not in checks.cells
-    return False
 
 
 def fixed(value: Any) -> Callable[[Wildcards], Any]:
@@ -112,16 +83,11 @@ def say_changes(grid: Grid, config: dict[str, Any]) -> None:
 class Checks:
     """Checks of the kernels that cells train with on GPUs, one for all cells with the same."""
 
-    def __init__(self, grid: Grid, in_job: bool = False) -> None:
-        self.results = grid.results
-        self.cells = grid.checked
-        self.in_job = in_job
+    def __init__(self, grid: Grid) -> None:
+        self.results, self.cells = grid.results, grid.checked
 
-    @property
-    def pattern(self) -> str:
-        folder = Path(self.results, "checks")
-        pending = (n for n in self.cells if self.in_job or not (folder / f"{n}.json").is_file())
-        return some_of("[^/]+", pending, self.cells)
+    def exists(self, wildcards: Wildcards) -> bool:
+        return os.path.exists(f"{self.results}/checks/{wildcards.check}.json")
 
     def cell(self, wildcards: Wildcards) -> str:
         return f"{self.results}/cells/{self.cells[wildcards.check].run}.json"
@@ -131,95 +97,68 @@ class Calibrations:
     """Measurements of how a cell is trained fastest on this device."""
 
     def __init__(self, runs: Runs) -> None:
-        self.results, self.cells, self.in_job = runs.results, runs.calibrated, runs.in_job
+        self.results, self.cells, self.measured = runs.results, runs.calibrated, runs.measured
 
-    @property
-    def pattern(self) -> str:
-        folder = Path(self.results, "calibrations")
-        pending = (n for n in self.cells if self.in_job or not (folder / f"{n}.json").is_file())
-        return some_of("[^/]+", pending, self.cells)
+    def exists(self, wildcards: Wildcards) -> bool:
+        return wildcards.calibration in self.measured
 
     def cell(self, wildcards: Wildcards) -> str:
         return f"{self.results}/cells/{self.cells[wildcards.calibration].run}.json"
 
-    def check(self, wildcards: Wildcards) -> list[str]:
-        return check_of(self.results, self.cells[wildcards.calibration])
+    def before(self, wildcards: Wildcards) -> list[str]:
+        """The record of the study, with which cells are written, and the check of the kernels."""
+        cell = self.cells[wildcards.calibration]
+        checks = [f"{self.results}/checks/{cell.check}.json"] if cell.gpus else []
+        return [f"{self.results}/study.json", *checks]
 
     def gpus(self, wildcards: Wildcards) -> int:
         return min(1, self.cells[wildcards.calibration].gpus)
 
 
 class Evaluations:
-    """Pairs of a finished run and a text, named ``<run>/<tokens>``."""
+    """Finished runs on texts, ``evaluations/<run>/<text>.jsonl``."""
 
     def __init__(self, grid: Grid, runs: Runs) -> None:
-        self.results = runs.results
-        self.cells = runs.trunks
-        self.pending_runs = runs.pending
-        self.in_job = runs.in_job
+        self.results, self.runs = runs.results, runs
         texts = grid.study.evaluate.datasets if grid.study.evaluate else []
-        self.runs = grid.evaluated
-        self.texts = [t for t, corpus in grid.corpora.items() if corpus.dataset in texts]
-        self.names = [f"{run}/{tokens}" for run in self.runs for tokens in self.texts]
+        texts = [t for t, corpus in grid.corpora.items() if corpus.dataset in texts]
+        self.paths = [
+            f"{self.results}/evaluations/{run}/{text}.jsonl"
+            for run in grid.evaluated
+            for text in texts
+        ]
 
-    @property
-    def pattern(self) -> str:
-        """Pairs without an evaluation, and those whose run is to be trained again.
+    def exists(self, wildcards: Wildcards) -> bool:
+        """Whether there is an evaluation of these weights; it moves away together with them."""
+        path = f"{self.results}/evaluations/{wildcards.run}/{wildcards.text}.jsonl"
+        return self.runs.has_ended(wildcards) and os.path.exists(path)
 
-        Both names hold a hash of everything that an evaluation depends on.
-        """
-        patterns = []
-        for tokens in self.texts:
-            pending = self.runs if self.in_job else list(filter(self._lacks(tokens), self.runs))
-            if pending:
-                runs = some_of(TRUNK, pending, self.cells)
-                patterns.append(f"{runs}/{re.escape(tokens)}")
-        return "|".join(patterns) or "(?!)"
-
-    def _lacks(self, tokens: str) -> Callable[[str], bool]:
-        folder = Path(self.results, "evaluations")
-        return lambda run: (
-            run in self.pending_runs or not (folder / run / f"{tokens}.jsonl").is_file()
-        )
-
-    def record(self, wildcards: Wildcards) -> str:
-        return f"{self.results}/runs/{os.path.dirname(wildcards.evaluation)}/run.json"
+    def inputs(self, wildcards: Wildcards) -> list[str]:
+        return [self.runs.output(wildcards.run), self.manifest(wildcards)]
 
     def manifest(self, wildcards: Wildcards) -> str:
-        return f"{self.results}/tokens/{os.path.basename(wildcards.evaluation)}/manifest.json"
+        return f"{self.results}/tokens/{wildcards.text}/manifest.json"
 
     def gpus(self, wildcards: Wildcards) -> int:
-        return min(1, self.cells[os.path.dirname(wildcards.evaluation)].gpus)
+        return min(1, self.runs.gpus(wildcards))
 
 
 class Samples:
     """Images drawn by the finished runs of tasks that train on images."""
 
     def __init__(self, grid: Grid, runs: Runs) -> None:
-        self.results, self.cells = grid.results, grid.drawing
-        self.pending_runs = runs.pending
-        self.in_job = runs.in_job
+        self.results, self.runs = grid.results, runs
+        self.paths = [f"{self.results}/samples/{run}.json" for run in grid.drawing]
 
-    @property
-    def pattern(self) -> str:
-        """Runs without a sample, and those that are to be trained again."""
-        folder = Path(self.results, "samples")
-        pending = (
-            run
-            for run in self.cells
-            if self.in_job or run in self.pending_runs or not (folder / f"{run}.json").is_file()
-        )
-        return some_of("[^/]+", pending, self.cells)
+    def exists(self, wildcards: Wildcards) -> bool:
+        path = f"{self.results}/samples/{wildcards.run}.json"
+        return self.runs.has_ended(wildcards) and os.path.exists(path)
 
-    def record(self, wildcards: Wildcards) -> str:
-        return f"{self.results}/runs/{wildcards.sampled}/run.json"
+    def inputs(self, wildcards: Wildcards) -> list[str]:
+        return [self.runs.output(wildcards.run), self.manifest(wildcards)]
 
     def manifest(self, wildcards: Wildcards) -> str:
-        tokens = self.cells[wildcards.sampled].data.folder
-        return f"{self.results}/tokens/{tokens}/manifest.json"
-
-    def gpus(self, wildcards: Wildcards) -> int:
-        return min(1, self.cells[wildcards.sampled].gpus)
+        return f"{self.results}/tokens/{self.runs.cell(wildcards.run).data.folder}/manifest.json"
 
 
 class Sweeps:
@@ -228,67 +167,38 @@ class Sweeps:
     kinds = tuple(sweeps.KINDS)
     """A rule for each."""
 
-    def __init__(self, grid: Grid, in_job: bool = False) -> None:
-        self.results = grid.results
-        self.names = sweeps.expand(grid.study)
-        self.in_job = in_job
+    def __init__(self, grid: Grid) -> None:
+        self.results, self.names = grid.results, sweeps.expand(grid.study)
+        self.paths = [f"{self.results}/speed/{sweep}/sweep.json" for sweep in self.names]
+        kernels = sweeps.kernels(grid.study)
+        name = f"kernels-{digest({'names': kernels})}"
+        self.checks = [f"{self.results}/speed/{name}.json"] if kernels else []
+        """The check of the kernels that are timed; none on a CPU."""
 
-    def pattern(self, kind: str) -> str:
-        """Sweeps of a kind with a point that is not settled."""
-        folder = Path(self.results, "speed")
-        return any_of(
-            name
-            for name, sweep in self.names.items()
-            if sweep.kind == kind and (self.in_job or sweeps.is_pending(folder / name, sweep))
-        )
+    def exists(self, wildcards: Wildcards) -> bool:
+        """Whether every point of a sweep is settled."""
+        folder = Path(self.results, "speed", wildcards.sweep)
+        return not sweeps.is_pending(folder, self.names[wildcards.sweep])
 
     def gpus(self, wildcards: Wildcards) -> int:
         return self.names[wildcards.sweep].gpus
 
-    def chunks(self, wildcards: Wildcards) -> list[str]:
+    def are_checked(self, wildcards: Wildcards) -> bool:
+        return os.path.exists(f"{self.results}/speed/kernels-{wildcards.kernels}.json")
+
+    def inputs(self, wildcards: Wildcards) -> list[str]:
+        """The record of the study, with which sweeps are written, and what is measured before."""
+        return [f"{self.results}/study.json", *self.checks, *self._chunks(wildcards.sweep)]
+
+    def _chunks(self, sweep: str) -> list[str]:
         """The fastest chunks of this size, which the sweep of its training steps uses."""
-        tuned = wildcards.sweep.replace("time_step/", "tune_chunk/")
-        is_other = tuned != wildcards.sweep and tuned in self.names
+        tuned = sweep.replace("time_step/", "tune_chunk/")
+        is_other = tuned != sweep and tuned in self.names
         return [f"{self.results}/speed/{tuned}/sweep.json"] if is_other else []
 
-    def options(self, wildcards: Wildcards, input: Any) -> str:
-        return f"--chunks {shlex.quote(str(input.chunks))}" if input.chunks else ""
-
-
-class Records:
-    """What the store is built from, and the report in the end."""
-
-    def __init__(
-        self,
-        runs: Runs,
-        evaluations: Evaluations,
-        sweeps: Sweeps,
-        tables: list[str],
-        samples: Samples,
-    ) -> None:
-        self.tables = tables
-        self.report = f"{runs.results}/report.html"
-        self.names = [
-            *(f"{runs.results}/runs/{run}/run.json" for run in runs.recorded),
-            *(f"{runs.results}/evaluations/{name}.jsonl" for name in evaluations.names),
-            *(f"{runs.results}/samples/{run}.json" for run in samples.cells),
-            *(f"{runs.results}/speed/{sweep}/sweep.json" for sweep in sweeps.names),
-        ]
-        self.sweeps = self.names[len(self.names) - len(sweeps.names) :]
-
-    def every(self, wildcards: Wildcards) -> list[str]:
-        """A function: of names in a rule, Snakemake would hold a second copy."""
-        return self.names
-
-    def targets(self, wildcards: Wildcards) -> list[str]:
-        """The report, and what leads to it only where Snakemake would not look.
-
-        It does not ask for the records of a store that exists. To name them all needs 6 MB for
-        1,000 cells.
-        """
-        built = all(map(os.path.exists, self.tables))
-        lost = [name for name in self.names if not os.path.exists(name)] if built else []
-        return list(dict.fromkeys([self.report, *lost, *self.sweeps]))
+    def options(self, wildcards: Wildcards) -> str:
+        options = {"--checks": self.checks, "--chunks": self._chunks(wildcards.sweep)}
+        return " ".join(f"{key} {shlex.quote(path[0])}" for key, path in options.items() if path)
 
 
 class Figures:
@@ -299,6 +209,11 @@ class Figures:
         self.names = list(registry.figures())
         self.tables = [f"{results}/store/{table}.parquet" for table in EXPORTS]
         """The store as Parquet files."""
+        self.paths = [
+            f"{results}/figures/{name}.{kind}"
+            for name in self.names
+            for kind in ("svg", "png", "csv")
+        ]
         self.published = [
             f"{grid.folder}/published/{stem}.csv" for stem in PUBLISHED if grid.study.published
         ]
@@ -313,3 +228,27 @@ class Figures:
         """Source files of the attentions of the study: the report says which runs are of others."""
         names = {name for cell in self.cells.values() for name in code.attentions(cell)}
         return [os.path.relpath(path) for path in registry.attention_sources(names)]
+
+
+class Records:
+    """What the store is built from, and all that a study makes."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        evaluations: Evaluations,
+        samples: Samples,
+        sweeps: Sweeps,
+        figures: Figures,
+    ) -> None:
+        self.names = [
+            *map(runs.output, runs.cells), *evaluations.paths, *samples.paths, *sweeps.paths,
+        ]  # fmt: skip
+        self.targets = [
+            f"{runs.results}/report.html", *figures.paths, *figures.tables, *self.names,
+        ]  # fmt: skip
+        """Snakemake does not miss what lies between files that exist, so all are named."""
+
+    def every(self, wildcards: Wildcards) -> list[str]:
+        """A function: of names in a rule, Snakemake would hold a second copy."""
+        return self.names

@@ -6,7 +6,6 @@ numbers of its shards alone, so that a job that was submitted earlier means the 
 
 import json
 import os
-import re
 import shlex
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +13,17 @@ from typing import Any
 
 from lmscaling.config.grid import Grid
 from lmscaling.config.types import Split, dump
+from lmscaling.files import write_json
 from lmscaling.plan import text_needs
 from lmscaling.plan.text_needs import Chunk
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
+
+ASKED = "shards.json"
+"""File beside a manifest: how many shards of each split it is to list."""
+
+CHUNK = r"[^/]+/(?:train|validation)-\d+-\d+"
+"""Pattern of ``<text>/<chunk>``."""
 
 Wildcards = Any
 """``snakemake.io.Wildcards``: an attribute for each wildcard of a rule."""
@@ -32,9 +38,6 @@ class Shards:
         self.vocabulary = grid.vocabulary
         """Name of the tokenizer's file; empty if it needs none."""
         self.tokenizer = grid.corpora[grid.tokens].encoding
-        self.of_task = {cell.run: cell.data.folder for cell in grid.tasks.values()}
-        self.trained = grid.tokens
-        """Folder of the text that the cells train on."""
         self.counts: dict[str, dict[Split, int]] = {
             t: {split: grid.n_shards(t, split) for split in SPLITS} for t in self.corpora
         }
@@ -50,29 +53,19 @@ class Shards:
             for split, n in counts.items()
         }
 
-    @cached_property
-    def outdated(self) -> list[str]:
-        """Texts with a missing shard, or whose manifest does not list what the study needs."""
-        return [
-            tokens
-            for tokens, counts in self.counts.items()
-            if any(self.missing[tokens, split] for split in SPLITS)
-            or text_needs.listed(self._folder(tokens)) != counts
-        ]
-
-    def pattern(self, in_job: bool) -> str:
-        """A pattern of the chunks with a missing shard, named ``<tokens>/<chunk>``.
-
-        Inside a job it matches all: a job that comes late finds that all shards exist.
-        """
-        if in_job:
-            return rf"(?:{'|'.join(map(re.escape, self.corpora))})/(?:train|validation)-\d+-\d+"
-        groups = [
-            f"{re.escape(tokens)}/(?:{'|'.join(map(str, chunks))})"
-            for tokens in self.corpora
-            if (chunks := [c for split in SPLITS for c in self._open(tokens, split)])
-        ]
-        return "|".join(groups) or "(?!)"
+    def ask(self) -> None:
+        """Ask for shards that are missing, and for a manifest of another number of them. Shards are
+        no outputs, so Snakemake misses neither; it makes a manifest anew if a file is newer."""
+        for tokens, counts in self.counts.items():
+            marks = [m for split in SPLITS for m in self._marks(tokens, self._open(tokens, split))]
+            for mark in marks:
+                Path(mark).unlink(missing_ok=True)  # it says that the chunk is complete
+            folder = self._folder(tokens)
+            manifest, asked = folder / "manifest.json", folder / ASKED
+            if not manifest.exists() or not (marks or text_needs.listed(folder) != counts):
+                continue
+            if not asked.exists() or asked.stat().st_mtime_ns <= manifest.stat().st_mtime_ns:
+                write_json(asked, counts)
 
     def inputs(self, wildcards: Wildcards) -> dict[str, Any]:
         """The tokenizer's file; and validation, whose documents training leaves out.
@@ -118,35 +111,20 @@ class Shards:
         """Time limit: four shards a minute, each of 340 MB in C4, and half an hour."""
         return 30 + self.counts[wildcards.tokens]["train"] // 4
 
-    def marks(self, wildcards: Wildcards) -> list[str]:
-        """Marks that the chunks of a text are complete.
+    def before(self, wildcards: Wildcards) -> list[str]:
+        """What the manifest of a text waits for: the marks of its chunks.
 
         A complete chunk that a version without marks made has none.
         """
         tokens = wildcards.tokens
-        marks = []
+        asked = f"{self._folder(tokens)}/{ASKED}"
+        files = [asked] if os.path.exists(asked) else []
         for split in SPLITS:
             open_marks = self._marks(tokens, self._open(tokens, split))
             for mark in self._marks(tokens, self._chunks(tokens, split)):
                 if mark in open_marks or os.path.exists(mark):
-                    marks.append(mark)
-        return marks
-
-    def due(self, wildcards: Wildcards) -> list[str]:
-        """Outputs that have to be made again even if they exist: of a text that is outdated."""
-        tokens = wildcards.tokens
-        if tokens not in self.outdated:
-            return []
-        chunks = [chunk for split in SPLITS for chunk in self._open(tokens, split)]
-        return [f"{self._folder(tokens)}/manifest.json", *self._marks(tokens, chunks)]
-
-    def trained_on(self, wildcards: Wildcards) -> str:
-        """Folder of the text that a run trains on."""
-        return f"{self.results}/tokens/{self.of_task.get(wildcards.run, self.trained)}"
-
-    def verified(self, wildcards: Wildcards) -> str:
-        """Mark that the shards that a run trains on are sound."""
-        return f"{self.trained_on(wildcards)}/verified.json"
+                    files.append(mark)
+        return files
 
     def n_train(self, wildcards: Wildcards) -> int:
         return self.counts[wildcards.tokens]["train"]

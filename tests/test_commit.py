@@ -1,69 +1,25 @@
-"""What a submission copies for its jobs, and attention files of a user's folder."""
+"""What differs from the commit, what a study changes, and attention files of a user's folder."""
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 import strangers
-from conftest import ROOT, refused
+from conftest import refused
 
 from lmscaling import attention, registry
 from lmscaling.config import code, study_file
 from lmscaling.errors import UserError
-from lmscaling.runtime import frozen
-
-RULES = ROOT / "workflow"
+from lmscaling.runtime import commit
 
 
-def said(python, path, **options):
-    """What a process says that reads the package from this folder."""
-    environment = os.environ | {"PYTHONPATH": str(path)}
-    command = [sys.executable, "-c", f"from lmscaling.runtime import frozen\n{python}"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, **options)
-    assert not done.returncode, done.stderr
-    return done.stdout.split()
-
-
-def test_the_same_state_is_copied_once_and_another_one_beside_it(tmp_path):
-    first = frozen.freeze(tmp_path, RULES, {"budget": "4 updates"})
-    before = first.stat().st_ino
-    assert frozen.freeze(tmp_path, RULES, {"budget": "4 updates"}) == first
-    assert first.stat().st_ino == before
-    assert frozen.freeze(tmp_path, RULES, {"budget": "5 updates"}) != first
-    assert len(list(tmp_path.iterdir())) == 2
-    assert json.loads((first / "study.json").read_text()) == {"budget": "4 updates"}
-    assert (first / "workflow" / "Snakefile").read_bytes() == (RULES / "Snakefile").read_bytes()
-    assert not list(first.rglob("__pycache__"))
-
-
-def test_a_process_that_starts_later_reads_the_copy_and_the_commit_of_the_original(
-    tmp_path, monkeypatch
-):
-    copy = frozen.freeze(tmp_path, RULES, {})
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
-    frozen.use(copy)
-    path = os.environ["PYTHONPATH"]
-    assert path.startswith(str(copy))
-    told = said("print(frozen.here(), frozen.commit())", path, cwd=tmp_path)
-    assert told == f"{copy} {frozen.commit()}".split()
-    assert frozen.here() is None
-
-
-def test_files_that_differ_from_the_commit_are_known_here_and_in_a_copy(package, tmp_path):
+def test_files_that_differ_from_the_commit_are_known(package):
     def git(*words):
         names = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", "-C", package.src, *names, *words], check=True, capture_output=True)
 
     def differs(name):
-        """Whether a file differs, as this process and one that reads a copy say."""
-        copy = frozen.freeze(tmp_path / "submitted", RULES, {})
-        file = f"registry.PACKAGE / 'attention' / '{name}.py'"
-        told = said(f"from lmscaling import registry; print(frozen.differ([{file}]))", copy / "src")
-        found = frozen.differ([package.package / "attention" / f"{name}.py"])
-        assert told == [str(found)]
-        return found
+        return commit.differ([package.package / "attention" / f"{name}.py"])
 
     assert differs("softmax") is None
     for words in (["init"], ["add", "."], ["commit", "-m", "all"]):
@@ -125,18 +81,11 @@ def test_no_file_may_have_the_name_of_one_of_the_package_whose_own_folder_is_no_
     assert registry.own_attention_files() == {}
 
 
-def test_jobs_read_the_file_as_it_was_when_they_were_submitted(folder):
-    python = "from lmscaling import attention, registry; from lmscaling.config import code\n"
-    python += "files = registry.attention_sources(['mine'])\n"
-    python += "edited = hasattr(attention.load('mine'), 'edited')\n"
-    python += "print(code.fingerprint(files), edited, frozen.differ(files))"
+def test_the_source_of_an_attention_is_kept_as_it_was(folder):
     files = registry.attention_sources(["mine"])
-    assert frozen.differ(files) in (True, None)  # not of the commit, where there is one
+    assert commit.differ(files) in (True, None)  # not of the commit, where there is one
     before = code.fingerprint(files)
     kept = json.loads((folder / "code" / f"{code.keep(files, folder / 'code')}.json").read_text())
     assert kept == {"attention/mine.py": strangers.GATE}
-    copy = frozen.freeze(folder / "submitted", RULES, {})
     (folder / "attention" / "mine.py").write_text(f"{strangers.GATE}\n    edited = True\n")
-    assert said(python, copy / "src") == [before, "False", str(frozen.differ(files))]
     assert code.fingerprint(registry.attention_sources(["mine"])) != before
-    assert frozen.freeze(folder / "submitted", RULES, {}) != copy
