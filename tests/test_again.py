@@ -153,7 +153,7 @@ def test_a_branch_without_the_checkpoint_of_its_trunk_is_not_lost(place):
 
 def test_texts_of_rules_and_lost_inputs_are_no_reason_to_train(place):
     before = ids(place)
-    place.edit("workflow/rules/train.smk", '" --out {output', '"  --out {output')
+    place.edit("workflow/rules/train.smk", "{params.words} --out", "{params.words}  --out")
     assert place.plan() == []
     again = {rule for rule, _ in place.plan("--workflow-profile", "none")}
     assert {"train", "branch"} <= again

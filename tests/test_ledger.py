@@ -19,7 +19,6 @@ from lmscaling.records.ledger import (
     line,
     reached,
     recent,
-    sick_nodes,
 )
 from lmscaling.train.callbacks import ledger
 from lmscaling.train.callbacks.budget import Clock
@@ -146,7 +145,6 @@ def test_a_tail_that_was_written_twice_changes_no_account(path, made):
     path.write_bytes(b"".join(map(line, [*made, made[-1]])))
     assert account(entries(path)) == account(made)
     assert reached(entries(path)) == reached(made)
-    assert sick_nodes(entries(path)) == sick_nodes(made)
 
 
 attempt = st.tuples(st.floats(0, 100), st.lists(st.floats(0, 100), max_size=4), st.integers(0, 4))
@@ -274,11 +272,3 @@ def test_a_model_is_too_large_if_memory_ended_twice_before_any_update():
     assert not is_too_large(full[:2])
     assert not is_too_large(attempts("failed", "failed", fault="device"))
     assert not is_too_large([*full, entry("beat", 3, update=1)])
-
-
-def test_nodes_on_which_a_run_failed_are_known_until_its_next_checkpoint():
-    first = attempts("failed", fault="device", host="node7")
-    assert sick_nodes(first) == ["node7"]
-    assert sick_nodes(attempts("failed", fault="disk", host="node7")) == []
-    assert sick_nodes(attempts("failed", fault="device", host="a b;rm")) == []
-    assert sick_nodes([*first, entry("checkpoint", 2, update=9)]) == []

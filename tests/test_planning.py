@@ -13,8 +13,8 @@ CALIBRATED = 7
 
 @pytest.mark.ci
 def test_jobs_and_time_of_a_plan_grow_no_faster_than_its_cells():
-    """A full cell is three jobs, training, its branches and its evaluation; calibrations do not
-    depend on the seed. A thousand cells are planned in 250 megabytes, in a process of their own."""
+    """A full cell is seven jobs, training, five branches and its evaluation; calibrations do not
+    depend on the seed. A thousand cells are planned in a process of their own."""
     command = [sys.executable, ROOT / "benchmarks" / "planning.py", "288", "1008"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rows = [line.replace(",", "").split("|")[1:-1] for line in said.splitlines()[2:]]
@@ -22,9 +22,9 @@ def test_jobs_and_time_of_a_plan_grow_no_faster_than_its_cells():
         map(float, row) for row in rows
     )
     text = 64 + 1  # chunks of training and validation
-    once = jobs - CALIBRATED - 3 * cells - text  # vocabulary, plan, figures and so on
+    once = jobs - CALIBRATED - 7 * cells - text  # vocabulary, plan, figures and so on
     assert (cells, many) == (288, 1008)
     assert 0 < once < 50
-    assert more_jobs == 3 * many + CALIBRATED + text + once
+    assert more_jobs == 7 * many + CALIBRATED + text + once
     assert math.log(longer / seconds) / math.log(many / cells) < 1.1
-    assert megabytes < 250
+    assert megabytes < 350

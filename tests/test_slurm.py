@@ -52,7 +52,8 @@ def assert_saved(study, run, n_attempts=2):
 
 
 def restarts(cluster, job):
-    return int(re.search(r"Restarts=(\d+)", cluster.run("scontrol", "show", "job", job))[1])
+    shown = cluster.run("scontrol", "show", "job", job)
+    return int(re.findall(r"Restarts=(\d+)", shown)[0])
 
 
 def test_a_budget_longer_than_a_job_is_spent_by_one_job_that_is_queued_again(cluster, tmp_path):

@@ -16,8 +16,8 @@ from lmscaling.errors import UserError
 from lmscaling.files import write_record
 from lmscaling.records import ledger
 from lmscaling.runtime import lock
-from lmscaling.runtime.job_logs import Failure
 from lmscaling.status import failures, reset, table
+from lmscaling.status.job_logs import Failure
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_comments_new_fields_and_losses_of_what_can_be_made_again_plan_nothing(p
     place.append("tiny.yaml", "# a comment\n")
     place.edit("config/study.yaml", "# The complete study", "# All of the study")
     place.edit("workflow/rules/train.smk", "rule train:", "# a comment\nrule train:")
-    place.edit("workflow/rules/train.smk", '" --out {output', '"  --out {output')
+    place.edit("workflow/rules/train.smk", "{params.words} --out", "{params.words}  --out")
     for folder in ("calibrations", "cells", "scratch"):
         shutil.rmtree(place.results / folder)
     assert place.plan() == []
@@ -187,8 +187,8 @@ def test_kernels_are_checked_before_anything_is_calibrated_or_trained_on_a_gpu(p
     counts = {"check": 2, "calibrate": 1, "train": 4, "branch": 2}
     assert {rule: len(jobs[rule]) for rule in counts} == counts
     assert [waits(block) for block in jobs["calibrate"]] == [{"checks"}]
+    assert all("checks" in waits(block) for block in jobs["train"])
     for block in jobs["train"] + jobs["branch"]:
-        assert "checks" in waits(block)
         assert all(part in block for part in ("gpu=4,", "nodes=1, ", "mem_mb=128000"))
     assert all("gpu=1," in block for block in jobs["check"] + jobs["calibrate"])
     for path in re.findall(r"^    output: (\S+/checks/\S+)", done.stdout, re.MULTILINE):

@@ -59,7 +59,7 @@ try:
     OUTPUTS = None if IN_JOB else planned.Outputs(Path(RESULTS))
     FORCED = OUTPUTS and planned.forced(sys.argv[1:], OUTPUTS.runs, GRID.runs)
     AGAIN = set(PLAN.again if PLAN else [])
-    if OUTPUTS and not IS_MODULE:
+    if OUTPUTS:
         AGAIN = planned.again(OUTPUTS, FORCED, GRID.runs)
 except UserError as error:
     sys.exit(f"error: {error}")

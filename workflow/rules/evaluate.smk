@@ -19,11 +19,9 @@ rule evaluate:
         mem="32GB" if STUDY.gpus else "4GB",
         runtime="8h",
     params:
-        results=subpath(output[0], ancestor=3),
-        manifest=EVALUATIONS.manifest,
+        words=EVALUATIONS.words,
     shell:
-        "python -m lmscaling evaluate {params.results:q}/runs/{wildcards.run}"
-        " --manifest {params.manifest:q} --out {output:q} > {log:q} 2>&1"
+        "python -m lmscaling evaluate {params.words} --out {output:q} > {log:q} 2>&1"
 
 
 rule draw_images:
@@ -43,8 +41,6 @@ rule draw_images:
         mem="32GB" if STUDY.gpus else "4GB",
         runtime="1h",
     params:
-        results=subpath(output[0], ancestor=2),
-        manifest=SAMPLES.manifest,
+        words=SAMPLES.words,
     shell:
-        "python -m lmscaling draw-images {params.results:q}/runs/{wildcards.run}"
-        " --manifest {params.manifest:q} --out {output:q} > {log:q} 2>&1"
+        "python -m lmscaling draw-images {params.words} --out {output:q} > {log:q} 2>&1"

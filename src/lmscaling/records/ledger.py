@@ -6,8 +6,11 @@ rest of it, because a damaged number would change an account in silence.
 """
 
 import json
+<<<<<<< HEAD
 import os
 import re
+=======
+>>>>>>> flow39
 import sys
 import zlib
 from contextlib import suppress
@@ -212,19 +215,6 @@ def is_too_large(ledger: list[Entry]) -> bool:
     """
     n = sum(entry.kind == "failed" and entry.fault == "memory" for entry in ledger)
     return n >= FAILED and not any(entry.update for entry in ledger)
-
-
-def sick_nodes(ledger: list[Entry]) -> list[str]:
-    """Nodes on which the run failed since its last checkpoint, for Slurm to exclude.
-
-    A full disk or quota is no reason, for nodes share it.
-    """
-    hosts = {
-        entry.host
-        for entry in _since_progress(ledger)
-        if entry.kind == "failed" and entry.fault in ("device", "network", "memory", "rank")
-    }
-    return sorted(host for host in hosts if re.fullmatch(r"[A-Za-z0-9._-]+", host))
 
 
 def _since_progress(ledger: list[Entry]) -> list[Entry]:

@@ -13,8 +13,9 @@ from lmscaling.config import study_file
 from lmscaling.config.grid import Grid
 from lmscaling.records import finished, ledger
 from lmscaling.records.run import HELD
-from lmscaling.runtime import job_logs, lock
-from lmscaling.runtime.job_logs import Failure
+from lmscaling.runtime import lock
+from lmscaling.status import job_logs
+from lmscaling.status.job_logs import Failure
 from lmscaling.status.table import record_of
 
 SLURM_LOGS = Path(".snakemake/slurm_logs")

@@ -22,8 +22,8 @@ from lmscaling.records import finished
 from lmscaling.records.checks import findings
 from lmscaling.records.run import HELD
 from lmscaling.runtime import lock
-from lmscaling.runtime.job_logs import tail
 from lmscaling.status import predicted, stale
+from lmscaling.status.job_logs import tail
 
 
 @dataclass(frozen=True)

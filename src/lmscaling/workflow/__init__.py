@@ -136,6 +136,11 @@ class Evaluations:
     def inputs(self, wildcards: Wildcards) -> list[str]:
         return [self.runs.output(wildcards.run), self.manifest(wildcards)]
 
+    def words(self, wildcards: Wildcards) -> str:
+        """Arguments of ``evaluate`` but its output."""
+        run = f"{self.results}/runs/{wildcards.run}"
+        return shlex.join([run, "--manifest", self.manifest(wildcards)])
+
     def manifest(self, wildcards: Wildcards) -> str:
         return f"{self.results}/tokens/{wildcards.text}/manifest.json"
 
@@ -156,6 +161,11 @@ class Samples:
 
     def inputs(self, wildcards: Wildcards) -> list[str]:
         return [self.runs.output(wildcards.run), self.manifest(wildcards)]
+
+    def words(self, wildcards: Wildcards) -> str:
+        """Arguments of ``draw-images`` but its output."""
+        run = f"{self.results}/runs/{wildcards.run}"
+        return shlex.join([run, "--manifest", self.manifest(wildcards)])
 
     def manifest(self, wildcards: Wildcards) -> str:
         return f"{self.results}/tokens/{self.runs.cell(wildcards.run).data.folder}/manifest.json"
