@@ -6,11 +6,7 @@ rest of it, because a damaged number would change an account in silence.
 """
 
 import json
-<<<<<<< HEAD
 import os
-import re
-=======
->>>>>>> flow39
 import sys
 import zlib
 from contextlib import suppress
