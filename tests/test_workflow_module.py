@@ -222,7 +222,7 @@ def test_a_mark_goes_with_its_shard_and_a_manifest_is_asked_for_once(study, resu
     shards.ask()
     assert [mark.exists() for mark in marks] == [True, False]
     asked = folder / "shards.json"
-    assert json.loads(asked.read_text()) == {"train": 20, "validation": 1}
+    assert {"train": 20, "validation": 1}.items() <= json.loads(asked.read_text()).items()
     before = asked.stat().st_mtime_ns
     shards.ask()
     assert asked.stat().st_mtime_ns == before

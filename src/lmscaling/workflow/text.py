@@ -7,6 +7,7 @@ numbers of its shards alone, so that a job that was submitted earlier means the 
 import json
 import os
 import shlex
+import time
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,8 @@ class Shards:
             if not manifest.exists() or not (marks or text_needs.listed(folder) != counts):
                 continue
             if not asked.exists() or asked.stat().st_mtime_ns <= manifest.stat().st_mtime_ns:
-                write_json(asked, counts)
+                # Of a small file Snakemake looks at the content, too.
+                write_json(asked, {**counts, "asked": time.time_ns()})
 
     def inputs(self, wildcards: Wildcards) -> dict[str, Any]:
         """The tokenizer's file; and validation, whose documents training leaves out.
