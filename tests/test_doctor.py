@@ -1,6 +1,8 @@
 """What `doctor` finds on machines that lack something, and what it says to type."""
 
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -72,7 +74,8 @@ def test_a_bare_machine_can_run_the_demo_and_is_told_what_it_lacks(machine):
 H100 = "echo NVIDIA H100, 81559 MiB"
 UP = 'test "$1" = ping && echo "Slurmctld(primary) at node0 is UP"'
 TORCH, SLURM = "<2.14,>=2.11", {"sbatch": "", "squeue": ""}
-SLEEPS = {"nvidia-smi": "/bin/sleep 9999; true"}  # its child holds the pipe when it is killed
+# Its child holds the pipe when it is killed.
+SLEEPS = {"nvidia-smi": "/bin/sleep 9999 & echo $! >child; wait"}
 FOUND = [
     # Programs, versions of packages, what the line is about, its state, and what it names.
     ({"nvidia-smi": f"{H100}; {H100}"}, {}, "GPU", "ok", "2 x NVIDIA H100"),
@@ -100,6 +103,8 @@ def test_what_is_absent_or_wrong_is_named_and_a_package_that_the_demo_needs_stop
         monkeypatch.setattr(doctor, "SECONDS", 0.5)
     machine(programs, **versions)
     told, verdict, can_run = examine()
+    if named == "0.5 s":
+        os.kill(int(Path("child").read_text()), signal.SIGKILL)
     assert can_run == (state != "stops")
     assert what in verdict if state == "stops" else told[what].startswith(f"{state}: ")
     assert named in told[what]
